@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The graph IR: values and nodes with dense ids, in static single assignment form.
+ *
+ *   value  a tensor: graph input, parameter, constant, optimizer state, scalar, or output of a node
+ *   node   one operator; inputs and outputs are value ids (WEFTI_NONE where an optional one is absent)
+ *
+ * Everything lives in the graph's arena; pointers into the arrays are invalid after adding, so keep ids.
+ * Removed nodes stay in the array with dead set, so ids never change. Nodes are kept in one topological
+ * order (order[]), which is also the order of execution.
+ */
+#ifndef WEFT_GRAPH_IR_H
+#define WEFT_GRAPH_IR_H
+
+#include <weft/graph_view.h>
+#include <weft/registry.h>
+
+#include "runtime/base/file.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/text.h"
+
+#define WEFTI_NONE UINT32_MAX
+
+typedef enum wefti_value_kind {
+    WEFTI_VALUE_NODE = 0, /* output of a node */
+    WEFTI_VALUE_INPUT,    /* fed at every step */
+    WEFTI_VALUE_PARAM,    /* trained: a float initializer that a gradient may reach; data is its start */
+    WEFTI_VALUE_CONST,    /* never changes; data holds it */
+    WEFTI_VALUE_STATE,    /* optimizer state, starts at zero; state_of is its parameter */
+    WEFTI_VALUE_SCALAR,   /* scalar plan input such as lr or step, with default_value */
+} wefti_value_kind_t;
+
+typedef uint32_t wefti_value_flags_t;
+#define WEFTI_VALUE_OUTPUT (1u << 0) /* a graph output; lives to the end of the step */
+#define WEFTI_VALUE_LOSS (1u << 1)
+#define WEFTI_VALUE_LOGITS (1u << 2) /* first input of the loss node */
+#define WEFTI_VALUE_LABEL (1u << 3)  /* second input of the loss node */
+
+typedef struct wefti_value {
+    const char *name; /* unique in the graph, never NULL */
+    wefti_value_kind_t kind;
+    wefti_value_flags_t flags;
+    weft_tensor_desc_t type; /* type.data: contents of PARAM and CONST, plain layout, maybe unaligned */
+    const char *dim_names[WEFT_MAX_DIMS]; /* symbolic dimensions of inputs, else NULL */
+    uint32_t producer;        /* node id, or WEFTI_NONE */
+    uint32_t producer_output; /* which output of it */
+    uint32_t grad_of;  /* this is the complete local gradient of that parameter, or WEFTI_NONE */
+    uint32_t state_of; /* STATE only */
+    double default_value; /* SCALAR only */
+} wefti_value_t;
+
+typedef enum wefti_phase {
+    WEFTI_PHASE_FORWARD = 0,
+    WEFTI_PHASE_BACKWARD,
+    WEFTI_PHASE_COMM,
+    WEFTI_PHASE_UPDATE,
+} wefti_phase_t;
+
+typedef struct wefti_node {
+    const char *name; /* unique, never NULL; made from op and id where the file gives none */
+    const weft_op_def_t *def;
+    int32_t version; /* opset version it was written for */
+    wefti_phase_t phase;
+    bool dead;
+    uint32_t input_count, output_count, attr_count;
+    uint32_t *inputs, *outputs; /* value ids */
+    weft_attr_t *attrs;
+} wefti_node_t;
+
+typedef struct wefti_graph {
+    wefti_arena_t arena;
+    const weft_registry_t *registry; /* borrowed */
+    const char *name;
+    int32_t opset; /* ai.onnx */
+    int64_t batch; /* samples per rank per step, once bound; else 0 */
+    uint32_t value_count, node_count;
+    size_t value_capacity, node_capacity;
+    wefti_value_t *values;
+    wefti_node_t *nodes;
+    uint32_t *order; /* live node ids, topological */
+    uint32_t order_count;
+    uint32_t *inputs; /* INPUT values in file order (data, label) */
+    uint32_t input_count;
+    uint32_t *outputs;
+    uint32_t output_count;
+    uint32_t loss, logits, label; /* value ids or WEFTI_NONE */
+    wefti_mapping_t *mappings; /* files whose bytes values point into; unmapped on destroy */
+    uint32_t mapping_count;
+} wefti_graph_t;
+
+/* An empty graph; NULL allocator: malloc. budget_bytes bounds the arena (0: none). */
+weft_status_t wefti_graph_create(const weft_allocator_t *allocator, const weft_registry_t *registry,
+                                 size_t budget_bytes, wefti_graph_t **out_graph);
+void wefti_graph_destroy(wefti_graph_t *graph); /* accepts NULL */
+
+/* Adds a value; its name is made unique by a suffix ".2", ".3" if taken. kind NODE is set by add_node. */
+weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
+                                    const weft_tensor_desc_t *type, uint32_t *out_value);
+
+typedef struct wefti_node_params {
+    const char *domain, *op, *name; /* name NULL: made up */
+    int32_t version;                /* 0: the newest definition in the registry */
+    wefti_phase_t phase;
+    const uint32_t *inputs; /* WEFTI_NONE: absent */
+    uint32_t input_count;
+    const char *const *output_names; /* NULL, or NULL entries: made from the node's name */
+    uint32_t output_count;           /* outputs are created as values of unknown type */
+    const bool *output_absent;       /* NULL, or true where an optional output is not wanted */
+    const weft_attr_t *attrs;        /* copied deeply */
+    uint32_t attr_count;
+} wefti_node_params_t;
+
+/* Appends a node at the end of order[], creates its outputs and infers their types from the definition. */
+weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params, uint32_t *out_node);
+/* Marks a node dead and takes it out of order[]. Its outputs must have no users. */
+void wefti_graph_remove_node(wefti_graph_t *graph, uint32_t node);
+/* Every use of from (node inputs and graph outputs) becomes a use of to; nodes listed in except keep theirs. */
+void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to, uint32_t except_node);
+/* Fills a description for shape rules and kernels; arrays come from arena. */
+weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
+                                    weft_node_desc_t *out_desc);
+const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
+size_t wefti_value_bytes(const wefti_value_t *value); /* 0 when unknown */
+uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
+
+/* Recomputes order[]: a topological order that keeps the present order where it can. A cycle is an error
+ * naming a node on it. */
+weft_status_t wefti_graph_sort(wefti_graph_t *graph);
+/* Checks every invariant above; the message names the first node or value that breaks one. */
+weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
+/* One line per node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". */
+void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out);
+/* Removes nodes whose outputs nobody uses and that have no effects. */
+weft_status_t wefti_graph_prune(wefti_graph_t *graph);
+
+/* graph/shape_inference.c: infers all types anew in order; error names the node. */
+weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph);
+/* graph/fold.c: evaluates shape arithmetic and small constant subgraphs; folded values become CONST. */
+weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
+
+/* graph/bind_shapes.c */
+typedef struct wefti_shape_override {
+    const char *name; /* an input */
+    uint32_t rank;
+    int64_t dims[WEFT_MAX_DIMS];
+} wefti_shape_override_t;
+/* batch 0: keep what the file says (a symbolic batch is then an error). Then infers and folds. */
+weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch, const wefti_shape_override_t *overrides,
+                                      uint32_t override_count);
+
+/* graph/reachability.c: does any path lead from node a to node b? Built once, bitset per node on demand. */
+typedef struct wefti_reachability wefti_reachability_t;
+weft_status_t wefti_reachability_create(const weft_graph_view_t *view, const weft_allocator_t *allocator,
+                                        wefti_reachability_t **out_reachability);
+bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
+void wefti_reachability_destroy(wefti_reachability_t *reachability);
+
+/* graph/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
+ * Parameters that do not reach the loss become CONST. An operator without a rule is named. */
+weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);
+
+/* graph/optimizer.c: appends one update node per gradient (phase UPDATE), states and scalars "lr", "step".
+ * The gradient input is whatever value carries grad_of at that time. */
+typedef enum wefti_optimizer {
+    WEFTI_OPTIMIZER_SGD = 0,
+    WEFTI_OPTIMIZER_MOMENTUM,
+    WEFTI_OPTIMIZER_ADAM,
+} wefti_optimizer_t;
+typedef struct wefti_optimizer_params {
+    wefti_optimizer_t kind;
+    double lr;       /* default of the scalar input "lr" */
+    double momentum; /* momentum: 0.9 */
+    double beta1, beta2, epsilon; /* adam: 0.9, 0.999, 1e-8 */
+    double weight_decay;
+} wefti_optimizer_params_t;
+weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params);
+
+/* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node ids. */
+weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena, weft_graph_view_t *out_view);
+/* graph/edit.c: applies an edit list; on error the graph is unusable and must be destroyed. */
+weft_status_t wefti_graph_apply(wefti_graph_t *graph, const weft_edit_list_t *edits);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file compile.h From an ONNX model to a plan. */
+#ifndef WEFT_COMPILE_H
+#define WEFT_COMPILE_H
+
+#include <weft/plan.h>
+
+/** Fixed shape of one input. */
+typedef struct weft_input_shape {
+    const char *name;
+    uint32_t rank;
+    int64_t dims[WEFT_MAX_DIMS];
+} weft_input_shape_t;
+
+/** Zero and NULL mean the default. */
+typedef struct weft_compile_params {
+    size_t struct_size;
+    const char *model_path;
+    uint32_t world_size;     /**< at least 1 */
+    int64_t batch;           /**< samples per rank per step; 0: what the file says */
+    const weft_input_shape_t *shapes;
+    uint32_t shape_count;
+    const char *loss;        /**< loss output; NULL: the only loss node's */
+    const char *optimizer;   /**< "sgd", "momentum" (default), "adam" */
+    double lr;               /**< default of the scalar input "lr"; 0: 0.05, adam 0.001 */
+    double momentum;         /**< 0: 0.9 */
+    double weight_decay;
+    const char *bucket;      /**< policy, default "bytes:25M"; see weft_bucket_policy_check */
+    const weft_registry_t *registry; /**< NULL: the built-in operators */
+    const weft_allocator_t *allocator;
+    weft_log_fn log;
+    void *log_user;
+} weft_compile_params_t;
+
+#define WEFT_COMPILE_PARAMS_INIT {sizeof(weft_compile_params_t), 0}
+
+WEFT_EXTERN_C_BEGIN
+/**
+ * Imports, differentiates, inserts and fuses collectives, assigns streams and events, plans memory and
+ * verifies. Deterministic: the same file and parameters give the same structure digest everywhere.
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_FORMAT, WEFT_ERR_UNSUPPORTED (operator and node are named),
+ *         WEFT_ERR_INVALID_ARGUMENT (parameter is named)
+ */
+WEFT_API weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **out_plan);
+/**
+ * Checks a bucket policy's spelling: "bytes:25M[,time:5ms]", "index:0,4,9", "percent:60,40", "one", "none".
+ * bytes takes K, M, G (powers of 1024). index: positions in readiness order of the last gradient of every
+ * bucket but the final one. percent: shares of bytes that sum to 100.
+ */
+WEFT_API weft_status_t weft_bucket_policy_check(const char *policy);
+
+/** A trained tensor to be stored by weft_model_save. */
+typedef struct weft_named_tensor {
+    const char *name;
+    weft_tensor_desc_t desc; /**< plain layout, desc.data holds the contents */
+} weft_named_tensor_t;
+
+/**
+ * Writes the evaluation model of a plan with the given weights as an ONNX file: all or nothing.
+ * Every trained parameter must be given once. Refuses files above 2 GiB (WEFT_ERR_UNSUPPORTED).
+ */
+WEFT_API weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
+                                       size_t tensor_count, const char *path);
+WEFT_EXTERN_C_END
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file context.h A context holds everything one rank has; there are no globals.
+ *
+ * Ranks are processes (shared memory, found over a unix socket) or threads of one process (a hub).
+ */
+#ifndef WEFT_CONTEXT_H
+#define WEFT_CONTEXT_H
+
+#include <weft/device.h>
+
+typedef struct weft_context weft_context_t;
+/** Where ranks that are threads of one process meet. */
+typedef struct weft_hub weft_hub_t;
+
+typedef enum weft_progress {
+    WEFT_PROGRESS_DEFAULT = 0, /**< what WEFT_PROGRESS says, else auto */
+    WEFT_PROGRESS_AUTO = 1,    /**< a thread where every rank has a core to spare, else inline */
+    WEFT_PROGRESS_INLINE = 2,
+    WEFT_PROGRESS_THREAD = 3,
+} weft_progress_t;
+
+typedef struct weft_context_params {
+    size_t struct_size;
+    int32_t rank;         /**< -1: from WEFT_RANK, else 0 */
+    int32_t world_size;   /**< -1: from WEFT_WORLD_SIZE, else 1 */
+    const char *address;  /**< NULL: WEFT_ADDRESS; "unix:@name" (abstract socket) or "unix:/path" */
+    weft_hub_t *hub;      /**< not NULL: ranks are threads meeting here; address is not used */
+    weft_device_t *device; /**< NULL: the CPU device; borrowed */
+    weft_progress_t progress;
+    int isa;              /**< -1: WEFT_ISA; else 0 portable, 1 AVX2, 2 AVX-512, limited to what the CPU has */
+    const weft_allocator_t *allocator;
+    weft_log_fn log;
+    void *log_user;
+} weft_context_params_t;
+
+#define WEFT_CONTEXT_PARAMS_INIT {sizeof(weft_context_params_t), -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0}
+
+WEFT_EXTERN_C_BEGIN
+/** A meeting place for world_size ranks as threads. */
+WEFT_API weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub);
+/** After all contexts that used it are released; NULL is fine. */
+WEFT_API void weft_hub_destroy(weft_hub_t *hub);
+
+/**
+ * Joins the world: every rank calls this, and it returns when all have (or with WEFT_ERR_TIMEOUT naming who
+ * is missing). Ranks must agree on world_size and on the settings flagged collective (WEFT_ERR_MISMATCH).
+ */
+WEFT_API weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context);
+WEFT_API void weft_context_retain(weft_context_t *context);
+/** Leaves the world; NULL is fine. Not collective. */
+WEFT_API void weft_context_release(weft_context_t *context);
+WEFT_API uint32_t weft_context_rank(const weft_context_t *context);
+WEFT_API uint32_t weft_context_world_size(const weft_context_t *context);
+/** Waits for all ranks; host side, for start and end rather than for steps. */
+WEFT_API weft_status_t weft_context_barrier(weft_context_t *context);
+/** Host-side all-gather of bytes per rank, equal on all ranks; recv holds world_size * bytes. */
+WEFT_API weft_status_t weft_context_all_gather(weft_context_t *context, const void *send, size_t bytes, void *recv);
+/** Ends the world: every rank's waits return WEFT_ERR_ABORTED with message. */
+WEFT_API void weft_context_abort(weft_context_t *context, const char *message);
+WEFT_EXTERN_C_END
+
+#endif

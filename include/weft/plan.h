@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file plan.h A compiled graph: loaded, saved, explained. Plans are immutable and counted. */
+#ifndef WEFT_PLAN_H
+#define WEFT_PLAN_H
+
+#include <weft/registry.h>
+
+typedef struct weft_plan weft_plan_t;
+
+/** Facts about a plan, borrowed from it. */
+typedef struct weft_plan_info {
+    size_t struct_size;
+    const char *model_name;
+    uint32_t world_size;
+    int64_t batch; /**< samples per rank per step */
+    const char *policy;
+    const char *optimizer;
+    uint32_t bucket_count;
+    uint64_t arena_bytes;
+    uint64_t live_bytes;
+    uint64_t fusion_copied_bytes;
+    char structure_digest[65]; /**< hex */
+    char weights_digest[65];
+} weft_plan_info_t;
+
+WEFT_EXTERN_C_BEGIN
+/**
+ * Loads and verifies a plan file (mapped; weights are not copied).
+ * @param[in] registry definitions to check operators against; NULL: only structure is checked
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_FORMAT (what and where), WEFT_ERR_UNSUPPORTED (a newer format)
+ */
+WEFT_API weft_status_t weft_plan_load(const char *path, const weft_registry_t *registry, weft_plan_t **out_plan);
+/** Writes the plan: all or nothing. */
+WEFT_API weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path);
+WEFT_API void weft_plan_retain(weft_plan_t *plan);
+/** Drops a reference; NULL is fine. */
+WEFT_API void weft_plan_release(weft_plan_t *plan);
+/** Fills info; set struct_size first. */
+WEFT_API weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info);
+/**
+ * Explains buckets, members, bytes, algorithm, streams, memory and copied bytes.
+ * @param[in]  json     0: text for people; 1: one JSON object with stable keys
+ * @param[out] out_text from malloc; the caller frees it
+ */
+WEFT_API weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text);
+WEFT_EXTERN_C_END
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file session.h A plan bound to a context: fed, stepped, read. */
+#ifndef WEFT_SESSION_H
+#define WEFT_SESSION_H
+
+#include <weft/context.h>
+#include <weft/plan.h>
+
+typedef struct weft_session weft_session_t;
+
+typedef struct weft_session_params {
+    size_t struct_size;
+    weft_context_t *context; /**< retained */
+    weft_plan_t *plan;       /**< retained */
+    const weft_registry_t *registry; /**< kernels; NULL: the built-in ones */
+    int trace; /**< 1: keep a timeline of the last steps */
+} weft_session_params_t;
+
+typedef struct weft_session_stats {
+    size_t struct_size;
+    uint64_t steps;
+    double step_ms_p50, step_ms_mean;
+    double compute_ms_p50;
+    double comm_ms_p50;         /**< from start to completion of collectives, summed over a step */
+    double exposed_comm_ms_p50; /**< the compute stream waits for, or itself executes, communication */
+    double overlap_fraction;    /**< 1 - exposed / comm; NaN when communication is inline */
+    int inline_progress;
+    uint64_t arena_bytes;
+    uint64_t scratch_bytes;       /**< kernels' scratch, outside the arena */
+    uint64_t fusion_copied_bytes; /**< bytes copied only to fuse, counted while running */
+} weft_session_stats_t;
+
+WEFT_EXTERN_C_BEGIN
+/**
+ * Binds: ranks agree on the plan's digest, map each other's arenas, resolve kernels, fill in records, run
+ * the program init (rank 0's weights reach everybody). Collective. Everything a step needs is allocated here.
+ * @return WEFT_ERR_MISMATCH naming both digests, WEFT_ERR_NOT_FOUND naming a missing kernel,
+ *         WEFT_ERR_NO_MEMORY when there is no room for the arena, WEFT_ERR_INVALID_ARGUMENT when the
+ *         context's world is not the plan's
+ */
+WEFT_API weft_status_t weft_session_create(const weft_session_params_t *params, weft_session_t **out_session);
+/** NULL is fine. Not collective. */
+WEFT_API void weft_session_destroy(weft_session_t *session);
+/** Copies bytes (exactly the input's size) into the input called name. Between steps only. */
+WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data, size_t bytes);
+/**
+ * The input's own memory in the arena, for filling in place; valid as long as the session, written between
+ * steps. WEFT_ERR_UNSUPPORTED when the host cannot reach device memory.
+ */
+WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data, size_t *out_bytes);
+/** Sets a scalar plan input such as "lr", from the next step on. */
+WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value);
+/** Runs program step once, to completion. Collective. The scalar "step", where the plan has one, counts from 1. */
+WEFT_API weft_status_t weft_session_step(weft_session_t *session);
+/** Runs program eval once: forward only, no communication. Not collective. */
+WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
+/** Copies an output ("loss", "logits" or its name) of the last run; *out_desc may be NULL. bytes is data's room. */
+WEFT_API weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data, size_t bytes,
+                                               weft_tensor_desc_t *out_desc);
+/** Number of trained parameters. */
+WEFT_API size_t weft_session_param_count(const weft_session_t *session);
+/** Describes parameter index: name and shape (plain layout); out_desc->data is NULL. */
+WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, size_t index, const char **out_name,
+                                               weft_tensor_desc_t *out_desc);
+/** Copies parameter index into data, which has exactly its size. Between steps only. */
+WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data, size_t bytes);
+/** SHA-256, in hex, over all parameters in plan order, plain layout; buffer holds 65 bytes. */
+WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer);
+WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats);
+/** Writes the timeline of all ranks as Chrome trace JSON to path on rank 0. Collective. */
+WEFT_API weft_status_t weft_session_write_trace(weft_session_t *session, const char *path);
+WEFT_EXTERN_C_END
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file weft.h Everything public. */
+#ifndef WEFT_WEFT_H
+#define WEFT_WEFT_H
+
+#include <weft/compile.h>
+#include <weft/context.h>
+#include <weft/device.h>
+#include <weft/graph_view.h>
+#include <weft/plan.h>
+#include <weft/registry.h>
+#include <weft/session.h>
+#include <weft/status.h>
+#include <weft/stream.h>
+#include <weft/types.h>
+#include <weft/version.h>
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan in memory: what the compiler writes and the runtime replays. Offsets and ids only; one
+ * plan serves all ranks. README.md beside this file describes the file format, plan.proto its structure.
+ *
+ * Ownership: everything a plan points to lives in its arena or in the mapped file.
+ */
+#ifndef WEFT_OPS_PLAN_PLAN_H
+#define WEFT_OPS_PLAN_PLAN_H
+
+#include <weft/plan.h>
+#include <weft/registry.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/file.h"
+#include "runtime/base/memory.h"
+
+#define WEFTI_PLAN_NONE UINT32_MAX
+#define WEFTI_PLAN_ALIGNMENT 64u /* of every buffer in the arena and section in the file */
+
+typedef enum wefti_buffer_kind {
+    WEFTI_BUFFER_PARAM = 1, /* weights; kinds 1 to 3 lie in regions in the same (readiness) order */
+    WEFTI_BUFFER_GRAD = 2,
+    WEFTI_BUFFER_STATE = 3,
+    WEFTI_BUFFER_INPUT = 4,  /* fed before a step */
+    WEFTI_BUFFER_SCALAR = 5, /* one element, fed by name, has a default */
+    WEFTI_BUFFER_CONST = 6,  /* contents in the weights section */
+    WEFTI_BUFFER_TEMP = 7,   /* activations: memory is reused once the last reader is done */
+    WEFTI_BUFFER_OUTPUT = 8, /* loss, logits: readable after the step */
+    WEFTI_BUFFER_RANGE = 9,  /* a flat range over consecutive PARAM, GRAD or STATE buffers: a bucket */
+} wefti_buffer_kind_t;
+
+typedef struct wefti_plan_buffer {
+    const char *name;
+    wefti_buffer_kind_t kind;
+    weft_dtype_t dtype;
+    weft_layout_t layout;
+    uint32_t rank;
+    int64_t dims[WEFT_MAX_DIMS]; /* RANGE: rank 1, the padded element count */
+    uint64_t offset_bytes;       /* in the arena, the same on every rank; multiple of 64 */
+    uint64_t size_bytes;         /* payload; buffers are padded to 64 */
+    uint64_t data_offset_bytes;  /* PARAM, CONST: where the contents start in the weights section */
+    double default_value;        /* SCALAR */
+} wefti_plan_buffer_t;
+
+typedef struct wefti_plan_kernel {
+    const char *name, *domain, *op;
+    int32_t version;
+    uint32_t phase; /* wefti_phase_t of the IR: forward, backward, comm, update */
+    uint32_t input_count, output_count, attr_count;
+    uint32_t *inputs, *outputs; /* buffers, WEFTI_PLAN_NONE where absent */
+    weft_attr_t *attrs;
+} wefti_plan_kernel_t;
+
+typedef enum wefti_collective_op {
+    WEFTI_COLLECTIVE_ALL_REDUCE = 1,
+    WEFTI_COLLECTIVE_BROADCAST = 2,
+} wefti_collective_op_t;
+
+/* One way of carrying a collective out; bind takes the first that every rank can do. */
+typedef struct wefti_plan_algorithm {
+    const char *name;      /* "mesh" */
+    uint64_t capabilities; /* what the transport must have: WEFTI_CAP_* of transport.h */
+    uint64_t predicted_ps;
+} wefti_plan_algorithm_t;
+
+typedef struct wefti_plan_collective {
+    const char *name; /* "bucket 0" */
+    wefti_collective_op_t op;
+    weft_reduction_t reduction;
+    weft_dtype_t dtype;
+    uint32_t group;  /* 0: world */
+    uint32_t root;   /* broadcast */
+    uint32_t buffer; /* in place: a RANGE or a single buffer */
+    uint64_t elem_count;
+    const char *order; /* "tree" */
+    uint32_t member_count;
+    uint32_t *members; /* the buffers it covers, in readiness order */
+    uint32_t algorithm_count;
+    wefti_plan_algorithm_t *algorithms;
+    const char *reason; /* why this bucket ends where it ends */
+} wefti_plan_collective_t;
+
+typedef enum wefti_step_kind {
+    WEFTI_STEP_KERNEL = 1,     /* index: kernel */
+    WEFTI_STEP_COLLECTIVE = 2, /* index: collective */
+    WEFTI_STEP_RECORD = 3,     /* index: event */
+    WEFTI_STEP_WAIT = 4,       /* index: event, recorded earlier in the same program by another stream */
+} wefti_step_kind_t;
+
+typedef struct wefti_plan_step {
+    wefti_step_kind_t kind;
+    uint32_t index;
+} wefti_plan_step_t;
+
+typedef struct wefti_plan_stream_program {
+    uint32_t step_count;
+    wefti_plan_step_t *steps;
+} wefti_plan_stream_program_t;
+
+/* An entry point: what each stream runs. Every event of a program is recorded once per run. */
+typedef struct wefti_plan_program {
+    const char *name;                     /* "init", "step", "eval" */
+    wefti_plan_stream_program_t *streams; /* one per stream of the plan */
+} wefti_plan_program_t;
+
+typedef struct wefti_plan_stream {
+    const char *name; /* "compute", "comm" */
+    uint32_t communicates;
+} wefti_plan_stream_t;
+
+typedef enum wefti_binding_role {
+    WEFTI_ROLE_INPUT = 1,
+    WEFTI_ROLE_LABEL = 2,
+    WEFTI_ROLE_SCALAR = 3,
+    WEFTI_ROLE_LOSS = 4,
+    WEFTI_ROLE_LOGITS = 5,
+    WEFTI_ROLE_OUTPUT = 6,
+} wefti_binding_role_t;
+
+typedef struct wefti_plan_binding {
+    const char *name;
+    wefti_binding_role_t role;
+    uint32_t buffer;
+} wefti_plan_binding_t;
+
+struct weft_plan {
+    uint32_t references;
+    wefti_arena_t arena;
+    wefti_mapping_t mapping; /* of the file it was loaded from, if any */
+
+    const char *model_name;
+    uint32_t world_size;
+    int64_t batch; /* samples per rank per step */
+    const char *policy;    /* "bytes:25M" */
+    const char *optimizer; /* "momentum" */
+    uint64_t arena_bytes;
+    uint64_t live_bytes; /* params + gradients + state + the most activations alive at once */
+    uint64_t fusion_copied_bytes; /* bytes a step copies only to fuse: 0 by construction */
+
+    uint32_t buffer_count, kernel_count, collective_count, stream_count, event_count, program_count,
+        binding_count;
+    wefti_plan_buffer_t *buffers;
+    wefti_plan_kernel_t *kernels;
+    wefti_plan_collective_t *collectives;
+    wefti_plan_stream_t *streams;
+    wefti_plan_program_t *programs;
+    wefti_plan_binding_t *bindings;
+
+    const uint8_t *weights; /* section: contents of PARAM and CONST buffers */
+    uint64_t weights_bytes;
+    const uint8_t *eval_model; /* section: ONNX of the evaluation model without trained weights */
+    uint64_t eval_model_bytes;
+
+    wefti_digest_t structure_digest; /* without names, reasons, predictions, model_name and policy text */
+    wefti_digest_t weights_digest;
+};
+
+/* An empty plan with one reference and an initialised arena. */
+weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t **out_plan);
+/* Computes both digests. Called by the compiler once the plan is complete, and by load to compare. */
+weft_status_t wefti_plan_seal(weft_plan_t *plan);
+/* Proves what a hostile file could break: every id, offset, size and overlap rule, waits that can be
+ * satisfied, kernels known by arity. registry may be NULL: then operators are not looked up. */
+weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *registry);
+const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name);
+/* Fills a node description of kernel from its buffers; arrays come from arena. */
+weft_status_t wefti_plan_kernel_desc(const weft_plan_t *plan, uint32_t kernel, wefti_arena_t *arena,
+                                     weft_node_desc_t *out_desc);
+
+#endif

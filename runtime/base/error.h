@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One failure, one line: the place that first decides an error calls wefti_error; callers pass it up. */
+#ifndef WEFT_RUNTIME_BASE_ERROR_H
+#define WEFT_RUNTIME_BASE_ERROR_H
+
+#include <weft/status.h>
+
+/* Evaluates expr into status; on an error goes to label. Positive codes fall through. */
+#define WEFT_TRY(status, expr, label)                                                              \
+    do {                                                                                           \
+        (status) = (expr);                                                                         \
+        if ((status) < 0) {                                                                        \
+            goto label;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* Records the calling thread's message and returns status. */
+weft_status_t wefti_error(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* The same with ": <text of errno>" appended; errno is kept. */
+weft_status_t wefti_error_errno(weft_status_t status, int error_number, const char *format, ...)
+    WEFT_PRINTF(3, 4);
+
+/* Puts "prefix: " before the recorded message: adds the place (file, node) on the way up. */
+weft_status_t wefti_error_prefix(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* Takes a message found on another thread as this thread's. */
+weft_status_t wefti_error_adopt(weft_status_t status, const char *message);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole files: mapped for reading, written beside their place and renamed. */
+#ifndef WEFT_RUNTIME_BASE_FILE_H
+#define WEFT_RUNTIME_BASE_FILE_H
+
+#include <weft/types.h>
+
+typedef struct wefti_mapping {
+    const uint8_t *data; /* NULL when empty or not mapped */
+    size_t size_bytes;
+} wefti_mapping_t;
+
+/* Maps a regular file read-only. WEFT_ERR_NOT_FOUND, WEFT_ERR_SYSTEM, with a message naming path. */
+weft_status_t wefti_file_map(const char *path, wefti_mapping_t *out_mapping);
+void wefti_file_unmap(wefti_mapping_t *mapping);
+
+/* One piece of a file to be written. */
+typedef struct wefti_piece {
+    const void *data;
+    size_t size_bytes;
+} wefti_piece_t;
+
+/* Writes the pieces to a temporary file beside path and renames it: all or nothing. */
+weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count);
+
+#endif

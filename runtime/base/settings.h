@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One table of settings generates parsing of the environment, `weft info` and the documentation. */
+#ifndef WEFT_RUNTIME_BASE_SETTINGS_H
+#define WEFT_RUNTIME_BASE_SETTINGS_H
+
+#include "runtime/base/sync.h"
+
+typedef enum wefti_progress {
+    WEFTI_PROGRESS_AUTO = 0,   /* thread where every rank has a core to spare, else inline */
+    WEFTI_PROGRESS_INLINE = 1, /* communication runs between kernels on the caller's thread */
+    WEFTI_PROGRESS_THREAD = 2, /* communication runs on a thread of its own */
+} wefti_progress_t;
+
+typedef struct wefti_settings {
+    wefti_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */
+    wefti_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
+    uint64_t timeout_ns;       /* WEFT_TIMEOUT: seconds a wait may last, 0 for ever; default 600 */
+    uint64_t spin_ns;          /* WEFT_SPIN_US: microseconds a wait spins before it yields */
+    uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
+    uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
+    uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
+} wefti_settings_t;
+
+typedef struct wefti_setting_def {
+    const char *name; /* environment variable */
+    const char *default_text;
+    const char *unit; /* "" when it has none */
+    const char *help;
+    int collective; /* must be equal on all ranks: part of the agreed digest */
+} wefti_setting_def_t;
+
+/* Reads the environment; a value that does not parse is WEFT_ERR_INVALID_ARGUMENT naming the variable. */
+weft_status_t wefti_settings_load(wefti_settings_t *out_settings);
+/* The table, for `weft info`; *out_count rows. */
+const wefti_setting_def_t *wefti_setting_defs(size_t *out_count);
+
+#endif

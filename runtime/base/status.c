@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/version.h>
+
+#define MESSAGE_BYTES 1024
+
+static _Thread_local char message[MESSAGE_BYTES];
+
+const char *weft_version(void)
+{
+    return WEFT_VERSION_STRING;
+}
+
+const char *weft_status_name(weft_status_t status)
+{
+    switch (status) {
+#define STATUS_NAME(name, value, text)                                                             \
+    case WEFT_##name:                                                                              \
+        return #name;
+        WEFT_STATUS_MAP(STATUS_NAME)
+#undef STATUS_NAME
+    }
+    return "unknown";
+}
+
+const char *weft_status_text(weft_status_t status)
+{
+    switch (status) {
+#define STATUS_TEXT(name, value, text)                                                             \
+    case WEFT_##name:                                                                              \
+        return text;
+        WEFT_STATUS_MAP(STATUS_TEXT)
+#undef STATUS_TEXT
+    }
+    return "unknown status";
+}
+
+const char *weft_last_error(void)
+{
+    return message;
+}
+
+weft_status_t wefti_error(weft_status_t status, const char *format, ...)
+{
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return wefti_error_adopt(status, text);
+}
+
+weft_status_t wefti_error_errno(weft_status_t status, int error_number, const char *format, ...)
+{
+    char text[MESSAGE_BYTES];
+    char reason[128];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const char *explained = strerror_r(error_number, reason, sizeof reason);
+    return wefti_error(status, "%.800s: %s", text, explained);
+}
+
+weft_status_t wefti_error_prefix(weft_status_t status, const char *format, ...)
+{
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    int used = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (used >= 0 && (size_t)used < sizeof text) {
+        snprintf(text + used, sizeof text - (size_t)used, ": %s", message);
+    }
+    return wefti_error_adopt(status, text);
+}
+
+weft_status_t wefti_error_adopt(weft_status_t status, const char *text)
+{
+    snprintf(message, sizeof message, "%s", text);
+    return status;
+}

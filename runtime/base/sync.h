@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Time, futex words shared between threads or processes, CPU features. */
+#ifndef WEFT_RUNTIME_BASE_SYNC_H
+#define WEFT_RUNTIME_BASE_SYNC_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include <weft/types.h>
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t wefti_now_ns(void);
+
+/* Sleeps while *word == expected, at most timeout_ns; wakes early for any reason. Word may be shared. */
+void wefti_futex_wait(const _Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+/* Wakes everybody who sleeps on word. */
+void wefti_futex_wake_all(_Atomic uint32_t *word);
+
+static inline void wefti_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* A counter that others wait for. Two words of one cache line: value and how many sleep. */
+typedef struct wefti_signal {
+    _Atomic uint32_t value;
+    _Atomic uint32_t waiters;
+    uint8_t pad[120]; /* a line pair of its own: adjacent-line prefetch would couple neighbours */
+} wefti_signal_t;
+_Static_assert(sizeof(wefti_signal_t) == 128, "signals are laid out in shared memory");
+
+/* True once value has reached target; counters wrap, so distance is compared. */
+static inline int wefti_signal_reached(uint32_t value, uint32_t target)
+{
+    return (int32_t)(value - target) >= 0;
+}
+
+/* Publishes everything written before and wakes sleepers, without a system call when there are none. */
+void wefti_signal_post(wefti_signal_t *signal, uint32_t value);
+
+typedef enum wefti_isa {
+    WEFTI_ISA_PORTABLE = 0,
+    WEFTI_ISA_AVX2 = 1,
+    WEFTI_ISA_AVX512 = 2,
+} wefti_isa_t;
+
+/* The best this CPU has. */
+wefti_isa_t wefti_isa_detect(void);
+const char *wefti_isa_name(wefti_isa_t isa);
+/* "portable", "avx2", "avx512" or "auto"; limited to what the CPU has only for "auto". */
+weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Growing text and a JSON writer. Failures stick: check once at the end. */
+#ifndef WEFT_RUNTIME_BASE_TEXT_H
+#define WEFT_RUNTIME_BASE_TEXT_H
+
+#include <stdbool.h>
+
+#include <weft/types.h>
+
+typedef struct wefti_text {
+    const weft_allocator_t *allocator;
+    char *data; /* always terminated once something was added */
+    size_t length;
+    size_t capacity;
+    bool failed;
+} wefti_text_t;
+
+void wefti_text_init(wefti_text_t *text, const weft_allocator_t *allocator);
+void wefti_text_deinit(wefti_text_t *text);
+void wefti_text_add(wefti_text_t *text, const char *string);
+void wefti_text_add_bytes(wefti_text_t *text, const void *bytes, size_t count);
+void wefti_text_printf(wefti_text_t *text, const char *format, ...) WEFT_PRINTF(2, 3);
+/* Hands the string over (free with the allocator), "" included; NULL if anything failed. */
+char *wefti_text_take(wefti_text_t *text);
+
+/* "1.5 MiB", "312 B"; buffer of at least 32 bytes, returned. */
+const char *wefti_format_bytes(uint64_t bytes, char *buffer);
+
+/* JSON: commas and quoting are handled; key NULL inside arrays and at the top. */
+typedef struct wefti_json {
+    wefti_text_t *out;
+    uint32_t depth;
+    uint64_t has_items; /* bit per depth */
+    bool pretty;
+} wefti_json_t;
+
+void wefti_json_init(wefti_json_t *json, wefti_text_t *out, bool pretty);
+void wefti_json_begin_object(wefti_json_t *json, const char *key);
+void wefti_json_end_object(wefti_json_t *json);
+void wefti_json_begin_array(wefti_json_t *json, const char *key);
+void wefti_json_end_array(wefti_json_t *json);
+void wefti_json_string(wefti_json_t *json, const char *key, const char *value); /* NULL: null */
+void wefti_json_int(wefti_json_t *json, const char *key, int64_t value);
+void wefti_json_double(wefti_json_t *json, const char *key, double value); /* not finite: null */
+void wefti_json_bool(wefti_json_t *json, const char *key, bool value);
+void wefti_json_null(wefti_json_t *json, const char *key);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How ranks of one world reach each other: bootstrap, memory that peers reach, liveness, waiting.
+ *
+ *   control block   one per rank, shared: abort record, barrier, late-rank report
+ *   region          one per rank: memory on the rank's device, the same size and layout everywhere, so an
+ *                   offset names a place on every rank; region_of[r] + offset is rank r's copy, as seen here
+ *
+ * Backends: shm (processes; memfds passed over a unix socket, pidfds for liveness), inproc (threads of one
+ * process meeting at a hub), null (a world of one; the copy to start a new backend from). Dispatch and
+ * argument checks sit in transport.c; backends stay short.
+ */
+#ifndef WEFT_TRANSPORT_TRANSPORT_H
+#define WEFT_TRANSPORT_TRANSPORT_H
+
+#include <weft/context.h>
+
+#include "runtime/base/log.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/settings.h"
+
+#define WEFTI_TRANSPORT_ABI_VERSION 1u
+
+/* What a transport can do between two ranks; plans say what their algorithms need. */
+#define WEFTI_CAP_DIRECT (1ull << 0) /* map peers' regions, load and store */
+#define WEFTI_CAP_PUT (1ull << 1)
+#define WEFTI_CAP_SIGNAL (1ull << 2)
+
+#define WEFTI_ABORT_TEXT_BYTES 480u
+
+/* Shared between ranks; all of it is zero at first. */
+typedef struct wefti_control {
+    _Atomic uint32_t abort_state; /* 0 none, 1 being written, 2 readable; first writer wins */
+    int32_t abort_status;         /* weft_status_t */
+    uint32_t abort_rank;          /* who wrote it */
+    uint32_t pid;
+    char abort_text[WEFTI_ABORT_TEXT_BYTES];
+    wefti_signal_t barrier; /* how many barriers this rank has entered */
+} wefti_control_t;
+
+typedef struct wefti_endpoint wefti_endpoint_t;
+
+typedef struct wefti_endpoint_params {
+    uint32_t rank, world_size;
+    const char *address;   /* shm: "unix:@name" or "unix:/path" */
+    weft_hub_t *hub;       /* inproc */
+    weft_device_t *device; /* NULL: host memory */
+    const wefti_settings_t *settings; /* borrowed for the endpoint's life */
+    const wefti_log_t *log;           /* likewise */
+    const weft_allocator_t *allocator;
+} wefti_endpoint_params_t;
+
+typedef struct wefti_transport_ops {
+    uint32_t abi_version;
+    const char *name;
+    uint64_t caps;
+    /* Collective. Fills control[]; the front has filled the common fields. */
+    weft_status_t (*open)(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params);
+    void (*close)(wefti_endpoint_t *endpoint);
+    /* Host-side all-gather over the bootstrap channel: small data, at bind and at the end. */
+    weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes, void *recv);
+    /* Host memory only: makes the own region at least bytes long (pre-faulted) and maps all peers'. Collective. */
+    weft_status_t (*region_grow)(wefti_endpoint_t *endpoint, size_t bytes);
+    /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
+    weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
+} wefti_transport_ops_t;
+
+/* Base of every backend's endpoint: member 0. */
+struct wefti_endpoint {
+    const wefti_transport_ops_t *ops;
+    uint32_t rank, world_size;
+    uint64_t caps;
+    uint32_t local_rank_count; /* ranks on this host, for waiting and progress */
+    weft_device_t *device;     /* NULL: host memory */
+    const wefti_settings_t *settings;
+    const wefti_log_t *log;
+    const weft_allocator_t *allocator;
+    wefti_control_t **control; /* [world_size] */
+    uint8_t **region_of;       /* [world_size] addresses on this rank's device; NULL until the first alloc */
+    size_t region_bytes;       /* committed */
+    size_t region_used_bytes;
+    uint32_t barrier_epoch;
+    uint32_t free_cores; /* cores per local rank beyond the first, 0 when ranks share cores */
+    bool may_spin;       /* false when ranks outnumber cores */
+};
+
+/* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective. */
+weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params, wefti_endpoint_t **out_endpoint);
+void wefti_endpoint_close(wefti_endpoint_t *endpoint); /* accepts NULL */
+
+weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes, void *recv);
+weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint);
+
+/*
+ * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks ask for
+ * the same sizes in the same order, and a difference is WEFT_ERR_MISMATCH. No room: WEFT_ERR_NO_MEMORY on every
+ * rank, naming the one that had none. Freed in any order; freeing is local bookkeeping that must happen
+ * in the same order everywhere.
+ */
+weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
+void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
+
+/* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
+void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED (which then aborts). */
+weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
+
+/*
+ * Waits until signal has reached target: spins (unless ranks outnumber cores), yields a few times, then sleeps
+ * on the futex in slices, checking abort, peers and deadline. what names the thing waited for in a
+ * time-out's message. poll, if not NULL, is called between tries (inline progress); a negative
+ * status ends the wait with it.
+ */
+weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target, const char *what,
+                                weft_status_t (*poll)(void *user), void *user);
+
+/* transport/topology_hwloc.c: one machine, as `weft info` shows it and the launcher pins by it. */
+typedef struct wefti_machine {
+    uint32_t socket_count, numa_count, core_count, pu_count;
+    uint64_t l2_bytes, l3_bytes, memory_bytes;
+    char cpu_name[96];
+} wefti_machine_t;
+weft_status_t wefti_machine_read(wefti_machine_t *out_machine);
+/* Cores (operating-system CPU numbers) for rank of count on this host, within the caller's own affinity:
+ * an equal share each, consecutive; when ranks outnumber cores, shared round-robin. Returns how many were put into
+ * out_cpus (capacity of them at most). */
+uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus, uint32_t capacity);
+/* Binds the calling thread. */
+weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
+
+#endif

@@ -23,6 +23,24 @@ typedef struct weft_plan_info {
     char weights_digest[65];
 } weft_plan_info_t;
 
+typedef enum weft_binding_role {
+    WEFT_ROLE_INPUT = 1,  /**< fed before every step */
+    WEFT_ROLE_LABEL = 2,  /**< fed before every step: class indices */
+    WEFT_ROLE_SCALAR = 3, /**< one number with a default, such as "lr" */
+    WEFT_ROLE_LOSS = 4,
+    WEFT_ROLE_LOGITS = 5,
+    WEFT_ROLE_OUTPUT = 6,
+} weft_binding_role_t;
+
+/** Something that goes into a plan or comes out of it, borrowed from the plan. */
+typedef struct weft_binding {
+    size_t struct_size;
+    const char *name;
+    weft_binding_role_t role;
+    weft_tensor_desc_t desc; /**< per rank; desc.data is NULL */
+    double default_value;    /**< SCALAR */
+} weft_binding_t;
+
 WEFT_EXTERN_C_BEGIN
 /**
  * Loads and verifies a plan file (mapped; weights are not copied).
@@ -37,6 +55,9 @@ WEFT_API void weft_plan_retain(weft_plan_t *plan);
 WEFT_API void weft_plan_release(weft_plan_t *plan);
 /** Fills info; set struct_size first. */
 WEFT_API weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info);
+WEFT_API size_t weft_plan_binding_count(const weft_plan_t *plan);
+/** Fills binding index; set struct_size first. WEFT_ERR_INVALID_ARGUMENT when out of range. */
+WEFT_API weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t index, weft_binding_t *binding);
 /**
  * Explains buckets, members, bytes, algorithm, streams, memory and copied bytes.
  * @param[in]  json     0: text for people; 1: one JSON object with stable keys

@@ -109,18 +109,9 @@ typedef struct wefti_plan_stream {
     uint32_t communicates;
 } wefti_plan_stream_t;
 
-typedef enum wefti_binding_role {
-    WEFTI_ROLE_INPUT = 1,
-    WEFTI_ROLE_LABEL = 2,
-    WEFTI_ROLE_SCALAR = 3,
-    WEFTI_ROLE_LOSS = 4,
-    WEFTI_ROLE_LOGITS = 5,
-    WEFTI_ROLE_OUTPUT = 6,
-} wefti_binding_role_t;
-
 typedef struct wefti_plan_binding {
     const char *name;
-    wefti_binding_role_t role;
+    weft_binding_role_t role;
     uint32_t buffer;
 } wefti_plan_binding_t;
 

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels that oneDNN computes; ops/compute/kernels.c lists them. */
+#ifndef WEFT_OPS_COMPUTE_ONEDNN_KERNELS_H
+#define WEFT_OPS_COMPUTE_ONEDNN_KERNELS_H
+
+#include <weft/registry.h>
+
+extern const weft_kernel_t wefti_kernel_gemm;         /* "" Gemm */
+extern const weft_kernel_t wefti_kernel_matmul;       /* "" MatMul */
+extern const weft_kernel_t wefti_kernel_fused_matmul; /* com.microsoft FusedMatMul */
+extern const weft_kernel_t wefti_kernel_conv;         /* "" Conv */
+extern const weft_kernel_t wefti_kernel_conv_grad;    /* com.microsoft ConvGrad */
+
+#endif

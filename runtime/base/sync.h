@@ -49,7 +49,8 @@ typedef enum wefti_isa {
 /* The best this CPU has. */
 wefti_isa_t wefti_isa_detect(void);
 const char *wefti_isa_name(wefti_isa_t isa);
-/* "portable", "avx2", "avx512" or "auto"; limited to what the CPU has only for "auto". */
+/* "portable", "avx2", "avx512" or "auto" (the best there is); naming one that the CPU lacks is
+ * WEFT_ERR_UNSUPPORTED, never a silent fallback. */
 weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa);
 
 #endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/settings.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+typedef weft_status_t (*parse_fn)(const char *text, void *field);
+
+typedef struct row {
+    parse_fn parse;
+    size_t offset; /* into wefti_settings_t */
+} row_t;
+
+/* The position of text in names, or -1. */
+static int choice(const char *text, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static weft_status_t parse_isa(const char *text, void *field)
+{
+    return wefti_isa_parse(text, field);
+}
+
+static weft_status_t parse_progress(const char *text, void *field)
+{
+    static const char *const names[] = {"auto", "inline", "thread"};
+    int found = choice(text, names, 3);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not auto, inline or thread", text);
+    }
+    *(wefti_progress_t *)field = (wefti_progress_t)found;
+    return WEFT_OK;
+}
+
+static weft_status_t parse_log_level(const char *text, void *field)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug", "trace"};
+    int found = choice(text, names, 5);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "\"%s\" is not error, warn, info, debug or trace", text);
+    }
+    *(uint32_t *)field = (uint32_t)found;
+    return WEFT_OK;
+}
+
+/* A number of at least 0, times scale, up to most. */
+static weft_status_t parse_scaled(const char *text, double scale, uint64_t most, uint64_t *out)
+{
+    char *rest = NULL;
+    double value;
+    errno = 0;
+    value = strtod(text, &rest);
+    if (rest == text || *rest != '\0' || !isfinite(value) || value < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not a number of at least 0", text);
+    }
+    if (value * scale > (double)most) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is too large, at most %g", text,
+                           (double)most / scale);
+    }
+    *out = (uint64_t)(value * scale);
+    return WEFT_OK;
+}
+
+static weft_status_t parse_seconds(const char *text, void *field)
+{
+    return parse_scaled(text, 1e9, (uint64_t)1 << 62, field);
+}
+
+static weft_status_t parse_microseconds(const char *text, void *field)
+{
+    return parse_scaled(text, 1e3, (uint64_t)1 << 62, field);
+}
+
+/* A whole number with an optional K, M, G or T (powers of 1024). */
+static weft_status_t parse_bytes(const char *text, void *field)
+{
+    static const char units[] = "KMGT";
+    char *rest = NULL;
+    errno = 0;
+    unsigned long long value = strtoull(text, &rest, 10);
+    uint64_t bytes = value;
+    const char *unit = NULL;
+    if (text[0] < '0' || text[0] > '9') { /* strtoull would take "-1" and " 1" */
+        rest = NULL;
+    } else if (*rest && (unit = strchr(units, *rest)) != NULL) {
+        rest++;
+    }
+    if (!rest || *rest) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "\"%s\" is not a number of bytes such as 4096, 64M or 16G", text);
+    }
+    uint64_t factor = unit ? (uint64_t)1 << (10 * (unit - units + 1)) : 1;
+    if (errno == ERANGE || __builtin_mul_overflow(bytes, factor, &bytes)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" bytes is too large", text);
+    }
+    *(uint64_t *)field = bytes;
+    return WEFT_OK;
+}
+
+static weft_status_t parse_threads(const char *text, void *field)
+{
+    char *rest = NULL;
+    unsigned long value = strtoul(text, &rest, 10);
+    if (text[0] < '0' || text[0] > '9' || *rest || value > 4096) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not a whole number from 0 to 4096",
+                           text);
+    }
+    *(uint32_t *)field = (uint32_t)value;
+    return WEFT_OK;
+}
+
+/* name, field, parser, default, unit, collective, help */
+#define SETTINGS(X)                                                                                \
+    X("WEFT_ISA", isa, parse_isa, "auto", "", 0,                                                   \
+      "instruction set of kernels and reductions: auto, portable, avx2 or avx512; results do not " \
+      "depend on it")                                                                              \
+    X("WEFT_PROGRESS", progress, parse_progress, "auto", "", 0,                                    \
+      "communication runs inline between kernels, on a thread of its own, or as cores allow: "     \
+      "auto, inline or thread")                                                                    \
+    X("WEFT_TIMEOUT", timeout_ns, parse_seconds, "600", "s", 0,                                    \
+      "how long a wait for other ranks may last; 0 is for ever")                                   \
+    X("WEFT_SPIN_US", spin_ns, parse_microseconds, "100", "us", 0,                                 \
+      "how long a wait spins before it yields; not at all when ranks outnumber cores")             \
+    X("WEFT_RESERVE_BYTES", reserve_bytes, parse_bytes, "64G", "bytes", 1,                         \
+      "address space reserved per rank for memory that peers reach; takes no memory itself")       \
+    X("WEFT_LOG", log_level, parse_log_level, "warn", "", 0,                                       \
+      "what is logged: error, warn, info, debug or trace")                                         \
+    X("WEFT_THREADS", threads, parse_threads, "0", "threads", 0,                                   \
+      "kernel threads per rank; 0 is the rank's share of the cores")
+
+static const wefti_setting_def_t defs[] = {
+#define SETTING_DEF(env, field, parse, text, unit, collective, help)                               \
+    {env, text, unit, help, collective},
+    SETTINGS(SETTING_DEF)
+#undef SETTING_DEF
+};
+
+static const row_t rows[] = {
+#define SETTING_ROW(env, field, parse, text, unit, collective, help)                               \
+    {parse, offsetof(wefti_settings_t, field)},
+    SETTINGS(SETTING_ROW)
+#undef SETTING_ROW
+};
+
+const wefti_setting_def_t *wefti_setting_defs(size_t *out_count)
+{
+    *out_count = sizeof defs / sizeof defs[0];
+    return defs;
+}
+
+weft_status_t wefti_settings_load(wefti_settings_t *out_settings)
+{
+    wefti_settings_t settings = {0};
+    for (size_t i = 0; i < sizeof defs / sizeof defs[0]; i++) {
+        const char *text = getenv(defs[i].name);
+        if (!text || !*text) {
+            text = defs[i].default_text;
+        }
+        weft_status_t status = rows[i].parse(text, (uint8_t *)&settings + rows[i].offset);
+        if (status != WEFT_OK) {
+            return wefti_error_prefix(WEFT_ERR_INVALID_ARGUMENT, "%s", defs[i].name);
+        }
+    }
+    *out_settings = settings;
+    return WEFT_OK;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/sync.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+
+#define NS_PER_S 1000000000ull
+
+uint64_t wefti_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+void wefti_futex_wait(const _Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
+{
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S),
+                               .tv_nsec = (long)(timeout_ns % NS_PER_S)};
+    /* Not FUTEX_PRIVATE: the word may lie in memory that processes share. Every outcome is a
+     * wake-up. */
+    syscall(SYS_futex, (uintptr_t)word, FUTEX_WAIT, expected, &timeout, NULL, 0);
+}
+
+void wefti_futex_wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, (uintptr_t)word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void wefti_signal_post(wefti_signal_t *signal, uint32_t value)
+{
+    /*
+     * Sequentially consistent on both sides: the waiter adds itself to waiters and then reads
+     * value, we store value and then read waiters, so one of us sees the other and no wake-up is
+     * lost. The store also releases what was written before.
+     */
+    atomic_store_explicit(&signal->value, value, memory_order_seq_cst);
+    if (atomic_load_explicit(&signal->waiters, memory_order_seq_cst) != 0) {
+        wefti_futex_wake_all(&signal->value);
+    }
+}
+
+static const char *const isa_names[] = {"portable", "avx2", "avx512"};
+
+wefti_isa_t wefti_isa_detect(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        return WEFTI_ISA_AVX512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return WEFTI_ISA_AVX2;
+    }
+#endif
+    return WEFTI_ISA_PORTABLE;
+}
+
+const char *wefti_isa_name(wefti_isa_t isa)
+{
+    size_t index = (size_t)isa;
+    return index < sizeof isa_names / sizeof isa_names[0] ? isa_names[index] : "unknown";
+}
+
+weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa)
+{
+    if (strcmp(text, "auto") == 0) {
+        *out_isa = wefti_isa_detect();
+        return WEFT_OK;
+    }
+    for (size_t i = 0; i < sizeof isa_names / sizeof isa_names[0]; i++) {
+        if (strcmp(text, isa_names[i]) != 0) {
+            continue;
+        }
+        if ((wefti_isa_t)i > wefti_isa_detect()) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "this CPU does not have %s, the best it has is %s", text,
+                               wefti_isa_name(wefti_isa_detect()));
+        }
+        *out_isa = (wefti_isa_t)i;
+        return WEFT_OK;
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "\"%s\" is not an instruction set: auto, portable, avx2 or avx512", text);
+}

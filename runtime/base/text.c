@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/memory.h"
+
+void wefti_text_init(wefti_text_t *text, const weft_allocator_t *allocator)
+{
+    *text = (wefti_text_t){.allocator = allocator};
+}
+
+void wefti_text_deinit(wefti_text_t *text)
+{
+    wefti_free(text->allocator, text->data);
+    text->data = NULL;
+    text->length = 0;
+    text->capacity = 0;
+}
+
+/* Room for more bytes and the terminator; false, for good, when there is none. */
+static bool reserve(wefti_text_t *text, size_t more)
+{
+    size_t need;
+    if (text->failed) {
+        return false;
+    }
+    if (!wefti_add_size(text->length, more, &need) || !wefti_add_size(need, 1, &need) ||
+        wefti_array_reserve(text->allocator, &text->data, &text->capacity, need, 1) != WEFT_OK) {
+        text->failed = true;
+    }
+    return !text->failed;
+}
+
+void wefti_text_add_bytes(wefti_text_t *text, const void *bytes, size_t count)
+{
+    if (!reserve(text, count)) {
+        return;
+    }
+    if (count) {
+        memcpy(text->data + text->length, bytes, count);
+    }
+    text->length += count;
+    text->data[text->length] = '\0';
+}
+
+void wefti_text_add(wefti_text_t *text, const char *string)
+{
+    wefti_text_add_bytes(text, string, strlen(string));
+}
+
+void wefti_text_printf(wefti_text_t *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (length < 0) {
+        text->failed = true;
+        return;
+    }
+    if (reserve(text, (size_t)length)) {
+        va_start(args, format);
+        vsnprintf(text->data + text->length, (size_t)length + 1, format, args);
+        va_end(args);
+        text->length += (size_t)length;
+    }
+}
+
+char *wefti_text_take(wefti_text_t *text)
+{
+    char *data;
+    wefti_text_add(text, ""); /* so that nothing added is "" and not NULL */
+    if (text->failed) {
+        wefti_text_deinit(text);
+        return NULL;
+    }
+    data = text->data;
+    text->data = NULL;
+    text->length = 0;
+    text->capacity = 0;
+    return data;
+}
+
+const char *wefti_format_bytes(uint64_t bytes, char *buffer)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    /* 1023.95 would print as "1024.0". */
+    while (value >= 1023.95 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1024.0;
+        unit++;
+    }
+    snprintf(buffer, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return buffer;
+}

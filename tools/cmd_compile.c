@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft compile: ONNX model in, plan file out. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/base/text.h"
+#include "tools/tool.h"
+
+enum { KEY_JSON = 256 };
+
+static const option_def_t own_options[] = {
+    {'o', "output", "PLAN.weft", "where the plan goes (required)"},
+    {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
+    {0, NULL, NULL, NULL},
+};
+
+static const command_help_t help = {
+    "compile",
+    "MODEL.onnx -o PLAN.weft --world N [options]",
+    "Compiles a model with a loss into a training plan for N ranks.",
+    "example:\n"
+    "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n",
+};
+
+typedef struct compile_command {
+    compile_options_t compile;
+    const char *output;
+    bool json;
+} compile_command_t;
+
+static int handle(void *user, int key, const char *value)
+{
+    compile_command_t *command = user;
+    if (key == 'o') {
+        command->output = value;
+        return EXIT_OK;
+    }
+    if (key == KEY_JSON) {
+        command->json = true;
+        return EXIT_OK;
+    }
+    return wefti_compile_option(&command->compile, "compile", key, value);
+}
+
+static void print_result(const compile_command_t *command, const weft_plan_info_t *info)
+{
+    char arena[32];
+    if (!command->json) {
+        printf("%s: %u ranks, batch %lld per rank, %s, %u bucket%s (%s), arena %s, digest %.16s\n",
+               command->output, info->world_size, (long long)info->batch, info->optimizer,
+               info->bucket_count, info->bucket_count == 1 ? "" : "s", info->policy,
+               wefti_format_bytes(info->arena_bytes, arena), info->structure_digest);
+        return;
+    }
+    wefti_text_t text;
+    wefti_json_t json;
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_string(&json, "plan", command->output);
+    wefti_json_string(&json, "model", info->model_name);
+    wefti_json_int(&json, "world", info->world_size);
+    wefti_json_int(&json, "batch", info->batch);
+    wefti_json_string(&json, "optimizer", info->optimizer);
+    wefti_json_string(&json, "policy", info->policy);
+    wefti_json_int(&json, "buckets", info->bucket_count);
+    wefti_json_int(&json, "arena_bytes", (int64_t)info->arena_bytes);
+    wefti_json_int(&json, "live_bytes", (int64_t)info->live_bytes);
+    wefti_json_int(&json, "fusion_copied_bytes", (int64_t)info->fusion_copied_bytes);
+    wefti_json_string(&json, "structure_digest", info->structure_digest);
+    wefti_json_string(&json, "weights_digest", info->weights_digest);
+    wefti_json_end_object(&json);
+    puts(text.data);
+    wefti_text_deinit(&text);
+}
+
+static int compile_and_save(compile_command_t *command)
+{
+    weft_plan_t *plan = NULL;
+    weft_status_t status = weft_compile(&command->compile.params, &plan);
+    if (status >= 0) {
+        status = weft_plan_save(plan, command->output);
+    }
+    weft_plan_info_t info = {.struct_size = sizeof info};
+    if (status >= 0) {
+        status = weft_plan_get_info(plan, &info);
+    }
+    if (status < 0) {
+        weft_plan_release(plan);
+        return wefti_status_error("compile", status);
+    }
+    print_result(command, &info);
+    weft_plan_release(plan);
+    return EXIT_OK;
+}
+
+int wefti_cmd_compile(int argc, char **argv)
+{
+    compile_command_t command = {0};
+    int positional = 0;
+    int code = wefti_compile_options_init(&command.compile);
+    if (code != EXIT_OK) {
+        return code;
+    }
+    const option_def_t *const tables[] = {own_options, wefti_compile_option_defs, NULL};
+    code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    if (code != EXIT_OK) {
+        wefti_compile_options_deinit(&command.compile);
+        return code < 0 ? EXIT_OK : code;
+    }
+    if (positional != 1) {
+        code =
+            wefti_usage_error("compile", "expected one MODEL.onnx, got %d arguments", positional);
+    } else if (command.output == NULL) {
+        code = wefti_usage_error("compile", "-o PLAN.weft is missing");
+    } else if (command.compile.params.world_size == 0) {
+        code = wefti_usage_error("compile", "--world N is missing");
+    } else {
+        command.compile.params.model_path = argv[1];
+        code = compile_and_save(&command);
+    }
+    wefti_compile_options_deinit(&command.compile);
+    return code;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft explain: what a plan does and why. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tools/tool.h"
+
+enum { KEY_JSON = 256, KEY_KERNELS };
+
+static const option_def_t own_options[] = {
+    {KEY_JSON, "json", NULL, "print one JSON object"},
+    {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
+    {0, NULL, NULL, NULL},
+};
+
+static const command_help_t help = {
+    "explain",
+    "PLAN.weft [--json]",
+    "Explains a plan: buckets, members, bytes, algorithm, streams, memory, copied bytes.",
+    NULL,
+};
+
+typedef struct explain_command {
+    weft_registry_t *registry;
+    bool json;
+} explain_command_t;
+
+static int handle(void *user, int key, const char *value)
+{
+    explain_command_t *command = user;
+    if (key == KEY_JSON) {
+        command->json = true;
+        return EXIT_OK;
+    }
+    weft_status_t status = weft_registry_load_plugin(command->registry, value);
+    return status < 0 ? wefti_status_error("explain", status) : EXIT_OK;
+}
+
+static int explain(const explain_command_t *command, const char *path)
+{
+    weft_plan_t *plan = NULL;
+    char *text = NULL;
+    weft_status_t status = weft_plan_load(path, command->registry, &plan);
+    if (status >= 0) {
+        status = weft_plan_explain(plan, command->json, &text);
+    }
+    weft_plan_release(plan);
+    if (status < 0) {
+        return wefti_status_error("explain", status);
+    }
+    fputs(text, stdout);
+    free(text);
+    return EXIT_OK;
+}
+
+int wefti_cmd_explain(int argc, char **argv)
+{
+    explain_command_t command = {0};
+    int positional = 0;
+    weft_status_t status = weft_registry_create(NULL, &command.registry);
+    if (status < 0) {
+        return wefti_status_error("explain", status);
+    }
+    const option_def_t *const tables[] = {own_options, NULL};
+    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    if (code == EXIT_OK && positional != 1) {
+        code = wefti_usage_error("explain", "expected one PLAN.weft, got %d arguments", positional);
+    } else if (code == EXIT_OK) {
+        code = explain(&command, argv[1]);
+    }
+    weft_registry_destroy(command.registry);
+    return code < 0 ? EXIT_OK : code;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `weft` command: dispatch to subcommands. */
+#include "tools/tool.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv);
+} command_t;
+
+static const command_t commands[] = {
+    {"compile", "turn an ONNX model into a plan", wefti_cmd_compile},
+    {"explain", "say what a plan does and why", wefti_cmd_explain},
+    {"run", "train a plan or a model on local ranks", wefti_cmd_run},
+    {"ops", "list every operator definition", wefti_cmd_ops},
+    {"info", "show version, machine, transports and settings", wefti_cmd_info},
+};
+
+static void print_help(FILE *out)
+{
+    fputs("usage: weft COMMAND [options]\n\n"
+          "Weft compiles ONNX models with collectives inside and runs them on several ranks.\n\n"
+          "commands:\n",
+          out);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    }
+    fputs("\n`weft COMMAND --help` explains a command. `weft --version` prints the version.\n"
+          "exit status: 0 done, 1 the run failed, 2 bad input, 130 interrupted\n",
+          out);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return EXIT_BAD_INPUT;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("weft %s\n", weft_version());
+        return EXIT_OK;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "weft: no command '%s'; `weft --help` lists them\n", argv[1]);
+    return EXIT_BAD_INPUT;
+}

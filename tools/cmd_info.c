@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft info: version, machine, transports, settings. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/base/settings.h"
+#include "runtime/base/text.h"
+#include "tools/tool.h"
+#include "transport/transport.h"
+
+enum { KEY_JSON = 256 };
+
+static const option_def_t own_options[] = {
+    {KEY_JSON, "json", NULL, "print one JSON object"},
+    {0, NULL, NULL, NULL},
+};
+
+static const command_help_t help = {
+    "info",
+    "[--json]",
+    "Shows the version, the CPU and its topology, the transports, and every setting.",
+    NULL,
+};
+
+typedef struct transport_row {
+    const char *name;
+    const char *summary;
+} transport_row_t;
+
+static const transport_row_t transports[] = {
+    {"shm", "processes of one host: memory mapped by all, found over a unix socket"},
+    {"inproc", "threads of one process"},
+    {"null", "a world of one"},
+};
+
+static int handle(void *user, int key, const char *value)
+{
+    (void)key;
+    (void)value;
+    *(bool *)user = true;
+    return EXIT_OK;
+}
+
+static const char *setting_value(const wefti_setting_def_t *def)
+{
+    const char *value = getenv(def->name);
+    return value != NULL ? value : def->default_text;
+}
+
+static void print_text(const wefti_machine_t *machine)
+{
+    char l2[32];
+    char l3[32];
+    char memory[32];
+    size_t count = 0;
+    const wefti_setting_def_t *defs = wefti_setting_defs(&count);
+    printf("weft %s\n\n", weft_version());
+    printf("CPU        %s, %s\n", machine->cpu_name, wefti_isa_name(wefti_isa_detect()));
+    printf("topology   %u socket(s), %u NUMA node(s), %u cores, %u hardware threads\n",
+           machine->socket_count, machine->numa_count, machine->core_count, machine->pu_count);
+    printf("caches     L2 %s, L3 %s; memory %s\n\n", wefti_format_bytes(machine->l2_bytes, l2),
+           wefti_format_bytes(machine->l3_bytes, l3),
+           wefti_format_bytes(machine->memory_bytes, memory));
+    printf("transports\n");
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        printf("  %-8s %s\n", transports[i].name, transports[i].summary);
+    }
+    printf("\nsettings (environment)%29s %-12s %s\n", "value", "default", "meaning");
+    for (size_t i = 0; i < count; i++) {
+        printf("  %-30s %18s %-12s %s%s%s%s%s\n", defs[i].name, setting_value(&defs[i]),
+               defs[i].default_text, defs[i].help, defs[i].unit[0] != '\0' ? " [" : "",
+               defs[i].unit, defs[i].unit[0] != '\0' ? "]" : "",
+               defs[i].collective ? " (equal on all ranks)" : "");
+    }
+}
+
+static void print_json(const wefti_machine_t *machine)
+{
+    wefti_text_t text;
+    wefti_json_t json;
+    size_t count = 0;
+    const wefti_setting_def_t *defs = wefti_setting_defs(&count);
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_string(&json, "version", weft_version());
+    wefti_json_begin_object(&json, "machine");
+    wefti_json_string(&json, "cpu", machine->cpu_name);
+    wefti_json_string(&json, "isa", wefti_isa_name(wefti_isa_detect()));
+    wefti_json_int(&json, "sockets", machine->socket_count);
+    wefti_json_int(&json, "numa_nodes", machine->numa_count);
+    wefti_json_int(&json, "cores", machine->core_count);
+    wefti_json_int(&json, "hardware_threads", machine->pu_count);
+    wefti_json_int(&json, "l2_bytes", (int64_t)machine->l2_bytes);
+    wefti_json_int(&json, "l3_bytes", (int64_t)machine->l3_bytes);
+    wefti_json_int(&json, "memory_bytes", (int64_t)machine->memory_bytes);
+    wefti_json_end_object(&json);
+    wefti_json_begin_array(&json, "transports");
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        wefti_json_string(&json, NULL, transports[i].name);
+    }
+    wefti_json_end_array(&json);
+    wefti_json_begin_array(&json, "settings");
+    for (size_t i = 0; i < count; i++) {
+        wefti_json_begin_object(&json, NULL);
+        wefti_json_string(&json, "name", defs[i].name);
+        wefti_json_string(&json, "value", setting_value(&defs[i]));
+        wefti_json_string(&json, "default", defs[i].default_text);
+        wefti_json_string(&json, "unit", defs[i].unit);
+        wefti_json_bool(&json, "collective", defs[i].collective != 0);
+        wefti_json_string(&json, "help", defs[i].help);
+        wefti_json_end_object(&json);
+    }
+    wefti_json_end_array(&json);
+    wefti_json_end_object(&json);
+    puts(text.data);
+    wefti_text_deinit(&text);
+}
+
+int wefti_cmd_info(int argc, char **argv)
+{
+    bool as_json = false;
+    int positional = 0;
+    wefti_machine_t machine;
+    const option_def_t *const tables[] = {own_options, NULL};
+    int code = wefti_parse_options(argc, argv, &help, tables, handle, &as_json, &positional);
+    if (code != EXIT_OK) {
+        return code < 0 ? EXIT_OK : code;
+    }
+    if (positional != 0) {
+        return wefti_usage_error("info", "unexpected argument '%s'", argv[1]);
+    }
+    weft_status_t status = wefti_machine_read(&machine);
+    if (status < 0) {
+        return wefti_status_error("info", status);
+    }
+    if (as_json) {
+        print_json(&machine);
+    } else {
+        print_text(&machine);
+    }
+    return EXIT_OK;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft run: trains a plan, or a model compiled on the spot, on local ranks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/file.h"
+#include "tools/launch.h"
+#include "tools/tool.h"
+#include "tools/train.h"
+
+enum {
+    KEY_DATA = 256,
+    KEY_EPOCHS,
+    KEY_STEPS,
+    KEY_SCHEDULE,
+    KEY_SAVE,
+    KEY_TRACE,
+    KEY_SEED,
+    KEY_JSON
+};
+
+static const option_def_t own_options[] = {
+    {'n', "ranks", "N", "local ranks to start (default: what the plan is for)"},
+    {KEY_DATA, "data", "DIR", "directory with IDX image files (required)"},
+    {KEY_EPOCHS, "epochs", "E", "passes over the training set (default 1)"},
+    {KEY_STEPS, "steps", "S", "train this many steps instead"},
+    {KEY_SCHEDULE, "lr-schedule", "NAME", "constant (default) or linear: falls to 0 at the end"},
+    {KEY_SAVE, "save", "TRAINED.onnx", "write the trained model"},
+    {KEY_TRACE, "trace", "T.json", "write a timeline of the last steps of all ranks"},
+    {KEY_SEED, "seed", "K", "order of the data (default 0)"},
+    {KEY_JSON, "json", NULL, "print one JSON object at the end, no progress"},
+    {0, NULL, NULL, NULL},
+};
+
+static const command_help_t help = {
+    "run",
+    "PLAN.weft|MODEL.onnx -n N --data DIR [options]",
+    "Trains on N local ranks. A model is compiled in memory first; the compile options\n"
+    "are then accepted too. With a plan, --lr sets the learning rate of this run.",
+    "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`. A process\n"
+    "started with WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS set runs as that one rank.\n\n"
+    "example:\n"
+    "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2 --lr-schedule "
+    "linear\n",
+};
+
+typedef struct run_command {
+    compile_options_t compile;
+    train_options_t train;
+    dataset_t data;
+    const char *data_path;
+    uint32_t ranks;
+} run_command_t;
+
+static int parse_count(const char *option, const char *value, long long high, uint64_t *out_count)
+{
+    long long number = 0;
+    if (!wefti_parse_int(value, 1, high, &number)) {
+        return wefti_usage_error("run", "%s '%s': expected a number from 1 to %lld", option, value,
+                                 high);
+    }
+    *out_count = (uint64_t)number;
+    return EXIT_OK;
+}
+
+static int handle(void *user, int key, const char *value)
+{
+    run_command_t *command = user;
+    train_options_t *train = &command->train;
+    uint64_t count = 0;
+    long long seed = 0;
+    int code = EXIT_OK;
+    switch (key) {
+    case 'n':
+        code = parse_count("-n", value, 1024, &count);
+        command->ranks = (uint32_t)count;
+        return code;
+    case KEY_DATA:
+        command->data_path = value;
+        return EXIT_OK;
+    case KEY_EPOCHS:
+        code = parse_count("--epochs", value, 1000000, &count);
+        train->epochs = (uint32_t)count;
+        return code;
+    case KEY_STEPS:
+        return parse_count("--steps", value, 100000000, &train->steps);
+    case KEY_SCHEDULE:
+        train->linear_lr = strcmp(value, "linear") == 0;
+        return train->linear_lr || strcmp(value, "constant") == 0
+                   ? EXIT_OK
+                   : wefti_usage_error("run", "--lr-schedule '%s': expected constant or linear",
+                                       value);
+    case KEY_SAVE:
+        train->save_path = value;
+        return EXIT_OK;
+    case KEY_TRACE:
+        train->trace_path = value;
+        return EXIT_OK;
+    case KEY_SEED:
+        if (!wefti_parse_int(value, 0, INT64_MAX, &seed)) {
+            return wefti_usage_error("run", "--seed '%s': expected a number from 0", value);
+        }
+        train->seed = (uint64_t)seed;
+        return EXIT_OK;
+    case KEY_JSON:
+        train->json = true;
+        return EXIT_OK;
+    default:
+        return wefti_compile_option(&command->compile, "run", key, value);
+    }
+}
+
+/* A plan starts with its magic; anything else is taken for a model. */
+static weft_status_t is_plan_file(const char *path, bool *out_is_plan)
+{
+    wefti_mapping_t mapping = {0};
+    weft_status_t status = wefti_file_map(path, &mapping);
+    if (status < 0) {
+        return status;
+    }
+    *out_is_plan = mapping.size_bytes >= 8 && memcmp(mapping.data, "WEFTPLAN", 8) == 0;
+    wefti_file_unmap(&mapping);
+    return WEFT_OK;
+}
+
+static weft_status_t load_or_compile(run_command_t *command, const char *path)
+{
+    weft_compile_params_t *params = &command->compile.params;
+    bool is_plan = false;
+    weft_status_t status = is_plan_file(path, &is_plan);
+    if (status < 0) {
+        return status;
+    }
+    command->train.lr = -1;
+    if (is_plan) {
+        command->train.lr = params->lr > 0 ? params->lr : -1;
+        params->lr = 0;
+        if (params->world_size != 0 || params->batch != 0 || params->shape_count != 0 ||
+            params->loss != NULL || params->optimizer != NULL || params->momentum > 0 ||
+            params->weight_decay > 0 || params->bucket != NULL) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "%s is a plan: of the compile options only --lr and --kernels apply",
+                               path);
+        }
+        return weft_plan_load(path, command->compile.registry, &command->train.plan);
+    }
+    params->model_path = path;
+    params->world_size = params->world_size != 0 ? params->world_size : command->ranks;
+    if (params->world_size == 0) {
+        params->world_size = 1;
+    }
+    return weft_compile(params, &command->train.plan);
+}
+
+static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, const char *address)
+{
+    const run_command_t *command = user;
+    return wefti_train_rank(&command->train, (int32_t)rank, (int32_t)world_size, address);
+}
+
+/* Everything that can be found wrong before ranks start is found here, and said once. */
+static weft_status_t prepare(run_command_t *command, const char *path)
+{
+    weft_status_t status = WEFT_OK;
+    train_binding_t binding;
+    weft_plan_info_t info = {.struct_size = sizeof info};
+    WEFT_TRY(status, load_or_compile(command, path), done);
+    WEFT_TRY(status, weft_plan_get_info(command->train.plan, &info), done);
+    if (command->ranks == 0) {
+        command->ranks = info.world_size;
+    }
+    if (command->ranks != info.world_size) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "%s is compiled for %u ranks, -n says %u; compile with --world %u",
+                             path, info.world_size, command->ranks, command->ranks);
+        goto done;
+    }
+    WEFT_TRY(status, wefti_dataset_load(command->data_path, &command->data), done);
+    command->train.data = &command->data;
+    status = wefti_train_bind(&command->train, &binding);
+done:
+    return status;
+}
+
+static int run(run_command_t *command, const char *path)
+{
+    bool one_rank = getenv("WEFT_RANK") != NULL && getenv("WEFT_WORLD_SIZE") != NULL;
+    command->train.registry = command->compile.registry;
+    command->train.command = "run";
+    if (command->train.epochs == 0 && command->train.steps == 0) {
+        command->train.epochs = 1;
+    }
+    weft_status_t status = prepare(command, path);
+    if (status < 0) {
+        return wefti_status_error("run", status);
+    }
+    if (!one_rank) {
+        return wefti_launch("run", command->ranks, run_rank, command);
+    }
+    status = wefti_train_rank(&command->train, -1, -1, NULL);
+    return status < 0 ? wefti_status_error("run", status) : EXIT_OK;
+}
+
+int wefti_cmd_run(int argc, char **argv)
+{
+    run_command_t command = {0};
+    int positional = 0;
+    int code = wefti_compile_options_init(&command.compile);
+    if (code != EXIT_OK) {
+        return code;
+    }
+    const option_def_t *const tables[] = {own_options, wefti_compile_option_defs, NULL};
+    code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    if (code == EXIT_OK && positional != 1) {
+        code = wefti_usage_error("run", "expected one PLAN.weft or MODEL.onnx, got %d arguments",
+                                 positional);
+    } else if (code == EXIT_OK && command.data_path == NULL) {
+        code = wefti_usage_error("run", "--data DIR is missing");
+    } else if (code == EXIT_OK && command.train.epochs != 0 && command.train.steps != 0) {
+        code = wefti_usage_error("run", "--epochs and --steps exclude each other");
+    } else if (code == EXIT_OK) {
+        code = run(&command, argv[1]);
+    }
+    weft_plan_release(command.train.plan);
+    wefti_dataset_free(&command.data);
+    wefti_compile_options_deinit(&command.compile);
+    return code < 0 ? EXIT_OK : code;
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/sync.h"
+
+typedef struct trainer {
+    const train_options_t *options;
+    train_binding_t binding;
+    weft_context_t *context;
+    weft_session_t *session;
+    uint32_t rank, world_size;
+    float *images;   /* the input's own memory */
+    int64_t *labels; /* likewise */
+    uint32_t *order; /* of the current epoch */
+    float *logits;
+    double *step_ms;
+    uint64_t steps, steps_per_epoch;
+    progress_t progress;
+    train_report_t report;
+} trainer_t;
+
+static int64_t elems_per_sample(const weft_tensor_desc_t *desc)
+{
+    int64_t count = weft_tensor_elem_count(desc);
+    return desc->rank == 0 || desc->dims[0] <= 0 ? -1 : count / desc->dims[0];
+}
+
+weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding)
+{
+    const image_set_t *set = &options->data->train;
+    memset(out_binding, 0, sizeof *out_binding);
+    for (size_t i = 0; i < weft_plan_binding_count(options->plan); i++) {
+        weft_binding_t binding = {.struct_size = sizeof binding};
+        weft_status_t status = weft_plan_get_binding(options->plan, i, &binding);
+        if (status < 0) {
+            return status;
+        }
+        if (binding.role == WEFT_ROLE_INPUT) {
+            int64_t wanted = (int64_t)set->height * set->width;
+            if (out_binding->image_name != NULL || binding.desc.dtype != WEFT_DTYPE_F32 ||
+                elems_per_sample(&binding.desc) != wanted) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "input '%s' takes %lld %s per sample, the data set has images "
+                                   "of %ux%u and fits one f32 input only",
+                                   binding.name, (long long)elems_per_sample(&binding.desc),
+                                   weft_dtype_name(binding.desc.dtype), set->height, set->width);
+            }
+            out_binding->image_name = binding.name;
+            out_binding->batch = binding.desc.dims[0];
+        } else if (binding.role == WEFT_ROLE_LABEL) {
+            if (binding.desc.dtype != WEFT_DTYPE_I64 || elems_per_sample(&binding.desc) != 1) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "label input '%s' is not one i64 per sample", binding.name);
+            }
+            out_binding->label_name = binding.name;
+        } else if (binding.role == WEFT_ROLE_LOGITS && binding.desc.rank > 0) {
+            out_binding->class_count = binding.desc.dims[binding.desc.rank - 1];
+        } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
+            out_binding->has_lr = true;
+            out_binding->lr = binding.default_value;
+        }
+    }
+    if (out_binding->image_name == NULL || out_binding->label_name == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the plan has no %s input to feed the data set to",
+                           out_binding->image_name == NULL ? "image" : "label");
+    }
+    if (out_binding->class_count < options->data->class_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the model tells %lld classes apart, the data set has %u",
+                           (long long)out_binding->class_count, options->data->class_count);
+    }
+    return WEFT_OK;
+}
+
+/* Input memory in the arena; the sizes were checked by wefti_train_bind. */
+static weft_status_t map_inputs(trainer_t *trainer)
+{
+    void *data = NULL;
+    size_t bytes = 0;
+    weft_status_t status =
+        weft_session_input_memory(trainer->session, trainer->binding.image_name, &data, &bytes);
+    trainer->images = data;
+    if (status >= 0) {
+        status =
+            weft_session_input_memory(trainer->session, trainer->binding.label_name, &data, &bytes);
+        trainer->labels = data;
+    }
+    return status;
+}
+
+static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t world_size,
+                                  const char *address)
+{
+    const train_options_t *options = trainer->options;
+    const image_set_t *set = &options->data->train;
+    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
+    context_params.rank = rank;
+    context_params.world_size = world_size;
+    context_params.address = address;
+    weft_status_t status = wefti_train_bind(options, &trainer->binding);
+    if (status >= 0) {
+        status = weft_context_create(&context_params, &trainer->context);
+    }
+    if (status < 0) {
+        return status;
+    }
+    trainer->rank = weft_context_rank(trainer->context);
+    trainer->world_size = weft_context_world_size(trainer->context);
+    trainer->steps_per_epoch =
+        set->count / ((uint64_t)trainer->world_size * (uint64_t)trainer->binding.batch);
+    if (trainer->steps_per_epoch == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u training images are less than one global batch of %u x %lld",
+                           set->count, trainer->world_size, (long long)trainer->binding.batch);
+    }
+    trainer->steps =
+        options->steps != 0 ? options->steps : options->epochs * trainer->steps_per_epoch;
+    trainer->order = malloc(set->count * sizeof *trainer->order);
+    trainer->step_ms = malloc(trainer->steps * sizeof *trainer->step_ms);
+    trainer->logits = malloc((size_t)(trainer->binding.batch * trainer->binding.class_count) *
+                             sizeof *trainer->logits);
+    if (trainer->order == NULL || trainer->step_ms == NULL || trainer->logits == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %llu steps",
+                           (unsigned long long)trainer->steps);
+    }
+    weft_session_params_t session_params = {.struct_size = sizeof session_params,
+                                            .context = trainer->context,
+                                            .plan = options->plan,
+                                            .registry = options->registry,
+                                            .trace = options->trace_path != NULL};
+    status = weft_session_create(&session_params, &trainer->session);
+    return status < 0 ? status : map_inputs(trainer);
+}
+
+static void trainer_close(trainer_t *trainer)
+{
+    weft_session_destroy(trainer->session);
+    weft_context_release(trainer->context);
+    free(trainer->order);
+    free(trainer->step_ms);
+    free(trainer->logits);
+}
+
+static double scheduled_lr(const trainer_t *trainer, uint64_t step)
+{
+    double lr = trainer->options->lr >= 0 ? trainer->options->lr : trainer->binding.lr;
+    if (trainer->options->linear_lr) {
+        lr *= 1.0 - (double)step / (double)trainer->steps;
+    }
+    return lr;
+}
+
+static void show_progress(trainer_t *trainer, uint64_t step, float loss)
+{
+    uint64_t now = wefti_now_ns();
+    if (!wefti_progress_due(&trainer->progress, now)) {
+        return;
+    }
+    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    if (weft_session_get_stats(trainer->session, &stats) < 0) {
+        return;
+    }
+    uint64_t per_epoch = trainer->steps_per_epoch;
+    wefti_progress_show(&trainer->progress, now, (uint32_t)(step / per_epoch) + 1,
+                        (uint32_t)((trainer->steps + per_epoch - 1) / per_epoch),
+                        step % per_epoch + 1, per_epoch, loss, stats.exposed_comm_ms_p50);
+}
+
+static weft_status_t train_step(trainer_t *trainer, uint64_t step, float *out_loss)
+{
+    const image_set_t *set = &trainer->options->data->train;
+    uint64_t in_epoch = step % trainer->steps_per_epoch;
+    size_t batch = (size_t)trainer->binding.batch;
+    if (in_epoch == 0) {
+        wefti_dataset_shuffle(trainer->order, set->count, trainer->options->seed,
+                              (uint32_t)(step / trainer->steps_per_epoch));
+    }
+    uint64_t started = wefti_now_ns();
+    const uint32_t *samples =
+        trainer->order + (in_epoch * trainer->world_size + trainer->rank) * batch;
+    wefti_dataset_gather(set, samples, batch, trainer->images, trainer->labels);
+    weft_status_t status = WEFT_OK;
+    if (trainer->binding.has_lr) {
+        WEFT_TRY(status,
+                 weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, step)),
+                 done);
+    }
+    WEFT_TRY(status, weft_session_step(trainer->session), done);
+    WEFT_TRY(status,
+             weft_session_get_output(trainer->session, "loss", out_loss, sizeof *out_loss, NULL),
+             done);
+    trainer->step_ms[step] = (double)(wefti_now_ns() - started) * 1e-6;
+    trainer->progress.images_done += (uint64_t)batch * trainer->world_size;
+done:
+    return status;
+}
+
+static weft_status_t train(trainer_t *trainer)
+{
+    float loss = 0;
+    for (uint64_t step = 0; step < trainer->steps; step++) {
+        weft_status_t status = train_step(trainer, step, &loss);
+        if (status < 0) {
+            return status;
+        }
+        if (!isfinite(loss)) {
+            return wefti_error(WEFT_ERR_STATE,
+                               "the loss is %f at step %llu: training diverged, try a lower --lr",
+                               (double)loss, (unsigned long long)step + 1);
+        }
+        if (step == 0) {
+            trainer->report.loss_first = loss;
+        }
+        if (trainer->rank == 0) {
+            show_progress(trainer, step, loss);
+        }
+    }
+    trainer->report.loss_last = loss;
+    return WEFT_OK;
+}
+
+/* Counts right answers in this rank's share of the test set; the last batch may be partial. */
+static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
+{
+    const image_set_t *set = &trainer->options->data->test;
+    size_t batch = (size_t)trainer->binding.batch;
+    size_t classes = (size_t)trainer->binding.class_count;
+    uint64_t first = (uint64_t)set->count * trainer->rank / trainer->world_size;
+    uint64_t last = (uint64_t)set->count * (trainer->rank + 1) / trainer->world_size;
+    uint32_t *samples = malloc(batch * sizeof *samples);
+    weft_status_t status = WEFT_OK;
+    *out_correct = 0;
+    if (samples == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a batch of %zu", batch);
+    }
+    for (uint64_t i = first; i < last && status >= 0; i += batch) {
+        size_t valid = last - i < batch ? (size_t)(last - i) : batch;
+        for (size_t k = 0; k < batch; k++) {
+            samples[k] = (uint32_t)(i + (k < valid ? k : valid - 1)); /* repeats fill the rest */
+        }
+        wefti_dataset_gather(set, samples, batch, trainer->images, trainer->labels);
+        WEFT_TRY(status, weft_session_eval(trainer->session), done);
+        WEFT_TRY(status,
+                 weft_session_get_output(trainer->session, "logits", trainer->logits,
+                                         batch * classes * sizeof *trainer->logits, NULL),
+                 done);
+        for (size_t k = 0; k < valid; k++) {
+            const float *row = trainer->logits + k * classes;
+            size_t best = 0;
+            for (size_t c = 1; c < classes; c++) {
+                best = row[c] > row[best] ? c : best;
+            }
+            *out_correct += best == set->labels[samples[k]];
+        }
+    }
+done:
+    free(samples);
+    return status;
+}
+
+/* What ranks tell each other at the end. */
+typedef struct rank_summary {
+    double loss_first, loss_last;
+    uint64_t correct, rss_bytes;
+    char param_digest[72];
+} rank_summary_t;
+
+static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t *own)
+{
+    train_report_t *report = &trainer->report;
+    uint64_t correct = 0;
+    rank_summary_t *all = calloc(trainer->world_size, sizeof *all);
+    if (all == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u summaries", trainer->world_size);
+    }
+    weft_status_t status = weft_context_all_gather(trainer->context, own, sizeof *own, all);
+    report->loss_first = report->loss_last = 0;
+    for (uint32_t r = 0; r < trainer->world_size && status >= 0; r++) {
+        report->loss_first += all[r].loss_first / trainer->world_size;
+        report->loss_last += all[r].loss_last / trainer->world_size;
+        report->rss_bytes =
+            all[r].rss_bytes > report->rss_bytes ? all[r].rss_bytes : report->rss_bytes;
+        correct += all[r].correct;
+        if (strcmp(all[r].param_digest, all[0].param_digest) != 0) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "weights differ after training: rank 0 has %.16s, rank %u %.16s",
+                                 all[0].param_digest, r, all[r].param_digest);
+        }
+    }
+    uint32_t tested = trainer->options->data->test.count;
+    report->test_accuracy = tested > 0 ? (double)correct / tested : -1;
+    free(all);
+    return status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void summarise_times(trainer_t *trainer)
+{
+    train_report_t *report = &trainer->report;
+    double total = 0;
+    for (uint64_t i = 0; i < trainer->steps; i++) {
+        total += trainer->step_ms[i];
+    }
+    qsort(trainer->step_ms, trainer->steps, sizeof *trainer->step_ms, compare_doubles);
+    report->steps = trainer->steps;
+    report->step_ms_p50 = trainer->step_ms[trainer->steps / 2];
+    report->step_ms_mean = total / (double)trainer->steps;
+    report->images_per_s =
+        (double)trainer->binding.batch * trainer->world_size * 1e3 / report->step_ms_mean;
+}
+
+static weft_status_t save_model(trainer_t *trainer)
+{
+    size_t count = weft_session_param_count(trainer->session);
+    weft_named_tensor_t *tensors = calloc(count + 1, sizeof *tensors);
+    weft_status_t status = WEFT_OK;
+    if (tensors == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu parameters", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        WEFT_TRY(status,
+                 weft_session_param_info(trainer->session, i, &tensors[i].name, &tensors[i].desc),
+                 done);
+        size_t bytes = (size_t)weft_tensor_elem_count(&tensors[i].desc) *
+                       weft_dtype_size_bytes(tensors[i].desc.dtype);
+        void *data = malloc(bytes + 1);
+        tensors[i].desc.data = data;
+        if (data == NULL) {
+            status = wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu bytes of weights", bytes);
+            goto done;
+        }
+        WEFT_TRY(status, weft_session_get_param(trainer->session, i, data, bytes), done);
+    }
+    status = weft_model_save(trainer->options->plan, tensors, count, trainer->options->save_path);
+done:
+    for (size_t i = 0; i < count; i++) {
+        free((void *)tensors[i].desc.data);
+    }
+    free(tensors);
+    return status;
+}
+
+static weft_status_t finish(trainer_t *trainer)
+{
+    weft_status_t status = WEFT_OK;
+    struct rusage usage;
+    rank_summary_t own = {.loss_first = trainer->report.loss_first,
+                          .loss_last = trainer->report.loss_last};
+    trainer->report.world_size = trainer->world_size;
+    trainer->report.stats.struct_size = sizeof trainer->report.stats;
+    summarise_times(trainer);
+    /* Before eval: its steps are not training steps. */
+    WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
+    if (trainer->options->trace_path != NULL) {
+        WEFT_TRY(status, weft_session_write_trace(trainer->session, trainer->options->trace_path),
+                 done);
+    }
+    WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);
+    WEFT_TRY(status, count_correct(trainer, &own.correct), done);
+    getrusage(RUSAGE_SELF, &usage);
+    own.rss_bytes = (uint64_t)usage.ru_maxrss * 1024;
+    WEFT_TRY(status, exchange_summaries(trainer, &own), done);
+    memcpy(trainer->report.param_digest, own.param_digest, sizeof trainer->report.param_digest);
+    if (trainer->rank == 0 && trainer->options->save_path != NULL) {
+        WEFT_TRY(status, save_model(trainer), done);
+    }
+    if (trainer->rank == 0) {
+        wefti_report_print(trainer->options, &trainer->report);
+    }
+done:
+    return status;
+}
+
+weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
+                               const char *address)
+{
+    trainer_t trainer = {.options = options};
+    weft_status_t status = WEFT_OK;
+    WEFT_TRY(status, trainer_open(&trainer, rank, world_size, address), done);
+    wefti_progress_begin(&trainer.progress, options->json || trainer.rank != 0);
+    status = train(&trainer);
+    wefti_progress_end(&trainer.progress);
+    if (status >= 0) {
+        status = finish(&trainer);
+    }
+done:
+    trainer_close(&trainer);
+    return status;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The training loop of one rank: feed, step, evaluate, save, report. */
+#ifndef WEFT_TOOLS_TRAIN_H
+#define WEFT_TOOLS_TRAIN_H
+
+#include <stdbool.h>
+
+#include <weft/weft.h>
+
+#include "tools/dataset.h"
+
+typedef struct train_options {
+    const char *command; /* for messages */
+    weft_plan_t *plan;   /* shared by all ranks, made before they were forked */
+    const weft_registry_t *registry;
+    const dataset_t *data;
+    uint32_t epochs; /* 0: steps decides */
+    uint64_t steps;  /* 0: epochs decides */
+    bool linear_lr;  /* the learning rate falls linearly to 0 */
+    double lr;       /* negative: the plan's default */
+    uint64_t seed;
+    bool json;
+    const char *save_path;  /* NULL: not wanted */
+    const char *trace_path; /* NULL: not wanted */
+} train_options_t;
+
+/* How the plan's inputs and the data set fit together. */
+typedef struct train_binding {
+    const char *image_name, *label_name;
+    int64_t batch;
+    int64_t class_count; /* of the logits */
+    bool has_lr;
+    double lr; /* the plan's default */
+} train_binding_t;
+
+/* Everything the final report says. */
+typedef struct train_report {
+    uint32_t world_size;
+    uint64_t steps;
+    double loss_first, loss_last; /* means over ranks */
+    double test_accuracy;         /* negative: no test set */
+    double step_ms_p50, step_ms_mean, images_per_s;
+    weft_session_stats_t stats;
+    uint64_t rss_bytes; /* the largest rank's peak */
+    char param_digest[65];
+} train_report_t;
+
+/* Checks that plan and data fit; the message says what does not. Done once, before ranks start. */
+weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding);
+/* Trains on one rank; world_size, rank and address as the launcher gave them (-1, -1, NULL:
+ * environment). */
+weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
+                               const char *address);
+
+/* train_report.c */
+void wefti_report_print(const train_options_t *options, const train_report_t *report);
+/* A live line on a terminal, a line now and then elsewhere; on standard error. */
+typedef struct progress {
+    bool terminal, quiet;
+    uint64_t next_ns, started_ns;
+    uint64_t images_done;
+} progress_t;
+void wefti_progress_begin(progress_t *progress, bool quiet);
+bool wefti_progress_due(const progress_t *progress, uint64_t now_ns);
+void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, uint32_t epochs,
+                         uint64_t step, uint64_t steps, double loss, double exposed_ms);
+void wefti_progress_end(const progress_t *progress);
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The live progress line and the final report of `weft run`. */
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "runtime/base/sync.h"
+#include "runtime/base/text.h"
+#include "tools/train.h"
+
+#define TERMINAL_INTERVAL_NS 100000000ull
+#define LOG_INTERVAL_NS 1000000000ull
+
+void wefti_progress_begin(progress_t *progress, bool quiet)
+{
+    progress->quiet = quiet;
+    progress->terminal = isatty(STDERR_FILENO) == 1;
+    progress->started_ns = wefti_now_ns();
+    progress->next_ns = progress->started_ns + TERMINAL_INTERVAL_NS;
+    progress->images_done = 0;
+}
+
+bool wefti_progress_due(const progress_t *progress, uint64_t now_ns)
+{
+    return !progress->quiet && now_ns >= progress->next_ns;
+}
+
+void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, uint32_t epochs,
+                         uint64_t step, uint64_t steps, double loss, double exposed_ms)
+{
+    double seconds = (double)(now_ns - progress->started_ns) * 1e-9;
+    fprintf(stderr,
+            "%sepoch %u/%u  step %llu/%llu  loss %.4f  %.0f images/s  exposed communication "
+            "%.3f ms%s",
+            progress->terminal ? "\r\033[K" : "", epoch, epochs, (unsigned long long)step,
+            (unsigned long long)steps, loss, (double)progress->images_done / seconds, exposed_ms,
+            progress->terminal ? "" : "\n");
+    fflush(stderr);
+    progress->next_ns = now_ns + (progress->terminal ? TERMINAL_INTERVAL_NS : LOG_INTERVAL_NS);
+}
+
+void wefti_progress_end(const progress_t *progress)
+{
+    if (!progress->quiet && progress->terminal) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+    }
+}
+
+static void print_json(const train_report_t *report)
+{
+    const weft_session_stats_t *stats = &report->stats;
+    wefti_text_t text;
+    wefti_json_t json;
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_int(&json, "world", report->world_size);
+    wefti_json_int(&json, "steps", (int64_t)report->steps);
+    wefti_json_double(&json, "loss_first", report->loss_first);
+    wefti_json_double(&json, "loss_last", report->loss_last);
+    wefti_json_double(&json, "test_accuracy",
+                      report->test_accuracy < 0 ? NAN : report->test_accuracy);
+    wefti_json_double(&json, "step_ms_p50", report->step_ms_p50);
+    wefti_json_double(&json, "step_ms_mean", report->step_ms_mean);
+    wefti_json_double(&json, "images_per_s", report->images_per_s);
+    wefti_json_double(&json, "compute_ms_p50", stats->compute_ms_p50);
+    wefti_json_double(&json, "comm_ms_p50", stats->comm_ms_p50);
+    wefti_json_double(&json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
+    wefti_json_double(&json, "overlap_fraction", stats->overlap_fraction);
+    wefti_json_string(&json, "progress", stats->inline_progress ? "inline" : "thread");
+    wefti_json_int(&json, "fusion_copied_bytes", (int64_t)stats->fusion_copied_bytes);
+    wefti_json_int(&json, "arena_bytes", (int64_t)stats->arena_bytes);
+    wefti_json_int(&json, "scratch_bytes", (int64_t)stats->scratch_bytes);
+    wefti_json_int(&json, "rss_bytes", (int64_t)report->rss_bytes);
+    wefti_json_string(&json, "param_digest", report->param_digest);
+    wefti_json_end_object(&json);
+    puts(text.data);
+    wefti_text_deinit(&text);
+}
+
+static void print_text(const train_options_t *options, const train_report_t *report)
+{
+    const weft_session_stats_t *stats = &report->stats;
+    char arena[32];
+    char rss[32];
+    printf("trained %llu steps on %u ranks: loss %.4f -> %.4f", (unsigned long long)report->steps,
+           report->world_size, report->loss_first, report->loss_last);
+    if (report->test_accuracy >= 0) {
+        printf(", test accuracy %.4f", report->test_accuracy);
+    }
+    printf("\n%.3f ms per step (median), %.0f images/s; compute %.3f ms, communication %.3f ms, "
+           "exposed %.3f ms (%s)\n",
+           report->step_ms_p50, report->images_per_s, stats->compute_ms_p50, stats->comm_ms_p50,
+           stats->exposed_comm_ms_p50, stats->inline_progress ? "inline" : "on its own thread");
+    printf("arena %s, peak memory %s per rank, %llu bytes copied to fuse, weights %.16s\n",
+           wefti_format_bytes(stats->arena_bytes, arena),
+           wefti_format_bytes(report->rss_bytes, rss),
+           (unsigned long long)stats->fusion_copied_bytes, report->param_digest);
+    if (options->save_path != NULL) {
+        printf("trained model: %s\n", options->save_path);
+    }
+    if (options->trace_path != NULL) {
+        printf("timeline: %s (open it in https://ui.perfetto.dev or chrome://tracing)\n",
+               options->trace_path);
+    }
+}
+
+void wefti_report_print(const train_options_t *options, const train_report_t *report)
+{
+    if (options->json) {
+        print_json(report);
+    } else {
+        print_text(options, report);
+    }
+    fflush(stdout);
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is needed, builds, and runs the whole suite: with gcc, with clang (warnings are errors), under
+# AddressSanitizer + UndefinedBehaviorSanitizer (all of it) and ThreadSanitizer (the threaded part).
+# usage: scripts/test.sh [--quick]   --quick: gcc only
+set -u
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+quick=0
+case "${1:-}" in
+  "") ;;
+  --quick) quick=1 ;;
+  *) echo "usage: scripts/test.sh [--quick]" >&2; exit 2 ;;
+esac
+
+test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx
+  libonnx-testdata dataset-fashion-mnist)
+install_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
+
+# onnxruntime comes from PyPI; tests that compare with it skip, saying so, where it cannot be had.
+venv=build/venv
+if ! "$venv/bin/python" -c 'import onnxruntime' >/dev/null 2>&1; then
+  say "installing onnxruntime from PyPI into $venv"
+  mkdir -p build
+  { /usr/bin/python3 -m venv --system-site-packages "$venv" &&
+    timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check onnxruntime; } >/dev/null 2>&1 ||
+    echo "not available: tests that need onnxruntime will skip"
+fi
+
+failed=0
+run_suite() { # run_suite TITLE DIR LABELS [cmake options]
+  local title=$1 dir=$2 labels=$3
+  shift 3
+  say "$title"
+  configure_and_build "$dir" -DWEFT_WERROR=ON "$@" || { failed=1; return; }
+  [ "$labels" = none ] && return
+  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$jobs" ${labels:+-L "$labels"} || failed=1
+}
+
+if [ $quick -eq 0 ]; then
+  run_suite "clang, warnings are errors" build/clang none -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  run_suite "ThreadSanitizer, the threaded part" build/tsan threads -DWEFT_SANITIZE=thread -DWEFT_BENCH=OFF
+  run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" build/asan "" \
+    -DWEFT_SANITIZE=address,undefined -DWEFT_BENCH=OFF
+fi
+run_suite "gcc" build "" -DCMAKE_BUILD_TYPE=RelWithDebInfo
+[ $failed -eq 0 ] || { echo "some suites failed, see above" >&2; exit 1; }

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every instruction set against a scalar tree written anew here: recursive, one element at a time.
+ */
+#include "ops/reduce/reduce.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "runtime/base/half.h"
+
+#define MAX_SOURCES 17u
+#define MAX_BYTES 8192u
+
+static const weft_dtype_t dtypes[] = {
+    WEFT_DTYPE_F64, WEFT_DTYPE_F32, WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_I64, WEFT_DTYPE_I32,
+    WEFT_DTYPE_I16, WEFT_DTYPE_I8,  WEFT_DTYPE_U64, WEFT_DTYPE_U32,  WEFT_DTYPE_U16, WEFT_DTYPE_U8,
+};
+
+static uint64_t state;
+
+static uint64_t next_random(void) /* xorshift64* */
+{
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return state * 0x2545f4914f6cdd1dull;
+}
+
+/* ---- the oracle ---- */
+
+typedef struct number { /* whichever of the two the type uses */
+    double f;
+    float s; /* f32 and the halves */
+    uint64_t u;
+} number_t;
+
+static int is_float(weft_dtype_t dtype)
+{
+    return dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F16 ||
+           dtype == WEFT_DTYPE_BF16;
+}
+
+static int is_signed(weft_dtype_t dtype)
+{
+    return dtype >= WEFT_DTYPE_I64 && dtype <= WEFT_DTYPE_I8;
+}
+
+/* f16 by definition: sign, exponent, fraction. */
+static double f16_value(uint16_t half)
+{
+    int exponent = half >> 10 & 31;
+    double fraction = half & 1023;
+    double magnitude = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
+                       : exponent == 0 ? ldexp(fraction, -24)
+                                       : ldexp(1024 + fraction, exponent - 25);
+    return half & 0x8000 ? -magnitude : magnitude;
+}
+
+static number_t read_number(weft_dtype_t dtype, const uint8_t *at)
+{
+    number_t number = {0};
+    uint64_t raw = 0;
+    size_t bytes = weft_dtype_size_bytes(dtype);
+    memcpy(&raw, at, bytes); /* little endian */
+    if (dtype == WEFT_DTYPE_F64) {
+        memcpy(&number.f, at, 8);
+    } else if (dtype == WEFT_DTYPE_F32) {
+        memcpy(&number.s, at, 4);
+    } else if (dtype == WEFT_DTYPE_F16) {
+        number.s = (float)f16_value((uint16_t)raw);
+    } else if (dtype == WEFT_DTYPE_BF16) {
+        number.s = wefti_f32_from_bits((uint32_t)raw << 16);
+    } else if (is_signed(dtype)) {
+        unsigned int shift = 64u - 8u * (unsigned int)bytes;
+        number.u = (uint64_t)((int64_t)(raw << shift) >> shift);
+    } else {
+        number.u = raw;
+    }
+    return number;
+}
+
+static float pick32(float a, float b, int least)
+{
+    if (isnan(a) || isnan(b)) {
+        return NAN;
+    }
+    if (a == b) {
+        return (signbit(a) != 0) == least ? a : b;
+    }
+    return least ? fminf(a, b) : fmaxf(a, b);
+}
+
+static double pick64(double a, double b, int least)
+{
+    if (isnan(a) || isnan(b)) {
+        return (double)NAN;
+    }
+    if (a == b) {
+        return (signbit(a) != 0) == least ? a : b;
+    }
+    return least ? fmin(a, b) : fmax(a, b);
+}
+
+static number_t combine(weft_dtype_t dtype, weft_reduction_t op, number_t a, number_t b)
+{
+    number_t c = {0};
+    int less = is_signed(dtype) ? (int64_t)a.u < (int64_t)b.u : a.u < b.u;
+    switch (op) {
+    case WEFT_SUM:
+    case WEFT_AVG:
+        c = (number_t){a.f + b.f, a.s + b.s, a.u + b.u};
+        break;
+    case WEFT_PROD:
+        c = (number_t){a.f * b.f, a.s * b.s, a.u * b.u};
+        break;
+    case WEFT_MIN:
+        c = (number_t){pick64(a.f, b.f, 1), pick32(a.s, b.s, 1), less ? a.u : b.u};
+        break;
+    case WEFT_MAX:
+        c = (number_t){pick64(a.f, b.f, 0), pick32(a.s, b.s, 0), less ? b.u : a.u};
+        break;
+    }
+    return c;
+}
+
+/* Left: as many as the largest power of two below count. */
+static number_t tree(weft_dtype_t dtype, weft_reduction_t op, const void *const *sources,
+                     uint32_t first, uint32_t count, size_t byte)
+{
+    uint32_t half = 1;
+    if (count == 1) {
+        return read_number(dtype, (const uint8_t *)sources[first] + byte);
+    }
+    while (half * 2 < count) {
+        half *= 2;
+    }
+    return combine(dtype, op, tree(dtype, op, sources, first, half, byte),
+                   tree(dtype, op, sources, first + half, count - half, byte));
+}
+
+/* The nearest half, ties to even, found by trying: monotone in the pattern, so by bisection. */
+static uint16_t nearest_half(weft_dtype_t dtype, float value)
+{
+    int is_f16 = dtype == WEFT_DTYPE_F16;
+    uint16_t infinity = is_f16 ? 0x7c00 : 0x7f80;
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    double wanted = fabs((double)value);
+    uint16_t low = 0, high = infinity;
+    if (isnan(value)) {
+        return is_f16 ? 0x7e00 : 0x7fc0;
+    }
+    if (isinf(value)) {
+        return (uint16_t)(sign | infinity);
+    }
+    while (high - low > 1) {
+        uint16_t middle = (uint16_t)((low + high) / 2);
+        double at =
+            is_f16 ? f16_value(middle) : (double)wefti_f32_from_bits((uint32_t)middle << 16);
+        *(at <= wanted ? &low : &high) = middle;
+    }
+    double below = is_f16 ? f16_value(low) : (double)wefti_f32_from_bits((uint32_t)low << 16);
+    double above = high == infinity ? (is_f16 ? 65536.0 : ldexp(1.0, 128))
+                   : is_f16         ? f16_value(high)
+                                    : (double)wefti_f32_from_bits((uint32_t)high << 16);
+    double to_below = wanted - below, to_above = above - wanted;
+    if (to_below > to_above || (to_below == to_above && (low & 1))) {
+        low = high;
+    }
+    return (uint16_t)(sign | low);
+}
+
+static void write_number(weft_dtype_t dtype, number_t number, uint8_t *at)
+{
+    uint64_t raw = number.u;
+    if (dtype == WEFT_DTYPE_F64) {
+        raw = 0x7ff8000000000000ull;
+        if (!isnan(number.f)) {
+            memcpy(&raw, &number.f, 8);
+        }
+    } else if (dtype == WEFT_DTYPE_F32) {
+        raw = isnan(number.s) ? 0x7fc00000u : wefti_f32_bits(number.s);
+    } else if (is_float(dtype)) {
+        raw = nearest_half(dtype, number.s);
+    }
+    memcpy(at, &raw, weft_dtype_size_bytes(dtype));
+}
+
+static void oracle(const weft_reduce_t *reduce, uint8_t *out)
+{
+    size_t bytes = weft_dtype_size_bytes(reduce->dtype);
+    for (size_t i = 0; i < reduce->elem_count; i++) {
+        uint32_t n = reduce->source_count;
+        number_t all = tree(reduce->dtype, reduce->reduction, reduce->sources, 0, n, i * bytes);
+        if (reduce->reduction == WEFT_AVG) {
+            all.f /= n;
+            all.s /= (float)n;
+            all.u = is_signed(reduce->dtype) ? (uint64_t)((int64_t)all.u / (int64_t)n) : all.u / n;
+        }
+        write_number(reduce->dtype, all, out + i * bytes);
+    }
+}
+
+/* ---- inputs ---- */
+
+/* Ordinary numbers mostly; zeros of both signs, denormals, infinities, NaNs of all kinds in
+ * between. */
+static void fill(weft_dtype_t dtype, uint8_t *at, size_t elem_count)
+{
+    static const uint32_t specials[] = {
+        0x00000000u, 0x80000000u, 0x00000001u, 0x807fffffu, 0x7f800000u, 0xff800000u, 0x7fc00000u,
+        0xffc12345u, 0x7f800001u, 0x7f7fffffu, 0x00800000u, 0x33000000u, 0x477fefffu, 0x38800000u};
+    size_t bytes = weft_dtype_size_bytes(dtype);
+    for (size_t i = 0; i < elem_count; i++) {
+        uint64_t raw = next_random();
+        uint64_t kind = next_random() % 16;
+        float value = (float)((double)(raw >> 40) / (double)(1 << 20) - 8.0);
+        double wide = (double)(raw >> 11) / ldexp(1.0, 49) - 8.0;
+        if (kind == 0) {
+            value = wefti_f32_from_bits(specials[raw % (sizeof specials / sizeof specials[0])]);
+            wide = raw % 5 == 0 ? 5e-324 : (double)value;
+        }
+        if (kind > 1 && dtype == WEFT_DTYPE_F64) { /* kind 1: any bit pattern */
+            memcpy(&raw, &wide, 8);
+        } else if (kind != 1 && dtype == WEFT_DTYPE_F32) {
+            raw = wefti_f32_bits(value);
+        } else if (kind != 1 && dtype == WEFT_DTYPE_BF16) {
+            raw = wefti_f32_bits(value) >> 16;
+        } else if (kind != 1 && dtype == WEFT_DTYPE_F16) {
+            raw = 0x3800 + raw % 0x0c00; /* 0.5 to 4 */
+        }
+        memcpy(at + i * bytes, &raw, bytes);
+    }
+}
+
+typedef struct memory {
+    uint8_t *block[MAX_SOURCES + 2];
+    uint8_t expected[MAX_BYTES];
+} memory_t;
+
+/* Runs one case: fresh inputs at odd offsets; outputs apart, or in place into in_place of the
+ * sources. */
+static void run_case(memory_t *memory, weft_dtype_t dtype, weft_reduction_t reduction,
+                     wefti_isa_t isa, uint32_t sources, uint32_t in_place, size_t elem_count,
+                     size_t granularity)
+{
+    const void *from[MAX_SOURCES];
+    void *to[MAX_SOURCES + 1];
+    size_t bytes = elem_count * weft_dtype_size_bytes(dtype);
+    uint32_t destinations = in_place ? in_place : 2;
+    size_t offset_of_copies = granularity * (next_random() % 64 / granularity);
+    for (uint32_t k = 0; k < sources; k++) {
+        uint8_t *at = memory->block[k] + granularity * (next_random() % 64 / granularity);
+        memset(memory->block[k], 0xa5, MAX_BYTES + 128);
+        fill(dtype, at, elem_count);
+        from[k] = at;
+        to[k] = at;
+    }
+    if (!in_place) {
+        to[0] = memory->block[MAX_SOURCES] + offset_of_copies;
+        to[1] = memory->block[MAX_SOURCES + 1];
+        memset(memory->block[MAX_SOURCES], 0xa5, MAX_BYTES + 128);
+        memset(memory->block[MAX_SOURCES + 1], 0xa5, MAX_BYTES + 128);
+    }
+    weft_reduce_t reduce = {from, sources, to, destinations, elem_count, dtype, reduction};
+    oracle(&reduce, memory->expected);
+    assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
+    for (uint32_t d = 0; d < destinations; d++) {
+        if (memcmp(to[d], memory->expected, bytes) != 0) {
+            fail_msg("%s %s %s: %u sources, %zu elements, destination %u differs",
+                     weft_dtype_name(dtype), weft_reduction_name(reduction), wefti_isa_name(isa),
+                     sources, elem_count, d);
+        }
+        /* Nothing behind the end was touched. */
+        assert_int_equal(((uint8_t *)to[d])[bytes], 0xa5);
+        assert_int_equal(((uint8_t *)to[d])[bytes + 63 - offset_of_copies % 63], 0xa5);
+    }
+}
+
+static int setup(void **out)
+{
+    memory_t *memory = calloc(1, sizeof *memory);
+    const char *seed = getenv("WEFT_TEST_SEED");
+    state = seed ? strtoull(seed, NULL, 0) : 0x5eed2026;
+    print_message("seed %llu\n", (unsigned long long)state);
+    for (uint32_t k = 0; memory && k < MAX_SOURCES + 2; k++) {
+        memory->block[k] = malloc(MAX_BYTES + 128);
+    }
+    *out = memory;
+    return memory ? 0 : -1;
+}
+
+static int teardown(void **in)
+{
+    memory_t *memory = *in;
+    for (uint32_t k = 0; k < MAX_SOURCES + 2; k++) {
+        free(memory->block[k]);
+    }
+    free(memory);
+    return 0;
+}
+
+static const uint32_t source_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17};
+#define SOURCE_COUNTS (sizeof source_counts / sizeof source_counts[0])
+
+static void test_reduce_f32_isas_agree(void **in)
+{
+    static const size_t counts[] = {1,  2,  7,  8,  9,   15,  16,  17,  31,
+                                    33, 63, 64, 65, 127, 129, 200, 1000};
+    for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+        for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+            for (size_t s = 0; s < SOURCE_COUNTS; s++) {
+                uint32_t n = source_counts[s];
+                run_case(*in, WEFT_DTYPE_F32, WEFT_SUM, isa, n, 0, counts[c], 4);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_AVG, isa, n, n, counts[c], 4);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_SUM, isa, n, n, counts[c], 1);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_AVG, isa, n, 1, counts[c], 1);
+            }
+        }
+    }
+}
+
+static void test_reduce_every_type_matches_oracle(void **in)
+{
+    static const size_t counts[] = {1, 3, 127, 128, 129, 300};
+    for (size_t t = 0; t < sizeof dtypes / sizeof dtypes[0]; t++) {
+        for (int op = WEFT_SUM; op <= (int)WEFT_MAX; op++) {
+            for (size_t s = 0; s < SOURCE_COUNTS; s++) {
+                for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+                    uint32_t n = source_counts[s];
+                    run_case(*in, dtypes[t], (weft_reduction_t)op, wefti_isa_detect(), n,
+                             c % 2 ? n : 0, counts[c], 1);
+                }
+            }
+        }
+    }
+}
+
+static void test_reduce_special_values(void **in)
+{
+    (void)in;
+    struct {
+        weft_reduction_t op;
+        uint32_t a, b, result;
+    } cases[] = {
+        {WEFT_SUM, 0x7f800000u, 0xff800000u, 0x7fc00000u}, /* inf - inf */
+        {WEFT_SUM, 0xffc00001u, 0x3f800000u, 0x7fc00000u}, /* NaN with sign and payload */
+        {WEFT_SUM, 0x3f800000u, 0x7f800001u, 0x7fc00000u}, /* signalling */
+        {WEFT_SUM, 0x80000000u, 0x80000000u, 0x80000000u}, /* -0 + -0 */
+        {WEFT_SUM, 0x80000000u, 0x00000000u, 0x00000000u},
+        {WEFT_SUM, 0x00000001u, 0x00000001u, 0x00000002u}, /* denormals */
+        {WEFT_AVG, 0x00000003u, 0x00000000u, 0x00000002u}, /* tie to even */
+        {WEFT_AVG, 0x00000001u, 0x00000000u, 0x00000000u},
+        {WEFT_SUM, 0x7f7fffffu, 0x7f7fffffu, 0x7f800000u}, /* overflow */
+        {WEFT_AVG, 0x7f7fffffu, 0x7f7fffffu, 0x7f800000u}, /* divided only at the end */
+        {WEFT_MIN, 0x80000000u, 0x00000000u, 0x80000000u},
+        {WEFT_MIN, 0x00000000u, 0x80000000u, 0x80000000u},
+        {WEFT_MAX, 0x80000000u, 0x00000000u, 0x00000000u},
+        {WEFT_MAX, 0x00000000u, 0x80000000u, 0x00000000u},
+        {WEFT_MIN, 0xff800000u, 0xffc00000u, 0x7fc00000u},
+        {WEFT_MAX, 0x7fc00000u, 0x7f800000u, 0x7fc00000u},
+        {WEFT_PROD, 0x00000000u, 0x7f800000u, 0x7fc00000u},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+            uint32_t result = 0;
+            const void *from[] = {&cases[i].a, &cases[i].b};
+            void *to[] = {&result};
+            weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, cases[i].op};
+            assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
+            if (result != cases[i].result) {
+                fail_msg("%s of %08x and %08x by %s: %08x, expected %08x",
+                         weft_reduction_name(cases[i].op), cases[i].a, cases[i].b,
+                         wefti_isa_name(isa), result, cases[i].result);
+            }
+        }
+    }
+}
+
+static void test_reduce_integer_rules(void **in)
+{
+    (void)in;
+    int8_t a = -128, b = -127, c = 2, i8 = 0;
+    uint8_t d = 255, e = 254, u8 = 0;
+    const void *three[] = {&a, &b, &c};
+    const void *two[] = {&d, &e};
+    void *to_i8[] = {&i8}, *to_u8[] = {&u8};
+    weft_reduce_t reduce = {three, 3, to_i8, 1, 1, WEFT_DTYPE_I8, WEFT_AVG};
+    assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(i8, -84); /* -253 / 3, toward zero, not wrapped on the way */
+    reduce.reduction = WEFT_SUM;
+    assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(i8, 3); /* -253 + 256 */
+    weft_reduce_t unsigned_ = {two, 2, to_u8, 1, 1, WEFT_DTYPE_U8, WEFT_AVG};
+    assert_int_equal(wefti_reduce(&unsigned_, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(u8, 254);
+}
+
+/* Every group size up to the limit: f32 sums of one element, all instruction sets. */
+static void test_reduce_up_to_1024_sources(void **in)
+{
+    static float values[WEFT_MAX_GROUP_DIRECT + 1];
+    const void *from[WEFT_MAX_GROUP_DIRECT + 1];
+    (void)in;
+    for (uint32_t n = 0; n <= WEFT_MAX_GROUP_DIRECT; n++) {
+        values[n] = (float)((double)(next_random() >> 40) / 1000.0);
+        from[n] = &values[n];
+    }
+    for (uint32_t n = 1; n <= WEFT_MAX_GROUP_DIRECT; n++) {
+        uint8_t expected[4];
+        float result;
+        void *to[] = {&result};
+        weft_reduce_t reduce = {from, n, to, 1, 1, WEFT_DTYPE_F32, WEFT_AVG};
+        oracle(&reduce, expected);
+        for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+            assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
+            assert_memory_equal(&result, expected, 4);
+        }
+    }
+    float result;
+    void *to[] = {&result};
+    weft_reduce_t reduce = {from, WEFT_MAX_GROUP_DIRECT + 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM};
+    assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+}
+
+static void test_reduce_keeps_denormals_whatever_the_caller_set(void **in)
+{
+    (void)in;
+#if defined(__x86_64__)
+    float a = wefti_f32_from_bits(3), b = wefti_f32_from_bits(4), result = 1.0f;
+    const void *from[] = {&a, &b};
+    void *to[] = {&result};
+    weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM};
+    unsigned int mode = _mm_getcsr();
+    for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+        unsigned int odd =
+            mode | 0x8040u | 0x6000u; /* flush to zero, denormals are zero, truncate */
+        _mm_setcsr(odd);
+        weft_status_t status = wefti_reduce(&reduce, isa);
+        unsigned int after = _mm_getcsr();
+        _mm_setcsr(mode);
+        assert_int_equal(status, WEFT_OK);
+        assert_int_equal(after & ~0x3fu, odd & ~0x3fu);
+        assert_int_equal(wefti_f32_bits(result), 7);
+    }
+#else
+    skip();
+#endif
+}
+
+static void test_reduce_rejects_bad_arguments(void **in)
+{
+    (void)in;
+    float value = 1, result = 2;
+    const void *from[] = {&value, NULL};
+    void *to[] = {&result};
+    const weft_reduce_t good = {from, 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM};
+    weft_reduce_t bad = good;
+    bad.source_count = 2;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_string_equal(weft_last_error(), "reduce: source 1 is NULL");
+    bad = good;
+    bad.source_count = 0;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    bad = good;
+    bad.destination_count = 0;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    bad = good;
+    bad.dtype = WEFT_DTYPE_BOOL;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_UNSUPPORTED);
+    bad.dtype = (weft_dtype_t)99;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_UNSUPPORTED);
+    bad = good;
+    bad.reduction = (weft_reduction_t)5;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    bad = good;
+    bad.elem_count = UINT64_MAX / 2;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    bad = good;
+    bad.elem_count = 0;
+    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_float_equal(result, 2.0f, 0.0f);
+}
+
+/* All patterns of both half types survive the way to f32 and back; NaNs become one. */
+static void test_half_round_trip(void **in)
+{
+    (void)in;
+    for (uint32_t half = 0; half < 0x10000; half++) {
+        float wide = wefti_f16_to_f32((uint16_t)half);
+        int nan = (half & 0x7fff) > 0x7c00;
+        assert_int_equal(wefti_f16_from_f32(wide), nan ? 0x7e00 : half);
+        assert_true(nan ? isnan(wide) : wide == (float)f16_value((uint16_t)half));
+        nan = (half & 0x7fff) > 0x7f80;
+        assert_int_equal(wefti_bf16_from_f32(wefti_bf16_to_f32((uint16_t)half)),
+                         nan ? 0x7fc0 : half);
+    }
+    for (uint32_t i = 0; i < 300000; i++) {
+        float value = wefti_f32_from_bits((uint32_t)(next_random() >> 32));
+        assert_int_equal(wefti_f16_from_f32(value), nearest_half(WEFT_DTYPE_F16, value));
+        assert_int_equal(wefti_bf16_from_f32(value), nearest_half(WEFT_DTYPE_BF16, value));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reduce_f32_isas_agree),
+        cmocka_unit_test(test_reduce_every_type_matches_oracle),
+        cmocka_unit_test(test_reduce_special_values),
+        cmocka_unit_test(test_reduce_integer_rules),
+        cmocka_unit_test(test_reduce_up_to_1024_sources),
+        cmocka_unit_test(test_reduce_keeps_denormals_whatever_the_caller_set),
+        cmocka_unit_test(test_reduce_rejects_bad_arguments),
+        cmocka_unit_test(test_half_round_trip),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

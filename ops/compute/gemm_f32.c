@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops/compute/gemm_f32.h"
+
+#include <math.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/memory.h"
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+/* The oracle: fmaf rounds once on every machine. */
+static void run_portable(const wefti_gemm_tile_t *t)
+{
+    for (int r = 0; r < t->rows; r++) {
+        float *c = t->c + r * t->ldc;
+        float acc[16] = {0};
+        for (int64_t k = 0; k < t->k_count; k++) {
+            const float a = t->a[r * t->a_row + k * t->a_k];
+            const float *b = t->b + k * t->b_k;
+            for (int j = 0; j < t->cols; j++) {
+                acc[j] = fmaf(a, b[j], acc[j]);
+            }
+        }
+        for (int j = 0; j < t->cols; j++) {
+            c[j] = t->add ? c[j] + acc[j] : acc[j];
+        }
+    }
+}
+
+const wefti_gemm_kernel_t wefti_gemm_kernel_portable = {16, 1, {0, 4, 0, 0, 0}, run_portable};
+
+static const wefti_gemm_kernel_t *kernel_of(uint32_t isa)
+{
+#if defined(__x86_64__)
+    if (isa >= 2 && __builtin_cpu_supports("avx512f")) {
+        return &wefti_gemm_kernel_avx512;
+    }
+    if (isa >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return &wefti_gemm_kernel_avx2;
+    }
+#endif
+    (void)isa;
+    return &wefti_gemm_kernel_portable;
+}
+
+const char *wefti_gemm_name(const wefti_gemm_t *gemm)
+{
+    const wefti_gemm_kernel_t *kernel = kernel_of(gemm->isa);
+    return kernel == &wefti_gemm_kernel_avx512 ? "gemm:avx512"
+           : kernel == &wefti_gemm_kernel_avx2 ? "gemm:avx2"
+                                               : "gemm:portable";
+}
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+void wefti_transpose_f32(const float *src, int64_t lds, int64_t rows, int64_t cols, float *dst,
+                         int64_t ldd)
+{
+    int64_t i = 0;
+#if defined(__SSE__)
+    for (; i + 4 <= rows; i += 4) {
+        const float *s = src + i * lds;
+        int64_t j = 0;
+        for (; j + 4 <= cols; j += 4) {
+            __m128 r0 = _mm_loadu_ps(s + j);
+            __m128 r1 = _mm_loadu_ps(s + lds + j);
+            __m128 r2 = _mm_loadu_ps(s + 2 * lds + j);
+            __m128 r3 = _mm_loadu_ps(s + 3 * lds + j);
+            _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+            _mm_storeu_ps(dst + j * ldd + i, r0);
+            _mm_storeu_ps(dst + (j + 1) * ldd + i, r1);
+            _mm_storeu_ps(dst + (j + 2) * ldd + i, r2);
+            _mm_storeu_ps(dst + (j + 3) * ldd + i, r3);
+        }
+        for (; j < cols; j++) {
+            for (int64_t r = 0; r < 4; r++) {
+                dst[j * ldd + i + r] = s[r * lds + j];
+            }
+        }
+    }
+#endif
+    for (; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) {
+            dst[j * ldd + i] = src[i * lds + j];
+        }
+    }
+}
+
+weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
+{
+    const int64_t m = gemm->m, n = gemm->n, k = gemm->k;
+    const int64_t limit = INT64_C(1) << 40;
+    if (m > limit / n || n > limit / k || k > limit / m || m > INT32_MAX || n > INT32_MAX) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "a matrix product of %lld x %lld x %lld is too large", (long long)m,
+                           (long long)n, (long long)k);
+    }
+    gemm->threads = gemm->threads == 0 ? 1 : gemm->threads;
+    /* Elements moved beside the product itself, and products of lanes that hold nothing (a product
+     * costs about a fiftieth of a move). Either choice gives the same bits. */
+    const int64_t lanes = kernel_of(gemm->isa)->lanes;
+    const double work = (double)k / 50;
+    const double normal = (gemm->trans_b ? (double)n * (double)k : 0) +
+                          work * (double)m * (double)((n + lanes - 1) / lanes * lanes);
+    const double swapped = (gemm->trans_a ? 0 : (double)m * (double)k) + (double)m * (double)n +
+                           work * (double)n * (double)((m + lanes - 1) / lanes * lanes);
+    gemm->swap = swapped < normal;
+    gemm->pack = gemm->swap ? !gemm->trans_a : gemm->trans_b;
+    const size_t width = (size_t)(gemm->swap ? m : n);
+    size_t bytes = 0;
+    if (gemm->pack) {
+        bytes += wefti_align_up((size_t)min_i64(k, WEFTI_GEMM_K_BLOCK) * width * sizeof(float), 64);
+    }
+    if (gemm->swap) {
+        bytes += wefti_align_up((size_t)m * (size_t)n * sizeof(float), 64);
+    }
+    gemm->scratch_bytes = bytes;
+    return WEFT_OK;
+}
+
+/* One k block of C[rows, cols]: a by broadcast, b by vectors, both already in place. */
+typedef struct panel_job {
+    wefti_gemm_tile_t tile; /* a, b, c of element (0, 0) */
+    int64_t rows, cols;
+    const wefti_gemm_kernel_t *kernel;
+} panel_job_t;
+
+/* Widths of 3 vectors keep the most registers busy; a remainder of one vector is taken as 2 + 2. */
+static int next_width(const wefti_gemm_kernel_t *kernel, int64_t left)
+{
+    const int64_t vectors = (left + kernel->lanes - 1) / kernel->lanes;
+    int64_t take = min_i64(vectors, kernel->max_vectors);
+    if (kernel->max_vectors == 4 && vectors > 4) {
+        take = vectors % 3 == 1 ? 2 : 3;
+    }
+    return (int)min_i64(left, take * kernel->lanes);
+}
+
+static void tile_at(const panel_job_t *job, int64_t row, int64_t rows_end, int64_t col, int cols)
+{
+    const int vectors = (cols + job->kernel->lanes - 1) / job->kernel->lanes;
+    const int64_t step = job->kernel->max_rows[vectors];
+    wefti_gemm_tile_t t = job->tile;
+    t.cols = cols;
+    t.b += col;
+    for (int64_t r = row; r < rows_end; r += t.rows) {
+        t.rows = (int)min_i64(step, rows_end - r);
+        t.a = job->tile.a + r * t.a_row;
+        t.c = job->tile.c + r * t.ldc + col;
+        job->kernel->run(&t);
+    }
+}
+
+/* The operand that is read most often stays in the first-level cache. */
+static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                      int64_t col_end)
+{
+    if (col_end - col_begin > row_end - row_begin) {
+        for (int64_t col = col_begin; col < col_end;) {
+            const int cols = next_width(job->kernel, col_end - col);
+            tile_at(job, row_begin, row_end, col, cols);
+            col += cols;
+        }
+        return;
+    }
+    for (int64_t row = row_begin; row < row_end;) {
+        int64_t next = row_end;
+        for (int64_t col = col_begin; col < col_end;) {
+            const int cols = next_width(job->kernel, col_end - col);
+            const int vectors = (cols + job->kernel->lanes - 1) / job->kernel->lanes;
+            if (col == col_begin) {
+                next = min_i64(row_end, row + job->kernel->max_rows[vectors]);
+            }
+            tile_at(job, row, next, col, cols);
+            col += cols;
+        }
+        row = next;
+    }
+}
+
+/* Splits the longer side over threads, at multiples that keep tiles whole. */
+static void run_threads(const panel_job_t *job, uint32_t threads)
+{
+    const bool by_cols = job->cols > job->rows;
+    const int64_t unit = by_cols ? 48 : 24;
+    const int64_t total = by_cols ? job->cols : job->rows;
+    const int64_t units = (total + unit - 1) / unit;
+    const int64_t parts = min_i64(units, threads);
+    if (parts <= 1) {
+        run_block(job, 0, job->rows, 0, job->cols);
+        return;
+    }
+#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
+    for (int64_t p = 0; p < parts; p++) {
+        const int64_t begin = units * p / parts * unit;
+        const int64_t end = min_i64(total, units * (p + 1) / parts * unit);
+        if (by_cols) {
+            run_block(job, 0, job->rows, begin, end);
+        } else {
+            run_block(job, begin, end, 0, job->cols);
+        }
+    }
+}
+
+/* What is done once all blocks are summed: alpha and the addend. */
+static void finish(const wefti_gemm_t *g, const wefti_gemm_bias_t *bias, float *c)
+{
+    const float alpha = g->alpha, beta = g->beta;
+    const bool scale = alpha != 1;
+    const bool add = bias != NULL && bias->data != NULL;
+    for (int64_t i = 0; i < g->m && (scale || add); i++) {
+        float *row = c + i * g->ldc;
+        const float *addend = add ? bias->data + i * bias->row : NULL;
+        if (scale) {
+            for (int64_t j = 0; j < g->n; j++) {
+                row[j] *= alpha;
+            }
+        }
+        if (add && bias->col == 1) { /* a case of its own, so that it becomes vectors */
+            for (int64_t j = 0; j < g->n; j++) {
+                row[j] += beta * addend[j];
+            }
+        } else if (add) {
+            for (int64_t j = 0; j < g->n; j++) {
+                row[j] += beta * addend[j * bias->col];
+            }
+        }
+    }
+}
+
+void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
+                    const wefti_gemm_bias_t *bias, bool accumulate, float *c, void *scratch)
+{
+    /* Strides of the broadcast operand [rows, k] and of the vector operand [k, cols]. */
+    const float *wide = g->swap ? a : b;
+    const bool contiguous = !g->pack;
+    const int64_t wide_ld = g->swap ? g->lda : g->ldb;
+    const float *narrow = g->swap ? b : a;
+    const bool narrow_trans = g->swap ? !g->trans_b : g->trans_a;
+    const int64_t narrow_ld = g->swap ? g->ldb : g->lda;
+    float *packed = scratch;
+    float *sums = c;
+    panel_job_t job = {.kernel = kernel_of(g->isa)};
+    job.rows = g->swap ? g->n : g->m;
+    job.cols = g->swap ? g->m : g->n;
+    job.tile.a_row = narrow_trans ? 1 : narrow_ld;
+    job.tile.a_k = narrow_trans ? narrow_ld : 1;
+    job.tile.ldc = g->swap ? g->m : g->ldc;
+    if (g->swap) {
+        const size_t packed_bytes =
+            g->pack ? (size_t)min_i64(g->k, WEFTI_GEMM_K_BLOCK) * (size_t)g->m * sizeof(float) : 0;
+        sums = (float *)((char *)scratch + wefti_align_up(packed_bytes, 64));
+    }
+    job.tile.c = sums;
+    if (g->swap && accumulate) {
+        wefti_transpose_f32(c, g->ldc, g->m, g->n, sums, g->m);
+    }
+    for (int64_t k = 0; k < g->k; k += WEFTI_GEMM_K_BLOCK) {
+        const int64_t count = min_i64(g->k - k, WEFTI_GEMM_K_BLOCK);
+        job.tile.k_count = count;
+        job.tile.a = narrow + k * job.tile.a_k;
+        job.tile.add = k > 0 || accumulate;
+        if (contiguous) {
+            job.tile.b = wide + k * wide_ld;
+            job.tile.b_k = wide_ld;
+        } else {
+            wefti_transpose_f32(wide + k, wide_ld, job.cols, count, packed, job.cols);
+            job.tile.b = packed;
+            job.tile.b_k = job.cols;
+        }
+        run_threads(&job, g->threads);
+    }
+    if (g->swap) {
+        wefti_transpose_f32(sums, g->m, g->n, g->m, c, g->ldc);
+    }
+    finish(g, bias, c);
+}

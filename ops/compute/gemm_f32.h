@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * f32 matrix product with one defined result.
+ *
+ * C[m, n] = alpha * S(m, n) + beta * bias[m, n], where S adds up blocks of WEFTI_GEMM_K_BLOCK
+ * products in order, each block being a chain of fused multiply-adds that starts at zero:
+ *
+ *     S = 0;  for each block { s = 0; for k in block { s = fma(A[m, k], B[k, n], s); }  S = S + s;
+ * }
+ *
+ * Every element is defined alone, so tiles, packing, threads, and the instruction set change
+ * nothing. oneDNN's dnnl_sgemm has no such definition (its edge tiles split k differently on AVX2
+ * and AVX-512), picks the instruction set once per process and allocates in every call; that is why
+ * products are done here.
+ */
+#ifndef WEFT_OPS_COMPUTE_GEMM_F32_H
+#define WEFT_OPS_COMPUTE_GEMM_F32_H
+
+#include <stdbool.h>
+
+#include <weft/types.h>
+
+#define WEFTI_GEMM_K_BLOCK 256
+
+/* Shapes and choices, fixed at prepare. */
+typedef struct wefti_gemm {
+    int64_t m, n, k;
+    bool trans_a, trans_b; /* A is [k, m], B is [n, k] */
+    int64_t lda, ldb, ldc; /* elements from row to row */
+    float alpha, beta;
+    uint32_t isa; /* 0 portable, 1 AVX2, 2 AVX-512 */
+    uint32_t threads;
+    bool swap; /* vectors run along m: computed as C' = B' A', then transposed */
+    bool pack; /* the vector operand is copied so that vectors are contiguous */
+    size_t scratch_bytes;
+} wefti_gemm_t;
+
+/* Fills the choices in; m, n, k at least 1. WEFT_ERR_UNSUPPORTED when sizes overflow. */
+weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm);
+
+/* "gemm:avx512" and so on. */
+const char *wefti_gemm_name(const wefti_gemm_t *gemm);
+
+/*
+ * Where the addend lies: element (m, n) at bias[m * row + n * col], strides may be 0. NULL: none.
+ */
+typedef struct wefti_gemm_bias {
+    const float *data;
+    int64_t row, col;
+} wefti_gemm_bias_t;
+
+/* C may not overlap anything. accumulate: S starts from what C holds instead of 0. */
+void wefti_gemm_run(const wefti_gemm_t *gemm, const float *a, const float *b,
+                    const wefti_gemm_bias_t *bias, bool accumulate, float *c, void *scratch);
+
+/* dst[j * ldd + i] = src[i * lds + j] for i < rows, j < cols. */
+void wefti_transpose_f32(const float *src, int64_t lds, int64_t rows, int64_t cols, float *dst,
+                         int64_t ldd);
+
+/*
+ * One tile: C[r, j] (+)= sum over k < k_count of a[r * a_row + k * a_k] * b[k * b_k + j], for r <
+ * rows and j < cols. add: the block's sum is added to C, else stored. Rows and cols are at most the
+ * kernel's tile.
+ */
+typedef struct wefti_gemm_tile {
+    const float *a;
+    int64_t a_row, a_k;
+    const float *b;
+    int64_t b_k;
+    float *c;
+    int64_t ldc;
+    int64_t k_count;
+    int rows, cols;
+    bool add;
+} wefti_gemm_tile_t;
+
+typedef struct wefti_gemm_kernel {
+    int lanes;       /* elements of one vector */
+    int max_vectors; /* vectors of one tile's row */
+    int max_rows[5]; /* most rows of a tile that is v vectors wide */
+    void (*run)(const wefti_gemm_tile_t *tile);
+} wefti_gemm_kernel_t;
+
+extern const wefti_gemm_kernel_t wefti_gemm_kernel_portable;
+extern const wefti_gemm_kernel_t wefti_gemm_kernel_avx2;
+extern const wefti_gemm_kernel_t wefti_gemm_kernel_avx512;
+
+#endif

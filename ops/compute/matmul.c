@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MatMul and FusedMatMul: the last two dimensions are matrices, the others are broadcast. */
+#include "ops/compute/gemm_f32.h"
+#include "ops/compute/kernel_check.h"
+#include "ops/compute/onednn_kernels.h"
+#include "runtime/base/error.h"
+#include "runtime/base/memory.h"
+
+typedef struct matmul_state {
+    wefti_gemm_t gemm;
+    int64_t batch_count;
+    int64_t *a_offset; /* elements, per matrix of the output; NULL when there is one */
+    int64_t *b_offset;
+} matmul_state_t;
+
+/* Operands as matrices with leading dimensions; a vector is a row on the left, a column on the
+ * right. */
+typedef struct operand {
+    int64_t rows, cols;
+    uint32_t batch_rank;
+    int64_t batch[WEFT_MAX_DIMS];
+} operand_t;
+
+static operand_t operand_of(const weft_tensor_desc_t *desc, bool left)
+{
+    operand_t o = {1, 1, 0, {0}};
+    if (desc->rank == 1) {
+        *(left ? &o.cols : &o.rows) = desc->dims[0];
+        return o;
+    }
+    o.rows = desc->dims[desc->rank - 2];
+    o.cols = desc->dims[desc->rank - 1];
+    o.batch_rank = desc->rank - 2;
+    for (uint32_t i = 0; i < o.batch_rank; i++) {
+        o.batch[i] = desc->dims[i];
+    }
+    return o;
+}
+
+/* Dimension i, counted from the last leading dimension. */
+static int64_t batch_dim(const operand_t *o, uint32_t i)
+{
+    return i < o->batch_rank ? o->batch[o->batch_rank - 1 - i] : 1;
+}
+
+static weft_status_t make_offsets(matmul_state_t *state, const operand_t *a, const operand_t *b,
+                                  uint32_t rank, const int64_t *dims)
+{
+    const size_t count = (size_t)state->batch_count;
+    state->a_offset = wefti_alloc(NULL, count * sizeof *state->a_offset);
+    state->b_offset = wefti_alloc(NULL, count * sizeof *state->b_offset);
+    if (state->a_offset == NULL || state->b_offset == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t index = 0; index < count; index++) {
+        int64_t rest = (int64_t)index;
+        int64_t a_step = a->rows * a->cols, b_step = b->rows * b->cols;
+        for (uint32_t i = 0; i < rank; i++) { /* from the last leading dimension to the first */
+            const int64_t at = rest % dims[rank - 1 - i];
+            rest /= dims[rank - 1 - i];
+            state->a_offset[index] += batch_dim(a, i) == 1 ? 0 : at * a_step;
+            state->b_offset[index] += batch_dim(b, i) == 1 ? 0 : at * b_step;
+            a_step *= batch_dim(a, i);
+            b_step *= batch_dim(b, i);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The output's leading dimensions into dims; its whole shape is compared with what the node says.
+ */
+static weft_status_t check_output(const weft_node_desc_t *node, const operand_t *a,
+                                  const operand_t *b, const wefti_gemm_t *g, int64_t *dims,
+                                  uint32_t *out_rank)
+{
+    const uint32_t rank = a->batch_rank > b->batch_rank ? a->batch_rank : b->batch_rank;
+    uint32_t full = rank;
+    for (uint32_t i = 0; i < rank; i++) {
+        const int64_t da = batch_dim(a, i), db = batch_dim(b, i);
+        if (da != db && da != 1 && db != 1) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "%s: leading dimensions %lld and %lld differ", node->op,
+                               (long long)da, (long long)db);
+        }
+        dims[rank - 1 - i] = da == 1 ? db : da;
+    }
+    if (node->inputs[0].rank > 1) {
+        dims[full++] = g->m;
+    }
+    if (node->inputs[1].rank > 1) {
+        dims[full++] = g->n;
+    }
+    *out_rank = rank;
+    return wefti_check_shape(node, &node->outputs[0], "output 0", full, dims);
+}
+
+static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                              matmul_state_t *state)
+{
+    weft_status_t status;
+    int64_t dims[WEFT_MAX_DIMS + 2] = {0};
+    uint32_t rank = 0;
+    if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
+        !wefti_node_has_output(node, 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: needs two inputs and an output",
+                           node->op);
+    }
+    WEFT_TRY(status, wefti_check_f32(node, &node->inputs[0], "input 0", false), out);
+    WEFT_TRY(status, wefti_check_f32(node, &node->inputs[1], "input 1", false), out);
+    WEFT_TRY(status, wefti_check_f32(node, &node->outputs[0], "output 0", false), out);
+    if (node->inputs[0].rank == 0 || node->inputs[1].rank == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: inputs must not be scalars", node->op);
+    }
+    const operand_t a = operand_of(&node->inputs[0], true), b = operand_of(&node->inputs[1], false);
+    wefti_gemm_t *g = &state->gemm;
+    /* A vector has nothing to exchange. */
+    g->trans_a = node->inputs[0].rank > 1 && weft_node_attr_int(node, "transA", 0) != 0;
+    g->trans_b = node->inputs[1].rank > 1 && weft_node_attr_int(node, "transB", 0) != 0;
+    g->m = g->trans_a ? a.cols : a.rows;
+    g->k = g->trans_a ? a.rows : a.cols;
+    g->n = g->trans_b ? b.rows : b.cols;
+    if ((g->trans_b ? b.cols : b.rows) != g->k) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: inner dimensions %lld and %lld differ",
+                           node->op, (long long)g->k, (long long)(g->trans_b ? b.cols : b.rows));
+    }
+    WEFT_TRY(status, check_output(node, &a, &b, g, dims, &rank), out);
+    g->lda = a.cols;
+    g->ldb = b.cols;
+    g->ldc = g->n;
+    g->alpha = weft_node_attr_float(node, "alpha", 1);
+    g->beta = 0;
+    g->isa = env->isa;
+    g->threads = env->thread_count;
+    state->batch_count = weft_tensor_elem_count(&node->outputs[0]) / (g->m * g->n);
+    if (b.batch_rank == 0 && !g->trans_a) {
+        g->m *= state->batch_count; /* one matrix on the right: the rows of all on the left are one
+                                       matrix */
+        state->batch_count = 1;
+    }
+    if (state->batch_count > 1) {
+        WEFT_TRY(status, make_offsets(state, &a, &b, rank, dims), out);
+    }
+    status = wefti_gemm_plan(g);
+out:
+    return status;
+}
+
+static void destroy(void *opaque)
+{
+    matmul_state_t *state = opaque;
+    if (state == NULL) {
+        return;
+    }
+    wefti_free(NULL, state->a_offset);
+    wefti_free(NULL, state->b_offset);
+    wefti_free(NULL, state);
+}
+
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             void **out_state, size_t *out_scratch_bytes)
+{
+    *out_state = NULL;
+    matmul_state_t *state = wefti_alloc(NULL, sizeof *state);
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = describe(node, env, state);
+    if (status != WEFT_OK) {
+        destroy(state);
+        return status;
+    }
+    *out_state = state;
+    *out_scratch_bytes = state->gemm.scratch_bytes;
+    return WEFT_OK;
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const matmul_state_t *state = call->state;
+    const wefti_gemm_t *g = &state->gemm;
+    const float *a = call->inputs[0], *b = call->inputs[1];
+    float *c = call->outputs[0];
+    for (int64_t i = 0; i < state->batch_count; i++) {
+        const int64_t a_at = state->batch_count > 1 ? state->a_offset[i] : 0;
+        const int64_t b_at = state->batch_count > 1 ? state->b_offset[i] : 0;
+        wefti_gemm_run(g, a + a_at, b + b_at, NULL, false, c + i * g->m * g->n, call->scratch);
+    }
+    return WEFT_OK;
+}
+
+static const char *implementation(void *state)
+{
+    return wefti_gemm_name(&((const matmul_state_t *)state)->gemm);
+}
+
+const weft_kernel_t wefti_kernel_matmul = {
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "",
+    .op = "MatMul",
+    .since_version = 1,
+    .prepare = prepare,
+    .run = run,
+    .destroy = destroy,
+    .implementation = implementation,
+};
+
+const weft_kernel_t wefti_kernel_fused_matmul = {
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "com.microsoft",
+    .op = "FusedMatMul",
+    .since_version = 1,
+    .prepare = prepare,
+    .run = run,
+    .destroy = destroy,
+    .implementation = implementation,
+};

@@ -1,2 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests that are not one C file: scripts, checks of the tree, whole runs of the command.
+# Tests that are not one C file: checks of the tree, whole runs of the command.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+# Debian's interpreter has the onnx package; a virtual environment over it may add onnxruntime.
+set(WEFT_PYTHON /usr/bin/python3)
+if(NOT EXISTS ${WEFT_PYTHON})
+  set(WEFT_PYTHON ${Python3_EXECUTABLE})
+endif()
+if(EXISTS ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+  set(WEFT_PYTHON ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+endif()
+
+add_test(NAME tree_includes
+  COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
+add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
+  ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER})
+
+# tests/tools/cli_<area>.py: unittest programs around the built command.
+file(GLOB cli_tests CONFIGURE_DEPENDS tools/cli_*.py)
+foreach(test ${cli_tests})
+  get_filename_component(stem ${test} NAME_WE)
+  add_test(NAME tools_${stem} COMMAND ${WEFT_PYTHON} ${test} -v)
+  set_tests_properties(tools_${stem} PROPERTIES LABELS multi TIMEOUT 300 SKIP_RETURN_CODE 77
+    ENVIRONMENT "WEFT_TOOL=$<TARGET_FILE:weft_tool>;WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR};WEFT_BINARY_DIR=${PROJECT_BINARY_DIR};WEFT_SANITIZED=${WEFT_SANITIZE}")
+endforeach()

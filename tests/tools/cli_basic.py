@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Help, version, compile, explain, ops, info: what a new user types first."""
+import json
+
+import support
+from support import Case, MODELS
+
+
+class Basic(Case):
+    def test_help_and_version(self):
+        self.assertIn("compile", self.weft("--help").stdout)
+        self.assertRegex(self.weft("--version").stdout, r"^weft \d+\.\d+\.\d+\n$")
+        for command in ("compile", "explain", "run", "ops", "info"):
+            self.assertIn(f"usage: weft {command}", self.weft(command, "--help").stdout)
+
+    def test_wrong_usage_is_one_line_and_status_2(self):
+        for args in ([], ["nonsense"], ["compile"], ["compile", "--wrold", "2"], ["run"], ["explain"],
+                     ["run", "x", "-n", "0"], ["compile", "x.onnx", "-o", "y", "--world", "zero"],
+                     ["compile", "x.onnx", "-o", "y", "--world", "2", "--bucket", "percent:60,60"],
+                     ["compile", "x.onnx", "-o", "y", "--world", "2", "--shape", "image"],
+                     ["ops", "extra"], ["info", "extra"]):
+            done = self.weft(*args, code=2)
+            self.assertEqual(done.stdout, "")
+            if args:
+                self.assert_one_line(done.stderr)
+
+    def test_compile_and_explain(self):
+        plan = self.dir / "mlp.weft"
+        report = self.weft_json("compile", MODELS / "mlp.onnx", "-o", plan, "--world", 2, "--batch", 64)
+        self.assertEqual((report["world"], report["batch"], report["fusion_copied_bytes"]), (2, 64, 0))
+        self.assertLessEqual(report["arena_bytes"], 1.25 * report["live_bytes"])
+        text = self.weft("explain", plan).stdout
+        self.assertIn("bucket", text)
+        explained = self.weft_json("explain", plan)
+        self.assertEqual(explained["structure_digest"], report["structure_digest"])
+        self.assertEqual(sum(b["bytes"] for b in explained["buckets"]), 535818 * 4)
+        members = [m for b in explained["buckets"] for m in b["members"]]
+        self.assertEqual(len(members), 6)
+        self.assertEqual([p.name for p in self.dir.iterdir()], ["mlp.weft"])
+
+    def test_compiling_twice_gives_one_file(self):
+        first = self.compile(name="a.weft").read_bytes()
+        second = self.compile(name="b.weft").read_bytes()
+        self.assertEqual(first, second)
+
+    def test_policies_shape_buckets(self):
+        def buckets(policy):
+            plan = self.compile("mlp.onnx", "p.weft", 2, 64, "--bucket", policy)
+            return [len(b["members"]) for b in self.weft_json("explain", plan)["buckets"]]
+        self.assertEqual(buckets("one"), [6])
+        self.assertEqual(buckets("none"), [1] * 6)
+        self.assertEqual(buckets("bytes:25M"), [6])
+        self.assertEqual(buckets("index:1,3"), [2, 2, 2])
+        self.assertEqual(len(buckets("percent:60,40")), 2)
+        self.assertGreater(len(buckets("bytes:1M")), 1)
+
+    def test_ops_and_info(self):
+        self.assertIn("ncclAllReduce", self.weft("ops").stdout)
+        ops = self.weft_json("ops")["operators"]
+        names = {(op["domain"], op["name"]) for op in ops}
+        for wanted in (("", "Gemm"), ("weft", "AllReduce"), ("weft", "Adam"), ("", "SoftmaxCrossEntropyLoss")):
+            self.assertIn(wanted, names)
+        info = self.weft_json("info")
+        self.assertGreaterEqual(info["machine"]["cores"], 1)
+        self.assertIn("WEFT_PROGRESS", [s["name"] for s in info["settings"]])
+        self.assertIn("WEFT_PROGRESS", self.weft("info").stdout)
+        json.dumps(info)
+
+
+if __name__ == "__main__":
+    support.main()

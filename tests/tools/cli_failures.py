@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input, killed ranks, Ctrl-C, ranks with different plans: one clear answer and nothing left behind."""
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+import support
+from support import Case, DATA, MODELS, NEED_DATA, WEFT
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(p) for p in file.read().split()]
+    except FileNotFoundError:
+        return []
+
+
+def weft_sockets():
+    with open("/proc/net/unix") as file:
+        return [line for line in file if "@weft-" in line]
+
+
+class BadInput(Case):
+    def bad(self, *args, match, **kwargs):
+        before = sorted(p.name for p in self.dir.iterdir())
+        done = self.weft(*args, code=2, **kwargs)
+        self.assert_one_line(done.stderr)
+        self.assertRegex(done.stderr, match)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(sorted(p.name for p in self.dir.iterdir()), before)
+
+    def compile_bad(self, model, *extra, match):
+        self.bad("compile", model, "-o", self.dir / "out.weft", "--world", 2, *extra, match=match)
+
+    def test_files(self):
+        self.compile_bad(self.dir / "missing.onnx", match="missing.onnx")
+        (self.dir / "text.onnx").write_text("this is not a model\n" * 20)
+        self.compile_bad(self.dir / "text.onnx", match="text.onnx")
+        (self.dir / "empty.onnx").write_bytes(b"")
+        self.compile_bad(self.dir / "empty.onnx", match="empty.onnx")
+        whole = (MODELS / "mlp.onnx").read_bytes()
+        (self.dir / "cut.onnx").write_bytes(whole[:len(whole) // 2])
+        self.compile_bad(self.dir / "cut.onnx", match="cut.onnx")
+        self.compile_bad(self.dir, match=re.escape(str(self.dir)))
+        self.bad("explain", MODELS / "mlp.onnx", match="mlp.onnx")
+        self.bad("explain", self.dir / "missing.weft", match="missing.weft")
+
+    def test_truncated_plans(self):
+        whole = self.compile().read_bytes()
+        for part in (0, 7, 8, 63, 64, 200, len(whole) // 2, len(whole) - 1):
+            cut = self.dir / "cut.weft"
+            cut.write_bytes(whole[:part])
+            self.bad("explain", cut, match="cut.weft")
+
+    def test_shapes(self):
+        self.compile_bad(MODELS / "mlp.onnx", match="--batch")
+        self.compile_bad(MODELS / "mlp.onnx", "--batch", "0", match="--batch")
+        self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--shape", "nonsense=1,2", match="nonsense")
+        self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--loss", "nothing", match="nothing")
+        self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--optimizer", "magic", match="magic")
+        self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--bucket", "index:9", match="index")
+        self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--kernels", "./none.so", match="none.so")
+
+    def test_unwritable_output(self):
+        self.bad("compile", MODELS / "mlp.onnx", "-o", "/nonexistent/x.weft", "--world", 2, "--batch", 4,
+                 match="/nonexistent/x.weft")
+
+    def test_onnx_without_loss_and_unknown_operator(self):
+        try:
+            import onnx
+            from onnx import TensorProto, helper
+        except ImportError:
+            self.skipTest("python3-onnx is missing")
+        image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+        out = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+        for op, match in (("Relu", "loss"), ("Lstmish", "Lstmish")):
+            node = helper.make_node(op, ["x"], ["y"], name="the_node")
+            model = helper.make_model(helper.make_graph([node], "g", [image], [out]),
+                                      opset_imports=[helper.make_opsetid("", 13)])
+            onnx.save(model, self.dir / f"{op}.onnx")
+            self.compile_bad(self.dir / f"{op}.onnx", "--batch", "4", match=match)
+
+    @NEED_DATA
+    def test_run(self):
+        plan = self.compile()
+        self.bad("run", plan, "-n", 3, "--data", DATA, match="compiled for 2 ranks")
+        self.bad("run", plan, "-n", 2, "--data", self.dir, match="dataset-fashion-mnist")
+        self.bad("run", plan, "-n", 2, match="--data")
+        self.bad("run", plan, "-n", 2, "--data", DATA, "--batch", 4, match="is a plan")
+        self.bad("run", plan, "-n", 2, "--data", DATA, "--steps", 1, env={"WEFT_PROGRESS": "often"},
+                 match="WEFT_PROGRESS")
+        (self.dir / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\0\x05\0\0\0\x1c\0\0\0\x1cabc")
+        (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05abcde")
+        self.bad("run", plan, "-n", 2, "--data", self.dir, match="train-images-idx3-ubyte: truncated")
+
+    @NEED_DATA
+    def test_no_room_for_the_arena(self):
+        plan = self.compile()
+        limit = 1 << 20
+        self.bad("run", plan, "-n", 2, "--data", DATA, "--steps", 1, match="(?i)room|memory|space",
+                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+
+
+@NEED_DATA
+class Failures(Case):
+    def start(self, plan, *extra, **kwargs):
+        run = subprocess.Popen([WEFT, "run", str(plan), "-n", "3", "--data", DATA, "--steps", "10000000", *extra],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
+        # The first progress line comes once all ranks train.
+        self.first_line = run.stderr.readline()
+        self.assertIn("epoch", self.first_line)
+        return run, children(run.pid)
+
+    def assert_gone(self, pids):
+        for pid in pids:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), f"process {pid} is left")
+        self.assertEqual(weft_sockets(), [])
+
+    def kill_one(self, env):
+        plan = self.compile("mlp.onnx", "p.weft", 3, 8)
+        run, ranks = self.start(plan, env={**os.environ, **env})
+        self.assertEqual(len(ranks), 3)
+        os.kill(ranks[1], signal.SIGKILL)
+        started = time.monotonic()
+        out, err = run.communicate(timeout=30)
+        took = time.monotonic() - started
+        self.assertEqual(run.returncode, 1, err)
+        self.assertLess(took, 1.0 if not support.SANITIZED else 5.0, err)
+        self.assertRegex(err, r"rank 1 \(pid \d+\) was killed by signal 9")
+        self.assertRegex(err, r"(?m)^weft run: .*rank 1")
+        self.assert_gone(ranks)
+
+    def test_a_killed_rank_is_named_within_a_second_inline(self):
+        self.kill_one({"WEFT_PROGRESS": "inline"})
+
+    def test_a_killed_rank_is_named_within_a_second_thread(self):
+        self.kill_one({"WEFT_PROGRESS": "thread"})
+
+    def test_interrupt_ends_everything(self):
+        plan = self.compile("mlp.onnx", "p.weft", 3, 8)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            run, ranks = self.start(plan, "--save", str(self.dir / "t.onnx"))
+            run.send_signal(number)
+            out, err = run.communicate(timeout=30)
+            self.assertEqual(run.returncode, 130, err)
+            self.assertIn("interrupted", err)
+            self.assert_gone(ranks)
+            self.assertEqual([p.name for p in self.dir.iterdir()], ["p.weft"])
+
+    def test_ranks_die_with_a_killed_launcher(self):
+        plan = self.compile("mlp.onnx", "p.weft", 3, 8)
+        run, ranks = self.start(plan)
+        run.kill()
+        run.communicate(timeout=30)
+        deadline = time.monotonic() + 5
+        while any(os.path.exists(f"/proc/{pid}") for pid in ranks) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assert_gone(ranks)
+
+    def test_ranks_with_different_plans_name_both_digests(self):
+        plans = [self.compile("mlp.onnx", "a.weft", 2, 8, "--bucket", "one"),
+                 self.compile("mlp.onnx", "b.weft", 2, 8, "--bucket", "none")]
+        digests = [self.weft_json("explain", plan)["structure_digest"][:12] for plan in plans]
+        address = f"unix:@weft-test-{os.getpid()}"
+        runs = [subprocess.Popen([WEFT, "run", str(plan), "--data", DATA, "--steps", "2"], stderr=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, "WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": "2",
+                                      "WEFT_ADDRESS": address})
+                for rank, plan in enumerate(plans)]
+        for run in runs:
+            out, err = run.communicate(timeout=60)
+            self.assertEqual(run.returncode, 1, err)
+            self.assertIn(digests[0], err)
+            self.assertIn(digests[1], err)
+
+    def test_ranks_started_by_hand(self):
+        plan = self.compile("mlp.onnx", "a.weft", 2, 8)
+        address = f"unix:@weft-test-hand-{os.getpid()}"
+        runs = [subprocess.Popen([WEFT, "run", str(plan), "--data", DATA, "--steps", "5", "--json"],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env={**os.environ, "WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": "2",
+                                      "WEFT_ADDRESS": address})
+                for rank in range(2)]
+        outs = [run.communicate(timeout=60) for run in runs]
+        self.assertEqual([run.returncode for run in runs], [0, 0], outs)
+        expected = self.train(plan, steps=5)["param_digest"]
+        self.assertIn(expected, outs[0][0])
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training runs: keys of the report, equal bits, agreement over rank counts, timeline."""
+import json
+import unittest
+
+import support
+from support import Case, MODELS, NEED_DATA
+
+KEYS = ("world steps loss_first loss_last test_accuracy step_ms_p50 step_ms_mean compute_ms_p50 comm_ms_p50 "
+        "exposed_comm_ms_p50 overlap_fraction fusion_copied_bytes arena_bytes rss_bytes param_digest").split()
+
+
+@NEED_DATA
+class Train(Case):
+    def test_report_has_its_keys(self):
+        report = self.train(self.compile(), "--lr-schedule", "linear", steps=100)
+        self.assertEqual([k for k in KEYS if k not in report], [])
+        self.assertEqual((report["world"], report["steps"], report["fusion_copied_bytes"]), (2, 100, 0))
+        self.assertLess(report["loss_last"], 0.6 * report["loss_first"])
+        self.assertAlmostEqual(report["loss_first"], 2.3, delta=0.2)
+        self.assertGreater(report["test_accuracy"], 0.7)
+
+    def test_bits_do_not_depend_on_policy_progress_instruction_set_or_run(self):
+        digests = {}
+        for policy in ("bytes:25M", "bytes:1M,time:5ms", "index:0,4", "percent:60,40", "one", "none"):
+            plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--bucket", policy)
+            digests[policy] = self.train(plan)["param_digest"]
+        for name, env in (("again", {}), ("inline", {"WEFT_PROGRESS": "inline"}),
+                          ("thread", {"WEFT_PROGRESS": "thread"})):
+            digests[name] = self.train(plan, env=env)["param_digest"]
+        for isa in ("portable", "avx2", "avx512"):
+            if isa == "portable" or isa in cpu_flags():
+                digests[isa] = self.train(plan, env={"WEFT_ISA": isa})["param_digest"]
+        self.assertEqual(len(set(digests.values())), 1, digests)
+
+    def test_thread_progress_reports_overlap(self):
+        plan = self.compile("mlp.onnx", "p.weft", 2, 64, "--bucket", "none")
+        report = self.train(plan, env={"WEFT_PROGRESS": "thread"})
+        self.assertIsNotNone(report["overlap_fraction"])
+        report = self.train(plan, env={"WEFT_PROGRESS": "inline"})
+        self.assertIsNone(report["overlap_fraction"])
+
+    def test_rank_counts_agree_on_one_global_batch(self):
+        losses = {}
+        for world in (1, 2, 4):
+            plan = self.compile("mlp.onnx", f"p{world}.weft", world, 64 // world)
+            losses[world] = self.train(plan, world=world, steps=30)["loss_last"]
+        # The last loss is a mean over the same 64 samples in each case; only rounding differs.
+        self.assertAlmostEqual(losses[1], losses[2], delta=2e-3)
+        self.assertAlmostEqual(losses[1], losses[4], delta=2e-3)
+
+    def test_odd_and_many_ranks(self):
+        for world in (3, 5, 8):
+            plan = self.compile("mlp.onnx", f"p{world}.weft", world, 8, "--bucket", "none")
+            digests = {self.train(plan, world=world, steps=5, env={"WEFT_PROGRESS": mode})["param_digest"]
+                       for mode in ("inline", "thread")}
+            self.assertEqual(len(digests), 1)
+
+    def test_lenet_with_adam_learns(self):
+        report = self.weft_json("run", MODELS / "lenet.onnx", "-n", 2, "--batch", 64, "--optimizer", "adam",
+                                "--data", support.DATA, "--steps", 150)
+        self.assertGreater(report["test_accuracy"], 0.65)
+
+    def test_sgd_model_run_and_seed(self):
+        runs = [self.weft_json("run", MODELS / "mlp.onnx", "-n", 2, "--batch", 16, "--optimizer", "sgd", "--lr",
+                               "0.1", "--data", support.DATA, "--steps", 10, "--seed", seed)["param_digest"]
+                for seed in (1, 1, 2)]
+        self.assertEqual(runs[0], runs[1])
+        self.assertNotEqual(runs[0], runs[2])
+
+    def test_timeline(self):
+        trace = self.dir / "t.json"
+        plan = self.compile("mlp.onnx", "p.weft", 2, 64, "--bucket", "none")
+        self.train(plan, "--trace", trace, env={"WEFT_PROGRESS": "thread"})
+        loaded = json.loads(trace.read_text())
+        events = loaded["traceEvents"] if isinstance(loaded, dict) else loaded
+        self.assertEqual({e["pid"] for e in events}, {0, 1})
+        rows = {(e["pid"], e["args"]["name"]) for e in events if e.get("name") == "thread_name"}
+        self.assertEqual(len(rows), 4, rows)
+        complete = [e for e in events if e["ph"] == "X"]
+        self.assertTrue(any("bucket" in e["name"] for e in complete))
+        self.assertTrue(all(e["dur"] >= 0 for e in complete))
+        starts = {e["id"] for e in events if e["ph"] == "s"}
+        ends = {e["id"] for e in events if e["ph"] == "f"}
+        self.assertTrue(starts and starts & ends)
+
+    def test_progress_lines_on_a_long_run(self):
+        plan = self.compile()
+        done = self.weft("run", plan, "-n", 2, "--data", support.DATA, "--steps", "1500")
+        self.assertRegex(done.stderr, r"epoch 1/\d+  step \d+/468  loss \d")
+        self.assertIn("test accuracy", done.stdout)
+
+
+def cpu_flags():
+    with open("/proc/cpuinfo") as file:
+        text = file.read()
+    return {"avx2"} & set(text.split()) | ({"avx512"} if "avx512f" in text else set())
+
+
+if __name__ == "__main__":
+    support.main()

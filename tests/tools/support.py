@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the command share: running it, reading its JSON, temporary folders."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+WEFT = os.environ["WEFT_TOOL"]
+SOURCE = pathlib.Path(os.environ["WEFT_SOURCE_DIR"])
+BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])
+SANITIZED = os.environ.get("WEFT_SANITIZED", "")
+MODELS = SOURCE / "samples" / "models"
+DATA = "/usr/share/datasets/fashion-mnist"
+HAVE_DATA = os.path.exists(DATA)
+NEED_DATA = unittest.skipUnless(HAVE_DATA, f"{DATA} is missing (Debian package dataset-fashion-mnist)")
+
+
+class Case(unittest.TestCase):
+    """A test with a temporary folder of its own, which must hold nothing unexpected at the end."""
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="weft-test-"))
+        self.addCleanup(shutil.rmtree, self.dir, True)
+
+    def weft(self, *args, code=0, env=None, timeout=240, **kwargs):
+        """Runs the command; fails unless it exits with code. Returns the finished process."""
+        done = subprocess.run([WEFT, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+                              env={**os.environ, **(env or {})}, cwd=self.dir, **kwargs)
+        self.assertEqual(done.returncode, code,
+                         f"weft {' '.join(map(str, args))}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        return done
+
+    def weft_json(self, *args, **kwargs):
+        return json.loads(self.weft(*args, "--json", **kwargs).stdout)
+
+    def compile(self, model="mlp.onnx", name="plan.weft", world=2, batch=64, *extra):
+        plan = self.dir / name
+        self.weft("compile", MODELS / model, "-o", plan, "--world", world, "--batch", batch, *extra)
+        return plan
+
+    def train(self, plan, *extra, world=2, steps=20, **kwargs):
+        return self.weft_json("run", plan, "-n", world, "--data", DATA, "--steps", steps, *extra, **kwargs)
+
+    def assert_one_line(self, text):
+        self.assertEqual(len(text.strip().splitlines()), 1, text)
+
+
+def main():
+    unittest.main(verbosity=2)

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks every #include against the table of folders in README.md: folders depend downwards only.
+
+usage: check_includes.py SOURCE_DIR
+"""
+import pathlib
+import re
+import sys
+
+# folder -> path prefixes (of root-relative includes) it may use; the longest matching folder decides
+ALLOWED = {
+    "include/weft": [],
+    "runtime/base": ["runtime/base/"],
+    "ops": ["runtime/base/", "ops/"],
+    "transport": ["runtime/base/", "transport/", "ops/topo/"],
+    "graph": ["runtime/base/", "ops/", "graph/"],
+    "fusion": ["runtime/base/", "ops/", "graph/", "fusion/"],
+    "runtime": ["runtime/", "ops/", "transport/"],
+    "tools": ["runtime/base/", "transport/transport.h", "tools/"],
+    "samples": [],
+}
+# libraries that stay in one corner: header prefix -> where it may be included
+CORNERS = {
+    "onnx.pb-c.h": r"graph/onnx_",
+    "plan.pb-c.h": r"ops/plan/",
+    "protobuf-c": r"(graph/onnx_|ops/plan/)",
+    "hwloc": r"transport/topology_hwloc\.c",
+    "infiniband": r"transport/verbs/",
+    "dnnl": r"ops/compute/onednn_",
+    "dnnl.h": r"ops/compute/onednn_",
+    "openssl": r"runtime/base/",
+    "omp.h": r"(runtime/|ops/compute/)",
+}
+FOLDERS = ["include/weft", "runtime/base", "ops", "transport", "graph", "fusion", "runtime", "tools",
+           "samples"]
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1])
+    wrong = []
+    checked = 0
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.[ch]")):
+            relative = path.relative_to(root).as_posix()
+            if folder == "runtime" and relative.startswith("runtime/base/"):
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                match = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
+                if not match:
+                    continue
+                checked += 1
+                kind, name = match.groups()
+                where = f"{relative}:{number}: {name}"
+                if kind == '"' and folder == "samples":
+                    continue  # samples are standalone programs; <weft/...> is all they may take from us
+                if kind == '"' and "/" not in name and not name.endswith(".pb-c.h"):
+                    wrong.append(f"{where}: ours are included by path from the root")
+                elif kind == '"' and "/" in name and not any(name.startswith(p) for p in ALLOWED[folder]):
+                    wrong.append(f"{where}: {folder} may not include this")
+                for prefix, place in CORNERS.items():
+                    hit = name == prefix or name.startswith(prefix + "/")
+                    if hit and not re.match(place, relative):
+                        wrong.append(f"{where}: only {place} may include {prefix}")
+    print("\n".join(wrong) or f"{checked} includes are as the table says")
+    return 1 if wrong or checked < 100 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

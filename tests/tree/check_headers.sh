@@ -6,12 +6,12 @@ set -eu
 cd "$1"
 for header in include/weft/*.h; do
   name=weft/$(basename "$header")
-  printf '#include <%s>\n' "$name" | "$2" -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -x c -fsyntax-only -
-  printf '#include <%s>\n' "$name" | "$3" -std=c++17 -pedantic -Wall -Wextra -Werror -Iinclude -x c++ -fsyntax-only -
+  printf '#include <%s>\nextern int unused;\n' "$name" | "$2" -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -x c -fsyntax-only -
+  printf '#include <%s>\nextern int unused;\n' "$name" | "$3" -std=c++17 -pedantic -Wall -Wextra -Werror -Iinclude -x c++ -fsyntax-only -
 done
 for header in $(find runtime ops transport graph fusion tools -name '*.h'); do
   case $header in ops/compute/onednn_*) flags=-Wno-error ;; *) flags= ;; esac
-  printf '#include "%s"\n' "$header" |
+  printf '#include "%s"\nextern int unused;\n' "$header" |
     "$2" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror $flags -I. -Iinclude -x c -fsyntax-only -
 done
 echo "every header stands on its own"

@@ -11,6 +11,11 @@ typedef struct wefti_onnx_import_params {
     size_t size_bytes;
     const char *loss;    /* name of the loss output, or NULL: the output of the one loss node */
     size_t budget_bytes; /* memory for structure, 0: a multiple of the file's size */
+    bool loss_optional;  /* a model without a loss is fine: loss, logits and label stay WEFTI_NONE */
+    bool holes;          /* initializers without contents are fine: their data is NULL */
+    /* Eval model: parameters whose contents are left out; NULL: every floating-point initializer. */
+    const char *const *trained;
+    size_t trained_count;
 } wefti_onnx_import_params_t;
 
 /*
@@ -27,5 +32,9 @@ weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params, const 
  */
 weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params, const weft_allocator_t *allocator,
                                     const weft_registry_t *registry, void **out_bytes, size_t *out_size_bytes);
+
+/* Reads a file holding one TensorProto; contents are copied to arena. */
+weft_status_t wefti_onnx_read_tensor(const char *path, wefti_arena_t *arena,
+                                     weft_tensor_desc_t *out_desc);
 
 #endif

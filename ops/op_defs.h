@@ -5,8 +5,8 @@
 
 #include <weft/registry.h>
 
-/* All built-in definitions; *out_count of them, any order. */
-const weft_op_def_t *const *wefti_op_defs(size_t *out_count);
+/* Stores up to capacity built-in definitions, any order. @return how many there are. */
+size_t wefti_op_defs(const weft_op_def_t **out_defs, size_t capacity);
 /* All built-in kernels (ops/compute). */
 const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count);
 

@@ -1,2 +1,291 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Definitions and kernels, built in and added. Both tables are sorted by domain, name and version,
+ * so that finding is a binary search and visiting is a walk. Nothing here runs while a plan is
+ * replayed.
+ */
 #include "ops/op_defs.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/memory.h"
+
+struct weft_registry {
+    const weft_allocator_t *allocator;
+    weft_allocator_t own_allocator; /* copy: the caller's struct may go away */
+    const weft_op_def_t **defs;
+    size_t def_count, def_capacity;
+    const weft_kernel_t **kernels;
+    size_t kernel_count, kernel_capacity;
+    void **plugins; /* of dlopen */
+    size_t plugin_count, plugin_capacity;
+};
+
+typedef struct {
+    const char *domain, *name;
+    int32_t version;
+} registry_key_t;
+
+static int compare_keys(const registry_key_t *a, const registry_key_t *b)
+{
+    int order = strcmp(a->domain, b->domain);
+    order = order != 0 ? order : strcmp(a->name, b->name);
+    return order != 0 ? order : (a->version > b->version) - (a->version < b->version);
+}
+
+static registry_key_t def_key(const weft_op_def_t *def)
+{
+    return (registry_key_t){def->domain, def->name, def->since_version};
+}
+
+static registry_key_t kernel_key(const weft_kernel_t *kernel)
+{
+    return (registry_key_t){kernel->domain, kernel->op, kernel->since_version};
+}
+
+/* Number of definitions whose key is not above key. */
+static size_t def_upper(const weft_registry_t *registry, const registry_key_t *key)
+{
+    size_t low = 0, high = registry->def_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        registry_key_t at = def_key(registry->defs[middle]);
+        if (compare_keys(&at, key) <= 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static size_t kernel_upper(const weft_registry_t *registry, const registry_key_t *key)
+{
+    size_t low = 0, high = registry->kernel_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        registry_key_t at = kernel_key(registry->kernels[middle]);
+        if (compare_keys(&at, key) <= 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static weft_status_t check_def(const weft_op_def_t *def)
+{
+    if (def == NULL || def->domain == NULL || def->name == NULL || def->name[0] == '\0') {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator definition without domain or name");
+    }
+    if (def->infer == NULL || def->since_version < 1 || def->inputs_min > def->inputs_max ||
+        def->outputs_min > def->outputs_max || (def->attr_count > 0 && def->attrs == NULL)) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "operator %s.%s needs a shape rule, a version of at least 1 and sane counts",
+            def->domain, def->name);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        if (def->in_place[i] < -1 || def->in_place[i] >= (int)def->inputs_max) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "operator %s.%s: output %zu cannot overwrite input %d", def->domain,
+                               def->name, i, def->in_place[i]);
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_t *def)
+{
+    weft_status_t status;
+    if (registry == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "registry is NULL");
+    }
+    status = check_def(def);
+    if (status < 0) {
+        return status;
+    }
+    registry_key_t key = def_key(def);
+    size_t at = def_upper(registry, &key);
+    if (at > 0) {
+        registry_key_t before = def_key(registry->defs[at - 1]);
+        if (compare_keys(&before, &key) == 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "operator %s.%s version %d exists already", def->domain, def->name,
+                               def->since_version);
+        }
+    }
+    status = wefti_array_reserve(registry->allocator, &registry->defs, &registry->def_capacity,
+                                 registry->def_count + 1, sizeof(registry->defs[0]));
+    if (status < 0) {
+        return status;
+    }
+    memmove(&registry->defs[at + 1], &registry->defs[at],
+            (registry->def_count - at) * sizeof(registry->defs[0]));
+    registry->defs[at] = def;
+    registry->def_count++;
+    return WEFT_OK;
+}
+
+weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_kernel_t *kernel)
+{
+    if (registry == NULL || kernel == NULL || kernel->domain == NULL || kernel->op == NULL ||
+        kernel->prepare == NULL || kernel->run == NULL || kernel->destroy == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "kernel with an empty slot");
+    }
+    if (kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED, "kernel %s.%s was built for interface version %u, this is %u",
+            kernel->domain, kernel->op, kernel->abi_version, WEFT_KERNEL_ABI_VERSION);
+    }
+    registry_key_t key = kernel_key(kernel);
+    size_t at = kernel_upper(registry, &key);
+    if (at > 0) {
+        registry_key_t before = kernel_key(registry->kernels[at - 1]);
+        if (compare_keys(&before, &key) == 0) {
+            registry->kernels[at - 1] = kernel; /* the last one added wins */
+            return WEFT_OK;
+        }
+    }
+    weft_status_t status =
+        wefti_array_reserve(registry->allocator, &registry->kernels, &registry->kernel_capacity,
+                            registry->kernel_count + 1, sizeof(registry->kernels[0]));
+    if (status < 0) {
+        return status;
+    }
+    memmove(&registry->kernels[at + 1], &registry->kernels[at],
+            (registry->kernel_count - at) * sizeof(registry->kernels[0]));
+    registry->kernels[at] = kernel;
+    registry->kernel_count++;
+    return WEFT_OK;
+}
+
+static weft_status_t add_built_in(weft_registry_t *registry)
+{
+    weft_status_t status = WEFT_OK;
+    size_t kernel_count;
+    const weft_kernel_t *const *kernels = wefti_compute_kernels(&kernel_count);
+    size_t def_count = wefti_op_defs(NULL, 0);
+    const weft_op_def_t **defs = wefti_alloc(registry->allocator, def_count * sizeof(*defs));
+    if (defs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_op_defs(defs, def_count);
+    for (size_t i = 0; i < def_count; i++) {
+        WEFT_TRY(status, weft_registry_add_op(registry, defs[i]), out);
+    }
+    for (size_t i = 0; i < kernel_count; i++) {
+        WEFT_TRY(status, weft_registry_add_kernel(registry, kernels[i]), out);
+    }
+out:
+    wefti_free(registry->allocator, defs);
+    return status;
+}
+
+weft_status_t weft_registry_create(const weft_allocator_t *allocator,
+                                   weft_registry_t **out_registry)
+{
+    if (out_registry == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_registry is NULL");
+    }
+    *out_registry = NULL;
+    weft_registry_t *registry = wefti_alloc(allocator, sizeof(*registry));
+    if (registry == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    registry->own_allocator = allocator != NULL ? *allocator : *wefti_allocator_default();
+    registry->allocator = &registry->own_allocator;
+    weft_status_t status = add_built_in(registry);
+    if (status < 0) {
+        weft_registry_destroy(registry);
+        return status;
+    }
+    *out_registry = registry;
+    return WEFT_OK;
+}
+
+void weft_registry_destroy(weft_registry_t *registry)
+{
+    if (registry == NULL) {
+        return;
+    }
+    weft_allocator_t allocator = registry->own_allocator; /* outlives the struct it sits in */
+    wefti_free(&allocator, registry->defs);
+    wefti_free(&allocator, registry->kernels);
+    while (registry->plugin_count > 0) {
+        dlclose(registry->plugins[--registry->plugin_count]);
+    }
+    wefti_free(&allocator, registry->plugins);
+    wefti_free(&allocator, registry);
+}
+
+void weft_op_registry_visit(const weft_registry_t *registry, weft_op_visit_fn visit, void *user)
+{
+    for (size_t i = 0; i < registry->def_count; i++) {
+        if (visit(registry->defs[i], user) != 0) {
+            return;
+        }
+    }
+}
+
+const weft_op_def_t *weft_registry_find_op(const weft_registry_t *registry, const char *domain,
+                                           const char *name, int32_t version)
+{
+    registry_key_t key = {domain != NULL ? domain : "", name, version};
+    if (registry == NULL || name == NULL) {
+        return NULL;
+    }
+    size_t at = def_upper(registry, &key);
+    if (at == 0) {
+        return NULL;
+    }
+    const weft_op_def_t *def = registry->defs[at - 1];
+    return strcmp(def->domain, key.domain) == 0 && strcmp(def->name, name) == 0 ? def : NULL;
+}
+
+const weft_kernel_t *weft_registry_find_kernel(const weft_registry_t *registry, const char *domain,
+                                               const char *op, int32_t version)
+{
+    registry_key_t key = {domain != NULL ? domain : "", op, version};
+    if (registry == NULL || op == NULL) {
+        return NULL;
+    }
+    size_t at = kernel_upper(registry, &key);
+    if (at == 0) {
+        return NULL;
+    }
+    const weft_kernel_t *kernel = registry->kernels[at - 1];
+    return strcmp(kernel->domain, key.domain) == 0 && strcmp(kernel->op, op) == 0 ? kernel : NULL;
+}
+
+weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *path)
+{
+    if (registry == NULL || path == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "registry or path is NULL");
+    }
+    weft_status_t status =
+        wefti_array_reserve(registry->allocator, &registry->plugins, &registry->plugin_capacity,
+                            registry->plugin_count + 1, sizeof(registry->plugins[0]));
+    if (status < 0) {
+        return status;
+    }
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "cannot load %s: %s", path, dlerror());
+    }
+    weft_plugin_init_fn init;
+    void *symbol = dlsym(library, "weft_plugin_init");
+    _Static_assert(sizeof(init) == sizeof(symbol), "POSIX: function pointers fit into void *");
+    memcpy(&init, &symbol, sizeof(init)); /* ISO C has no cast between the two */
+    if (symbol == NULL) {
+        dlclose(library);
+        return wefti_error(WEFT_ERR_FORMAT, "%s has no weft_plugin_init", path);
+    }
+    /* Kept even when init fails: what it has added so far points into it. */
+    registry->plugins[registry->plugin_count++] = library;
+    status = init(registry);
+    return status < 0 ? wefti_error_prefix(status, "%s", path) : status;
+}

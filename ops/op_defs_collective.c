@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives as operators: domain weft, version 1. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+static weft_status_t check_reduction(const weft_node_desc_t *node)
+{
+    const char *name = weft_node_attr_string(node, "reduction", "sum");
+    for (int r = WEFT_SUM; r <= WEFT_MAX; r++) {
+        if (strcmp(name, weft_reduction_name((weft_reduction_t)r)) == 0) {
+            return WEFT_OK;
+        }
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "attribute reduction is \"%s\", expected sum, avg, prod, min or max", name);
+}
+
+/* Every output is like its input; a bucket has one type. */
+static weft_status_t infer_variadic(weft_node_desc_t *node)
+{
+    weft_status_t status = wefti_infer_need(node, node->input_count);
+    if (status < 0) {
+        return status;
+    }
+    if (node->input_count != node->output_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%u inputs but %u outputs", node->input_count,
+                           node->output_count);
+    }
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        if (node->inputs[i].dtype != node->inputs[0].dtype) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "inputs 0 and %u have types %s and %s", i,
+                               weft_dtype_name(node->inputs[0].dtype),
+                               weft_dtype_name(node->inputs[i].dtype));
+        }
+        wefti_infer_set_like(node, i, &node->inputs[i]);
+    }
+    return check_reduction(node);
+}
+
+/* First dimension times or divided by (rounded up) the group's size, which is unknown when 0. */
+static weft_status_t infer_scaled(weft_node_desc_t *node, bool grow)
+{
+    weft_status_t status = infer_variadic(node);
+    int64_t size = weft_node_attr_int(node, "group_size", 0);
+    if (status < 0) {
+        return status;
+    }
+    if (size < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute group_size is %" PRId64, size);
+    }
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        weft_tensor_desc_t *y = &node->outputs[i];
+        if (y->rank == 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u is a scalar, it has no blocks",
+                               i);
+        }
+        int64_t dim = y->dims[0];
+        if (size == 0 || dim < 0) {
+            dim = -1;
+        } else if (grow && __builtin_mul_overflow(dim, size, &dim)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "output %u is too large", i);
+        } else if (!grow) {
+            dim = dim / size + (dim % size != 0);
+        }
+        y->dims[0] = dim;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t infer_gathered(weft_node_desc_t *node)
+{
+    return infer_scaled(node, true);
+}
+
+static weft_status_t infer_scattered(weft_node_desc_t *node)
+{
+    return infer_scaled(node, false);
+}
+
+/* Counts per rank decide the first dimension, and only the rank itself knows which is its own. */
+static weft_status_t infer_variable(weft_node_desc_t *node)
+{
+    weft_status_t status = wefti_infer_need(node, 1);
+    if (status < 0) {
+        return status;
+    }
+    weft_tensor_desc_t y = node->inputs[0];
+    if (y.rank == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input 0 is a scalar, it has no blocks");
+    }
+    y.dims[0] = -1;
+    const weft_attr_t *counts = weft_node_attr(node, "recv_counts");
+    if (counts == NULL && strcmp(node->op, "AllGatherV") == 0) {
+        counts = weft_node_attr(node, "counts");
+    }
+    if (counts != NULL && counts->type == WEFT_ATTR_INTS) {
+        y.dims[0] = 0;
+        for (size_t i = 0; i < counts->count; i++) {
+            if (counts->ints[i] < 0 ||
+                __builtin_add_overflow(y.dims[0], counts->ints[i], &y.dims[0])) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "count of rank %zu is %" PRId64, i,
+                                   counts->ints[i]);
+            }
+        }
+    }
+    wefti_infer_set_like(node, 0, &y);
+    return check_reduction(node);
+}
+
+static weft_status_t infer_send(weft_node_desc_t *node)
+{
+    return wefti_infer_need(node, 1);
+}
+
+static weft_status_t infer_recv(weft_node_desc_t *node)
+{
+    weft_tensor_desc_t y = {0};
+    weft_status_t status = wefti_attr_ints(node, "shape", y.dims, WEFT_MAX_DIMS, &y.rank);
+    if (status < 0) {
+        return status;
+    }
+    const char *name = weft_node_attr_string(node, "dtype", "f32");
+    y.dtype = weft_dtype_from_name(name);
+    if (y.dtype == WEFT_DTYPE_NONE) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute dtype is \"%s\"", name);
+    }
+    for (uint32_t d = 0; d < y.rank; d++) {
+        if (y.dims[d] < 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "entry %u of shape is %" PRId64, d,
+                               y.dims[d]);
+        }
+    }
+    wefti_infer_set_like(node, 0, &y);
+    return WEFT_OK;
+}
+
+static weft_status_t infer_barrier(weft_node_desc_t *node)
+{
+    (void)node;
+    return WEFT_OK;
+}
+
+static void cost_reducing(const weft_node_desc_t *node, double *out_flops, double *out_bytes)
+{
+    *out_flops = 0.0;
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        *out_flops += wefti_cost_elems(&node->inputs[i]);
+    }
+    *out_bytes = wefti_cost_bytes(node);
+}
+
+#define REDUCTION                                                                                  \
+    {                                                                                              \
+        .name = "reduction", .type = WEFT_ATTR_STRING, .default_s = "sum",                         \
+        .doc = "sum, avg, prod, min or max"                                                        \
+    }
+#define ROOT                                                                                       \
+    {                                                                                              \
+        .name = "root", .type = WEFT_ATTR_INT, .doc = "rank in the group"                          \
+    }
+#define GROUP                                                                                      \
+    {                                                                                              \
+        .name = "group", .type = WEFT_ATTR_INT, .doc = "group id, 0 is the world"                  \
+    }
+#define GROUP_SIZE                                                                                 \
+    {                                                                                              \
+        .name = "group_size", .type = WEFT_ATTR_INT, .doc = "ranks in the group; 0: not known yet" \
+    }
+#define ALGORITHM                                                                                  \
+    {                                                                                              \
+        .name = "algorithm", .type = WEFT_ATTR_STRING, .default_s = "auto",                        \
+        .doc = "candidates in order of preference, comma-separated"                                \
+    }
+#define COUNTS                                                                                     \
+    {                                                                                              \
+        .name = "counts", .type = WEFT_ATTR_INTS, .required = 1,                                   \
+        .doc = "first dimension of each rank"                                                      \
+    }
+
+static const weft_attr_def_t reduce_attrs[] = {ALGORITHM, GROUP, REDUCTION};
+static const weft_attr_def_t scatter_reduce_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE, REDUCTION};
+static const weft_attr_def_t gather_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE};
+static const weft_attr_def_t root_attrs[] = {ALGORITHM, GROUP, ROOT};
+static const weft_attr_def_t root_reduce_attrs[] = {ALGORITHM, GROUP, REDUCTION, ROOT};
+static const weft_attr_def_t root_size_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE, ROOT};
+static const weft_attr_def_t plain_attrs[] = {ALGORITHM, GROUP};
+static const weft_attr_def_t counts_attrs[] = {ALGORITHM, COUNTS, GROUP};
+static const weft_attr_def_t counts_reduce_attrs[] = {ALGORITHM, COUNTS, GROUP, REDUCTION};
+static const weft_attr_def_t exchange_attrs[] = {
+    ALGORITHM,
+    GROUP,
+    {.name = "recv_counts", .type = WEFT_ATTR_INTS, .required = 1, .doc = "rows from each rank"},
+    {.name = "send_counts", .type = WEFT_ATTR_INTS, .required = 1, .doc = "rows to each rank"},
+};
+static const weft_attr_def_t send_attrs[] = {
+    GROUP,
+    {.name = "peer",
+     .type = WEFT_ATTR_INT,
+     .required = 1,
+     .doc = "rank in the group that receives"},
+    {.name = "tag", .type = WEFT_ATTR_INT, .doc = "must be equal on both sides"},
+};
+static const weft_attr_def_t recv_attrs[] = {
+    {.name = "dtype", .type = WEFT_ATTR_STRING, .default_s = "f32", .doc = "type of the tensor"},
+    GROUP,
+    {.name = "peer", .type = WEFT_ATTR_INT, .required = 1, .doc = "rank in the group that sends"},
+    {.name = "shape", .type = WEFT_ATTR_INTS, .required = 1, .doc = "shape of the tensor"},
+    {.name = "tag", .type = WEFT_ATTR_INT, .doc = "must be equal on both sides"},
+};
+static const weft_attr_def_t barrier_attrs[] = {GROUP};
+
+/* A variadic operator may overwrite input i by output i for every i, also beyond the four listed.
+ */
+#define ROW(op, in, out, types, places, list, rule, price, like, text)                             \
+    {                                                                                              \
+        .domain = "weft", .name = op, .since_version = 1, .inputs_min = in == 0 ? 0 : 1,           \
+        .inputs_max = in, .outputs_min = out == 0 ? 0 : 1, .outputs_max = out, .dtypes = types,    \
+        .effects = WEFT_EFFECT_COMMUNICATES, .in_place = places, .attrs = list,                    \
+        .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = price, .equivalent = like,         \
+        .doc = text                                                                                \
+    }
+#define MANY WEFT_VARIADIC
+#define P(...)                                                                                     \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+static const weft_op_def_t defs[] = {
+    ROW("AllReduce", MANY, MANY, WEFTI_BIT_NUMBERS, P(0, 1, 2, 3), reduce_attrs, infer_variadic,
+        cost_reducing, "MPI_Allreduce, ncclAllReduce",
+        "every rank gets the reduction of all ranks' tensors; output i may overwrite input i"),
+    ROW("ReduceScatter", MANY, MANY, WEFTI_BIT_NUMBERS, WEFTI_IN_PLACE_NONE, scatter_reduce_attrs,
+        infer_scattered, cost_reducing, "MPI_Reduce_scatter_block, ncclReduceScatter",
+        "rank r gets block r (of ceil(n / ranks) rows) of the reduction"),
+    ROW("AllGather", MANY, MANY, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, gather_attrs, infer_gathered,
+        wefti_cost_copy, "MPI_Allgather, ncclAllGather",
+        "every rank gets all blocks in rank order"),
+    ROW("Broadcast", MANY, MANY, WEFTI_BIT_ALL, P(0, 1, 2, 3), root_attrs, infer_variadic,
+        wefti_cost_copy, "MPI_Bcast, ncclBroadcast",
+        "every rank gets root's tensors; output i may overwrite input i"),
+    ROW("Reduce", 1, 1, WEFTI_BIT_NUMBERS, P(0, -1, -1, -1), root_reduce_attrs, infer_variadic,
+        cost_reducing, "MPI_Reduce, ncclReduce",
+        "root gets the reduction; the output of others is undefined"),
+    ROW("Gather", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, root_size_attrs, infer_gathered,
+        wefti_cost_copy, "MPI_Gather, ncclGather", "root gets all blocks in rank order"),
+    ROW("Scatter", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, root_size_attrs, infer_scattered,
+        wefti_cost_copy, "MPI_Scatter, ncclScatter", "rank r gets block r of root's tensor"),
+    ROW("AllToAll", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, plain_attrs, infer_variadic,
+        wefti_cost_copy, "MPI_Alltoall, ncclAlltoAll", "rank r's block s becomes rank s's block r"),
+    ROW("AllGatherV", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, counts_attrs, infer_variable,
+        wefti_cost_copy, "MPI_Allgatherv", "AllGather with counts[r] rows from rank r"),
+    ROW("ReduceScatterV", 1, 1, WEFTI_BIT_NUMBERS, WEFTI_IN_PLACE_NONE, counts_reduce_attrs,
+        infer_variable, cost_reducing, "MPI_Reduce_scatter",
+        "ReduceScatter with counts[r] rows for rank r"),
+    ROW("AllToAllV", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, exchange_attrs, infer_variable,
+        wefti_cost_copy, "MPI_Alltoallv", "AllToAll with counts for each rank"),
+    ROW("Send", 1, 0, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, send_attrs, infer_send, wefti_cost_copy,
+        "MPI_Isend, ncclSend", "sends a tensor to a rank"),
+    ROW("Recv", 0, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, recv_attrs, infer_recv, wefti_cost_copy,
+        "MPI_Irecv, ncclRecv", "receives a tensor from a rank"),
+    ROW("Barrier", 0, 0, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, barrier_attrs, infer_barrier,
+        wefti_cost_free, "MPI_Barrier", "no rank leaves before all have entered"),
+};
+
+wefti_op_family_t wefti_op_defs_collective(void)
+{
+    return (wefti_op_family_t){defs, WEFTI_COUNT(defs)};
+}

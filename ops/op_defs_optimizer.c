@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The optimizer step: parameters and state are updated in place. */
+#include <string.h>
+
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+/* tensors: P, G and states of one type and shape; then scalars of one f32 each. */
+static weft_status_t infer_update(weft_node_desc_t *node, uint32_t tensors, uint32_t scalars)
+{
+    weft_status_t status;
+    WEFT_TRY(status, wefti_infer_need(node, tensors + scalars), out);
+    for (uint32_t i = 1; i < tensors; i++) {
+        WEFT_TRY(status, wefti_infer_match(node, 0, i), out);
+    }
+    for (uint32_t i = tensors; i < tensors + scalars; i++) {
+        const weft_tensor_desc_t *s = &node->inputs[i];
+        int64_t count = weft_tensor_elem_count(s);
+        if (s->dtype != WEFT_DTYPE_F32 || (count >= 0 && count != 1)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one f32", i);
+        }
+    }
+    wefti_infer_set_like(node, 0, &node->inputs[0]);
+    for (uint32_t i = 2; i < tensors; i++) {
+        wefti_infer_set_like(node, i - 1, &node->inputs[i]);
+    }
+out:
+    return status;
+}
+
+static weft_status_t infer_sgd(weft_node_desc_t *node)
+{
+    return infer_update(node, 2, 1);
+}
+
+static weft_status_t infer_momentum(weft_node_desc_t *node)
+{
+    return infer_update(node, 3, 1);
+}
+
+static weft_status_t infer_adam(weft_node_desc_t *node)
+{
+    return infer_update(node, 4, 2);
+}
+
+static void cost_update(const weft_node_desc_t *node, double *out_flops, double *out_bytes)
+{
+    /* About four operations per tensor read; divisions and roots of Adam count as several. */
+    *out_flops = 4.0 * node->input_count * wefti_cost_elems(&node->inputs[0]);
+    *out_bytes = wefti_cost_bytes(node);
+}
+
+#define DECAY                                                                                      \
+    {                                                                                              \
+        .name = "weight_decay", .type = WEFT_ATTR_FLOAT,                                           \
+        .doc = "adds weight_decay P to the gradient"                                               \
+    }
+static const weft_attr_def_t sgd_attrs[] = {DECAY};
+static const weft_attr_def_t momentum_attrs[] = {
+    {.name = "momentum",
+     .type = WEFT_ATTR_FLOAT,
+     .default_f = 0.9f,
+     .doc = "share of M that stays"},
+    DECAY,
+};
+static const weft_attr_def_t adam_attrs[] = {
+    {.name = "beta1", .type = WEFT_ATTR_FLOAT, .default_f = 0.9f, .doc = "share of M that stays"},
+    {.name = "beta2", .type = WEFT_ATTR_FLOAT, .default_f = 0.999f, .doc = "share of V that stays"},
+    {.name = "epsilon", .type = WEFT_ATTR_FLOAT, .default_f = 1e-8f, .doc = "added to the divisor"},
+    DECAY,
+};
+
+#define UPDATE(op, in, out, places, list, rule, text)                                              \
+    {                                                                                              \
+        .domain = "weft", .name = op, .since_version = 1, .inputs_min = in, .inputs_max = in,      \
+        .outputs_min = out, .outputs_max = out, .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),          \
+        .effects = WEFT_EFFECT_UPDATES, .in_place = places, .attrs = list,                         \
+        .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = cost_update, .doc = text           \
+    }
+#define PLACES(...)                                                                                \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+static const weft_op_def_t defs[] = {
+    UPDATE("SGD", 3, 1, PLACES(0, -1, -1, -1), sgd_attrs, infer_sgd,
+           "P' = P - lr (G + weight_decay P)"),
+    UPDATE("Momentum", 4, 2, PLACES(0, 2, -1, -1), momentum_attrs, infer_momentum,
+           "M' = momentum M + G + weight_decay P; P' = P - lr M'"),
+    UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam,
+           "Adam with bias correction, weight decay added to the gradient"),
+};
+
+wefti_op_family_t wefti_op_defs_optimizer(void)
+{
+    return (wefti_op_family_t){defs, WEFTI_COUNT(defs)};
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Helpers of the shape and cost rules; kernels use the window and broadcast parts too. */
+#ifndef WEFT_OPS_OP_INFER_H
+#define WEFT_OPS_OP_INFER_H
+
+#include <stdbool.h>
+
+#include <weft/registry.h>
+
+#define WEFTI_MAX_SPATIAL 3 /* windows have one to three spatial dimensions */
+
+#define WEFTI_BIT_FLOATS                                                                           \
+    (WEFT_DTYPE_BIT(WEFT_DTYPE_F64) | WEFT_DTYPE_BIT(WEFT_DTYPE_F32) |                             \
+     WEFT_DTYPE_BIT(WEFT_DTYPE_F16) | WEFT_DTYPE_BIT(WEFT_DTYPE_BF16))
+#define WEFTI_BIT_SIGNED                                                                           \
+    (WEFT_DTYPE_BIT(WEFT_DTYPE_I64) | WEFT_DTYPE_BIT(WEFT_DTYPE_I32) |                             \
+     WEFT_DTYPE_BIT(WEFT_DTYPE_I16) | WEFT_DTYPE_BIT(WEFT_DTYPE_I8))
+#define WEFTI_BIT_UNSIGNED                                                                         \
+    (WEFT_DTYPE_BIT(WEFT_DTYPE_U64) | WEFT_DTYPE_BIT(WEFT_DTYPE_U32) |                             \
+     WEFT_DTYPE_BIT(WEFT_DTYPE_U16) | WEFT_DTYPE_BIT(WEFT_DTYPE_U8))
+#define WEFTI_BIT_NUMBERS (WEFTI_BIT_FLOATS | WEFTI_BIT_SIGNED | WEFTI_BIT_UNSIGNED)
+#define WEFTI_BIT_ALL (WEFTI_BIT_NUMBERS | WEFT_DTYPE_BIT(WEFT_DTYPE_BOOL))
+
+#define WEFTI_IN_PLACE_NONE                                                                        \
+    {                                                                                              \
+        -1, -1, -1, -1                                                                             \
+    }
+
+/* Input index, or NULL when it is absent. */
+const weft_tensor_desc_t *wefti_infer_input(const weft_node_desc_t *node, uint32_t index);
+/* The first count inputs are there with sane ranks and dimensions. */
+weft_status_t wefti_infer_need(const weft_node_desc_t *node, uint32_t count);
+/* Sets output index; nothing happens when the node has fewer outputs. */
+void wefti_infer_set(weft_node_desc_t *node, uint32_t index, weft_dtype_t dtype, uint32_t rank,
+                     const int64_t *dims);
+/* Output index gets type and shape of like. */
+void wefti_infer_set_like(weft_node_desc_t *node, uint32_t index, const weft_tensor_desc_t *like);
+/* The rule of element-wise operators: output 0 is like input 0. */
+weft_status_t wefti_infer_same(weft_node_desc_t *node);
+/* Both types are equal, and so are all dimensions that are known. */
+weft_status_t wefti_infer_match(const weft_node_desc_t *node, uint32_t a, uint32_t b);
+/* *out = a when equal or b is unknown, b when a is unknown; false when they contradict. */
+bool wefti_dim_merge(int64_t a, int64_t b, int64_t *out);
+/* Numpy broadcasting of two shapes. */
+weft_status_t wefti_infer_broadcast(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b,
+                                    uint32_t *out_rank, int64_t *out_dims);
+/* Makes axis in [-rank, rank) positive; an error names what. rank is the exclusive limit. */
+weft_status_t wefti_infer_axis(int64_t axis, uint32_t rank, const char *what, uint32_t *out_axis);
+/* True when desc is a constant list (or scalar) of i64 or i32 of at most max elements. */
+bool wefti_const_ints(const weft_tensor_desc_t *desc, int64_t *out, uint32_t max,
+                      uint32_t *out_count);
+/* Reads a list attribute: absent gives *out_count = 0; longer than max is an error. */
+weft_status_t wefti_attr_ints(const weft_node_desc_t *node, const char *name, int64_t *out,
+                              uint32_t max, uint32_t *out_count);
+/* Elements as a double for cost rules; unknown dimensions count as one. */
+double wefti_cost_elems(const weft_tensor_desc_t *desc);
+/* Bytes of all inputs and outputs once. */
+double wefti_cost_bytes(const weft_node_desc_t *node);
+/* One operation per output element. */
+void wefti_cost_elementwise(const weft_node_desc_t *node, double *out_flops, double *out_bytes);
+/* Moves data only. */
+void wefti_cost_copy(const weft_node_desc_t *node, double *out_flops, double *out_bytes);
+/* Costs nothing. */
+void wefti_cost_free(const weft_node_desc_t *node, double *out_flops, double *out_bytes);
+
+/* The sliding window of convolutions and poolings, everything resolved. */
+typedef struct wefti_window {
+    uint32_t spatial; /* dimensions after N and C */
+    int64_t kernel[WEFTI_MAX_SPATIAL], stride[WEFTI_MAX_SPATIAL], dilation[WEFTI_MAX_SPATIAL];
+    int64_t pad_begin[WEFTI_MAX_SPATIAL], pad_end[WEFTI_MAX_SPATIAL];
+    int64_t out[WEFTI_MAX_SPATIAL]; /* -1 where the input is unknown */
+} wefti_window_t;
+/*
+ * Reads kernel_shape, strides, dilations, pads, auto_pad and ceil_mode for an input of shape
+ * in[0..rank) (N, C, spatial...). kernel: spatial kernel sizes from the weights, or NULL:
+ * kernel_shape is required.
+ */
+weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, const int64_t *in,
+                                   const int64_t *kernel, wefti_window_t *out_window);
+
+/* Shape rules that gradient operators share with their forward operators. */
+weft_status_t wefti_infer_pool(weft_node_desc_t *node);
+
+/* Softmax of opset 13 on, or the older form that sees the input as a matrix split at axis. */
+weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_outer,
+                                 int64_t *out_length, int64_t *out_inner);
+
+#define WEFTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* A family's rows; op_defs.c joins them. */
+typedef struct wefti_op_family {
+    const weft_op_def_t *defs;
+    size_t count;
+} wefti_op_family_t;
+wefti_op_family_t wefti_op_defs_math(void);
+wefti_op_family_t wefti_op_defs_nn(void);
+wefti_op_family_t wefti_op_defs_pool(void);
+wefti_op_family_t wefti_op_defs_shape(void);
+wefti_op_family_t wefti_op_defs_move(void);
+wefti_op_family_t wefti_op_defs_grad(void);
+wefti_op_family_t wefti_op_defs_optimizer(void);
+wefti_op_family_t wefti_op_defs_collective(void);
+
+#endif

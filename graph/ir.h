@@ -5,9 +5,10 @@
  *   value  a tensor: graph input, parameter, constant, optimizer state, scalar, or output of a node
  *   node   one operator; inputs and outputs are value ids (WEFTI_NONE where an optional one is absent)
  *
- * Everything lives in the graph's arena; pointers into the arrays are invalid after adding, so keep ids.
- * Removed nodes stay in the array with dead set, so ids never change. Nodes are kept in one topological
- * order (order[]), which is also the order of execution.
+ * Names, attributes and id lists live in the graph's arena; pointers into values[] and nodes[] are invalid after
+ * adding, so keep ids. Removed nodes stay in the array with dead set, so ids never change. Nodes are kept in one
+ * topological order (order[]), which is also the order of execution. A node that updates an input in place
+ * (WEFT_EFFECT_UPDATES) runs after every other reader of that input.
  */
 #ifndef WEFT_GRAPH_IR_H
 #define WEFT_GRAPH_IR_H
@@ -15,6 +16,7 @@
 #include <weft/graph_view.h>
 #include <weft/registry.h>
 
+#include "graph/name_index.h"
 #include "runtime/base/file.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/text.h"
@@ -62,10 +64,16 @@ typedef struct wefti_node {
     int32_t version; /* opset version it was written for */
     wefti_phase_t phase;
     bool dead;
+    uint32_t replaced_by; /* dead by an edit: the node that does its work now; else WEFTI_NONE */
     uint32_t input_count, output_count, attr_count;
     uint32_t *inputs, *outputs; /* value ids */
     weft_attr_t *attrs;
 } wefti_node_t;
+
+/* Node before runs before node after though no value connects them. */
+typedef struct wefti_constraint {
+    uint32_t before, after;
+} wefti_constraint_t;
 
 typedef struct wefti_graph {
     wefti_arena_t arena;
@@ -79,13 +87,24 @@ typedef struct wefti_graph {
     wefti_node_t *nodes;
     uint32_t *order; /* live node ids, topological */
     uint32_t order_count;
-    uint32_t *inputs; /* INPUT values in file order (data, label) */
+    size_t order_capacity;
+    uint32_t *inputs; /* INPUT values in file order (data, label); add_value appends */
     uint32_t input_count;
-    uint32_t *outputs;
+    size_t input_capacity;
+    uint32_t *outputs; /* wefti_graph_add_output appends */
     uint32_t output_count;
+    size_t output_capacity;
+    wefti_constraint_t *constraints;
+    uint32_t constraint_count;
+    size_t constraint_capacity;
     uint32_t loss, logits, label; /* value ids or WEFTI_NONE */
     wefti_mapping_t *mappings; /* files whose bytes values point into; unmapped on destroy */
     uint32_t mapping_count;
+    size_t mapping_capacity;
+    bool defer_inference; /* set while importing: add_node leaves types unknown, bind_shapes infers them */
+    wefti_name_index_t value_names, node_names;
+    weft_tensor_desc_t *scratch; /* for inference */
+    size_t scratch_capacity;
 } wefti_graph_t;
 
 /* An empty graph; NULL allocator: malloc. budget_bytes bounds the arena (0: none). */
@@ -97,6 +116,13 @@ void wefti_graph_destroy(wefti_graph_t *graph); /* accepts NULL */
 weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
                                     const weft_tensor_desc_t *type, uint32_t *out_value);
 
+/* Gives a value another name (made unique as above); users keep their ids. */
+weft_status_t wefti_graph_rename_value(wefti_graph_t *graph, uint32_t value, const char *name);
+/* Marks a value as a graph output; twice is fine. */
+weft_status_t wefti_graph_add_output(wefti_graph_t *graph, uint32_t value);
+/* The graph unmaps it when it is destroyed; on failure the caller keeps it. */
+weft_status_t wefti_graph_adopt_mapping(wefti_graph_t *graph, const wefti_mapping_t *mapping);
+
 typedef struct wefti_node_params {
     const char *domain, *op, *name; /* name NULL: made up */
     int32_t version;                /* 0: the newest definition in the registry */
@@ -106,7 +132,7 @@ typedef struct wefti_node_params {
     const char *const *output_names; /* NULL, or NULL entries: made from the node's name */
     uint32_t output_count;           /* outputs are created as values of unknown type */
     const bool *output_absent;       /* NULL, or true where an optional output is not wanted */
-    const weft_attr_t *attrs;        /* copied deeply */
+    const weft_attr_t *attrs;        /* copied deeply, except what tensor->data points to */
     uint32_t attr_count;
 } wefti_node_params_t;
 
@@ -114,7 +140,18 @@ typedef struct wefti_node_params {
 weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params, uint32_t *out_node);
 /* Marks a node dead and takes it out of order[]. Its outputs must have no users. */
 void wefti_graph_remove_node(wefti_graph_t *graph, uint32_t node);
-/* Every use of from (node inputs and graph outputs) becomes a use of to; nodes listed in except keep theirs. */
+/* For removing many: set dead on each, then take all of them out of order[] at once. */
+void wefti_graph_compact_order(wefti_graph_t *graph);
+/* Changes the operator of a node, keeping attributes, inputs and outputs; extra_outputs more are created,
+ * named after the first output. Types are inferred again. */
+weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const char *domain, const char *op,
+                                    uint32_t extra_outputs);
+/* Adds or replaces one attribute; copied like those of add_node. */
+weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const weft_attr_t *attr);
+/* Infers the types of a node's outputs. They stay unknown (dtype NONE) while an input's type is. */
+weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node);
+/* Every use of from (node inputs and graph outputs) becomes a use of to; except_node (or WEFTI_NONE) keeps its own.
+ * Looks at the whole graph: passes with many replacements use an edit list. */
 void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to, uint32_t except_node);
 /* Fills a description for shape rules and kernels; arrays come from arena. */
 weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
@@ -123,9 +160,14 @@ const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
 size_t wefti_value_bytes(const wefti_value_t *value); /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 
-/* Recomputes order[]: a topological order that keeps the present order where it can. A cycle is an error
- * naming a node on it. */
+/* Recomputes order[]: a topological order that keeps the present order where it can and honours constraints and
+ * in-place updates. A cycle is an error naming nodes on it. */
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
+/* The same with a key per node (of graph->node_count) in place of the present position; small keys go first. */
+weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
+/* Every "before, after" that no value shows: constraints, then readers before in-place updates. Free with
+ * the graph's allocator (graph->arena.allocator). */
+weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges, size_t *out_count);
 /* Checks every invariant above; the message names the first node or value that breaks one. */
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
 /* One line per node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". */
@@ -148,7 +190,8 @@ typedef struct wefti_shape_override {
 weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch, const wefti_shape_override_t *overrides,
                                       uint32_t override_count);
 
-/* graph/reachability.c: does any path lead from node a to node b? Built once, bitset per node on demand. */
+/* graph/reachability.c: does any path (values and order edges) lead from op a to op b? An op reaches itself.
+ * A row of bits per asked-for op is kept, within a fixed memory budget; needs ops listed topologically. */
 typedef struct wefti_reachability wefti_reachability_t;
 weft_status_t wefti_reachability_create(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                                         wefti_reachability_t **out_reachability);

@@ -47,7 +47,11 @@ typedef struct weft_graph_view {
     const uint32_t *op_inputs;  /**< value ids */
     const uint32_t *op_outputs; /**< value ids */
     const uint32_t *users;      /**< op ids */
+    uint32_t edge_count;
+    const uint32_t *edges; /**< pairs of op ids: the first runs before the second though no value says so */
 } weft_graph_view_t;
+
+#define WEFT_GRAPH_VIEW_INIT {sizeof(weft_graph_view_t), 0}
 
 typedef enum weft_edit_kind {
     /** Insert collective op_name after value; its users (not the collective) read the new value, which

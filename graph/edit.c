@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Applies an edit list. Each edit changes links only; one sort at the end restores the order, so a
+ * list costs about as much as the graph is large. A sort that finds a cycle is how a fusion of
+ * dependent collectives, directly or through other fusions, comes out.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+/* One use of a value by an input of a node; uses of dead nodes are skipped when met. */
+typedef struct use {
+    uint32_t node, input, next;
+} use_t;
+
+typedef struct editor {
+    wefti_graph_t *graph;
+    use_t *uses;
+    size_t use_count, use_capacity;
+    uint32_t *first_use; /* by value */
+    size_t first_use_capacity;
+    uint64_t *keys; /* by node: where the sort puts it if nothing speaks against it */
+    size_t key_capacity;
+    uint32_t added; /* nodes made by this list so far */
+} editor_t;
+
+static weft_status_t add_use(editor_t *editor, uint32_t value, uint32_t node, uint32_t input)
+{
+    weft_status_t status;
+    const weft_allocator_t *allocator = editor->graph->arena.allocator;
+    if (editor->use_count >= WEFTI_NONE - 1) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "the graph has too many edges");
+    }
+    WEFT_TRY(status,
+             wefti_array_reserve(allocator, &editor->uses, &editor->use_capacity,
+                                 editor->use_count + 1, sizeof(use_t)),
+             done);
+    /* Entries are one more than the index: new elements are zeroed. */
+    WEFT_TRY(status,
+             wefti_array_reserve(allocator, &editor->first_use, &editor->first_use_capacity,
+                                 (size_t)value + 1, sizeof(uint32_t)),
+             done);
+    editor->uses[editor->use_count] = (use_t){node, input, editor->first_use[value]};
+    editor->first_use[value] = (uint32_t)++editor->use_count;
+done:
+    return status;
+}
+
+/* Room for the key of node id. */
+static weft_status_t set_key(editor_t *editor, uint32_t id, uint64_t key)
+{
+    weft_status_t status =
+        wefti_array_reserve(editor->graph->arena.allocator, &editor->keys, &editor->key_capacity,
+                            (size_t)id + 1, sizeof(uint64_t));
+    if (status >= 0) {
+        editor->keys[id] = key;
+    }
+    return status;
+}
+
+static weft_status_t editor_init(editor_t *editor)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_graph_t *graph = editor->graph;
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        uint32_t id = graph->order[i];
+        WEFT_TRY(status, set_key(editor, id, ((uint64_t)i + 1) << 32), done);
+        for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
+            if (graph->nodes[id].inputs[k] != WEFTI_NONE) {
+                WEFT_TRY(status, add_use(editor, graph->nodes[id].inputs[k], id, k), done);
+            }
+        }
+    }
+done:
+    return status;
+}
+
+static void editor_deinit(editor_t *editor)
+{
+    const weft_allocator_t *allocator = editor->graph->arena.allocator;
+    wefti_free(allocator, editor->uses);
+    wefti_free(allocator, editor->first_use);
+    wefti_free(allocator, editor->keys);
+}
+
+/* All users of from, but not the node except, read to instead. */
+static weft_status_t move_uses(editor_t *editor, uint32_t from, uint32_t to, uint32_t except)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t at = from < editor->first_use_capacity ? editor->first_use[from] : 0;
+    if (at) {
+        editor->first_use[from] = 0;
+    }
+    while (at) {
+        use_t use = editor->uses[at - 1];
+        wefti_node_t *node = &editor->graph->nodes[use.node];
+        if (!node->dead && use.node != except && node->inputs[use.input] == from) {
+            node->inputs[use.input] = to;
+            WEFT_TRY(status, add_use(editor, to, use.node, use.input), done);
+        }
+        at = use.next;
+    }
+done:
+    return status;
+}
+
+static void move_output(wefti_graph_t *graph, uint32_t from, uint32_t to)
+{
+    if (!(graph->values[from].flags & WEFTI_VALUE_OUTPUT)) {
+        return;
+    }
+    for (uint32_t i = 0; i < graph->output_count; i++) {
+        if (graph->outputs[i] == from) {
+            graph->outputs[i] = to;
+        }
+    }
+    graph->values[from].flags &= ~WEFTI_VALUE_OUTPUT;
+    graph->values[to].flags |= WEFTI_VALUE_OUTPUT;
+}
+
+static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = editor->graph;
+    if (edit->value >= graph->value_count || !edit->op_name) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "insert: value %u does not exist or no operator is named", edit->value);
+    }
+    char name[200], output[200];
+    snprintf(name, sizeof(name), "%s(%.160s)", edit->op_name, graph->values[edit->value].name);
+    snprintf(output, sizeof(output), "%.180s_reduced", graph->values[edit->value].name);
+    const char *output_name = output;
+    weft_attr_t attrs[2] = {
+        {.name = "reduction", .type = WEFT_ATTR_STRING, .s = weft_reduction_name(edit->reduction)},
+        {.name = "group", .type = WEFT_ATTR_INT, .i = edit->group},
+    };
+    wefti_node_params_t params = {.domain = "weft",
+                                  .op = edit->op_name,
+                                  .name = name,
+                                  .phase = WEFTI_PHASE_COMM,
+                                  .inputs = &edit->value,
+                                  .input_count = 1,
+                                  .output_names = &output_name,
+                                  .output_count = 1,
+                                  .attrs = attrs,
+                                  .attr_count = 2};
+    uint32_t node;
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
+    if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: %s is not a collective",
+                           edit->op_name);
+    }
+    uint32_t result = graph->nodes[node].outputs[0];
+    graph->values[result].type.layout = graph->values[edit->value].type.layout;
+    graph->values[result].grad_of = graph->values[edit->value].grad_of;
+    graph->values[edit->value].grad_of = WEFTI_NONE;
+    move_output(graph, edit->value, result);
+    /* Right behind the producer, in the order of the edits. */
+    uint32_t producer = graph->values[edit->value].producer;
+    uint64_t key = producer == WEFTI_NONE ? 0 : editor->keys[producer] & ~(uint64_t)UINT32_MAX;
+    WEFT_TRY(status, set_key(editor, node, key + ++editor->added), done);
+    WEFT_TRY(status, move_uses(editor, edit->value, result, node), done);
+    WEFT_TRY(status, add_use(editor, edit->value, node, 0), done);
+done:
+    return status;
+}
+
+/* What is live now in place of node, or WEFTI_NONE with a message. */
+static weft_status_t resolve(const wefti_graph_t *graph, uint32_t node, const char *what,
+                             uint32_t *out_node)
+{
+    uint32_t at = node < graph->node_count ? node : WEFTI_NONE;
+    while (at != WEFTI_NONE && graph->nodes[at].dead) {
+        at = graph->nodes[at].replaced_by;
+    }
+    *out_node = at;
+    return at != WEFTI_NONE ? WEFT_OK
+                            : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                          "%s: operator %u does not exist", what, node);
+}
+
+static bool same_attr(const weft_attr_t *a, const weft_attr_t *b)
+{
+    if (!a || !b || a->type != b->type) {
+        return a == b;
+    }
+    return a->type == WEFT_ATTR_STRING ? strcmp(a->s, b->s) == 0 : a->i == b->i;
+}
+
+static weft_dtype_t first_dtype(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    return node->input_count && node->inputs[0] != WEFTI_NONE
+               ? graph->values[node->inputs[0]].type.dtype
+               : WEFT_DTYPE_NONE;
+}
+
+/* Members must be live collectives of one operator, reduction, group, root and type. */
+static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t *edit)
+{
+    static const char *const equal[] = {"reduction", "group", "root", "order"};
+    for (uint32_t i = 0; i < edit->member_count; i++) {
+        if (edit->members[i] >= graph->node_count || graph->nodes[edit->members[i]].dead) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "fuse: operator %u does not exist or is fused already",
+                               edit->members[i]);
+        }
+        const wefti_node_t *first = &graph->nodes[edit->members[0]];
+        const wefti_node_t *member = &graph->nodes[edit->members[i]];
+        if (!(member->def->effects & WEFT_EFFECT_COMMUNICATES) ||
+            member->def->inputs_max != WEFT_VARIADIC || member->def->outputs_max != WEFT_VARIADIC) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' (%s) cannot be fused",
+                               member->name, member->def->name);
+        }
+        bool same =
+            member->def == first->def && first_dtype(graph, member) == first_dtype(graph, first);
+        for (size_t k = 0; k < sizeof(equal) / sizeof(equal[0]); k++) {
+            same = same &&
+                   same_attr(wefti_node_attr(member, equal[k]), wefti_node_attr(first, equal[k]));
+        }
+        if (!same) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "fuse: '%s' and '%s' differ in operator, reduction, group or type",
+                               first->name, member->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* A node with the attributes of the first member and room for all inputs and outputs; links follow.
+ */
+static weft_status_t add_fused_node(editor_t *editor, const weft_edit_t *edit, uint32_t *out_node)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = editor->graph;
+    const wefti_node_t *first = &graph->nodes[edit->members[0]];
+    uint64_t input_count = 0;
+    for (uint32_t i = 0; i < edit->member_count; i++) {
+        input_count += graph->nodes[edit->members[i]].input_count;
+        if (graph->nodes[edit->members[i]].output_count !=
+            graph->nodes[edit->members[i]].input_count) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' has not one output per input",
+                               graph->nodes[edit->members[i]].name);
+        }
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "fused_%s_%u", first->def->name, graph->node_count);
+    /* One place-holder input and an absent output: the members' own values are linked in below. */
+    bool absent = true;
+    uint32_t none = WEFTI_NONE;
+    wefti_node_params_t params = {.domain = first->def->domain,
+                                  .op = first->def->name,
+                                  .name = name,
+                                  .version = first->version,
+                                  .phase = first->phase,
+                                  .inputs = &none,
+                                  .input_count = 1,
+                                  .output_count = 1,
+                                  .output_absent = &absent,
+                                  .attrs = first->attrs,
+                                  .attr_count = first->attr_count};
+    bool deferred = graph->defer_inference;
+    graph->defer_inference = true;
+    status = wefti_graph_add_node(graph, &params, out_node);
+    graph->defer_inference = deferred;
+    if (status < 0) {
+        return status;
+    }
+    wefti_node_t *node = &graph->nodes[*out_node];
+    node->inputs = wefti_arena_array(&graph->arena, (size_t)input_count, sizeof(uint32_t));
+    node->outputs = wefti_arena_array(&graph->arena, (size_t)input_count, sizeof(uint32_t));
+    node->input_count = node->output_count = 0;
+    return node->inputs && node->outputs ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = editor->graph;
+    uint32_t id;
+    if (edit->member_count == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: no members");
+    }
+    WEFT_TRY(status, check_members(graph, edit), done);
+    WEFT_TRY(status, add_fused_node(editor, edit, &id), done);
+    wefti_node_t *node = &graph->nodes[id];
+    uint64_t key = 0;
+    for (uint32_t i = 0; i < edit->member_count; i++) {
+        wefti_node_t *member = &graph->nodes[edit->members[i]];
+        if (member->dead) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' is named twice",
+                               member->name);
+        }
+        member->dead = true;
+        member->replaced_by = id;
+        key = editor->keys[edit->members[i]] > key ? editor->keys[edit->members[i]] : key;
+        for (uint32_t k = 0; k < member->input_count; k++) {
+            uint32_t input = member->inputs[k], output = member->outputs[k];
+            uint32_t at = node->input_count++;
+            node->output_count++;
+            node->inputs[at] = input;
+            node->outputs[at] = output;
+            if (output != WEFTI_NONE) {
+                graph->values[output].producer = id;
+                graph->values[output].producer_output = at;
+            }
+            if (input != WEFTI_NONE) {
+                WEFT_TRY(status, add_use(editor, input, id, at), done);
+            }
+        }
+    }
+    WEFT_TRY(status, set_key(editor, id, key), done);
+    editor->added++;
+    if (edit->text) {
+        weft_attr_t reason = {.name = "reason", .type = WEFT_ATTR_STRING, .s = edit->text};
+        WEFT_TRY(status, wefti_graph_set_attr(graph, id, &reason), done);
+    }
+done:
+    return status;
+}
+
+static weft_status_t add_constraint(wefti_graph_t *graph, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    uint32_t live;
+    WEFT_TRY(status, resolve(graph, edit->op_a, "order", &live), done);
+    WEFT_TRY(status, resolve(graph, edit->op_b, "order", &live), done);
+    WEFT_TRY(status,
+             wefti_array_reserve(graph->arena.allocator, &graph->constraints,
+                                 &graph->constraint_capacity, (size_t)graph->constraint_count + 1,
+                                 sizeof(*graph->constraints)),
+             done);
+    graph->constraints[graph->constraint_count++] = (wefti_constraint_t){edit->op_a, edit->op_b};
+done:
+    return status;
+}
+
+static weft_status_t set_algorithm(wefti_graph_t *graph, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    uint32_t node;
+    WEFT_TRY(status, resolve(graph, edit->op_a, "algorithm", &node), done);
+    if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm: '%s' is not a collective",
+                           graph->nodes[node].name);
+    }
+    weft_attr_t attr = {
+        .name = "algorithm", .type = WEFT_ATTR_STRING, .s = edit->text ? edit->text : ""};
+    status = wefti_graph_set_attr(graph, node, &attr);
+done:
+    return status;
+}
+
+static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
+{
+    switch (edit->kind) {
+    case WEFT_EDIT_INSERT_COLLECTIVE:
+        return insert_collective(editor, edit);
+    case WEFT_EDIT_FUSE:
+        return fuse(editor, edit);
+    case WEFT_EDIT_ORDER:
+        return add_constraint(editor->graph, edit);
+    case WEFT_EDIT_ALGORITHM:
+        return set_algorithm(editor->graph, edit);
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist", (int)edit->kind);
+}
+
+weft_status_t wefti_graph_apply(wefti_graph_t *graph, const weft_edit_list_t *edits)
+{
+    weft_status_t status;
+    editor_t editor = {.graph = graph};
+    WEFT_TRY(status, editor_init(&editor), done);
+    for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
+        WEFT_TRY(status, apply_one(&editor, weft_edit_list_get(edits, i)), done);
+    }
+    wefti_graph_compact_order(graph);
+    WEFT_TRY(status, wefti_graph_sort_by(graph, editor.keys), cycle);
+done:
+    editor_deinit(&editor);
+    return status;
+cycle:
+    editor_deinit(&editor);
+    return wefti_error_prefix(status, "the edits cannot be applied");
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+struct weft_edit_list {
+    wefti_arena_t arena; /* what edits point to */
+    weft_edit_t *edits;
+    size_t count, capacity;
+};
+
+weft_status_t weft_edit_list_create(const weft_allocator_t *allocator, weft_edit_list_t **out_list)
+{
+    *out_list = NULL;
+    weft_edit_list_t *list = wefti_alloc(allocator, sizeof(*list));
+    if (!list) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_arena_init(&list->arena, allocator, 0);
+    *out_list = list;
+    return WEFT_OK;
+}
+
+void weft_edit_list_destroy(weft_edit_list_t *list)
+{
+    if (list) {
+        const weft_allocator_t *allocator = list->arena.allocator;
+        wefti_free(allocator, list->edits);
+        wefti_arena_deinit(&list->arena);
+        wefti_free(allocator, list);
+    }
+}
+
+/* Strings and members of copy become the list's own. */
+static weft_status_t own(wefti_arena_t *arena, weft_edit_t *copy)
+{
+    if (copy->op_name) {
+        copy->op_name = wefti_arena_strdup(arena, copy->op_name);
+        if (!copy->op_name) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    if (copy->text) {
+        copy->text = wefti_arena_strdup(arena, copy->text);
+        if (!copy->text) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    if (copy->member_count) {
+        copy->members =
+            wefti_arena_memdup(arena, copy->members, copy->member_count * sizeof(*copy->members));
+        if (!copy->members) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit)
+{
+    if (!list || !edit) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL", list ? "edit" : "list");
+    }
+    if (edit->kind < WEFT_EDIT_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_ALGORITHM) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist",
+                           (int)edit->kind);
+    }
+    if (edit->member_count && !edit->members) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "members is NULL");
+    }
+    weft_status_t status = wefti_array_reserve(list->arena.allocator, &list->edits, &list->capacity,
+                                               list->count + 1, sizeof(*list->edits));
+    if (status < 0) {
+        return status;
+    }
+    weft_edit_t copy = *edit;
+    status = own(&list->arena, &copy);
+    if (status >= 0) {
+        list->edits[list->count++] = copy;
+    }
+    return status;
+}
+
+size_t weft_edit_list_count(const weft_edit_list_t *list)
+{
+    return list ? list->count : 0;
+}
+
+const weft_edit_t *weft_edit_list_get(const weft_edit_list_t *list, size_t index)
+{
+    return list && index < list->count ? &list->edits[index] : NULL;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "graph/name_index.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/sync.h"
+
+#define NO_ID UINT32_MAX
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 31;
+    x *= 0x7fb5d329728ea185u;
+    x ^= x >> 27;
+    x *= 0x81dadef4bc2dd44du;
+    return x ^ (x >> 33);
+}
+
+static uint64_t hash_name(const wefti_name_index_t *index, const char *name)
+{
+    uint64_t hash = index->seed;
+    for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
+        hash = (hash ^ *at) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    return mix(hash);
+}
+
+/* The entry of name, or the free one where it would go. */
+static wefti_name_entry_t *lookup(const wefti_name_index_t *index, const char *name)
+{
+    size_t mask = index->capacity - 1;
+    size_t slot = (size_t)hash_name(index, name) & mask;
+    while (index->entries[slot].name && strcmp(index->entries[slot].name, name) != 0) {
+        slot = (slot + 1) & mask;
+    }
+    return &index->entries[slot];
+}
+
+void wefti_name_index_init(wefti_name_index_t *index, const weft_allocator_t *allocator)
+{
+    memset(index, 0, sizeof(*index));
+    index->allocator = allocator;
+    index->seed = mix((uint64_t)(uintptr_t)index ^ wefti_now_ns());
+}
+
+void wefti_name_index_deinit(wefti_name_index_t *index)
+{
+    wefti_free(index->allocator, index->entries);
+    index->entries = NULL;
+    index->capacity = index->used = 0;
+}
+
+static weft_status_t grow(wefti_name_index_t *index)
+{
+    if (index->capacity && index->used < index->capacity / 2) {
+        return WEFT_OK;
+    }
+    wefti_name_index_t bigger = *index;
+    bigger.capacity = index->capacity ? index->capacity * 2 : 64;
+    size_t bytes;
+    if (!wefti_mul_size(bigger.capacity, sizeof(*bigger.entries), &bytes)) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "too many names");
+    }
+    bigger.entries = wefti_alloc(index->allocator, bytes);
+    if (!bigger.entries) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < index->capacity; i++) {
+        if (index->entries[i].name) {
+            *lookup(&bigger, index->entries[i].name) = index->entries[i];
+        }
+    }
+    wefti_free(index->allocator, index->entries);
+    *index = bigger;
+    return WEFT_OK;
+}
+
+uint32_t wefti_name_index_find(const wefti_name_index_t *index, const char *name)
+{
+    if (!index->capacity || !name) {
+        return NO_ID;
+    }
+    const wefti_name_entry_t *entry = lookup(index, name);
+    return entry->name ? entry->id : NO_ID;
+}
+
+static weft_status_t put(wefti_name_index_t *index, const char *name, uint32_t id)
+{
+    weft_status_t status = grow(index);
+    if (status < 0) {
+        return status;
+    }
+    wefti_name_entry_t *entry = lookup(index, name);
+    if (!entry->name) {
+        index->used++;
+        entry->name = name;
+        entry->next_suffix = 2;
+    }
+    entry->id = id;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_name_index_add(wefti_name_index_t *index, wefti_arena_t *arena,
+                                   const char *wanted, uint32_t id, const char **out_name)
+{
+    const char *name = wanted;
+    while (wefti_name_index_find(index, name) != NO_ID) {
+        /* The entry remembers how far its suffixes went, so that many equal names stay cheap. */
+        wefti_name_entry_t *entry = lookup(index, wanted);
+        name = wefti_arena_printf(arena, "%s.%u", wanted, entry->next_suffix++);
+        if (!name) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    if (name == wanted) {
+        name = wefti_arena_strdup(arena, wanted);
+    }
+    if (!name) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = put(index, name, id);
+    if (status >= 0) {
+        *out_name = name;
+    }
+    return status;
+}
+
+void wefti_name_index_remove(wefti_name_index_t *index, const char *name)
+{
+    if (index->capacity) {
+        wefti_name_entry_t *entry = lookup(index, name);
+        if (entry->name) {
+            entry->id = NO_ID;
+        }
+    }
+}

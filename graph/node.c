@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes of the IR: adding, changing, attributes, types of their outputs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+#define MAX_NAME_SHOWN 200
+
+static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)
+{
+    const char **strings = wefti_arena_array(arena, from->count, sizeof(*strings));
+    if (!strings) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < from->count; i++) {
+        strings[i] = wefti_arena_strdup(arena, from->strings[i] ? from->strings[i] : "");
+        if (!strings[i]) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    to->strings = strings;
+    return WEFT_OK;
+}
+
+static const void *copy_array(wefti_arena_t *arena, const void *data, size_t count,
+                              size_t elem_bytes)
+{
+    void *copy = wefti_arena_array(arena, count, elem_bytes);
+    if (copy && count) {
+        memcpy(copy, data, count * elem_bytes);
+    }
+    return copy;
+}
+
+static weft_status_t copy_attr(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)
+{
+    memset(to, 0, sizeof(*to));
+    to->name = wefti_arena_strdup(arena, from->name);
+    to->type = from->type;
+    to->i = from->i;
+    to->f = from->f;
+    to->count = from->count;
+    const void *copy = to->name;
+    switch (from->type) {
+    case WEFT_ATTR_STRING:
+        to->s = wefti_arena_strdup(arena, from->s ? from->s : "");
+        copy = to->s;
+        break;
+    case WEFT_ATTR_INTS:
+        copy = to->ints = copy_array(arena, from->ints, from->count, sizeof(int64_t));
+        break;
+    case WEFT_ATTR_FLOATS:
+        copy = to->floats = copy_array(arena, from->floats, from->count, sizeof(float));
+        break;
+    case WEFT_ATTR_STRINGS:
+        return to->name ? copy_strings(arena, from, to) : WEFT_ERR_NO_MEMORY;
+    case WEFT_ATTR_TENSOR:
+        copy = to->tensor = copy_array(arena, from->tensor, 1, sizeof(*from->tensor));
+        break;
+    case WEFT_ATTR_INT:
+    case WEFT_ATTR_FLOAT:
+        break;
+    }
+    return to->name && copy ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static weft_status_t find_def(const wefti_graph_t *graph, const char *domain, const char *op,
+                              int32_t version, const weft_op_def_t **out_def)
+{
+    *out_def =
+        weft_registry_find_op(graph->registry, domain, op, version > 0 ? version : INT32_MAX);
+    if (!*out_def) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "operator %s%s%s is not known%s", domain,
+                           *domain ? "::" : "", op, version > 0 ? " in this version" : "");
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_counts(const weft_op_def_t *def, const char *name, uint32_t input_count,
+                                  uint32_t output_count)
+{
+    if (input_count < def->inputs_min ||
+        (def->inputs_max != WEFT_VARIADIC && input_count > def->inputs_max)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s) has %u inputs", name,
+                           def->name, input_count);
+    }
+    if (output_count < def->outputs_min ||
+        (def->outputs_max != WEFT_VARIADIC && output_count > def->outputs_max)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s) has %u outputs", name,
+                           def->name, output_count);
+    }
+    return WEFT_OK;
+}
+
+/* Fills everything of a node but its outputs; the node is not yet part of the graph. */
+static weft_status_t fill_node(wefti_graph_t *graph, const wefti_node_params_t *params,
+                               const weft_op_def_t *def, uint32_t id, wefti_node_t *node)
+{
+    weft_status_t status;
+    char made_up[MAX_NAME_SHOWN];
+    const char *name = params->name;
+    if (!name || !*name) {
+        snprintf(made_up, sizeof(made_up), "%s_%u", def->name, id);
+        name = made_up;
+    }
+    WEFT_TRY(status, check_counts(def, name, params->input_count, params->output_count), fail);
+    for (uint32_t i = 0; i < params->input_count; i++) {
+        if (params->inputs[i] != WEFTI_NONE && params->inputs[i] >= graph->value_count) {
+            return wefti_error(WEFT_ERR_INTERNAL, "node '%s' reads value %u, which does not exist",
+                               name, params->inputs[i]);
+        }
+    }
+    *node = (wefti_node_t){.def = def,
+                           .version = params->version > 0 ? params->version : def->since_version,
+                           .phase = params->phase,
+                           .replaced_by = WEFTI_NONE,
+                           .input_count = params->input_count,
+                           .output_count = params->output_count,
+                           .attr_count = params->attr_count};
+    node->inputs = (uint32_t *)copy_array(&graph->arena, params->inputs, params->input_count,
+                                          sizeof(uint32_t));
+    node->outputs = wefti_arena_array(&graph->arena, params->output_count, sizeof(uint32_t));
+    node->attrs = wefti_arena_array(&graph->arena, params->attr_count, sizeof(*node->attrs));
+    if (!node->inputs || !node->outputs || !node->attrs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < params->attr_count; i++) {
+        WEFT_TRY(status, copy_attr(&graph->arena, &params->attrs[i], &node->attrs[i]), fail);
+    }
+    return wefti_name_index_add(&graph->node_names, &graph->arena, name, id, &node->name);
+fail:
+    return status;
+}
+
+/* Creates output index of node as a value of unknown type. */
+static weft_status_t add_output_value(wefti_graph_t *graph, uint32_t node, uint32_t index,
+                                      const char *wanted)
+{
+    char made_up[MAX_NAME_SHOWN];
+    const char *name = wanted;
+    if (!name || !*name) {
+        snprintf(made_up, sizeof(made_up), index ? "%s_%u" : "%s", graph->nodes[node].name, index);
+        name = made_up;
+    }
+    uint32_t value;
+    weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_NODE, NULL, &value);
+    if (status >= 0) {
+        graph->values[value].producer = node;
+        graph->values[value].producer_output = index;
+        graph->nodes[node].outputs[index] = value;
+    }
+    return status;
+}
+
+weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,
+                                   uint32_t *out_node)
+{
+    weft_status_t status;
+    const weft_op_def_t *def;
+    const weft_allocator_t *allocator = graph->arena.allocator;
+    uint32_t id = graph->node_count;
+    WEFT_TRY(
+        status,
+        find_def(graph, params->domain ? params->domain : "", params->op, params->version, &def),
+        fail);
+    WEFT_TRY(status,
+             wefti_array_reserve(allocator, &graph->nodes, &graph->node_capacity, (size_t)id + 1,
+                                 sizeof(*graph->nodes)),
+             fail);
+    WEFT_TRY(status,
+             wefti_array_reserve(allocator, &graph->order, &graph->order_capacity,
+                                 (size_t)graph->order_count + 1, sizeof(*graph->order)),
+             fail);
+    WEFT_TRY(status, fill_node(graph, params, def, id, &graph->nodes[id]), fail);
+    graph->node_count++;
+    for (uint32_t i = 0; i < params->output_count; i++) {
+        graph->nodes[id].outputs[i] = WEFTI_NONE;
+        if (!params->output_absent || !params->output_absent[i]) {
+            const char *wanted = params->output_names ? params->output_names[i] : NULL;
+            WEFT_TRY(status, add_output_value(graph, id, i, wanted), fail);
+        }
+    }
+    graph->order[graph->order_count++] = id;
+    if (!graph->defer_inference) {
+        WEFT_TRY(status, wefti_graph_infer_node(graph, id), fail);
+    }
+    *out_node = id;
+    return WEFT_OK;
+fail:
+    return status;
+}
+
+weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const char *domain,
+                                    const char *op, uint32_t extra_outputs)
+{
+    weft_status_t status;
+    const weft_op_def_t *def;
+    uint32_t old_count = graph->nodes[node].output_count;
+    int32_t version = graph->nodes[node].version;
+    bool same_op = strcmp(domain, graph->nodes[node].def->domain) == 0 &&
+                   strcmp(op, graph->nodes[node].def->name) == 0;
+    WEFT_TRY(status, find_def(graph, domain, op, same_op ? version : 0, &def), fail);
+    WEFT_TRY(status,
+             check_counts(def, graph->nodes[node].name, graph->nodes[node].input_count,
+                          old_count + extra_outputs),
+             fail);
+    uint32_t *outputs =
+        wefti_arena_array(&graph->arena, (size_t)old_count + extra_outputs, sizeof(*outputs));
+    if (!outputs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memcpy(outputs, graph->nodes[node].outputs, old_count * sizeof(*outputs));
+    graph->nodes[node].outputs = outputs;
+    graph->nodes[node].def = def;
+    graph->nodes[node].version = same_op ? version : def->since_version;
+    for (uint32_t i = 0; i < extra_outputs; i++) {
+        WEFT_TRY(status, add_output_value(graph, node, old_count + i, NULL), fail);
+        graph->nodes[node].output_count++;
+    }
+    return wefti_graph_infer_node(graph, node);
+fail:
+    return status;
+}
+
+weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const weft_attr_t *attr)
+{
+    wefti_node_t *at = &graph->nodes[node];
+    for (uint32_t i = 0; i < at->attr_count; i++) {
+        if (strcmp(at->attrs[i].name, attr->name) == 0) {
+            return copy_attr(&graph->arena, attr, &at->attrs[i]);
+        }
+    }
+    weft_attr_t *attrs =
+        wefti_arena_array(&graph->arena, (size_t)at->attr_count + 1, sizeof(*attrs));
+    if (!attrs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (at->attr_count) {
+        memcpy(attrs, at->attrs, at->attr_count * sizeof(*attrs));
+    }
+    weft_status_t status = copy_attr(&graph->arena, attr, &attrs[at->attr_count]);
+    if (status >= 0) {
+        at->attrs = attrs;
+        at->attr_count++;
+    }
+    return status;
+}
+
+const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name)
+{
+    for (uint32_t i = 0; i < node->attr_count; i++) {
+        if (strcmp(node->attrs[i].name, name) == 0) {
+            return &node->attrs[i];
+        }
+    }
+    return NULL;
+}
+
+/* descs holds the inputs, then the outputs. */
+static void fill_desc(const wefti_graph_t *graph, const wefti_node_t *node,
+                      weft_tensor_desc_t *descs, weft_node_desc_t *out_desc)
+{
+    weft_tensor_desc_t *outputs = descs + node->input_count;
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        descs[i] = node->inputs[i] == WEFTI_NONE ? (weft_tensor_desc_t){0}
+                                                 : graph->values[node->inputs[i]].type;
+    }
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        outputs[i] = node->outputs[i] == WEFTI_NONE ? (weft_tensor_desc_t){0}
+                                                    : graph->values[node->outputs[i]].type;
+    }
+    *out_desc = (weft_node_desc_t){.domain = node->def->domain,
+                                   .op = node->def->name,
+                                   .version = node->version,
+                                   .name = node->name,
+                                   .input_count = node->input_count,
+                                   .inputs = descs,
+                                   .output_count = node->output_count,
+                                   .outputs = outputs,
+                                   .attr_count = node->attr_count,
+                                   .attrs = node->attrs};
+}
+
+weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
+                                    weft_node_desc_t *out_desc)
+{
+    const wefti_node_t *at = &graph->nodes[node];
+    weft_tensor_desc_t *descs =
+        wefti_arena_array(arena, (size_t)at->input_count + at->output_count, sizeof(*descs));
+    if (!descs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    fill_desc(graph, at, descs, out_desc);
+    return WEFT_OK;
+}
+
+static bool inputs_known(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        if (node->inputs[i] != WEFTI_NONE &&
+            graph->values[node->inputs[i]].type.dtype == WEFT_DTYPE_NONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Rules may come from plugins: what they say is checked before it spreads. */
+static weft_status_t take_output_type(wefti_value_t *value, const weft_tensor_desc_t *type)
+{
+    if (type->rank > WEFT_MAX_DIMS) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "output '%s' would have %u dimensions, at most %d are supported",
+                           value->name, type->rank, WEFT_MAX_DIMS);
+    }
+    for (uint32_t i = 0; i < type->rank; i++) {
+        if (type->dims[i] < -1) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "output '%s' would have a negative dimension", value->name);
+        }
+    }
+    value->type.dtype = type->dtype;
+    value->type.rank = type->rank;
+    memcpy(value->type.dims, type->dims, sizeof(type->dims));
+    return WEFT_OK;
+}
+
+weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node)
+{
+    weft_status_t status;
+    const wefti_node_t *at = &graph->nodes[node];
+    weft_node_desc_t desc;
+    if (!at->def->infer || !inputs_known(graph, at)) {
+        return WEFT_OK;
+    }
+    WEFT_TRY(status,
+             wefti_array_reserve(graph->arena.allocator, &graph->scratch, &graph->scratch_capacity,
+                                 (size_t)at->input_count + at->output_count,
+                                 sizeof(*graph->scratch)),
+             fail);
+    fill_desc(graph, at, graph->scratch, &desc);
+    for (uint32_t i = 0; i < desc.output_count; i++) {
+        desc.outputs[i] = (weft_tensor_desc_t){0};
+    }
+    WEFT_TRY(status, at->def->infer(&desc), place);
+    for (uint32_t i = 0; i < at->output_count; i++) {
+        if (at->outputs[i] != WEFTI_NONE) {
+            WEFT_TRY(status, take_output_type(&graph->values[at->outputs[i]], &desc.outputs[i]),
+                     place);
+        }
+    }
+    return WEFT_OK;
+place:
+    return wefti_error_prefix(status, "node '%s' (%s)", at->name, at->def->name);
+fail:
+    return status;
+}

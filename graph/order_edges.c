@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Orderings that no value shows: explicit constraints, and readers of what is updated in place. */
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+#define IN_PLACE_RULES (sizeof(((weft_op_def_t *)0)->in_place) / sizeof(int8_t))
+
+typedef struct edge_list {
+    const weft_allocator_t *allocator;
+    wefti_constraint_t *edges;
+    size_t count, capacity;
+} edge_list_t;
+
+static weft_status_t add_edge(edge_list_t *list, uint32_t before, uint32_t after)
+{
+    weft_status_t status = wefti_array_reserve(list->allocator, &list->edges, &list->capacity,
+                                               list->count + 1, sizeof(*list->edges));
+    if (status >= 0) {
+        list->edges[list->count++] = (wefti_constraint_t){before, after};
+    }
+    return status;
+}
+
+/* The live node that does node's work now. */
+static uint32_t live_node(const wefti_graph_t *graph, uint32_t node)
+{
+    while (node != WEFTI_NONE && graph->nodes[node].dead) {
+        node = graph->nodes[node].replaced_by;
+    }
+    return node;
+}
+
+/* updater[value]: the node that overwrites it, or WEFTI_NONE. Returns whether there is any. */
+static bool find_updaters(const wefti_graph_t *graph, uint32_t *updater)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        updater[i] = WEFTI_NONE;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; k < IN_PLACE_RULES && (node->def->effects & WEFT_EFFECT_UPDATES);
+             k++) {
+            int index = node->def->in_place[k];
+            if (index >= 0 && k < node->output_count && (uint32_t)index < node->input_count &&
+                node->inputs[index] != WEFTI_NONE) {
+                updater[node->inputs[index]] = graph->order[i];
+                any = true;
+            }
+        }
+    }
+    return any;
+}
+
+static weft_status_t add_update_edges(const wefti_graph_t *graph, edge_list_t *list)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t *updater =
+        wefti_alloc(list->allocator, ((size_t)graph->value_count + 1) * sizeof(*updater));
+    if (!updater) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (!find_updaters(graph, updater)) {
+        goto done;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        const wefti_node_t *node = &graph->nodes[id];
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            uint32_t after = node->inputs[k] == WEFTI_NONE ? WEFTI_NONE : updater[node->inputs[k]];
+            if (after != WEFTI_NONE && after != id) {
+                WEFT_TRY(status, add_edge(list, id, after), done);
+            }
+        }
+    }
+done:
+    wefti_free(list->allocator, updater);
+    return status;
+}
+
+weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges,
+                                      size_t *out_count)
+{
+    weft_status_t status;
+    edge_list_t list = {.allocator = graph->arena.allocator};
+    *out_edges = NULL;
+    *out_count = 0;
+    for (uint32_t i = 0; i < graph->constraint_count; i++) {
+        uint32_t before = live_node(graph, graph->constraints[i].before);
+        uint32_t after = live_node(graph, graph->constraints[i].after);
+        if (before != WEFTI_NONE && after != WEFTI_NONE) {
+            WEFT_TRY(status, add_edge(&list, before, after), fail);
+        }
+    }
+    WEFT_TRY(status, add_update_edges(graph, &list), fail);
+    *out_edges = list.edges;
+    *out_count = list.count;
+    return WEFT_OK;
+fail:
+    wefti_free(list.allocator, list.edges);
+    return status;
+}

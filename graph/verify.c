@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every invariant of graph/ir.h, checked from the arrays alone. */
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+#define BROKEN(...) wefti_error(WEFT_ERR_INVALID_ARGUMENT, __VA_ARGS__)
+
+static weft_status_t check_type(const wefti_value_t *value)
+{
+    if (value->type.dtype > WEFT_DTYPE_BOOL) {
+        return BROKEN("value '%s' has no such type: %d", value->name, (int)value->type.dtype);
+    }
+    if (value->type.rank > WEFT_MAX_DIMS) {
+        return BROKEN("value '%s' has %u dimensions", value->name, value->type.rank);
+    }
+    for (uint32_t i = 0; i < value->type.rank; i++) {
+        if (value->type.dims[i] < -1) {
+            return BROKEN("value '%s' has a negative dimension", value->name);
+        }
+    }
+    if (value->type.layout == WEFT_LAYOUT_CHANNELS_LAST && value->type.rank != 4) {
+        return BROKEN("value '%s' is channels-last but has %u dimensions", value->name,
+                      value->type.rank);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
+{
+    const wefti_value_t *value = &graph->values[id];
+    if (wefti_graph_find_value(graph, value->name) != id) {
+        return BROKEN("value '%s' is not found by its name", value->name);
+    }
+    if (value->kind != WEFTI_VALUE_NODE && value->producer != WEFTI_NONE) {
+        return BROKEN("value '%s' is no node's output but has a producer", value->name);
+    }
+    if (value->kind == WEFTI_VALUE_NODE) {
+        if (value->producer >= graph->node_count) {
+            return BROKEN("value '%s' has no producer", value->name);
+        }
+        const wefti_node_t *node = &graph->nodes[value->producer];
+        if (!node->dead && (value->producer_output >= node->output_count ||
+                            node->outputs[value->producer_output] != id)) {
+            return BROKEN("value '%s' is not the output of '%s' that it says", value->name,
+                          node->name);
+        }
+    }
+    if (value->kind == WEFTI_VALUE_CONST && !value->type.data && wefti_value_bytes(value)) {
+        return BROKEN("constant '%s' has no contents", value->name);
+    }
+    if (value->kind == WEFTI_VALUE_STATE &&
+        (value->state_of >= graph->value_count ||
+         graph->values[value->state_of].kind != WEFTI_VALUE_PARAM)) {
+        return BROKEN("state '%s' belongs to no parameter", value->name);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t id, uint8_t *has_gradient)
+{
+    const wefti_value_t *value = &graph->values[id];
+    if (value->grad_of == WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    if (value->grad_of >= graph->value_count ||
+        graph->values[value->grad_of].kind != WEFTI_VALUE_PARAM) {
+        return BROKEN("gradient '%s' belongs to no parameter", value->name);
+    }
+    const wefti_value_t *param = &graph->values[value->grad_of];
+    if (has_gradient[value->grad_of]++) {
+        return BROKEN("parameter '%s' has two gradients, one is '%s'", param->name, value->name);
+    }
+    if (value->type.dtype != WEFT_DTYPE_NONE &&
+        (value->type.dtype != param->type.dtype || value->type.rank != param->type.rank ||
+         memcmp(value->type.dims, param->type.dims, param->type.rank * sizeof(int64_t)) != 0)) {
+        return BROKEN("gradient '%s' and parameter '%s' differ in type or shape", value->name,
+                      param->name);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_values(const wefti_graph_t *graph)
+{
+    weft_status_t status = WEFT_OK;
+    uint8_t *has_gradient = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
+    if (!has_gradient) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (!graph->values[i].name) {
+            status = BROKEN("value %u has no name", i);
+            goto done;
+        }
+        WEFT_TRY(status, check_type(&graph->values[i]), done);
+        WEFT_TRY(status, check_links(graph, i), done);
+        WEFT_TRY(status, check_gradient(graph, i, has_gradient), done);
+    }
+done:
+    wefti_free(graph->arena.allocator, has_gradient);
+    return status;
+}
+
+/* place[id]: one more than its position in order[], 0 when it is not there. */
+static weft_status_t check_node(const wefti_graph_t *graph, uint32_t id, const uint32_t *place)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    const weft_op_def_t *def = node->def;
+    if (!def || !node->name) {
+        return BROKEN("node %u has no name or no operator", id);
+    }
+    if (node->dead != (place[id] == 0)) {
+        return BROKEN("node '%s' is %s", node->name,
+                      node->dead ? "dead but ordered" : "missing from the order");
+    }
+    if (node->dead) {
+        return WEFT_OK;
+    }
+    if (node->input_count < def->inputs_min ||
+        (def->inputs_max != WEFT_VARIADIC && node->input_count > def->inputs_max) ||
+        node->output_count < def->outputs_min ||
+        (def->outputs_max != WEFT_VARIADIC && node->output_count > def->outputs_max)) {
+        return BROKEN("node '%s' (%s) has a wrong number of inputs or outputs", node->name,
+                      def->name);
+    }
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        uint32_t value = node->outputs[i];
+        if (value != WEFTI_NONE &&
+            (value >= graph->value_count || graph->values[value].producer != id ||
+             graph->values[value].producer_output != i)) {
+            return BROKEN("output %u of node '%s' does not belong to it", i, node->name);
+        }
+    }
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        uint32_t value = node->inputs[i];
+        if (value == WEFTI_NONE) {
+            if (i < def->inputs_min && def->inputs_max != WEFT_VARIADIC && i == 0) {
+                return BROKEN("node '%s' (%s) lacks its first input", node->name, def->name);
+            }
+            continue;
+        }
+        if (value >= graph->value_count) {
+            return BROKEN("input %u of node '%s' does not exist", i, node->name);
+        }
+        uint32_t producer = graph->values[value].producer;
+        if (producer != WEFTI_NONE &&
+            (graph->nodes[producer].dead || place[producer] >= place[id])) {
+            return BROKEN("node '%s' reads '%s' before it is made", node->name,
+                          graph->values[value].name);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_edges(const wefti_graph_t *graph, const uint32_t *place)
+{
+    wefti_constraint_t *edges = NULL;
+    size_t count = 0;
+    weft_status_t status = wefti_graph_order_edges(graph, &edges, &count);
+    for (size_t i = 0; status == WEFT_OK && i < count; i++) {
+        if (place[edges[i].before] >= place[edges[i].after]) {
+            status = BROKEN("node '%s' must run before '%s'", graph->nodes[edges[i].before].name,
+                            graph->nodes[edges[i].after].name);
+        }
+    }
+    wefti_free(graph->arena.allocator, edges);
+    return status;
+}
+
+static weft_status_t check_nodes(const wefti_graph_t *graph)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t *place =
+        wefti_alloc(graph->arena.allocator, ((size_t)graph->node_count + 1) * sizeof(*place));
+    if (!place) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        if (id >= graph->node_count || place[id]) {
+            status = BROKEN("the order is wrong at position %u", i);
+            goto done;
+        }
+        place[id] = i + 1;
+    }
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        WEFT_TRY(status, check_node(graph, i, place), done);
+    }
+    WEFT_TRY(status, check_edges(graph, place), done);
+done:
+    wefti_free(graph->arena.allocator, place);
+    return status;
+}
+
+static weft_status_t check_ids(const wefti_graph_t *graph, const char *what, const uint32_t *ids,
+                               uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids[i] >= graph->value_count) {
+            return BROKEN("%s %u does not exist", what, i);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_marked(const wefti_graph_t *graph, const char *what, uint32_t id,
+                                  wefti_value_flags_t flag)
+{
+    if (id != WEFTI_NONE && (id >= graph->value_count || !(graph->values[id].flags & flag))) {
+        return BROKEN("the %s is not a value that says so", what);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_graph_verify(const wefti_graph_t *graph)
+{
+    weft_status_t status;
+    WEFT_TRY(status, check_values(graph), done);
+    WEFT_TRY(status, check_nodes(graph), done);
+    WEFT_TRY(status, check_ids(graph, "input", graph->inputs, graph->input_count), done);
+    WEFT_TRY(status, check_ids(graph, "output", graph->outputs, graph->output_count), done);
+    WEFT_TRY(status, check_marked(graph, "loss", graph->loss, WEFTI_VALUE_LOSS), done);
+    WEFT_TRY(status, check_marked(graph, "logits", graph->logits, WEFTI_VALUE_LOGITS), done);
+    WEFT_TRY(status, check_marked(graph, "label", graph->label, WEFTI_VALUE_LABEL), done);
+done:
+    return status;
+}

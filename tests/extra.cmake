@@ -14,7 +14,7 @@ endif()
 add_test(NAME tree_includes
   COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
-  ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER})
+  ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
 # tests/tools/cli_<area>.py: unittest programs around the built command.
 file(GLOB cli_tests CONFIGURE_DEPENDS tools/cli_*.py)

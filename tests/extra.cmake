@@ -24,3 +24,9 @@ foreach(test ${cli_tests})
   set_tests_properties(tools_${stem} PROPERTIES LABELS multi TIMEOUT 300 SKIP_RETURN_CODE 77
     ENVIRONMENT "WEFT_TOOL=$<TARGET_FILE:weft_tool>;WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR};WEFT_BINARY_DIR=${PROJECT_BINARY_DIR};WEFT_SANITIZED=${WEFT_SANITIZE}")
 endforeach()
+
+# An installed Weft is found by CMake and by pkg-config, and exports public symbols only.
+if(NOT WEFT_SANITIZE)
+  add_test(NAME tree_consumer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.sh ${PROJECT_SOURCE_DIR}
+    ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
+endif()

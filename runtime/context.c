@@ -1,2 +1,264 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <weft/session.h>
+#include "runtime/context.h"
+
+#include "runtime/base/error.h"
+
+#include <errno.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HELLO_SETTINGS 16u
+
+/* What ranks tell each other when they meet. */
+typedef struct hello {
+    uint32_t free_cores;
+    uint32_t progress;
+    uint64_t settings[HELLO_SETTINGS]; /* hashes of the collective settings' text, in table order */
+} hello_t;
+
+static weft_status_t env_number(const char *name, uint32_t otherwise, uint32_t *out_value)
+{
+    const char *text = getenv(name);
+    char *end = NULL;
+    *out_value = otherwise;
+    if (text == NULL || *text == '\0') {
+        return WEFT_OK;
+    }
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno != 0 || *end != '\0' || value < 0 || value > INT32_MAX) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s=%s is not a number", name, text);
+    }
+    *out_value = (uint32_t)value;
+    return WEFT_OK;
+}
+
+static weft_status_t read_params(weft_context_t *context, const weft_context_params_t *params,
+                                 wefti_endpoint_params_t *endpoint)
+{
+    weft_status_t status = wefti_settings_load(&context->settings);
+    if (status < 0) {
+        return status;
+    }
+    if (params->isa > 2) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "isa %d is not 0, 1 or 2", params->isa);
+    }
+    if (params->isa >= 0) {
+        context->settings.isa = (wefti_isa_t)params->isa;
+    }
+    if (context->settings.isa > wefti_isa_detect()) {
+        context->settings.isa = wefti_isa_detect();
+    }
+    switch (params->progress) {
+    case WEFT_PROGRESS_DEFAULT:
+        break;
+    case WEFT_PROGRESS_AUTO:
+        context->settings.progress = WEFTI_PROGRESS_AUTO;
+        break;
+    case WEFT_PROGRESS_INLINE:
+        context->settings.progress = WEFTI_PROGRESS_INLINE;
+        break;
+    case WEFT_PROGRESS_THREAD:
+        context->settings.progress = WEFTI_PROGRESS_THREAD;
+        break;
+    default:
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "progress %d is not a weft_progress_t",
+                           (int)params->progress);
+    }
+    context->log.fn = params->log;
+    context->log.user = params->log_user;
+    context->log.level = (weft_log_level_t)context->settings.log_level;
+
+    endpoint->rank = (uint32_t)params->rank;
+    endpoint->world_size = (uint32_t)params->world_size;
+    if (params->rank < 0 && (status = env_number("WEFT_RANK", 0, &endpoint->rank)) < 0) {
+        return status;
+    }
+    if (params->world_size < 0 &&
+        (status = env_number("WEFT_WORLD_SIZE", 1, &endpoint->world_size)) < 0) {
+        return status;
+    }
+    if (endpoint->world_size == 0 || endpoint->rank >= endpoint->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u is not below the world size %u",
+                           endpoint->rank, endpoint->world_size);
+    }
+    endpoint->address = params->address != NULL ? params->address : getenv("WEFT_ADDRESS");
+    endpoint->hub = params->hub;
+    endpoint->device = params->device;
+    endpoint->settings = &context->settings;
+    endpoint->log = &context->log;
+    endpoint->allocator = context->allocator;
+    return WEFT_OK;
+}
+
+static uint64_t text_hash(const char *text)
+{
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (uint8_t)*text) * 1099511628211ull;
+    }
+    return hash;
+}
+
+static uint32_t collective_settings(uint64_t *hashes, const char **names)
+{
+    size_t count = 0;
+    uint32_t used = 0;
+    const wefti_setting_def_t *defs = wefti_setting_defs(&count);
+    for (size_t i = 0; i < count && used < HELLO_SETTINGS; i++) {
+        if (defs[i].collective) {
+            const char *text = getenv(defs[i].name);
+            names[used] = defs[i].name;
+            hashes[used++] = text_hash(text != NULL ? text : defs[i].default_text);
+        }
+    }
+    return used;
+}
+
+/* Compares the collective settings and finds out whether every rank has a core to spare. */
+static weft_status_t meet(weft_context_t *context)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    const char *names[HELLO_SETTINGS] = {NULL};
+    hello_t own = {endpoint->free_cores, (uint32_t)context->settings.progress, {0}};
+    uint32_t count = collective_settings(own.settings, names);
+    hello_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof(*all));
+    weft_status_t status = all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all), out);
+    bool spare = endpoint->world_size > 1;
+    for (uint32_t rank = 0; rank < endpoint->world_size; rank++) {
+        spare = spare && all[rank].free_cores > 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (all[rank].settings[i] != all[0].settings[i]) {
+                status = wefti_error(WEFT_ERR_MISMATCH,
+                                     "rank %u and rank 0 differ in the setting %s", rank, names[i]);
+                goto out;
+            }
+        }
+    }
+    context->progress_thread = context->settings.progress == WEFTI_PROGRESS_THREAD ||
+                               (context->settings.progress == WEFTI_PROGRESS_AUTO && spare);
+out:
+    wefti_free(context->allocator, all);
+    return status;
+}
+
+/* Shares the rank's cores between kernels and the progress thread. */
+static void divide_cores(weft_context_t *context, bool threads_of_one_process)
+{
+    uint32_t cores = context->endpoint->free_cores + 1;
+    bool spare = context->progress_thread && cores > 1;
+    context->kernel_threads = context->settings.threads;
+    if (context->kernel_threads == 0) {
+        context->kernel_threads = spare ? cores - 1 : cores;
+    }
+    context->progress_cpu = -1;
+    cpu_set_t cpus;
+    /* Keep a core only where the affinity is the rank's alone: others would be kept off theirs. */
+    if (spare && !threads_of_one_process && sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
+        (uint32_t)CPU_COUNT(&cpus) == cores && context->endpoint->local_rank_count > 1) {
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+            context->progress_cpu = CPU_ISSET(cpu, &cpus) ? cpu : context->progress_cpu;
+        }
+    }
+}
+
+static void context_destroy(weft_context_t *context)
+{
+    wefti_endpoint_close(context->endpoint);
+    wefti_free(context->allocator, context->streams);
+    pthread_mutex_destroy(&context->lock);
+    weft_allocator_t allocator = context->own_allocator;
+    wefti_free(context->allocator != NULL ? &allocator : NULL, context);
+}
+
+weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context)
+{
+    weft_status_t status;
+    wefti_endpoint_params_t endpoint = {0};
+    *out_context = NULL;
+    if (params == NULL || params->struct_size < sizeof(*params)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+    }
+    if (params->device != NULL && (params->device->ops == NULL ||
+                                   params->device->ops->abi_version != WEFT_DEVICE_ABI_VERSION)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params->device: abi_version is not %u",
+                           WEFT_DEVICE_ABI_VERSION);
+    }
+    weft_context_t *context = wefti_alloc(params->allocator, sizeof(*context));
+    if (context == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    atomic_init(&context->references, 1);
+    if (params->allocator != NULL) {
+        context->own_allocator = *params->allocator;
+        context->allocator = &context->own_allocator;
+    }
+    context->device = params->device;
+    pthread_mutex_init(&context->lock, NULL);
+    WEFT_TRY(status, read_params(context, params, &endpoint), fail);
+    WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
+    WEFT_TRY(status, meet(context), fail);
+    divide_cores(context, params->hub != NULL);
+    wefti_context_enter_thread(context);
+    wefti_log(&context->log, WEFT_LOG_DEBUG,
+              "rank %u of %u over %s, isa %s, progress %s, %u threads", endpoint.rank,
+              endpoint.world_size, context->endpoint->ops->name,
+              wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",
+              context->kernel_threads);
+    *out_context = context;
+    return WEFT_OK;
+fail:
+    context_destroy(context);
+    return status;
+}
+
+void weft_context_retain(weft_context_t *context)
+{
+    atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
+}
+
+void weft_context_release(weft_context_t *context)
+{
+    /* acq_rel: the last one sees everything the others did */
+    if (context != NULL &&
+        atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1) {
+        context_destroy(context);
+    }
+}
+
+uint32_t weft_context_rank(const weft_context_t *context)
+{
+    return context->endpoint->rank;
+}
+
+uint32_t weft_context_world_size(const weft_context_t *context)
+{
+    return context->endpoint->world_size;
+}
+
+weft_status_t weft_context_barrier(weft_context_t *context)
+{
+    return wefti_endpoint_barrier(context->endpoint);
+}
+
+weft_status_t weft_context_all_gather(weft_context_t *context, const void *send, size_t bytes,
+                                      void *recv)
+{
+    return wefti_endpoint_all_gather(context->endpoint, send, bytes, recv);
+}
+
+void weft_context_abort(weft_context_t *context, const char *message)
+{
+    wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED,
+                         message != NULL ? message : "the caller ended the world");
+}
+
+void wefti_context_enter_thread(const weft_context_t *context)
+{
+    omp_set_num_threads((int)context->kernel_threads);
+}

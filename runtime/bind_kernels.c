@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks kernels up, prepares them, and gives every stream scratch for the largest of its own. */
+#include "runtime/session.h"
+
+#include "runtime/base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SCRATCH_ALIGNMENT 64u
+
+/* Which stream runs which kernel: a kernel may stand in several programs. */
+static weft_status_t find_streams(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        session->kernel_stream[i] = WEFTI_PLAN_NONE;
+    }
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
+            for (uint32_t i = 0; i < program->step_count; i++) {
+                if (program->steps[i].kind != WEFTI_STEP_KERNEL) {
+                    continue;
+                }
+                uint32_t *stream = &session->kernel_stream[program->steps[i].index];
+                if (*stream != WEFTI_PLAN_NONE && *stream != s) {
+                    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                                       "kernel \"%s\" stands in programs on different streams",
+                                       plan->kernels[program->steps[i].index].name);
+                }
+                *stream = s;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t prepare(weft_session_t *session, uint32_t index)
+{
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
+    wefti_bound_kernel_t *bound = &session->kernels[index];
+    const weft_kernel_env_t env = {sizeof(env), session->context->settings.isa,
+                                   session->context->kernel_threads};
+    weft_node_desc_t desc;
+    const weft_kernel_t *found =
+        weft_registry_find_kernel(session->registry, kernel->domain, kernel->op, kernel->version);
+    if (found == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND,
+                           "no kernel for operator %s%s%s version %d of node \"%s\"",
+                           kernel->domain, kernel->domain[0] != '\0' ? "." : "", kernel->op,
+                           kernel->version, kernel->name);
+    }
+    if (found->abi_version != WEFT_KERNEL_ABI_VERSION) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "kernel %s.%s has abi version %u, not %u",
+                           kernel->domain, kernel->op, found->abi_version, WEFT_KERNEL_ABI_VERSION);
+    }
+    weft_status_t status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
+    if (status >= 0 && found->prepare != NULL) {
+        status = found->prepare(&desc, &env, &bound->state, &bound->scratch_bytes);
+    }
+    if (status < 0) {
+        return wefti_error_prefix(status, "node \"%s\" (%s)", kernel->name, kernel->op);
+    }
+    bound->kernel = found;
+    if (found->implementation != NULL) {
+        const char *name = found->implementation(bound->state);
+        wefti_log(&session->context->log, WEFT_LOG_DEBUG, "node \"%s\" (%s): %s", kernel->name,
+                  kernel->op, name != NULL ? name : "built in");
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t make_scratch(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    for (uint32_t i = 0; i < session->plan->kernel_count; i++) {
+        uint32_t stream = session->kernel_stream[i];
+        if (stream != WEFTI_PLAN_NONE &&
+            session->kernels[i].scratch_bytes > session->scratch_bytes[stream]) {
+            session->scratch_bytes[stream] = session->kernels[i].scratch_bytes;
+        }
+    }
+    for (uint32_t s = 0; s < session->plan->stream_count; s++) {
+        size_t bytes = session->scratch_bytes[s];
+        if (bytes == 0) {
+            continue;
+        }
+        if (bytes > SIZE_MAX / 2) {
+            return wefti_error(WEFT_ERR_NO_MEMORY, "a kernel asks for %zu bytes of scratch", bytes);
+        }
+        bytes = wefti_align_up(bytes, SCRATCH_ALIGNMENT);
+        if (device != NULL) {
+            weft_status_t status = device->ops->mem_alloc(device, bytes, &session->scratch[s]);
+            if (status < 0) {
+                return status;
+            }
+        } else {
+            session->scratch[s] = aligned_alloc(SCRATCH_ALIGNMENT, bytes);
+            if (session->scratch[s] == NULL) {
+                return wefti_error(WEFT_ERR_NO_MEMORY, "no room for %zu bytes of kernel scratch",
+                                   bytes);
+            }
+            memset(session->scratch[s], 0, bytes); /* touched at bind, not in the first step */
+        }
+        session->scratch_bytes[s] = bytes;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_bind_kernels(weft_session_t *session)
+{
+    weft_status_t status = find_streams(session);
+    for (uint32_t i = 0; i < session->plan->kernel_count && status >= 0; i++) {
+        if (session->kernel_stream[i] != WEFTI_PLAN_NONE) {
+            status = prepare(session, i);
+        }
+    }
+    return status < 0 ? status : make_scratch(session);
+}
+
+void wefti_unbind_kernels(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    for (uint32_t i = 0; session->kernels != NULL && i < session->plan->kernel_count; i++) {
+        if (session->kernels[i].kernel != NULL && session->kernels[i].kernel->destroy != NULL) {
+            session->kernels[i].kernel->destroy(session->kernels[i].state);
+        }
+    }
+    for (uint32_t s = 0; session->scratch != NULL && s < session->plan->stream_count; s++) {
+        if (device != NULL && session->scratch[s] != NULL) {
+            device->ops->mem_free(device, session->scratch[s]);
+        } else {
+            free(session->scratch[s]);
+        }
+    }
+}

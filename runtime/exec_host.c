@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replay on the CPU device. Streams that have no thread of their own are run by the caller in turn:
+ * after every kernel of one the others are polled, and when all are blocked the caller waits, by
+ * the transport's policy, for the one thing that comes from elsewhere.
+ */
+#include "runtime/session.h"
+
+#include "runtime/base/error.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <string.h>
+
+#define FAULT_SLICE_NS 10000000ull /* how late a thread notices that another one failed */
+
+static uint64_t idle_spin_ns(const weft_session_t *session)
+{
+    return session->endpoint->may_spin ? session->context->settings.spin_ns : 0;
+}
+
+/* Waits for what another thread of this rank posts: that thread watches the other ranks. */
+static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
+{
+    weft_status_t status = WEFT_OK;
+    uint64_t spin_ns = idle_spin_ns(session);
+    while (!wefti_signal_sleep(signal, target, spin_ns, FAULT_SLICE_NS)) {
+        if ((status = wefti_fault_get(&session->fault)) < 0) {
+            return status;
+        }
+        spin_ns = 0;
+    }
+    return status;
+}
+
+/* Waits for what cursor is blocked on. */
+static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor,
+                           weft_status_t (*poll)(void *user), void *user)
+{
+    uint32_t target;
+    wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+    if (cursor->records[cursor->next].source != UINT16_MAX && poll == NULL) {
+        return block_local(session, signal, target);
+    }
+    return wefti_wait_signal(session->endpoint, signal, target, cursor->records[cursor->next].name,
+                             poll, user);
+}
+
+/* True when somebody other than the calling thread posts what cursor is blocked on. */
+static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    return cursor->next < cursor->count && record->kind == WEFTI_RECORD_WAIT &&
+           (record->source == UINT16_MAX || session->on_worker[record->source]);
+}
+
+typedef struct alternatives {
+    weft_session_t *session;
+    const wefti_cursor_t *waiting; /* the one that is waited for by block */
+    bool moved;                    /* another one can go on */
+} alternatives_t;
+
+/* Ends the wait when another of the caller's streams can go on. */
+static weft_status_t poll_alternatives(void *user)
+{
+    alternatives_t *alternatives = user;
+    weft_session_t *session = alternatives->session;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        const wefti_cursor_t *cursor = &session->cursors[i];
+        if (session->on_worker[i] || cursor == alternatives->waiting ||
+            !blocked_on_others(session, cursor)) {
+            continue;
+        }
+        uint32_t target;
+        wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+        /* relaxed: the cursor looks again, with acquire */
+        if (wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed),
+                                 target)) {
+            alternatives->moved = true;
+            return WEFT_ERR_STATE; /* only a way to end the wait */
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t block_caller(weft_session_t *session)
+{
+    wefti_cursor_t *first = NULL;
+    uint32_t candidates = 0;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        if (!session->on_worker[i] && blocked_on_others(session, &session->cursors[i])) {
+            first = first == NULL ? &session->cursors[i] : first;
+            candidates++;
+        }
+    }
+    if (first == NULL) {
+        return wefti_error(WEFT_ERR_INTERNAL, "rank %u: every stream waits for another one",
+                           session->endpoint->rank);
+    }
+    if (candidates == 1) {
+        return block(session, first, NULL, NULL);
+    }
+    alternatives_t alternatives = {session, first, false};
+    weft_status_t status = block(session, first, poll_alternatives, &alternatives);
+    return alternatives.moved ? WEFT_OK : status;
+}
+
+/* Runs the streams that have no worker. *out_poll_ns: communication run between kernels. */
+static weft_status_t run_caller(weft_session_t *session, uint64_t *out_poll_ns)
+{
+    uint32_t count = session->plan->stream_count;
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        own += !session->on_worker[i];
+    }
+    for (;;) {
+        bool done = true, moved = false, compute_blocked = false;
+        for (uint32_t i = 0; i < count; i++) {
+            wefti_cursor_t *cursor = &session->cursors[i];
+            if (session->on_worker[i] || cursor->next == cursor->count) {
+                continue;
+            }
+            uint32_t next = cursor->next;
+            uint64_t busy_ns = cursor->busy_ns;
+            weft_status_t status = wefti_cursor_advance(session, cursor, own > 1);
+            if (status < 0) {
+                return status;
+            }
+            done = done && status == WEFT_OK;
+            moved = moved || cursor->next != next;
+            if (session->plan->streams[i].communicates) {
+                *out_poll_ns += compute_blocked ? 0 : cursor->busy_ns - busy_ns;
+            } else {
+                compute_blocked = compute_blocked || status == WEFT_IN_PROGRESS;
+            }
+        }
+        if (done) {
+            return WEFT_OK;
+        }
+        if (!moved) {
+            weft_status_t status = block_caller(session);
+            if (status < 0) {
+                return status;
+            }
+        }
+    }
+}
+
+static weft_status_t run_worker_stream(weft_session_t *session, wefti_cursor_t *cursor)
+{
+    for (;;) {
+        weft_status_t status = wefti_cursor_advance(session, cursor, false);
+        if (status == WEFT_IN_PROGRESS) {
+            status = block(session, cursor, NULL, NULL);
+        } else if (status == WEFT_OK) {
+            return WEFT_OK;
+        }
+        if (status < 0) {
+            return status;
+        }
+    }
+}
+
+static void *worker_main(void *user)
+{
+    wefti_worker_t *worker = user;
+    weft_session_t *session = worker->session;
+    wefti_context_enter_thread(session->context);
+    for (uint32_t run = 1;; run++) {
+        wefti_signal_sleep(&worker->start, run, idle_spin_ns(session), UINT64_MAX);
+        if (atomic_load_explicit(&worker->stop, memory_order_acquire)) {
+            return NULL;
+        }
+        weft_status_t status = run_worker_stream(session, &session->cursors[worker->stream]);
+        if (status < 0) {
+            wefti_session_fail(session, status);
+        }
+        wefti_signal_post(&worker->done, run);
+    }
+}
+
+weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program)
+{
+    uint32_t count = session->plan->stream_count;
+    uint32_t run = (uint32_t)session->run_count;
+    uint64_t start_ns = wefti_now_ns();
+    uint64_t poll_ns = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
+                           session->run_count);
+    }
+    /* Every worker runs every time, with nothing to do if need be: run numbers stay equal. */
+    for (uint32_t i = 0; i < count; i++) {
+        if (session->on_worker[i]) {
+            wefti_signal_post(&session->workers[i].start, run);
+        }
+    }
+    weft_status_t status = run_caller(session, &poll_ns);
+    if (status < 0) {
+        wefti_session_fail(session, status); /* which also ends the workers' waits */
+    }
+    uint64_t own_end_ns = wefti_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        if (session->on_worker[i]) {
+            wefti_signal_sleep(&session->workers[i].done, run, idle_spin_ns(session), UINT64_MAX);
+        }
+    }
+    if ((status = wefti_fault_get(&session->fault)) < 0) {
+        return status;
+    }
+    uint64_t end_ns = wefti_now_ns();
+    uint64_t exposed_ns = poll_ns + (end_ns - own_end_ns), comm_ns = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_cursor_t *cursor = &session->cursors[i];
+        comm_ns += cursor->comm_ns;
+        exposed_ns += session->plan->streams[i].communicates ? 0 : cursor->blocked_ns;
+    }
+    uint64_t step_ns = end_ns - start_ns;
+    exposed_ns = exposed_ns < step_ns ? exposed_ns : step_ns;
+    if (session->step_program != WEFTI_PLAN_NONE &&
+        program == &session->programs[session->step_program]) {
+        session->times[session->steps % WEFTI_STATS_STEPS] =
+            (wefti_step_times_t){(float)step_ns * 1e-6f, (float)(step_ns - exposed_ns) * 1e-6f,
+                                 (float)comm_ns * 1e-6f, (float)exposed_ns * 1e-6f};
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t start_worker(weft_session_t *session, uint32_t stream)
+{
+    wefti_worker_t *worker = &session->workers[stream];
+    worker->session = session;
+    worker->stream = stream;
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    if (error != 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error, "cannot start the thread of stream \"%s\"",
+                                 session->plan->streams[stream].name);
+    }
+    worker->running = true;
+    session->on_worker[stream] = true;
+    if (session->context->progress_cpu >= 0) {
+        cpu_set_t cpus;
+        CPU_ZERO(&cpus);
+        CPU_SET(session->context->progress_cpu, &cpus);
+        pthread_setaffinity_np(worker->thread, sizeof(cpus), &cpus); /* only for speed */
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_exec_host_open(weft_session_t *session)
+{
+    for (uint32_t i = 0; i < session->plan->stream_count && session->context->progress_thread;
+         i++) {
+        if (session->plan->streams[i].communicates) {
+            weft_status_t status = start_worker(session, i);
+            if (status < 0) {
+                return status;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+void wefti_exec_host_close(weft_session_t *session)
+{
+    for (uint32_t i = 0; session->workers != NULL && i < session->plan->stream_count; i++) {
+        wefti_worker_t *worker = &session->workers[i];
+        if (worker->running) {
+            /* release: the worker sees stop once it sees the start it waits for */
+            atomic_store_explicit(&worker->stop, 1, memory_order_release);
+            wefti_signal_post(&worker->start, (uint32_t)session->run_count + 1);
+            pthread_join(worker->thread, NULL);
+            worker->running = false;
+        }
+    }
+}

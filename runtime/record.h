@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Everything a stream runs is one of a few prefilled records. Executor and public streams share
+ * them.
+ *
+ * Counter values are epoch * stride + offset, epoch being the number of the run: a record of a plan
+ * never changes between steps. Values wrap like the counters do.
+ */
+#ifndef WEFT_RUNTIME_RECORD_H
+#define WEFT_RUNTIME_RECORD_H
+
+#include <stdbool.h>
+
+#include <weft/stream.h>
+
+#include "runtime/base/sync.h"
+
+#define WEFTI_ERROR_TEXT_BYTES 480u
+
+/* The first error of a stream or session; later ones are dropped. Written on any thread. */
+typedef struct wefti_fault {
+    _Atomic uint32_t state; /* 0 none, 1 being written, 2 readable */
+    weft_status_t status;
+    char text[WEFTI_ERROR_TEXT_BYTES];
+} wefti_fault_t;
+
+/* Stores status and text unless there is an error already; true when this call stored it. */
+bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *text);
+/* WEFT_OK, or the stored error, adopted as the calling thread's message. */
+weft_status_t wefti_fault_get(wefti_fault_t *fault);
+
+typedef enum wefti_record_kind {
+    WEFTI_RECORD_KERNEL = 1,
+    WEFTI_RECORD_SIGNAL = 2,
+    WEFTI_RECORD_WAIT = 3,
+    WEFTI_RECORD_REDUCE = 4,
+    WEFTI_RECORD_COPY = 5,
+    WEFTI_RECORD_HOST = 6,
+} wefti_record_kind_t;
+
+#define WEFTI_RECORD_FIRST (1u << 0)       /* first record of a collective */
+#define WEFTI_RECORD_LAST (1u << 1)        /* its last one */
+#define WEFTI_RECORD_EVENT (1u << 2)       /* SIGNAL or WAIT of an event between streams */
+#define WEFTI_RECORD_FUSION_COPY (1u << 3) /* COPY that exists only to fuse: counted */
+
+typedef struct wefti_record {
+    uint8_t kind; /* wefti_record_kind_t */
+    uint8_t flags;
+    uint16_t source;  /* WAIT: stream that posts it, UINT16_MAX: another rank */
+    uint32_t event;   /* with WEFTI_RECORD_EVENT: its number, for the timeline's arrows */
+    const char *name; /* kernel, collective or event, for messages and the timeline */
+    uint64_t bytes;   /* what a collective moves, for the timeline */
+    union {
+        struct {
+            const weft_kernel_t *kernel;
+            weft_kernel_call_t call;
+            uint32_t input_count, output_count;
+        } kernel;
+        struct {
+            wefti_signal_t *signal;
+            uint32_t stride, offset;
+        } signal;
+        struct {
+            wefti_signal_t *const *signals;
+            uint32_t count, stride, offset;
+        } wait;
+        weft_reduce_t reduce;
+        struct {
+            void *dst;
+            const void *src;
+            size_t size_bytes;
+        } copy;
+        struct {
+            weft_host_fn fn;
+            void *user;
+        } host;
+    };
+} wefti_record_t;
+
+/* Runs a record other than WAIT on the calling thread; host memory only. */
+weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wefti_isa_t isa);
+/* Hands a record to a device's queue. HOST cannot be: WEFT_ERR_UNSUPPORTED. */
+weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
+                                   const weft_device_ops_t *ops, weft_queue_t *queue);
+
+/*
+ * Posts like wefti_signal_post, but never moves the counter back: for counters that several streams
+ * post.
+ */
+void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
+/*
+ * Waits without looking at peers: spins spin_ns, yields, then sleeps. For what is local to the
+ * process. False when timeout_ns (UINT64_MAX: never) passed first.
+ */
+bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_ns,
+                        uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of a session.
+ *
+ *   plan ── bind_kernels.c ──> prepared kernels, scratch
+ *        ── bind_records.c ──> programs[p].streams[s]: flat arrays of records
+ *   run  ── exec_host.c (CPU) or exec_device.c (any other device)
+ */
+#ifndef WEFT_RUNTIME_SESSION_H
+#define WEFT_RUNTIME_SESSION_H
+
+#include <pthread.h>
+
+#include <weft/session.h>
+
+#include "ops/algo/algo.h"
+#include "ops/plan/plan.h"
+#include "runtime/context.h"
+#include "runtime/history.h"
+#include "runtime/record.h"
+
+#define WEFTI_STATS_STEPS 65536u
+
+/* What one stream runs in one program. */
+typedef struct wefti_stream_records {
+    wefti_record_t *records;
+    uint32_t count;
+} wefti_stream_records_t;
+
+typedef struct wefti_bound_program {
+    wefti_stream_records_t *streams; /* one per stream of the plan */
+    uint32_t epoch;                  /* runs so far */
+} wefti_bound_program_t;
+
+/* Where a stream is in the run at hand. Owned by the thread that runs the stream. */
+typedef struct wefti_cursor {
+    const wefti_record_t *records;
+    uint32_t count, next;
+    uint32_t wait_next; /* WAIT: signals before it were reached */
+    uint32_t epoch;
+    uint64_t blocked_since_ns;    /* 0: not blocked */
+    uint64_t collective_since_ns; /* start of the collective at hand */
+    uint64_t busy_ns;             /* running records, in this run */
+    uint64_t blocked_ns;          /* waiting, in this run */
+    uint64_t comm_ns;             /* collectives from start to completion, in this run */
+    uint64_t copied_bytes;        /* by fusion copies, all runs */
+    uint64_t run;                 /* number of the run, over all programs */
+    wefti_history_t history;
+    uint8_t pad[64]; /* cursors of different threads keep off each other's lines */
+} wefti_cursor_t;
+
+/* A communicating stream's own thread. */
+typedef struct wefti_worker {
+    wefti_signal_t start, done; /* number of the run asked for, and of the last one finished */
+    weft_session_t *session;
+    uint32_t stream;
+    bool running; /* the thread exists */
+    pthread_t thread;
+    _Atomic uint32_t stop;
+} wefti_worker_t;
+
+typedef struct wefti_bound_kernel {
+    const weft_kernel_t *kernel;
+    void *state;
+    size_t scratch_bytes;
+} wefti_bound_kernel_t;
+
+typedef struct wefti_step_times {
+    float step_ms, compute_ms, comm_ms, exposed_ms;
+} wefti_step_times_t;
+
+struct weft_session {
+    weft_context_t *context;
+    weft_plan_t *plan;
+    weft_registry_t *own_registry; /* when the caller gave none */
+    const weft_registry_t *registry;
+    const weft_allocator_t *allocator;
+    wefti_endpoint_t *endpoint;
+    wefti_arena_t arena; /* everything bind makes */
+    wefti_fault_t fault;
+
+    size_t region_offset; /* of the plan's arena; then signals of collectives, then of events */
+    bool region_held;
+    size_t signals_offset; /* from region_offset */
+    size_t events_offset;
+    uint8_t *base; /* own copy of the arena, an address on the device */
+    wefti_bound_kernel_t *kernels;
+    uint32_t *kernel_stream; /* the stream that runs a kernel */
+    void **scratch;          /* per stream, on the device */
+    size_t *scratch_bytes;
+    wefti_algo_fn *algorithms; /* per collective */
+
+    wefti_bound_program_t *programs;
+    uint32_t step_program, eval_program; /* WEFTI_PLAN_NONE where the plan has none */
+    uint64_t run_count;
+    wefti_cursor_t *cursors;  /* per stream */
+    wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
+    bool *on_worker;          /* per stream */
+    weft_queue_t **queues;    /* per stream, not on the CPU */
+    weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
+
+    uint32_t step_scalar;  /* buffer of the scalar "step" */
+    uint8_t step_value[8]; /* what is copied into it; lives as long as the queue needs it */
+    uint32_t param_count;
+    uint32_t *params; /* buffers */
+    bool trace;
+    uint64_t steps;
+    double step_ms_sum;
+    wefti_step_times_t *times; /* ring of WEFTI_STATS_STEPS */
+    uint64_t device_copied_bytes;
+};
+
+/* Stores the first error, ends the world and prints the last records. Returns status. Any thread.
+ */
+weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
+
+/* bind_kernels.c */
+weft_status_t wefti_bind_kernels(weft_session_t *session);
+void wefti_unbind_kernels(weft_session_t *session);
+/* bind_records.c */
+weft_status_t wefti_bind_algorithms(weft_session_t *session);
+size_t wefti_bind_signal_bytes(weft_session_t *session);
+weft_status_t wefti_bind_records(weft_session_t *session);
+
+/* exec.c: one program, to completion, on the device at hand. */
+weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program);
+/* exec_host.c */
+weft_status_t wefti_exec_host_open(weft_session_t *session);
+void wefti_exec_host_close(weft_session_t *session);
+weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program);
+/* cursor.c: runs records until done (OK), blocked (IN_PROGRESS), or, with one_kernel, after one
+ * kernel (AGAIN). */
+void wefti_cursor_begin(wefti_cursor_t *cursor, const wefti_stream_records_t *records,
+                        uint32_t epoch, uint64_t run);
+weft_status_t wefti_cursor_advance(weft_session_t *session, wefti_cursor_t *cursor,
+                                   bool one_kernel);
+/* What a blocked cursor waits for. */
+wefti_signal_t *wefti_cursor_blocked_on(const wefti_cursor_t *cursor, uint32_t *out_target);
+/* exec_device.c */
+weft_status_t wefti_exec_device_open(weft_session_t *session);
+void wefti_exec_device_close(weft_session_t *session);
+weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program);
+/* Copies between host and arena, to completion, on either kind of device. */
+weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes);
+
+/* session_io.c */
+void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_bytes[8]);
+weft_status_t wefti_session_load(weft_session_t *session);
+
+#endif

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes into a session and comes out of it: weights, inputs, scalars, outputs, parameters. */
+#include "runtime/session.h"
+
+#include "runtime/base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint8_t *address_of(const weft_session_t *session, const wefti_plan_buffer_t *buffer)
+{
+    return session->base + buffer->offset_bytes;
+}
+
+/* A double in the range of an integer type; NaN is 0. */
+static int64_t clamp(double value, double low, double high)
+{
+    if (!(value == value)) {
+        return 0;
+    }
+    return (int64_t)(value < low ? low : value > high ? high : value);
+}
+
+void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_bytes[8])
+{
+    float f32 = (float)value;
+    int64_t i64 = clamp(value, -9.2e18, 9.2e18);
+    int32_t i32 = (int32_t)clamp(value, INT32_MIN, INT32_MAX);
+    memset(out_bytes, 0, 8);
+    switch (dtype) {
+    case WEFT_DTYPE_F64:
+        memcpy(out_bytes, &value, sizeof(value));
+        break;
+    case WEFT_DTYPE_F32:
+        memcpy(out_bytes, &f32, sizeof(f32));
+        break;
+    case WEFT_DTYPE_I64:
+    case WEFT_DTYPE_U64:
+        memcpy(out_bytes, &i64, sizeof(i64));
+        break;
+    case WEFT_DTYPE_I32:
+    case WEFT_DTYPE_U32:
+        memcpy(out_bytes, &i32, sizeof(i32));
+        break;
+    default:
+        break; /* refused by scalar_check */
+    }
+}
+
+static weft_status_t scalar_check(const char *name, weft_dtype_t dtype)
+{
+    const uint32_t known = WEFT_DTYPE_BIT(WEFT_DTYPE_F64) | WEFT_DTYPE_BIT(WEFT_DTYPE_F32) |
+                           WEFT_DTYPE_BIT(WEFT_DTYPE_I64) | WEFT_DTYPE_BIT(WEFT_DTYPE_U64) |
+                           WEFT_DTYPE_BIT(WEFT_DTYPE_I32) | WEFT_DTYPE_BIT(WEFT_DTYPE_U32);
+    if (!(WEFT_DTYPE_BIT(dtype) & known)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "scalar \"%s\": type %s", name,
+                           weft_dtype_name(dtype));
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_session_load(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    /* Without a program that broadcasts them, everybody reads the weights. */
+    bool params = session->endpoint->rank == 0 || wefti_plan_program(plan, "init") == NULL;
+    uint8_t scalar[8];
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->buffer_count && status >= 0; i++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        const char *name = buffer->name != NULL ? buffer->name : "scalar";
+        if (buffer->kind == WEFTI_BUFFER_SCALAR) {
+            status = scalar_check(name, buffer->dtype);
+            if (status >= 0) {
+                wefti_session_scalar_bytes(buffer->dtype, buffer->default_value, scalar);
+                status = wefti_session_copy(session, address_of(session, buffer), scalar,
+                                            weft_dtype_size_bytes(buffer->dtype));
+            }
+        } else if (buffer->size_bytes > 0 && (buffer->kind == WEFTI_BUFFER_CONST ||
+                                              (buffer->kind == WEFTI_BUFFER_PARAM && params))) {
+            status =
+                wefti_session_copy(session, address_of(session, buffer),
+                                   plan->weights + buffer->data_offset_bytes, buffer->size_bytes);
+        }
+    }
+    return status;
+}
+
+/* The binding called name whose role is in the mask (1u << role), or NULL. */
+static const wefti_plan_binding_t *find_binding(const weft_session_t *session, const char *name,
+                                                uint32_t roles)
+{
+    for (uint32_t i = 0; i < session->plan->binding_count && name != NULL; i++) {
+        const wefti_plan_binding_t *binding = &session->plan->bindings[i];
+        if ((roles & (1u << binding->role)) != 0 && strcmp(binding->name, name) == 0) {
+            return binding;
+        }
+    }
+    return NULL;
+}
+
+#define INPUT_ROLES (1u << WEFT_ROLE_INPUT | 1u << WEFT_ROLE_LABEL)
+#define OUTPUT_ROLES (1u << WEFT_ROLE_LOSS | 1u << WEFT_ROLE_LOGITS | 1u << WEFT_ROLE_OUTPUT)
+
+static weft_status_t find_input(const weft_session_t *session, const char *name,
+                                const wefti_plan_buffer_t **out_buffer)
+{
+    const wefti_plan_binding_t *binding = find_binding(session, name, INPUT_ROLES);
+    if (binding == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no input \"%s\"",
+                           name != NULL ? name : "(null)");
+    }
+    *out_buffer = &session->plan->buffers[binding->buffer];
+    return WEFT_OK;
+}
+
+/* Rearranges rank-4 contents between channels-last and plain. */
+static void to_plain(const wefti_plan_buffer_t *buffer, const uint8_t *src, uint8_t *dst)
+{
+    size_t bytes = weft_dtype_size_bytes(buffer->dtype);
+    size_t channels = (size_t)buffer->dims[1];
+    size_t area = (size_t)buffer->dims[2] * (size_t)buffer->dims[3];
+    for (size_t n = 0; n < (size_t)buffer->dims[0]; n++) {
+        for (size_t c = 0; c < channels; c++) {
+            for (size_t i = 0; i < area; i++) {
+                memcpy(dst + ((n * channels + c) * area + i) * bytes,
+                       src + ((n * area + i) * channels + c) * bytes, bytes);
+            }
+        }
+    }
+}
+
+/* Copies a buffer out in plain layout. */
+static weft_status_t read_plain(weft_session_t *session, const wefti_plan_buffer_t *buffer,
+                                void *data)
+{
+    if (buffer->layout != WEFT_LAYOUT_CHANNELS_LAST || buffer->rank != 4) {
+        return wefti_session_copy(session, data, address_of(session, buffer), buffer->size_bytes);
+    }
+    uint8_t *copy = wefti_alloc(session->allocator, buffer->size_bytes);
+    if (copy == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status =
+        wefti_session_copy(session, copy, address_of(session, buffer), buffer->size_bytes);
+    if (status >= 0) {
+        to_plain(buffer, copy, data);
+    }
+    wefti_free(session->allocator, copy);
+    return status;
+}
+
+static void describe(const wefti_plan_buffer_t *buffer, weft_tensor_desc_t *out_desc)
+{
+    if (out_desc != NULL) {
+        *out_desc = (weft_tensor_desc_t){.dtype = buffer->dtype, .rank = buffer->rank};
+        memcpy(out_desc->dims, buffer->dims, sizeof(out_desc->dims));
+    }
+}
+
+weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data,
+                                     size_t bytes)
+{
+    const wefti_plan_buffer_t *buffer;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {
+        return status;
+    }
+    if (bytes != buffer->size_bytes) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input \"%s\" has %llu bytes, not %zu", name,
+                           (unsigned long long)buffer->size_bytes, bytes);
+    }
+    return wefti_session_copy(session, address_of(session, buffer), data, bytes);
+}
+
+weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data,
+                                        size_t *out_bytes)
+{
+    const wefti_plan_buffer_t *buffer;
+    const weft_device_t *device = session->context->device;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {
+        return status;
+    }
+    if (device != NULL && !(device->ops->caps & WEFT_DEVICE_HOST_ACCESS)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "the host cannot reach memory of device \"%s\"",
+                           device->ops->name);
+    }
+    *out_data = address_of(session, buffer);
+    *out_bytes = buffer->size_bytes;
+    return WEFT_OK;
+}
+
+weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
+{
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    const wefti_plan_binding_t *binding = find_binding(session, name, 1u << WEFT_ROLE_SCALAR);
+    if (binding == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no scalar \"%s\"",
+                           name != NULL ? name : "(null)");
+    }
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[binding->buffer];
+    uint8_t bytes[8];
+    wefti_session_scalar_bytes(buffer->dtype, value, bytes);
+    return wefti_session_copy(session, address_of(session, buffer), bytes,
+                              weft_dtype_size_bytes(buffer->dtype));
+}
+
+weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data,
+                                      size_t bytes, weft_tensor_desc_t *out_desc)
+{
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    const wefti_plan_binding_t *binding = find_binding(session, name, OUTPUT_ROLES);
+    for (uint32_t i = 0; binding == NULL && name != NULL && i < session->plan->binding_count; i++) {
+        weft_binding_role_t role = session->plan->bindings[i].role;
+        if ((role == WEFT_ROLE_LOSS && strcmp(name, "loss") == 0) ||
+            (role == WEFT_ROLE_LOGITS && strcmp(name, "logits") == 0)) {
+            binding = &session->plan->bindings[i];
+        }
+    }
+    if (binding == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no output \"%s\"",
+                           name != NULL ? name : "(null)");
+    }
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[binding->buffer];
+    if (bytes < buffer->size_bytes) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "output \"%s\" needs %llu bytes of room, not %zu", name,
+                           (unsigned long long)buffer->size_bytes, bytes);
+    }
+    describe(buffer, out_desc);
+    return read_plain(session, buffer, data);
+}
+
+size_t weft_session_param_count(const weft_session_t *session)
+{
+    return session->param_count;
+}
+
+static weft_status_t check_param(const weft_session_t *session, size_t index)
+{
+    if (index >= session->param_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "index %zu: the plan has %u parameters",
+                           index, session->param_count);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_session_param_info(const weft_session_t *session, size_t index,
+                                      const char **out_name, weft_tensor_desc_t *out_desc)
+{
+    weft_status_t status = check_param(session, index);
+    if (status < 0) {
+        return status;
+    }
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->params[index]];
+    if (out_name != NULL) {
+        *out_name = buffer->name;
+    }
+    describe(buffer, out_desc);
+    return WEFT_OK;
+}
+
+weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data,
+                                     size_t bytes)
+{
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0 || (status = check_param(session, index)) < 0) {
+        return status;
+    }
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->params[index]];
+    if (bytes != buffer->size_bytes) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter \"%s\" has %llu bytes, not %zu",
+                           buffer->name, (unsigned long long)buffer->size_bytes, bytes);
+    }
+    return read_plain(session, buffer, data);
+}
+
+weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
+{
+    wefti_hasher_t *hasher = NULL;
+    wefti_digest_t digest;
+    uint8_t *data = NULL;
+    size_t largest = 1;
+    weft_status_t status;
+    for (uint32_t i = 0; i < session->param_count; i++) {
+        size_t bytes = session->plan->buffers[session->params[i]].size_bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    WEFT_TRY(status, wefti_fault_get(&session->fault), out);
+    WEFT_TRY(status, wefti_hasher_create(&hasher), out);
+    data = wefti_alloc(session->allocator, largest);
+    status = data != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < session->param_count && status >= 0; i++) {
+        size_t bytes = session->plan->buffers[session->params[i]].size_bytes;
+        status = weft_session_get_param(session, i, data, bytes);
+        if (status >= 0) {
+            wefti_hasher_add(hasher, data, bytes);
+        }
+    }
+    if (status >= 0) {
+        wefti_hasher_finish(hasher, &digest);
+        wefti_digest_hex(&digest, buffer);
+    }
+out:
+    wefti_free(session->allocator, data);
+    wefti_hasher_destroy(hasher);
+    return status;
+}

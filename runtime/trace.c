@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The timeline as Chrome trace JSON: one process per rank, one row per stream, collectives with
+ * their bytes, and an arrow from where an event is recorded to where it is waited for. Every rank
+ * writes its fragment; rank 0 joins them.
+ */
+#include "runtime/session.h"
+
+#include "runtime/base/error.h"
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CHUNK_BYTES 65536u /* per rank and all-gather */
+#define ARROW_NS 200u /* records are points in time: shown this long, so that arrows have a slice  \
+                       */
+
+static void begin_event(wefti_json_t *json, const weft_session_t *session, uint32_t stream,
+                        const char *phase, const char *name)
+{
+    wefti_json_begin_object(json, NULL);
+    wefti_json_string(json, "ph", phase);
+    wefti_json_string(json, "name", name);
+    wefti_json_int(json, "pid", session->endpoint->rank);
+    wefti_json_int(json, "tid", stream);
+}
+
+static void add_time(wefti_json_t *json, const char *key, uint64_t ns)
+{
+    /* microseconds with the nanoseconds kept: a double would round the clock of a long-running host
+     */
+    wefti_json_double(json, key, (double)ns / 1e3);
+}
+
+static void add_names(wefti_json_t *json, const weft_session_t *session)
+{
+    char rank[32];
+    snprintf(rank, sizeof(rank), "rank %u", session->endpoint->rank);
+    begin_event(json, session, 0, "M", "process_name");
+    wefti_json_begin_object(json, "args");
+    wefti_json_string(json, "name", rank);
+    wefti_json_end_object(json);
+    wefti_json_end_object(json);
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        begin_event(json, session, i, "M", "thread_name");
+        wefti_json_begin_object(json, "args");
+        wefti_json_string(json, "name", session->plan->streams[i].name);
+        wefti_json_end_object(json);
+        wefti_json_end_object(json);
+    }
+}
+
+static void add_arrow(wefti_json_t *json, const weft_session_t *session, uint32_t stream,
+                      const wefti_history_entry_t *entry, uint64_t time_ns)
+{
+    char id[64];
+    snprintf(id, sizeof(id), "%u.%u.%u", session->endpoint->rank, entry->run, entry->event);
+    bool start = entry->kind == WEFTI_HISTORY_SIGNAL;
+    begin_event(json, session, stream, start ? "s" : "f", "event");
+    wefti_json_string(json, "cat", "event");
+    wefti_json_string(json, "id", id);
+    if (!start) {
+        wefti_json_string(json, "bp", "e");
+    }
+    add_time(json, "ts", time_ns);
+    wefti_json_end_object(json);
+}
+
+static void add_entry(wefti_json_t *json, const weft_session_t *session, uint32_t stream,
+                      const wefti_history_entry_t *entry, uint64_t origin_ns)
+{
+    static const char *const categories[] = {"", "kernel", "collective", "wait", "event", "part"};
+    bool arrow = entry->kind == WEFTI_HISTORY_SIGNAL || entry->kind == WEFTI_HISTORY_WAIT;
+    uint64_t start_ns = entry->start_ns - origin_ns;
+    uint64_t duration_ns = entry->end_ns - entry->start_ns;
+    duration_ns = arrow && duration_ns < ARROW_NS ? ARROW_NS : duration_ns;
+    begin_event(json, session, stream, "X", entry->name);
+    wefti_json_string(json, "cat", categories[entry->kind]);
+    add_time(json, "ts", start_ns);
+    add_time(json, "dur", duration_ns);
+    wefti_json_begin_object(json, "args");
+    wefti_json_int(json, "run", entry->run);
+    if (entry->kind == WEFTI_HISTORY_COLLECTIVE) {
+        wefti_json_int(json, "bytes", (int64_t)entry->bytes);
+    }
+    wefti_json_end_object(json);
+    wefti_json_end_object(json);
+    if (arrow) {
+        /* a wait ends where the arrow arrives */
+        uint64_t end_ns = start_ns + duration_ns;
+        add_arrow(json, session, stream, entry,
+                  entry->kind == WEFTI_HISTORY_SIGNAL ? start_ns : end_ns - 1);
+    }
+}
+
+/* This rank's events, comma-separated, without the brackets. */
+static char *make_fragment(weft_session_t *session, uint64_t origin_ns)
+{
+    wefti_text_t text;
+    wefti_json_t json;
+    wefti_text_init(&text, session->allocator);
+    wefti_json_init(&json, &text, false);
+    wefti_json_begin_array(&json, NULL);
+    add_names(&json, session);
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        const wefti_history_t *history = &session->cursors[i].history;
+        uint64_t first =
+            history->count > history->capacity ? history->count - history->capacity : 0;
+        for (uint64_t j = first; j < history->count; j++) {
+            const wefti_history_entry_t *entry = &history->entries[j & (history->capacity - 1)];
+            if (entry->kind != WEFTI_HISTORY_OTHER || session->context->device != NULL) {
+                add_entry(&json, session, i, entry, origin_ns);
+            }
+        }
+    }
+    wefti_json_end_array(&json);
+    char *fragment = wefti_text_take(&text);
+    if (fragment == NULL) {
+        wefti_error(WEFT_ERR_NO_MEMORY, "no room for the timeline of rank %u",
+                    session->endpoint->rank);
+    }
+    return fragment;
+}
+
+static uint64_t oldest_ns(const weft_session_t *session)
+{
+    uint64_t oldest = UINT64_MAX;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        const wefti_history_t *history = &session->cursors[i].history;
+        uint64_t first =
+            history->count > history->capacity ? history->count - history->capacity : 0;
+        if (history->count > 0) {
+            uint64_t start = history->entries[first & (history->capacity - 1)].start_ns;
+            oldest = start < oldest ? start : oldest;
+        }
+    }
+    return oldest;
+}
+
+/* The start of all rank's timelines. Ranks of one host share CLOCK_MONOTONIC. */
+static weft_status_t agree_on_origin(weft_session_t *session, uint64_t *all,
+                                     uint64_t *out_origin_ns)
+{
+    uint64_t own = oldest_ns(session);
+    weft_status_t status = wefti_endpoint_all_gather(session->endpoint, &own, sizeof(own), all);
+    *out_origin_ns = own;
+    for (uint32_t rank = 0; status >= 0 && rank < session->endpoint->world_size; rank++) {
+        *out_origin_ns = all[rank] < *out_origin_ns ? all[rank] : *out_origin_ns;
+    }
+    return status;
+}
+
+/* Gathers all fragments (brackets cut off) to rank 0, which writes the file. */
+static weft_status_t join(weft_session_t *session, const char *fragment, uint64_t *lengths,
+                          const char *path)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    uint32_t world = endpoint->world_size;
+    uint64_t own = fragment != NULL ? strlen(fragment) : 0, longest = 0, done = 0;
+    wefti_text_t *texts = wefti_alloc(session->allocator, world * sizeof(*texts));
+    char *chunks = wefti_alloc(session->allocator, (size_t)world * CHUNK_BYTES + CHUNK_BYTES);
+    weft_status_t status = texts && chunks && fragment ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), lengths), out);
+    for (uint32_t rank = 0; rank < world; rank++) {
+        longest = lengths[rank] > longest ? lengths[rank] : longest;
+        wefti_text_init(&texts[rank], session->allocator);
+    }
+    for (; done < longest; done += CHUNK_BYTES) {
+        char *mine = chunks + (size_t)world * CHUNK_BYTES;
+        size_t left = own > done ? own - done : 0;
+        memcpy(mine, fragment + (left > 0 ? done : 0), left < CHUNK_BYTES ? left : CHUNK_BYTES);
+        WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, mine, CHUNK_BYTES, chunks), out);
+        for (uint32_t rank = 0; rank < world && endpoint->rank == 0; rank++) {
+            size_t take = lengths[rank] > done ? lengths[rank] - done : 0;
+            wefti_text_add_bytes(&texts[rank], chunks + (size_t)rank * CHUNK_BYTES,
+                                 take < CHUNK_BYTES ? take : CHUNK_BYTES);
+        }
+    }
+    if (endpoint->rank == 0) {
+        wefti_text_t all;
+        wefti_text_init(&all, session->allocator);
+        wefti_text_add(&all, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+        for (uint32_t rank = 0; rank < world; rank++) {
+            all.failed = all.failed || texts[rank].failed || texts[rank].length < 2;
+            if (!all.failed) {
+                wefti_text_add(&all, rank > 0 ? ",\n" : "\n");
+                wefti_text_add_bytes(&all, texts[rank].data + 1, texts[rank].length - 2);
+            }
+        }
+        wefti_text_add(&all, "\n]}\n");
+        wefti_piece_t piece = {all.data, all.length};
+        status = all.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "no room for the timeline")
+                            : wefti_file_write(path, &piece, 1);
+        wefti_text_deinit(&all);
+    }
+    status = wefti_endpoint_agree(endpoint, status);
+out:
+    for (uint32_t rank = 0; texts != NULL && rank < world; rank++) {
+        wefti_text_deinit(&texts[rank]);
+    }
+    wefti_free(session->allocator, texts);
+    wefti_free(session->allocator, chunks);
+    return status;
+}
+
+weft_status_t weft_session_write_trace(weft_session_t *session, const char *path)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    char *fragment = NULL;
+    uint64_t origin_ns = 0;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    uint64_t *all = wefti_alloc(session->allocator, endpoint->world_size * sizeof(*all));
+    if (all == NULL) {
+        status = WEFT_ERR_NO_MEMORY;
+    } else if (!session->trace) {
+        status = wefti_error(WEFT_ERR_STATE, "the session was created without a trace");
+    } else if (path == NULL) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path is NULL");
+    }
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
+    WEFT_TRY(status, agree_on_origin(session, all, &origin_ns), out);
+    fragment = make_fragment(session, origin_ns);
+    WEFT_TRY(status, join(session, fragment, all, path), out);
+out:
+    wefti_free(session->allocator, fragment);
+    wefti_free(session->allocator, all);
+    return status;
+}

@@ -1,2 +1,348 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The front: chooses a backend, checks arguments once for all of them, and holds what they share.
+ */
 #include "transport/transport.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/endpoint.h"
+#include "transport/world.h"
+
+#define VERDICT_TEXT_BYTES 764u
+/* How often an abort record that is being written is looked at before its text is given up. */
+#define ABORT_READ_TRIES 200u
+
+/* One rank's part of wefti_endpoint_agree. */
+typedef struct verdict {
+    int32_t status;
+    char text[VERDICT_TEXT_BYTES];
+} verdict_t;
+
+uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint)
+{
+    uint64_t timeout = endpoint->settings->timeout_ns;
+    uint64_t now = wefti_now_ns();
+    return timeout == 0 || timeout > UINT64_MAX - now ? UINT64_MAX : now + timeout;
+}
+
+static weft_status_t forked_error(const wefti_endpoint_t *endpoint)
+{
+    return wefti_error(WEFT_ERR_STATE,
+                       "this process was forked from rank %u, whose context it cannot use",
+                       endpoint->rank);
+}
+
+static weft_status_t check_params(const wefti_endpoint_params_t *params)
+{
+    if (params->settings == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "an endpoint needs settings");
+    }
+    if (params->world_size == 0 || params->world_size > WEFTI_MAX_WORLD) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world size %u is not within 1 to %u",
+                           params->world_size, WEFTI_MAX_WORLD);
+    }
+    if (params->rank >= params->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u does not exist in a world of %u",
+                           params->rank, params->world_size);
+    }
+    if (params->hub == NULL && params->world_size > 1 &&
+        (params->address == NULL || params->address[0] == '\0')) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "a world of %u ranks needs an address (WEFT_ADDRESS) or a hub",
+                           params->world_size);
+    }
+    return WEFT_OK;
+}
+
+static const wefti_transport_ops_t *choose_backend(const wefti_endpoint_params_t *params)
+{
+    if (params->hub != NULL) {
+        return &wefti_transport_inproc;
+    }
+    return params->world_size == 1 ? &wefti_transport_null : &wefti_transport_shm;
+}
+
+/* A page that the kernel clears in forked children, so that they can be told apart for the price of
+ * a load. */
+static weft_status_t map_owner_word(wefti_endpoint_t *endpoint)
+{
+    uint32_t *page =
+        mmap(NULL, WEFTI_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a page");
+    }
+    *page = 1;
+    endpoint->owner_word = page;
+    if (madvise(page, WEFTI_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
+        wefti_log(endpoint->log, WEFT_LOG_DEBUG,
+                  "no MADV_WIPEONFORK: forked children are not told");
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
+                                    const wefti_transport_ops_t *ops,
+                                    wefti_endpoint_t **out_endpoint)
+{
+    wefti_endpoint_t *endpoint = wefti_alloc(params->allocator, ops->endpoint_bytes);
+    *out_endpoint = endpoint;
+    if (endpoint == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    uint32_t count = params->world_size;
+    endpoint->ops = ops;
+    endpoint->rank = params->rank;
+    endpoint->world_size = count;
+    endpoint->caps = ops->caps;
+    endpoint->local_rank_count = count;
+    endpoint->device = params->device;
+    endpoint->settings = params->settings;
+    endpoint->log = params->log;
+    endpoint->allocator = params->allocator;
+    if (params->device != NULL && !(params->device->ops->caps & WEFT_DEVICE_PEER_DIRECT)) {
+        endpoint->caps &= ~WEFTI_CAP_DIRECT;
+    }
+    endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
+    endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);
+    endpoint->verdicts = wefti_alloc(params->allocator, count * sizeof(verdict_t));
+    if (endpoint->control == NULL || endpoint->region_of == NULL || endpoint->verdicts == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    return map_owner_word(endpoint);
+}
+
+static void endpoint_free(wefti_endpoint_t *endpoint)
+{
+    const weft_allocator_t *allocator = endpoint->allocator;
+    if (endpoint->owner_word != NULL) {
+        munmap((void *)(uintptr_t)endpoint->owner_word, WEFTI_PAGE_BYTES);
+    }
+    wefti_free(allocator, endpoint->blocks);
+    wefti_free(allocator, endpoint->verdicts);
+    wefti_free(allocator, endpoint->region_of);
+    wefti_free(allocator, endpoint->control);
+    wefti_free(allocator, endpoint);
+}
+
+weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params,
+                                  wefti_endpoint_t **out_endpoint)
+{
+    weft_status_t status;
+    wefti_endpoint_t *endpoint = NULL;
+    *out_endpoint = NULL;
+    status = check_params(params);
+    if (status < 0) {
+        return status;
+    }
+    const wefti_transport_ops_t *ops = choose_backend(params);
+    status = endpoint_alloc(params, ops, &endpoint);
+    if (status < 0) {
+        if (endpoint != NULL) {
+            endpoint_free(endpoint);
+        }
+        return status;
+    }
+    WEFT_TRY(status, ops->open(endpoint, params), fail);
+    WEFT_TRY(status, wefti_world_agree(endpoint), fail);
+    wefti_log(endpoint->log, WEFT_LOG_DEBUG, "rank %u of %u joined over %s", endpoint->rank,
+              endpoint->world_size, ops->name);
+    *out_endpoint = endpoint;
+    return WEFT_OK;
+fail:
+    wefti_endpoint_close(endpoint);
+    return status;
+}
+
+void wefti_endpoint_close(wefti_endpoint_t *endpoint)
+{
+    if (endpoint == NULL) {
+        return;
+    }
+    if (wefti_endpoint_owned(endpoint)) {
+        wefti_region_release(endpoint);
+        wefti_control_t *control = endpoint->control[endpoint->rank];
+        if (control != NULL) {
+            /* Release: whoever sees it also sees everything this rank posted. */
+            atomic_store_explicit(&control->left, 1, memory_order_release);
+        }
+    }
+    endpoint->ops->close(endpoint);
+    endpoint_free(endpoint);
+}
+
+weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                        void *recv)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return forked_error(endpoint);
+    }
+    size_t total;
+    if (!wefti_mul_size(bytes, endpoint->world_size, &total) ||
+        (bytes > 0 && (send == NULL || recv == NULL))) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "all-gather: bad buffers for %zu bytes",
+                           bytes);
+    }
+    weft_status_t status = wefti_endpoint_check(endpoint);
+    return status < 0 ? status : endpoint->ops->all_gather(endpoint, send, bytes, recv);
+}
+
+weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status)
+{
+    verdict_t *verdicts = endpoint->verdicts;
+    verdict_t own = {.status = status < 0 ? status : WEFT_OK};
+    if (status < 0) {
+        snprintf(own.text, sizeof own.text, "%s", weft_last_error());
+    }
+    weft_status_t gathered = wefti_endpoint_all_gather(endpoint, &own, sizeof own, verdicts);
+    if (gathered < 0) {
+        return gathered;
+    }
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (verdicts[r].status < 0) {
+            verdicts[r].text[VERDICT_TEXT_BYTES - 1] = '\0';
+            return wefti_error((weft_status_t)verdicts[r].status, "rank %u: %s", r,
+                               verdicts[r].text);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The barrier's waits know whom they wait for, so a rank that left is found at once. */
+typedef struct barrier_wait {
+    wefti_endpoint_t *endpoint;
+    uint32_t peer;
+    uint32_t epoch;
+} barrier_wait_t;
+
+static weft_status_t barrier_poll(void *user)
+{
+    barrier_wait_t *wait = user;
+    wefti_control_t *control = wait->endpoint->control[wait->peer];
+    if (atomic_load_explicit(&control->left, memory_order_acquire) == 0 ||
+        wefti_signal_reached(atomic_load_explicit(&control->barrier.value, memory_order_acquire),
+                             wait->epoch)) {
+        return WEFT_OK;
+    }
+    return wefti_error(WEFT_ERR_PEER_DIED,
+                       "rank %u left the world while rank %u waits for it at a barrier", wait->peer,
+                       wait->endpoint->rank);
+}
+
+weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return forked_error(endpoint);
+    }
+    weft_status_t status = wefti_endpoint_check(endpoint);
+    if (status < 0) {
+        return status;
+    }
+    uint32_t epoch = ++endpoint->barrier_epoch;
+    wefti_signal_post(&endpoint->control[endpoint->rank]->barrier, epoch);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        char what[48];
+        snprintf(what, sizeof what, "rank %u at a barrier", r);
+        barrier_wait_t wait = {endpoint, r, epoch};
+        status = wefti_wait_signal(endpoint, &endpoint->control[r]->barrier, epoch, what,
+                                   barrier_poll, &wait);
+        if (status < 0) {
+            /* The others would wait for an epoch that this rank will not complete. */
+            wefti_endpoint_abort(endpoint, status, weft_last_error());
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+static void write_abort(wefti_control_t *control, uint32_t rank, weft_status_t status,
+                        const char *text)
+{
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong_explicit(&control->abort_state, &none, 1,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return;
+    }
+    control->abort_status = status;
+    control->abort_rank = rank;
+    snprintf(control->abort_text, sizeof control->abort_text, "%s", text);
+    /* Release: the record is complete before anybody reads it. */
+    atomic_store_explicit(&control->abort_state, 2, memory_order_release);
+}
+
+void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return;
+    }
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        wefti_control_t *control = endpoint->control[r];
+        if (control != NULL) {
+            write_abort(control, endpoint->rank, status < 0 ? status : WEFT_ERR_ABORTED,
+                        text != NULL ? text : "");
+            wefti_futex_wake_all(&control->barrier.value);
+        }
+    }
+}
+
+/* Turns the record into this thread's error; it was written by a peer, so nothing in it is trusted.
+ */
+static weft_status_t adopt_abort(const wefti_control_t *control)
+{
+    char text[WEFTI_ABORT_TEXT_BYTES];
+    memcpy(text, control->abort_text, sizeof text);
+    text[sizeof text - 1] = '\0';
+    int32_t status = control->abort_status;
+    if (status >= 0 || status < WEFT_ERR_INTERNAL) {
+        status = WEFT_ERR_ABORTED;
+    }
+    if (text[0] == '\0') {
+        return wefti_error((weft_status_t)status, "rank %u ended the world", control->abort_rank);
+    }
+    return wefti_error_adopt((weft_status_t)status, text);
+}
+
+weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return forked_error(endpoint);
+    }
+    wefti_control_t *own = endpoint->control[endpoint->rank];
+    for (uint32_t tries = 0;; tries++) {
+        uint32_t state = atomic_load_explicit(&own->abort_state, memory_order_acquire);
+        if (state == 0) {
+            break;
+        }
+        if (state == 2) {
+            return adopt_abort(own);
+        }
+        if (tries == ABORT_READ_TRIES) {
+            return wefti_error(WEFT_ERR_ABORTED, "another rank ended the world");
+        }
+        sched_yield();
+    }
+    weft_status_t status = endpoint->ops->check_peers(endpoint);
+    if (status < 0) {
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
+        /* Another rank's finding may have come first: all report the same one. */
+        if (atomic_load_explicit(&own->abort_state, memory_order_acquire) == 2) {
+            status = adopt_abort(own);
+        }
+    }
+    return status;
+}
+
+bool wefti_endpoint_deserted(const wefti_endpoint_t *endpoint)
+{
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (r != endpoint->rank &&
+            atomic_load_explicit(&endpoint->control[r]->left, memory_order_acquire) == 0) {
+            return false;
+        }
+    }
+    return endpoint->world_size > 1;
+}

@@ -3,12 +3,12 @@
  * How ranks of one world reach each other: bootstrap, memory that peers reach, liveness, waiting.
  *
  *   control block   one per rank, shared: abort record, barrier, late-rank report
- *   region          one per rank: memory on the rank's device, the same size and layout everywhere, so an
- *                   offset names a place on every rank; region_of[r] + offset is rank r's copy, as seen here
+ *   region          one per rank: memory on the rank's device, the same size and layout everywhere,
+ * so an offset names a place on every rank; region_of[r] + offset is rank r's copy, as seen here
  *
- * Backends: shm (processes; memfds passed over a unix socket, pidfds for liveness), inproc (threads of one
- * process meeting at a hub), null (a world of one; the copy to start a new backend from). Dispatch and
- * argument checks sit in transport.c; backends stay short.
+ * Backends: shm (processes; memfds passed over a unix socket, pidfds for liveness), inproc (threads
+ * of one process meeting at a hub), null (a world of one; the copy to start a new backend from).
+ * Dispatch and argument checks sit in transport.c; backends stay short.
  */
 #ifndef WEFT_TRANSPORT_TRANSPORT_H
 #define WEFT_TRANSPORT_TRANSPORT_H
@@ -35,16 +35,19 @@ typedef struct wefti_control {
     uint32_t abort_rank;          /* who wrote it */
     uint32_t pid;
     char abort_text[WEFTI_ABORT_TEXT_BYTES];
+    _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
+    uint8_t pad[12];
     wefti_signal_t barrier; /* how many barriers this rank has entered */
 } wefti_control_t;
+_Static_assert(sizeof(wefti_control_t) == 640, "control blocks are laid out in shared memory");
 
 typedef struct wefti_endpoint wefti_endpoint_t;
 
 typedef struct wefti_endpoint_params {
     uint32_t rank, world_size;
-    const char *address;   /* shm: "unix:@name" or "unix:/path" */
-    weft_hub_t *hub;       /* inproc */
-    weft_device_t *device; /* NULL: host memory */
+    const char *address;              /* shm: "unix:@name" or "unix:/path" */
+    weft_hub_t *hub;                  /* inproc */
+    weft_device_t *device;            /* NULL: host memory */
     const wefti_settings_t *settings; /* borrowed for the endpoint's life */
     const wefti_log_t *log;           /* likewise */
     const weft_allocator_t *allocator;
@@ -54,16 +57,26 @@ typedef struct wefti_transport_ops {
     uint32_t abi_version;
     const char *name;
     uint64_t caps;
+    size_t endpoint_bytes; /* of the backend's struct, zeroed by the front */
     /* Collective. Fills control[]; the front has filled the common fields. */
     weft_status_t (*open)(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params);
+    /* Also after a failed open, and in a forked child (then it gives back the child's copies only).
+     */
     void (*close)(wefti_endpoint_t *endpoint);
     /* Host-side all-gather over the bootstrap channel: small data, at bind and at the end. */
-    weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes, void *recv);
-    /* Host memory only: makes the own region at least bytes long (pre-faulted) and maps all peers'. Collective. */
+    weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                void *recv);
+    /* Host memory only: makes the own region at least bytes long (pre-faulted) and maps all peers'.
+     * Collective. */
     weft_status_t (*region_grow)(wefti_endpoint_t *endpoint, size_t bytes);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
 } wefti_transport_ops_t;
+
+/* One live allocation; the array is sorted by offset and equal on every rank. */
+typedef struct wefti_region_block {
+    size_t offset, bytes;
+} wefti_region_block_t;
 
 /* Base of every backend's endpoint: member 0. */
 struct wefti_endpoint {
@@ -76,43 +89,66 @@ struct wefti_endpoint {
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
     wefti_control_t **control; /* [world_size] */
-    uint8_t **region_of;       /* [world_size] addresses on this rank's device; NULL until the first alloc */
-    size_t region_bytes;       /* committed */
+    uint8_t *
+        *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc */
+    size_t region_bytes; /* committed */
     size_t region_used_bytes;
+    size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
+    wefti_region_block_t *blocks;
+    size_t block_count, block_capacity;
+    void *verdicts;             /* scratch of wefti_endpoint_agree */
+    const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t barrier_epoch;
     uint32_t free_cores; /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;       /* false when ranks outnumber cores */
 };
 
-/* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective. */
-weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params, wefti_endpoint_t **out_endpoint);
+/* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective.
+ */
+weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params,
+                                  wefti_endpoint_t **out_endpoint);
 void wefti_endpoint_close(wefti_endpoint_t *endpoint); /* accepts NULL */
 
-weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes, void *recv);
+/* False in a forked child, whose context is unusable: one load, so fast paths may ask. */
+static inline bool wefti_endpoint_owned(const wefti_endpoint_t *endpoint)
+{
+    return *endpoint->owner_word != 0;
+}
+
+/* Collective calls are made by one thread of a rank at a time; check, abort and waits by any
+ * thread. */
+weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                        void *recv);
 weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint);
+/*
+ * Collective: WEFT_OK when status is WEFT_OK on all ranks, otherwise the lowest failing rank's
+ * status with its message on every rank. For steps of bind that may fail on one rank only.
+ */
+weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status);
 
 /*
- * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks ask for
- * the same sizes in the same order, and a difference is WEFT_ERR_MISMATCH. No room: WEFT_ERR_NO_MEMORY on every
- * rank, naming the one that had none. Freed in any order; freeing is local bookkeeping that must happen
- * in the same order everywhere.
+ * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks
+ * ask for the same sizes in the same order, and a difference is WEFT_ERR_MISMATCH. No room:
+ * WEFT_ERR_NO_MEMORY on every rank, naming the one that had none. Freed in any order; freeing is
+ * local bookkeeping that must happen in the same order everywhere.
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
 
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED (which then aborts). */
+/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED (which then
+ * aborts). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
 
 /*
- * Waits until signal has reached target: spins (unless ranks outnumber cores), yields a few times, then sleeps
- * on the futex in slices, checking abort, peers and deadline. what names the thing waited for in a
- * time-out's message. poll, if not NULL, is called between tries (inline progress); a negative
- * status ends the wait with it.
+ * Waits until signal has reached target: spins (unless ranks outnumber cores), yields a few times,
+ * then sleeps on the futex in slices, checking abort, peers and deadline. what names the thing
+ * waited for in a time-out's message. poll, if not NULL, is called between tries (inline progress);
+ * a negative status ends the wait with it.
  */
-weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target, const char *what,
-                                weft_status_t (*poll)(void *user), void *user);
+weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                                const char *what, weft_status_t (*poll)(void *user), void *user);
 
 /* transport/topology_hwloc.c: one machine, as `weft info` shows it and the launcher pins by it. */
 typedef struct wefti_machine {
@@ -121,10 +157,11 @@ typedef struct wefti_machine {
     char cpu_name[96];
 } wefti_machine_t;
 weft_status_t wefti_machine_read(wefti_machine_t *out_machine);
-/* Cores (operating-system CPU numbers) for rank of count on this host, within the caller's own affinity:
- * an equal share each, consecutive; when ranks outnumber cores, shared round-robin. Returns how many were put into
- * out_cpus (capacity of them at most). */
-uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus, uint32_t capacity);
+/* Cores (operating-system CPU numbers) for rank of count on this host, within the caller's own
+ * affinity: an equal share each, consecutive; when ranks outnumber cores, shared round-robin.
+ * Returns how many were put into out_cpus (capacity of them at most). */
+uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
+                                    uint32_t capacity);
 /* Binds the calling thread. */
 weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
 

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the front and the backends share; nobody outside transport/ includes it. */
+#ifndef WEFT_TRANSPORT_ENDPOINT_H
+#define WEFT_TRANSPORT_ENDPOINT_H
+
+#include "transport/transport.h"
+
+/* Nobody sleeps longer than this before looking for aborts, deaths and the deadline. */
+#define WEFTI_SLICE_NS 50000000ull
+#define WEFTI_PAGE_BYTES 4096u
+
+extern const wefti_transport_ops_t wefti_transport_null;
+extern const wefti_transport_ops_t wefti_transport_inproc;
+extern const wefti_transport_ops_t wefti_transport_shm;
+
+/*
+ * Collective: WEFT_OK when status is WEFT_OK on all ranks, otherwise the lowest failing rank's
+ * status with its message on every rank.
+ */
+weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status);
+
+/* The end of a wait that starts now; UINT64_MAX when the settings say for ever. */
+uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint);
+
+/* True when every other rank has released its context, so nothing will be posted any more. */
+bool wefti_endpoint_deserted(const wefti_endpoint_t *endpoint);
+
+/* transport/memory.c: a range of address space that memory is put into step by step. */
+typedef struct wefti_range {
+    uint8_t *base; /* aligned to 2 MiB; NULL: none */
+    size_t bytes;
+} wefti_range_t;
+
+/* fd >= 0: maps it shared, not inherited by children; -1: private memory, inaccessible until
+ * committed. */
+weft_status_t wefti_range_map(wefti_range_t *range, int fd, size_t bytes);
+void wefti_range_unmap(wefti_range_t *range);
+/* Makes private memory [from, to) accessible and faults it in. */
+weft_status_t wefti_range_commit(wefti_range_t *range, size_t from, size_t to);
+/* Faults [from, to) in; failures do not matter, it only makes the first touch cheap. */
+void wefti_range_populate(const wefti_range_t *range, size_t from, size_t to);
+/* Reserves [from, to) of a memfd mapped at range, faulted in; lack of room is an error, never a
+ * signal. */
+weft_status_t wefti_memfd_grow(int fd, const wefti_range_t *range, size_t from, size_t to);
+/* A memfd that cannot shrink under its users. */
+weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd);
+/* WEFT_ERR_NO_MEMORY when each of count ranks asking for bytes would be more than the machine has.
+ */
+weft_status_t wefti_memory_check(size_t bytes, uint32_t count);
+
+/* First line of a file of the process's own control group; false when there is none. */
+bool wefti_cgroup_read(const char *name, char *line, size_t capacity);
+
+#endif

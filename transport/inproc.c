@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that are threads of one process: regions are plain memory, all-gather goes through the hub.
+ */
+#include "transport/hub.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/world.h"
+
+typedef struct inproc_endpoint {
+    wefti_endpoint_t base;
+    weft_hub_t *hub; /* NULL until this rank has joined */
+} inproc_endpoint_t;
+_Static_assert(offsetof(inproc_endpoint_t, base) == 0, "the base is member 0");
+
+weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
+{
+    pthread_condattr_t attributes;
+    *out_hub = NULL;
+    if (world_size == 0 || world_size > WEFTI_MAX_WORLD) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world_size %u is not within 1 to %u",
+                           world_size, WEFTI_MAX_WORLD);
+    }
+    weft_hub_t *hub = wefti_alloc(NULL, sizeof *hub);
+    if (hub == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    hub->world_size = world_size;
+    pthread_mutex_init(&hub->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&hub->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    hub->controls = aligned_alloc(128, world_size * sizeof *hub->controls);
+    hub->ranges = wefti_alloc(NULL, world_size * sizeof *hub->ranges);
+    hub->joined = wefti_alloc(NULL, world_size * sizeof *hub->joined);
+    if (hub->controls == NULL || hub->ranges == NULL || hub->joined == NULL) {
+        weft_hub_destroy(hub);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a hub of %u ranks", world_size);
+    }
+    memset(hub->controls, 0, world_size * sizeof *hub->controls);
+    *out_hub = hub;
+    return WEFT_OK;
+}
+
+/* The world is over; the hub is as new. Called with the lock held. */
+static void reset(weft_hub_t *hub)
+{
+    for (uint32_t r = 0; r < hub->world_size; r++) {
+        wefti_range_unmap(&hub->ranges[r]);
+        hub->joined[r] = false;
+    }
+    memset(hub->controls, 0, hub->world_size * sizeof *hub->controls);
+    wefti_free(NULL, hub->buffer);
+    hub->buffer = NULL;
+    hub->joined_count = hub->arrived = hub->departed = 0;
+    hub->complete = hub->delivering = false;
+    hub->failure = WEFT_OK;
+    pthread_cond_broadcast(&hub->changed);
+}
+
+void weft_hub_destroy(weft_hub_t *hub)
+{
+    if (hub == NULL) {
+        return;
+    }
+    if (hub->controls != NULL && hub->ranges != NULL && hub->joined != NULL) {
+        reset(hub);
+    }
+    pthread_cond_destroy(&hub->changed);
+    pthread_mutex_destroy(&hub->lock);
+    free(hub->controls);
+    wefti_free(NULL, hub->ranges);
+    wefti_free(NULL, hub->joined);
+    wefti_free(NULL, hub);
+}
+
+/* Waits for a change, at most one slice; called with the lock held. False: the deadline has passed.
+ */
+static bool wait_slice(weft_hub_t *hub, uint64_t deadline)
+{
+    uint64_t now = wefti_now_ns();
+    if (now >= deadline) {
+        return false;
+    }
+    uint64_t left = deadline - now;
+    uint64_t end = now + (left < WEFTI_SLICE_NS ? left : WEFTI_SLICE_NS);
+    struct timespec at = {.tv_sec = (time_t)(end / 1000000000ull),
+                          .tv_nsec = (long)(end % 1000000000ull)};
+    pthread_cond_timedwait(&hub->changed, &hub->lock, &at);
+    return true;
+}
+
+/* The first reason wins; everyone who is joining returns it. */
+static void fail_join(weft_hub_t *hub, weft_status_t status)
+{
+    if (hub->failure == WEFT_OK) {
+        hub->failure = status;
+        snprintf(hub->failure_text, sizeof hub->failure_text, "%s", weft_last_error());
+        pthread_cond_broadcast(&hub->changed);
+    }
+}
+
+static weft_status_t missing_error(const weft_hub_t *hub)
+{
+    char names[160] = "";
+    size_t used = 0;
+    for (uint32_t r = 0; r < hub->world_size && used + 16 < sizeof names; r++) {
+        if (!hub->joined[r]) {
+            used += (size_t)snprintf(names + used, sizeof names - used, " %u", r);
+        }
+    }
+    return wefti_error(WEFT_ERR_TIMEOUT, "these ranks of %u have not joined in time:%s",
+                       hub->world_size, names);
+}
+
+/* Takes this rank's place. An old world that is ending is waited for. Called with the lock held. */
+static weft_status_t take_place(weft_hub_t *hub, const wefti_endpoint_params_t *params,
+                                uint64_t deadline)
+{
+    while ((hub->complete && hub->present_count < hub->world_size) || hub->failure != WEFT_OK) {
+        if (!wait_slice(hub, deadline)) {
+            return wefti_error(WEFT_ERR_TIMEOUT,
+                               "ranks of the hub's former world have not left in time");
+        }
+    }
+    if (params->world_size != hub->world_size) {
+        weft_status_t status =
+            wefti_error(WEFT_ERR_MISMATCH, "rank %u wants a world of %u, the hub is for %u",
+                        params->rank, params->world_size, hub->world_size);
+        if (hub->present_count > 0 && !hub->complete) {
+            fail_join(hub, status);
+        }
+        return status;
+    }
+    if (hub->joined[params->rank]) {
+        weft_status_t status =
+            wefti_error(WEFT_ERR_MISMATCH, "two threads say they are rank %u", params->rank);
+        if (!hub->complete) {
+            fail_join(hub, status);
+        }
+        return status;
+    }
+    hub->joined[params->rank] = true;
+    hub->joined_count++;
+    hub->present_count++;
+    hub->controls[params->rank].pid = (uint32_t)getpid();
+    hub->complete = hub->joined_count == hub->world_size;
+    pthread_cond_broadcast(&hub->changed);
+    return WEFT_OK;
+}
+
+static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
+{
+    inproc_endpoint_t *inproc = (inproc_endpoint_t *)endpoint;
+    weft_hub_t *hub = params->hub;
+    uint64_t deadline = wefti_endpoint_deadline(endpoint);
+    pthread_mutex_lock(&hub->lock);
+    weft_status_t status = take_place(hub, params, deadline);
+    if (status == WEFT_OK) {
+        inproc->hub = hub;
+        while (!hub->complete && hub->failure == WEFT_OK) {
+            if (!wait_slice(hub, deadline)) {
+                fail_join(hub, missing_error(hub));
+            }
+        }
+        if (!hub->complete) {
+            status = wefti_error_adopt(hub->failure, hub->failure_text);
+        }
+    }
+    pthread_mutex_unlock(&hub->lock);
+    for (uint32_t r = 0; status == WEFT_OK && r < hub->world_size; r++) {
+        endpoint->control[r] = &hub->controls[r];
+    }
+    return status;
+}
+
+static void inproc_close(wefti_endpoint_t *endpoint)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    if (hub == NULL || !wefti_endpoint_owned(endpoint)) {
+        return; /* a child may have been forked while another thread held the lock */
+    }
+    pthread_mutex_lock(&hub->lock);
+    if (--hub->present_count == 0) {
+        reset(hub);
+    }
+    pthread_cond_broadcast(&hub->changed);
+    pthread_mutex_unlock(&hub->lock);
+}
+
+/* Puts this rank's part in; the first to come makes the buffer. Called with the lock held. */
+static weft_status_t put_part(wefti_endpoint_t *endpoint, weft_hub_t *hub, const void *send,
+                              size_t bytes)
+{
+    if (hub->arrived == 0) {
+        wefti_free(NULL, hub->buffer);
+        hub->buffer = wefti_alloc(NULL, bytes > 0 ? bytes * hub->world_size : 1);
+        hub->part_bytes = bytes;
+        if (hub->buffer == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    } else if (bytes != hub->part_bytes) {
+        return wefti_error(WEFT_ERR_MISMATCH, "all-gather: rank %u brings %zu bytes, others %zu",
+                           endpoint->rank, bytes, hub->part_bytes);
+    }
+    if (bytes > 0) {
+        memcpy(hub->buffer + endpoint->rank * bytes, send, bytes);
+    }
+    if (++hub->arrived == hub->world_size) {
+        hub->delivering = true;
+        hub->departed = 0;
+        pthread_cond_broadcast(&hub->changed);
+    }
+    return WEFT_OK;
+}
+
+/* Waits until delivering is as wanted; called with the lock held. */
+static weft_status_t wait_phase(wefti_endpoint_t *endpoint, weft_hub_t *hub, bool delivering,
+                                uint64_t deadline)
+{
+    while (hub->delivering != delivering) {
+        weft_status_t status = wefti_endpoint_check(endpoint);
+        if (status < 0) {
+            return status;
+        }
+        if (hub->present_count < hub->world_size && !hub->delivering) {
+            return wefti_error(WEFT_ERR_PEER_DIED,
+                               "a rank left the world while rank %u waits in an all-gather",
+                               endpoint->rank);
+        }
+        if (!wait_slice(hub, deadline)) {
+            return wefti_error(WEFT_ERR_TIMEOUT,
+                               "rank %u waited %.3g s in an all-gather, %u of %u ranks came",
+                               endpoint->rank, (double)endpoint->settings->timeout_ns * 1e-9,
+                               hub->arrived, hub->world_size);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t inproc_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                       void *recv)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    uint64_t deadline = wefti_endpoint_deadline(endpoint);
+    weft_status_t status;
+    pthread_mutex_lock(&hub->lock);
+    /* The former all-gather's result may not have been read by all. */
+    WEFT_TRY(status, wait_phase(endpoint, hub, false, deadline), done);
+    WEFT_TRY(status, put_part(endpoint, hub, send, bytes), done);
+    WEFT_TRY(status, wait_phase(endpoint, hub, true, deadline), done);
+    if (bytes > 0) {
+        memcpy(recv, hub->buffer, bytes * hub->world_size);
+    }
+    if (++hub->departed == hub->world_size) {
+        hub->delivering = false;
+        hub->arrived = 0;
+        pthread_cond_broadcast(&hub->changed);
+    }
+done:
+    if (status < 0) {
+        /* The parts can no longer be told apart: nobody must go on. */
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
+        pthread_cond_broadcast(&hub->changed);
+    }
+    pthread_mutex_unlock(&hub->lock);
+    return status;
+}
+
+static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    wefti_range_t *range = &hub->ranges[endpoint->rank];
+    weft_status_t status = WEFT_OK;
+    if (range->base == NULL) {
+        status = wefti_range_map(range, -1, endpoint->settings->reserve_bytes);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_memory_check(bytes - endpoint->region_bytes, endpoint->world_size);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_range_commit(range, endpoint->region_bytes, bytes);
+    }
+    status = wefti_endpoint_agree(endpoint, status);
+    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
+        endpoint->region_of[r] = hub->ranges[r].base;
+    }
+    return status;
+}
+
+/* Threads do not die alone. */
+static weft_status_t inproc_check_peers(wefti_endpoint_t *endpoint)
+{
+    (void)endpoint;
+    return WEFT_OK;
+}
+
+const wefti_transport_ops_t wefti_transport_inproc = {
+    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
+    .name = "inproc",
+    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
+    .endpoint_bytes = sizeof(inproc_endpoint_t),
+    .open = inproc_open,
+    .close = inproc_close,
+    .all_gather = inproc_all_gather,
+    .region_grow = inproc_region_grow,
+    .check_peers = inproc_check_peers,
+};

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A world of one, and the copy to start a new backend from. */
+#include "transport/endpoint.h"
+
+#include <string.h>
+#include <unistd.h>
+
+typedef struct null_endpoint {
+    wefti_endpoint_t base;
+    wefti_range_t range;
+} null_endpoint_t;
+_Static_assert(offsetof(null_endpoint_t, base) == 0, "the base is member 0");
+
+static weft_status_t null_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
+{
+    (void)params;
+    endpoint->control[0] = wefti_alloc(endpoint->allocator, sizeof(wefti_control_t));
+    if (endpoint->control[0] == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    endpoint->control[0]->pid = (uint32_t)getpid();
+    return WEFT_OK;
+}
+
+static void null_close(wefti_endpoint_t *endpoint)
+{
+    null_endpoint_t *null = (null_endpoint_t *)endpoint;
+    wefti_range_unmap(&null->range);
+    wefti_free(endpoint->allocator, endpoint->control[0]);
+}
+
+static weft_status_t null_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                     void *recv)
+{
+    (void)endpoint;
+    if (bytes > 0) {
+        memmove(recv, send, bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t null_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+{
+    null_endpoint_t *null = (null_endpoint_t *)endpoint;
+    weft_status_t status = WEFT_OK;
+    if (null->range.base == NULL) {
+        status = wefti_range_map(&null->range, -1, endpoint->settings->reserve_bytes);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_memory_check(bytes - endpoint->region_bytes, 1);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_range_commit(&null->range, endpoint->region_bytes, bytes);
+    }
+    endpoint->region_of[0] = null->range.base;
+    return wefti_endpoint_agree(endpoint, status);
+}
+
+static weft_status_t null_check_peers(wefti_endpoint_t *endpoint)
+{
+    (void)endpoint;
+    return WEFT_OK;
+}
+
+const wefti_transport_ops_t wefti_transport_null = {
+    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
+    .name = "null",
+    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
+    .endpoint_bytes = sizeof(null_endpoint_t),
+    .open = null_open,
+    .close = null_close,
+    .all_gather = null_all_gather,
+    .region_grow = null_region_grow,
+    .check_peers = null_check_peers,
+};

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shared-memory backend's parts: joining over a unix socket, packets, liveness, the transport
+ * itself. */
+#ifndef WEFT_TRANSPORT_SHM_H
+#define WEFT_TRANSPORT_SHM_H
+
+#include <sys/types.h>
+
+#include "transport/endpoint.h"
+
+/* What one rank knows of another (and of itself) once the world has met. */
+typedef struct wefti_shm_peer {
+    int socket;     /* rank 0: to every other rank; other ranks: to rank 0; else -1 */
+    int control_fd; /* memfds; -1 once mapped, only the own region's stays open, to grow it */
+    int region_fd;
+    int pid_fd; /* -1: none, pid is asked instead */
+    pid_t pid;
+    bool joined;
+    wefti_range_t range; /* the region, mapped here */
+} wefti_shm_peer_t;
+
+/* shm_bootstrap.c: fills socket, fds and pid of every peer; the own entry has its fds already. */
+weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
+                             wefti_shm_peer_t *peers);
+
+/* shm_packet.c: messages of one fixed size while ranks join, with descriptors attached to some. */
+#define WEFTI_SHM_MAGIC 0x54464557u /* "WEFT" */
+#define WEFTI_SHM_VERSION 1u
+#define WEFTI_SHM_FDS 2u
+
+typedef enum wefti_shm_kind {
+    WEFTI_SHM_HELLO = 1,    /* rank r to 0, with its descriptors */
+    WEFTI_SHM_ACCEPTED = 2, /* 0 to r: the hello was good, the others are waited for */
+    WEFTI_SHM_PEER = 3,     /* 0 to r, once per other rank, with that rank's descriptors */
+    WEFTI_SHM_ERROR = 4,    /* 0 to r: the world does not come about */
+} wefti_shm_kind_t;
+
+typedef struct wefti_shm_packet {
+    uint32_t magic, version;
+    uint32_t kind;
+    uint32_t rank, world_size;
+    int32_t status; /* of an error */
+    int32_t pid;    /* of a peer */
+    uint32_t reserved;
+    char text[480];
+} wefti_shm_packet_t;
+_Static_assert(sizeof(wefti_shm_packet_t) == 512, "packets are exchanged between builds");
+
+/* fds NULL: none. Waits for room until deadline. WEFT_ERR_PEER_DIED when the other end is gone. */
+weft_status_t wefti_shm_send(int fd, const wefti_shm_packet_t *packet, const int *fds,
+                             uint64_t deadline);
+/*
+ * WEFT_OK; WEFT_AGAIN: nothing there; WEFT_ERR_PEER_DIED: the other end is gone; WEFT_ERR_FORMAT:
+ * not one of our packets. fds are -1 where none came.
+ */
+weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFTI_SHM_FDS]);
+/* Waits until fd is ready for events, or hung up; false: not until deadline. */
+bool wefti_shm_poll(int fd, short events, uint64_t deadline);
+void wefti_close_fd(int *fd); /* accepts -1, leaves -1 */
+
+/* shm_liveness.c */
+void wefti_shm_watch(wefti_shm_peer_t *peer);
+/* True when the peer's process has ended. Several peers at once: the first index that has, or
+ * count. */
+uint32_t wefti_shm_find_dead(const wefti_shm_peer_t *peers, uint32_t count, uint32_t own);
+
+#endif

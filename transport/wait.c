@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The wait policy.
+ *
+ *   spin     only when every local rank has a core of its own, for spin_ns
+ *   yield    a few times: with more ranks than cores this lets the others run, cheaper than a futex
+ *   sleep    on the futex, in slices; between slices abort word, peers and deadline are looked at,
+ * so no watchdog is needed to end a wait
+ */
+#include "transport/transport.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#include "runtime/base/error.h"
+#include "transport/endpoint.h"
+
+#define SPINS_PER_LOOK 64u
+#define YIELDS_ALONE 4u
+#define YIELDS_MAX 64u
+/* With a poll function other work may become ready meanwhile, so sleeps start short. */
+#define POLL_SLICE_MIN_NS 50000ull
+#define POLL_SLICE_MAX_NS 2000000ull
+/* Looking at peers costs a system call: not more often than this. */
+#define CHECK_EVERY_NS 10000000ull
+
+typedef struct waiting {
+    wefti_endpoint_t *endpoint;
+    wefti_signal_t *signal;
+    uint32_t target;
+    const char *what;
+    weft_status_t (*poll)(void *user);
+    void *user;
+} waiting_t;
+
+static bool reached(const waiting_t *wait)
+{
+    /* Acquire: what the poster wrote before is visible. */
+    return wefti_signal_reached(atomic_load_explicit(&wait->signal->value, memory_order_acquire),
+                                wait->target);
+}
+
+static weft_status_t poll_once(const waiting_t *wait)
+{
+    return wait->poll != NULL ? wait->poll(wait->user) : WEFT_OK;
+}
+
+/* WEFT_OK: reached; WEFT_IN_PROGRESS: not within the time; or the poll function's error. */
+static weft_status_t spin(const waiting_t *wait)
+{
+    uint64_t end = wefti_now_ns() + wait->endpoint->settings->spin_ns;
+    do {
+        for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
+            if (reached(wait)) {
+                return WEFT_OK;
+            }
+            wefti_cpu_relax();
+        }
+        weft_status_t status = poll_once(wait);
+        if (status < 0) {
+            return status;
+        }
+    } while (wefti_now_ns() < end);
+    return WEFT_IN_PROGRESS;
+}
+
+static weft_status_t yield(const waiting_t *wait)
+{
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    uint32_t count = endpoint->may_spin ? YIELDS_ALONE : 4 * endpoint->local_rank_count;
+    for (uint32_t i = 0; i < count && i < YIELDS_MAX; i++) {
+        sched_yield();
+        if (reached(wait)) {
+            return WEFT_OK;
+        }
+        weft_status_t status = poll_once(wait);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_IN_PROGRESS;
+}
+
+static weft_status_t timed_out(const waiting_t *wait)
+{
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    char left[64] = "";
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (atomic_load_explicit(&endpoint->control[r]->left, memory_order_acquire) != 0) {
+            snprintf(left, sizeof left, " (rank %u has left the world)", r);
+            break;
+        }
+    }
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s", endpoint->rank,
+                       (double)endpoint->settings->timeout_ns * 1e-9, wait->what, left);
+}
+
+/* Why the wait cannot succeed any more, or WEFT_OK. */
+static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t deadline)
+{
+    weft_status_t status = wefti_endpoint_check(wait->endpoint);
+    if (status < 0) {
+        return status;
+    }
+    if (wefti_endpoint_deserted(wait->endpoint)) {
+        return wefti_error(WEFT_ERR_PEER_DIED,
+                           "rank %u waits for %s, but all others have left the world",
+                           wait->endpoint->rank, wait->what);
+    }
+    return now >= deadline ? timed_out(wait) : WEFT_OK;
+}
+
+static uint64_t min_ns(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static weft_status_t sleep_until_reached(const waiting_t *wait)
+{
+    uint64_t deadline = wefti_endpoint_deadline(wait->endpoint);
+    uint64_t slice = wait->poll != NULL ? POLL_SLICE_MIN_NS : WEFTI_SLICE_NS;
+    uint64_t next_check = 0;
+    weft_status_t status = WEFT_OK;
+    for (;;) {
+        uint64_t now = wefti_now_ns();
+        if (now >= next_check || now >= deadline) {
+            status = look_around(wait, now, deadline);
+            next_check = now + CHECK_EVERY_NS;
+        }
+        if (status == WEFT_OK) {
+            status = poll_once(wait);
+        }
+        /* Whatever else is wrong: what was waited for has come, so this wait succeeded. */
+        if (reached(wait)) {
+            return WEFT_OK;
+        }
+        if (status < 0) {
+            return status;
+        }
+        /*
+         * Both sequentially consistent, as in wefti_signal_post: either the poster sees us in
+         * waiters and wakes us, or we see its value here (or the kernel does, comparing) and do not
+         * sleep.
+         */
+        atomic_fetch_add_explicit(&wait->signal->waiters, 1, memory_order_seq_cst);
+        uint32_t value = atomic_load_explicit(&wait->signal->value, memory_order_seq_cst);
+        if (!wefti_signal_reached(value, wait->target)) {
+            wefti_futex_wait(&wait->signal->value, value, min_ns(slice, deadline - now));
+        }
+        atomic_fetch_sub_explicit(&wait->signal->waiters, 1, memory_order_relaxed);
+        if (wait->poll != NULL) {
+            slice = min_ns(slice * 2, POLL_SLICE_MAX_NS);
+        }
+    }
+}
+
+weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                                const char *what, weft_status_t (*poll)(void *user), void *user)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return wefti_endpoint_check(endpoint);
+    }
+    waiting_t wait = {endpoint, signal, target, what, poll, user};
+    if (reached(&wait)) {
+        return WEFT_OK;
+    }
+    weft_status_t status = poll_once(&wait);
+    if (status == WEFT_OK && endpoint->may_spin) {
+        status = spin(&wait);
+    }
+    if (status >= 0) {
+        status = yield(&wait);
+    }
+    return status == WEFT_IN_PROGRESS ? sleep_until_reached(&wait) : status;
+}

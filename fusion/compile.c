@@ -1,2 +1,260 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The whole way from a model to a plan. Messages name parameters as the command line spells them.
+ */
+#include <math.h>
+#include <string.h>
+
 #include "fusion/fusion.h"
+#include "graph/onnx.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+
+#define DEFAULT_BUCKET "bytes:25M"
+#define DEFAULT_OPTIMIZER "momentum"
+#define MAX_WORLD_SIZE 65536u
+
+/* What a compile needs and gives back at the end. */
+typedef struct compiler {
+    weft_compile_params_t params; /* defaults filled in */
+    const weft_allocator_t *allocator;
+    wefti_log_t log;
+    weft_registry_t *own_registry;
+    wefti_arena_t arena;
+    wefti_policy_t policy;
+    wefti_optimizer_params_t optimizer;
+    wefti_graph_t *graph;
+    weft_edit_list_t *buckets;
+} compiler_t;
+
+static weft_status_t read_optimizer(const weft_compile_params_t *params,
+                                    wefti_optimizer_params_t *out)
+{
+    static const char *const names[] = {"sgd", "momentum", "adam"};
+    static const wefti_optimizer_t kinds[] = {WEFTI_OPTIMIZER_SGD, WEFTI_OPTIMIZER_MOMENTUM,
+                                              WEFTI_OPTIMIZER_ADAM};
+    *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
+    for (size_t i = 0;; i++) {
+        if (i == sizeof(names) / sizeof(names[0])) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "--optimizer %s: not known; use sgd, momentum or adam",
+                               params->optimizer);
+        }
+        if (strcmp(params->optimizer, names[i]) == 0) {
+            out->kind = kinds[i];
+            break;
+        }
+    }
+    if (!isfinite(params->lr) || params->lr < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--lr %g: must be a number above 0",
+                           params->lr);
+    }
+    if (!isfinite(params->momentum) || params->momentum < 0 || params->momentum >= 1) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "momentum %g: must be at least 0 and below 1", params->momentum);
+    }
+    if (!isfinite(params->weight_decay) || params->weight_decay < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weight_decay %g: must not be negative",
+                           params->weight_decay);
+    }
+    out->lr = params->lr != 0 ? params->lr : out->kind == WEFTI_OPTIMIZER_ADAM ? 0.001 : 0.05;
+    out->momentum = params->momentum != 0 ? params->momentum : 0.9;
+    out->weight_decay = params->weight_decay;
+    return WEFT_OK;
+}
+
+static weft_status_t check_shapes(const weft_compile_params_t *params)
+{
+    if (params->shape_count > 0 && params->shapes == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "shapes is NULL, but shape_count is %u",
+                           params->shape_count);
+    }
+    for (uint32_t i = 0; i < params->shape_count; i++) {
+        const weft_input_shape_t *shape = &params->shapes[i];
+        if (shape->name == NULL || shape->rank > WEFT_MAX_DIMS) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--shape %s: at most %u dimensions",
+                               shape->name == NULL ? "(no name)" : shape->name, WEFT_MAX_DIMS);
+        }
+        for (uint32_t j = 0; j < shape->rank; j++) {
+            if (shape->dims[j] < 1) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "--shape %s: dimension %u is %lld, it must be at least 1",
+                                   shape->name, j, (long long)shape->dims[j]);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *params)
+{
+    weft_status_t status;
+    size_t size;
+    if (params == NULL || params->struct_size < sizeof(params->struct_size)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "params is NULL or its struct_size is not set");
+    }
+    /* An older caller's struct is shorter: what it lacks is zero, the default. */
+    size = params->struct_size < sizeof(c->params) ? params->struct_size : sizeof(c->params);
+    memcpy(&c->params, params, size);
+    c->allocator = c->params.allocator;
+    c->log = (wefti_log_t){c->params.log, c->params.log_user,
+                           c->params.log == NULL ? WEFT_LOG_WARN : WEFT_LOG_DEBUG};
+    wefti_arena_init(&c->arena, c->allocator, 0);
+    if (c->params.model_path == NULL || c->params.model_path[0] == '\0') {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no model is given");
+    }
+    if (c->params.world_size < 1 || c->params.world_size > MAX_WORLD_SIZE) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--world %u: must be between 1 and %u",
+                           c->params.world_size, MAX_WORLD_SIZE);
+    }
+    if (c->params.batch < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--batch %lld: must be at least 1",
+                           (long long)c->params.batch);
+    }
+    c->params.optimizer = c->params.optimizer == NULL ? DEFAULT_OPTIMIZER : c->params.optimizer;
+    c->params.bucket = c->params.bucket == NULL ? DEFAULT_BUCKET : c->params.bucket;
+    WEFT_TRY(status, check_shapes(&c->params), fail);
+    WEFT_TRY(status, read_optimizer(&c->params, &c->optimizer), fail);
+    WEFT_TRY(status, wefti_policy_parse(c->params.bucket, &c->arena, &c->policy), fail);
+    if (c->params.registry == NULL) {
+        WEFT_TRY(status, weft_registry_create(c->allocator, &c->own_registry), fail);
+        c->params.registry = c->own_registry;
+    }
+fail:
+    return status;
+}
+
+static weft_status_t import_model(compiler_t *c)
+{
+    weft_status_t status;
+    wefti_onnx_import_params_t params = {.path = c->params.model_path, .loss = c->params.loss};
+    wefti_shape_override_t *shapes =
+        wefti_arena_array(&c->arena, c->params.shape_count, sizeof(*shapes));
+    if (shapes == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < c->params.shape_count; i++) {
+        shapes[i] = (wefti_shape_override_t){.name = c->params.shapes[i].name,
+                                             .rank = c->params.shapes[i].rank};
+        memcpy(shapes[i].dims, c->params.shapes[i].dims, sizeof(shapes[i].dims));
+    }
+    WEFT_TRY(status, wefti_onnx_import(&params, c->allocator, c->params.registry, &c->graph), fail);
+    WEFT_TRY(status,
+             wefti_graph_bind_shapes(c->graph, c->params.batch, shapes, c->params.shape_count),
+             fail);
+fail:
+    return status;
+}
+
+/* Runs one pass that answers with edits, and applies them. out_edits: who wants to keep them, or
+ * NULL. */
+static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits, weft_edit_list_t **out_edits)
+{
+    weft_status_t status = wefti_graph_apply(c->graph, edits);
+    wefti_log(&c->log, WEFT_LOG_DEBUG, "%zu edits", weft_edit_list_count(edits));
+    if (out_edits != NULL && status >= 0) {
+        *out_edits = edits;
+    } else {
+        weft_edit_list_destroy(edits);
+    }
+    return status;
+}
+
+static weft_status_t insert_and_fuse(compiler_t *c)
+{
+    weft_status_t status;
+    weft_graph_view_t view = {.struct_size = sizeof(view)};
+    weft_edit_list_t *edits = NULL;
+    uint64_t *ready_ns = NULL;
+    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
+    WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
+    WEFT_TRY(status, apply(c, edits, NULL), fail);
+    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
+    WEFT_TRY(status, wefti_predict_ready(c->graph, &c->arena, &ready_ns), fail);
+    WEFT_TRY(status, wefti_pass_bucket(&view, &c->policy, ready_ns, c->allocator, &edits), fail);
+    WEFT_TRY(status, apply(c, edits, &c->buckets), fail);
+fail:
+    return status;
+}
+
+/* The evaluation model is an opaque section of the plan. */
+static weft_status_t add_eval_model(compiler_t *c, weft_plan_t *plan)
+{
+    weft_status_t status;
+    wefti_onnx_import_params_t params = {.path = c->params.model_path, .loss = c->params.loss};
+    void *bytes = NULL;
+    size_t size = 0;
+    WEFT_TRY(status,
+             wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size), fail);
+    plan->eval_model = wefti_arena_memdup(&plan->arena, bytes, size);
+    plan->eval_model_bytes = size;
+    wefti_free(c->allocator, bytes);
+    return plan->eval_model == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+fail:
+    return status;
+}
+
+static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    weft_plan_t *plan = NULL;
+    const char *slash = strrchr(c->params.model_path, '/');
+    wefti_lower_params_t params = {.world_size = c->params.world_size,
+                                   .policy = c->params.bucket,
+                                   .optimizer = c->params.optimizer,
+                                   .model_name = slash == NULL ? c->params.model_path : slash + 1,
+                                   .buckets = c->buckets,
+                                   .allocator = c->allocator};
+    WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
+    WEFT_TRY(status, add_eval_model(c, plan), fail);
+    WEFT_TRY(status, wefti_plan_seal(plan), fail);
+    WEFT_TRY(status, wefti_plan_verify(plan, c->params.registry), fail);
+    *out_plan = plan;
+    return WEFT_OK;
+fail:
+    weft_plan_release(plan);
+    return status;
+}
+
+static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    WEFT_TRY(status, import_model(c), fail);
+    wefti_log(&c->log, WEFT_LOG_DEBUG, "%s: %u operators imported", c->params.model_path,
+              c->graph->order_count);
+    if (c->graph->loss == WEFTI_NONE) {
+        return wefti_error(
+            WEFT_ERR_NOT_FOUND,
+            "%s: no loss node; export the model with its loss, or name it with --loss",
+            c->params.model_path);
+    }
+    WEFT_TRY(status, wefti_graph_differentiate(c->graph), fail);
+    WEFT_TRY(status, insert_and_fuse(c), fail);
+    WEFT_TRY(status, wefti_graph_add_optimizer(c->graph, &c->optimizer), fail);
+    WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
+    WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
+    WEFT_TRY(status, finish_plan(c, out_plan), fail);
+    wefti_log(&c->log, WEFT_LOG_DEBUG, "%u kernels, %u collectives, arena of %llu bytes",
+              (*out_plan)->kernel_count, (*out_plan)->collective_count,
+              (unsigned long long)(*out_plan)->arena_bytes);
+fail:
+    return status;
+}
+
+weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    compiler_t c = {0};
+    if (out_plan == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_plan is NULL");
+    }
+    *out_plan = NULL;
+    WEFT_TRY(status, read_params(&c, params), done);
+    WEFT_TRY(status, compile(&c, out_plan), done);
+done:
+    weft_edit_list_destroy(c.buckets);
+    wefti_graph_destroy(c.graph); /* before the registry whose definitions it uses */
+    weft_registry_destroy(c.own_registry);
+    wefti_arena_deinit(&c.arena);
+    return status;
+}

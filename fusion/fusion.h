@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The compiler passes. Each reads a weft_graph_view_t and returns an edit list, or turns the finished graph into
- * a part of the plan. weft_compile (compile.c) runs them in this order:
+ * The compiler passes. Each reads a weft_graph_view_t and returns an edit list, or turns the
+ * finished graph into a part of the plan. weft_compile (compile.c) runs them in this order:
  *
- *   import -> bind shapes, infer, fold -> differentiate -> insert collectives -> fuse into buckets -> optimizer
+ *   import -> bind shapes, infer, fold -> differentiate -> insert collectives -> fuse into buckets
+ * -> optimizer
  *          -> layouts -> order and streams -> memory -> lower to a plan -> seal -> verify
  */
 #ifndef WEFT_FUSION_FUSION_H
@@ -25,29 +26,45 @@ typedef enum wefti_policy_kind {
 
 typedef struct wefti_policy {
     wefti_policy_kind_t kind;
-    uint64_t cap_bytes;  /* BYTES: never exceeded by a bucket of more than one gradient */
-    uint64_t window_ns;  /* BYTES: 0, or close a bucket this long after its first gradient became ready */
+    uint64_t cap_bytes; /* BYTES: never exceeded by a bucket of more than one gradient */
+    uint64_t
+        window_ns; /* BYTES: 0, or close a bucket this long after its first gradient became ready */
     uint32_t value_count;
     uint64_t *values; /* INDEX, PERCENT; in arena */
 } wefti_policy_t;
 
-weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena, wefti_policy_t *out_policy);
+weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
+                                 wefti_policy_t *out_policy);
 
 /* insert_collectives.c: an AllReduce (avg) on every value with grad_of. */
-weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view, const weft_allocator_t *allocator,
+weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
+                                            const weft_allocator_t *allocator,
                                             weft_edit_list_t **out_edits);
-/* bucket.c: FUSE edits by policy; ready times (ns per op, predicted) only for time windows. Rules of README.md. */
-weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_policy_t *policy, const uint64_t *ready_ns,
-                                const weft_allocator_t *allocator, weft_edit_list_t **out_edits);
-/* layout.c: channels-last activations between convolutions and poolings; sets type.layout of values. */
+/* bucket.c: FUSE edits by policy; ready times (ns per op, predicted) only for time windows. Rules
+ * of README.md. */
+weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_policy_t *policy,
+                                const uint64_t *ready_ns, const weft_allocator_t *allocator,
+                                weft_edit_list_t **out_edits);
+/* cost.c: when every op of the view has run, from op costs at fixed default rates; *out_ready_ns,
+ * indexed by op id, comes from arena. */
+weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                  uint64_t **out_ready_ns);
+/* cost.c: what a mesh collective over bytes takes by default link costs. */
+uint64_t wefti_predict_mesh_ps(uint32_t world_size, uint64_t bytes);
+
+/* layout.c: channels-last activations between convolutions and poolings; sets type.layout of
+ * values. */
 weft_status_t wefti_pass_layout(wefti_graph_t *graph);
 
 /* lower.c: streams, events, memory and everything else of the plan from the finished graph. */
 typedef struct wefti_lower_params {
     uint32_t world_size;
     const char *policy, *optimizer, *model_name;
+    const weft_edit_list_t
+        *buckets; /* what wefti_pass_bucket answered, for the reasons; may be NULL */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
-weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params, weft_plan_t **out_plan);
+weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
+                          weft_plan_t **out_plan);
 
 #endif

@@ -32,7 +32,8 @@ typedef struct weft_compile_params {
     void *log_user;
 } weft_compile_params_t;
 
-#define WEFT_COMPILE_PARAMS_INIT {sizeof(weft_compile_params_t), 0}
+#define WEFT_COMPILE_PARAMS_INIT                                                                   \
+    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /**

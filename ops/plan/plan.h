@@ -16,6 +16,10 @@
 #include "runtime/base/memory.h"
 
 #define WEFTI_PLAN_NONE UINT32_MAX
+/* What algorithms ask of the transport: the values of WEFTI_CAP_* of transport.h, which compilers do not include. */
+#define WEFTI_PLAN_CAP_DIRECT (1ull << 0)
+#define WEFTI_PLAN_CAP_PUT (1ull << 1)
+#define WEFTI_PLAN_CAP_SIGNAL (1ull << 2)
 #define WEFTI_PLAN_ALIGNMENT 64u /* of every buffer in the arena and section in the file */
 
 typedef enum wefti_buffer_kind {

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pairwise reachability is not enough: with a1 -> b1 and b2 -> a2, {a1, a2} and {b1, b2} are both
+ * free of inner dependence, and fusing both closes a cycle. So the closure over candidates is
+ * updated with every fusion.
+ */
+#include "fusion/dependence.h"
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+static bool has(const wefti_dependence_t *dependence, uint32_t from, uint32_t to)
+{
+    return (dependence->reach[from * dependence->words + to / 64] >> (to % 64)) & 1;
+}
+
+static void add(wefti_dependence_t *dependence, uint32_t from, uint32_t to)
+{
+    dependence->reach[from * dependence->words + to / 64] |= 1ull << (to % 64);
+}
+
+/* Does any candidate lie behind another? One walk in order of execution. */
+static weft_status_t find_any(const weft_graph_view_t *view, const uint32_t *ops, uint32_t count,
+                              wefti_arena_t *arena, bool *out_any)
+{
+    bool *candidate = wefti_arena_array(arena, view->op_count, sizeof(*candidate));
+    bool *behind =
+        wefti_arena_array(arena, view->op_count, sizeof(*behind)); /* a candidate, or after one */
+    if (candidate == NULL || behind == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        candidate[ops[i]] = true;
+    }
+    *out_any = view->edge_count > 0; /* order edges lead anywhere: then ask for every pair */
+    for (uint32_t i = 0; i < view->order_count; i++) {
+        uint32_t id = view->order[i];
+        const weft_view_op_t *op = &view->ops[id];
+        for (uint32_t j = 0; j < op->input_count; j++) {
+            uint32_t value = view->op_inputs[op->first_input + j];
+            uint32_t producer = value == UINT32_MAX ? UINT32_MAX : view->values[value].producer;
+            behind[id] |= producer != UINT32_MAX && behind[producer];
+        }
+        *out_any |= candidate[id] && behind[id];
+        behind[id] |= candidate[id];
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_t *ops,
+                                    uint32_t count, wefti_arena_t *arena,
+                                    wefti_dependence_t *out_dependence)
+{
+    weft_status_t status;
+    wefti_reachability_t *reachability = NULL;
+    bool any = false;
+    *out_dependence = (wefti_dependence_t){.count = count, .words = (count + 63) / 64};
+    WEFT_TRY(status, find_any(view, ops, count, arena, &any), done);
+    if (!any) {
+        goto done;
+    }
+    out_dependence->reach =
+        wefti_arena_array(arena, count, out_dependence->words * sizeof(*out_dependence->reach));
+    if (out_dependence->reach == NULL) {
+        status = WEFT_ERR_NO_MEMORY;
+        goto done;
+    }
+    WEFT_TRY(status, wefti_reachability_create(view, arena->allocator, &reachability), done);
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t j = 0; j < count; j++) {
+            if (i != j && wefti_reachable(reachability, ops[i], ops[j])) {
+                add(out_dependence, i, j);
+            }
+        }
+    }
+done:
+    wefti_reachability_destroy(reachability);
+    return status;
+}
+
+bool wefti_dependence_forbids(const wefti_dependence_t *dependence, uint32_t a, uint32_t b)
+{
+    return dependence->reach != NULL && (has(dependence, a, b) || has(dependence, b, a));
+}
+
+void wefti_dependence_fuse(wefti_dependence_t *dependence, uint32_t a, uint32_t b)
+{
+    size_t words = dependence->words;
+    uint64_t *row_a, *row_b;
+    if (dependence->reach == NULL) {
+        return;
+    }
+    row_a = dependence->reach + a * words;
+    row_b = dependence->reach + b * words;
+    for (size_t w = 0; w < words; w++) {
+        row_a[w] |= row_b[w];
+        row_b[w] = row_a[w];
+    }
+    /* Members of one fusion always have equal rows, and equal bits in every row: whoever reaches a
+     * or b reaches both, and everything behind them. */
+    for (uint32_t i = 0; i < dependence->count; i++) {
+        uint64_t *row = dependence->reach + i * words;
+        if (has(dependence, i, a) || has(dependence, i, b)) {
+            for (size_t w = 0; w < words; w++) {
+                row[w] |= row_a[w];
+            }
+            add(dependence, i, a);
+            add(dependence, i, b);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An AllReduce with average behind every complete local gradient. */
+#include "fusion/fusion.h"
+
+#include "runtime/base/error.h"
+
+weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
+                                            const weft_allocator_t *allocator,
+                                            weft_edit_list_t **out_edits)
+{
+    weft_status_t status;
+    weft_edit_list_t *edits = NULL;
+    *out_edits = NULL;
+    WEFT_TRY(status, weft_edit_list_create(allocator, &edits), fail);
+    /* In order of execution, so that the edit list depends on nothing but the graph's content. */
+    for (uint32_t i = 0; i < view->order_count; i++) {
+        const weft_view_op_t *op = &view->ops[view->order[i]];
+        for (uint32_t j = 0; op->present && j < op->output_count; j++) {
+            uint32_t value = view->op_outputs[op->first_output + j];
+            weft_edit_t edit = {.kind = WEFT_EDIT_INSERT_COLLECTIVE,
+                                .value = value,
+                                .op_name = "AllReduce",
+                                .reduction = WEFT_AVG,
+                                .group = 0};
+            /* A gradient that a collective made is already global: graphs may come with their own.
+             */
+            if (value == UINT32_MAX || view->values[value].grad_of == UINT32_MAX ||
+                (op->effects & WEFT_EFFECT_COMMUNICATES) != 0) {
+                continue;
+            }
+            WEFT_TRY(status, weft_edit_list_add(edits, &edit), fail);
+        }
+    }
+    *out_edits = edits;
+    return WEFT_OK;
+fail:
+    weft_edit_list_destroy(edits);
+    return status;
+}

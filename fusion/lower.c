@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the finished graph to a plan: the front of lower_*.c. */
+#include "fusion/lower.h"
+
+#include "runtime/base/error.h"
+
+static weft_status_t describe_plan(wefti_lowering_t *l)
+{
+    weft_plan_t *plan = l->plan;
+    plan->world_size = l->params->world_size;
+    plan->batch = l->graph->batch;
+    plan->fusion_copied_bytes = 0; /* kernels write gradients where their bucket lies */
+    plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);
+    plan->policy = wefti_arena_strdup(&plan->arena, l->params->policy);
+    plan->optimizer = wefti_arena_strdup(&plan->arena, l->params->optimizer);
+    return plan->model_name == NULL || plan->policy == NULL || plan->optimizer == NULL
+               ? WEFT_ERR_NO_MEMORY
+               : WEFT_OK;
+}
+
+weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
+                          weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    wefti_lowering_t l = {.graph = graph, .params = params};
+    *out_plan = NULL;
+    wefti_arena_init(&l.arena, params->allocator, 0);
+    WEFT_TRY(status, wefti_plan_create(params->allocator, &l.plan), done);
+    WEFT_TRY(status, describe_plan(&l), done);
+    WEFT_TRY(status, wefti_lower_order(&l), done);
+    WEFT_TRY(status, wefti_lower_memory(&l), done);
+    WEFT_TRY(status, wefti_lower_kernels(&l), done);
+    WEFT_TRY(status, wefti_lower_programs(&l), done);
+    WEFT_TRY(status, wefti_lower_data(&l), done);
+    *out_plan = l.plan;
+    l.plan = NULL;
+done:
+    weft_plan_release(l.plan);
+    wefti_arena_deinit(&l.arena);
+    return status;
+}

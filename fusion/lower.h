@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of lowering share. They run in this order:
+ *
+ *   lower_order.c    items (what the compute stream runs), buckets (what the comm stream runs),
+ * members lower_memory.c   plan buffers, regions, lifetimes, offsets lower_kernels.c  plan kernels;
+ * one update per bucket where its members agree lower_program.c  plan collectives, events and
+ * programs lower_data.c     weights section and bindings
+ */
+#ifndef WEFT_FUSION_LOWER_H
+#define WEFT_FUSION_LOWER_H
+
+#include "fusion/fusion.h"
+
+/* One kernel of the compute stream. */
+typedef struct wefti_item {
+    uint32_t node;   /* a coalesced update: the update of the bucket's first member */
+    uint32_t bucket; /* WEFTI_NONE, or the bucket whose members this updates at once */
+    uint32_t kernel; /* in the plan */
+} wefti_item_t;
+
+/* One tensor of a collective. */
+typedef struct wefti_member {
+    uint32_t value;   /* what is reduced, in place */
+    uint32_t reduced; /* the collective's output: the same memory afterwards */
+    uint32_t param;   /* whose gradient it is, or WEFTI_NONE */
+    uint32_t update;  /* the node that updates param, or WEFTI_NONE */
+} wefti_member_t;
+
+/* One collective. Members lie side by side. */
+typedef struct wefti_bucket {
+    uint32_t node;
+    wefti_member_t *members;
+    uint32_t member_count;
+    uint32_t ready;       /* how many items have run when all members are written */
+    uint64_t begin_bytes; /* of the bucket in each region: gradients, parameters, states */
+    uint64_t end_bytes;
+    bool gradients; /* all members are gradients: they have regions; else a single buffer */
+    bool coalesced; /* one kernel updates all members */
+} wefti_bucket_t;
+
+typedef struct wefti_lowering {
+    const wefti_graph_t *graph;
+    const wefti_lower_params_t *params;
+    weft_plan_t *plan;
+    wefti_arena_t arena; /* what only lowering needs */
+    wefti_item_t *items;
+    uint32_t item_count;
+    wefti_bucket_t *buckets; /* in the order of the comm stream */
+    uint32_t bucket_count;
+    uint32_t *item_of;    /* node -> item, or WEFTI_NONE */
+    uint32_t *bucket_of;  /* node -> bucket, or WEFTI_NONE */
+    uint32_t *buffer_of;  /* value -> plan buffer, or WEFTI_NONE */
+    uint32_t *state_slot; /* STATE value -> which state of its parameter, or WEFTI_NONE outside the
+                             regions */
+    uint32_t state_count; /* state regions */
+    uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
+    uint64_t region_bytes;                          /* of each of them */
+} wefti_lowering_t;
+
+weft_status_t wefti_lower_order(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_memory(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_kernels(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_programs(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
+
+/* Adds a flat range of one region of a bucket as a plan buffer. */
+weft_status_t wefti_lower_add_range(wefti_lowering_t *lowering, const char *name,
+                                    weft_dtype_t dtype, uint64_t offset_bytes, uint64_t size_bytes,
+                                    uint32_t *out_buffer);
+
+#endif

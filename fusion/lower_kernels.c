@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plan kernels, one per item; a bucket whose updates agree gets one kernel over flat ranges. */
+#include <string.h>
+
+#include "fusion/lower.h"
+#include "runtime/base/error.h"
+
+static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)
+{
+    const char **strings = wefti_arena_array(arena, from->count, sizeof(*strings));
+    for (size_t i = 0; strings != NULL && i < from->count; i++) {
+        strings[i] = wefti_arena_strdup(arena, from->strings[i]);
+        if (strings[i] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    to->strings = strings;
+    return strings == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static weft_status_t copy_attr(wefti_arena_t *arena, const wefti_node_t *node,
+                               const weft_attr_t *from, weft_attr_t *to)
+{
+    const void *copy;
+    *to = (weft_attr_t){.name = wefti_arena_strdup(arena, from->name),
+                        .type = from->type,
+                        .i = from->i,
+                        .f = from->f,
+                        .count = from->count};
+    copy = to->name;
+    switch (from->type) {
+    case WEFT_ATTR_INT:
+    case WEFT_ATTR_FLOAT:
+        break;
+    case WEFT_ATTR_STRING:
+        copy = to->s = wefti_arena_strdup(arena, from->s);
+        break;
+    case WEFT_ATTR_INTS:
+        copy = to->ints = wefti_arena_memdup(arena, from->ints, from->count * sizeof(*from->ints));
+        break;
+    case WEFT_ATTR_FLOATS:
+        copy = to->floats =
+            wefti_arena_memdup(arena, from->floats, from->count * sizeof(*from->floats));
+        break;
+    case WEFT_ATTR_STRINGS:
+        return to->name == NULL ? WEFT_ERR_NO_MEMORY : copy_strings(arena, from, to);
+    case WEFT_ATTR_TENSOR:
+    default:
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s (%s): attribute %s is a tensor, which a plan cannot hold",
+                           node->name, node->def->name, from->name);
+    }
+    return to->name == NULL || copy == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static weft_status_t copy_attrs(wefti_arena_t *arena, const wefti_node_t *node,
+                                wefti_plan_kernel_t *kernel)
+{
+    weft_status_t status = WEFT_OK;
+    kernel->attr_count = node->attr_count;
+    kernel->attrs = wefti_arena_array(arena, node->attr_count, sizeof(*kernel->attrs));
+    if (kernel->attrs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < node->attr_count; i++) {
+        WEFT_TRY(status, copy_attr(arena, node, &node->attrs[i], &kernel->attrs[i]), fail);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t describe(wefti_lowering_t *l, const wefti_node_t *node, const char *name,
+                              wefti_plan_kernel_t *kernel)
+{
+    wefti_arena_t *arena = &l->plan->arena;
+    *kernel = (wefti_plan_kernel_t){.name = wefti_arena_strdup(arena, name),
+                                    .domain = wefti_arena_strdup(arena, node->def->domain),
+                                    .op = wefti_arena_strdup(arena, node->def->name),
+                                    .version = node->version,
+                                    .phase = (uint32_t)node->phase,
+                                    .input_count = node->input_count,
+                                    .output_count = node->output_count};
+    kernel->inputs = wefti_arena_array(arena, node->input_count, sizeof(*kernel->inputs));
+    kernel->outputs = wefti_arena_array(arena, node->output_count, sizeof(*kernel->outputs));
+    if (kernel->name == NULL || kernel->domain == NULL || kernel->op == NULL ||
+        kernel->inputs == NULL || kernel->outputs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    return copy_attrs(arena, node, kernel);
+}
+
+static uint32_t buffer_or_none(const wefti_lowering_t *l, uint32_t value)
+{
+    return value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffer_of[value];
+}
+
+static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
+{
+    weft_status_t status;
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        kernel->inputs[j] = buffer_or_none(l, node->inputs[j]);
+        if (node->inputs[j] != WEFTI_NONE && kernel->inputs[j] == WEFTI_PLAN_NONE) {
+            return wefti_error(WEFT_ERR_INTERNAL, "%s: input %u has no buffer", node->name, j);
+        }
+    }
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        kernel->outputs[j] = buffer_or_none(l, node->outputs[j]);
+    }
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_add_range(wefti_lowering_t *l, const char *name, weft_dtype_t dtype,
+                                    uint64_t offset_bytes, uint64_t size_bytes,
+                                    uint32_t *out_buffer)
+{
+    wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
+    buffer->name = wefti_arena_strdup(&l->plan->arena, name);
+    if (buffer->name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    buffer->kind = WEFTI_BUFFER_RANGE;
+    buffer->dtype = dtype;
+    buffer->rank = 1;
+    buffer->dims[0] = (int64_t)(size_bytes / weft_dtype_size_bytes(dtype));
+    buffer->offset_bytes = offset_bytes;
+    buffer->size_bytes = size_bytes;
+    *out_buffer = l->plan->buffer_count++;
+    return WEFT_OK;
+}
+
+/* The bucket's range in the region that value, an input of the first member's update, lies in. */
+static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32_t value,
+                              uint32_t *out_buffer)
+{
+    const wefti_bucket_t *bucket = &l->buckets[bucket_index];
+    const wefti_member_t *first = &bucket->members[0];
+    weft_dtype_t dtype = l->graph->values[first->param].type.dtype;
+    uint64_t begin;
+    const char *what;
+    if (value == first->param) {
+        begin = l->param_begin;
+        what = "parameters";
+    } else if (value == first->reduced) {
+        begin = l->grad_begin;
+        what = "gradients";
+    } else if (value != WEFTI_NONE && l->graph->values[value].kind == WEFTI_VALUE_STATE &&
+               l->graph->values[value].state_of == first->param &&
+               l->state_slot[value] != WEFTI_NONE) {
+        begin = l->state_begin[l->state_slot[value]];
+        what = wefti_arena_printf(&l->arena, "state %u", l->state_slot[value]);
+    } else {
+        *out_buffer = buffer_or_none(l, value); /* a scalar that all members share */
+        return WEFT_OK;
+    }
+    what = what == NULL ? NULL : wefti_arena_printf(&l->arena, "bucket %u %s", bucket_index, what);
+    return what == NULL
+               ? WEFT_ERR_NO_MEMORY
+               : wefti_lower_add_range(l, what, dtype, begin + bucket->begin_bytes,
+                                       bucket->end_bytes - bucket->begin_bytes, out_buffer);
+}
+
+/* Element-wise updates may run over padding too: it is zero everywhere and stays zero. */
+static weft_status_t add_coalesced(wefti_lowering_t *l, uint32_t bucket)
+{
+    weft_status_t status;
+    const wefti_node_t *node = &l->graph->nodes[l->buckets[bucket].members[0].update];
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    char *name = wefti_arena_printf(&l->arena, "update of bucket %u", bucket);
+    if (name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, describe(l, node, name, kernel), fail);
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        WEFT_TRY(status, range_of(l, bucket, node->inputs[j], &kernel->inputs[j]), fail);
+    }
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        int from = node->def->in_place[j];
+        kernel->outputs[j] =
+            node->outputs[j] == WEFTI_NONE ? WEFTI_PLAN_NONE : kernel->inputs[from];
+    }
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    l->plan->kernels = wefti_arena_array(&l->plan->arena, l->item_count, sizeof(*l->plan->kernels));
+    if (l->plan->kernels == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < l->item_count; i++) {
+        wefti_item_t *item = &l->items[i];
+        item->kernel = l->plan->kernel_count;
+        if (item->bucket == WEFTI_NONE) {
+            WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
+        } else {
+            WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
+        }
+    }
+fail:
+    return status;
+}

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives, events and programs. A bucket's collective waits on the comm stream for an event
+ * recorded right behind the kernel that writes its last member; its first reader on the compute
+ * stream waits for an event recorded right behind the collective.
+ */
+#include "fusion/lower.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+enum { COMPUTE, COMM, STREAM_COUNT };
+
+static weft_status_t add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t *collective,
+                                    uint64_t bytes)
+{
+    wefti_plan_algorithm_t *mesh = wefti_arena_array(&l->plan->arena, 1, sizeof(*mesh));
+    if (mesh == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    mesh->name = wefti_arena_strdup(&l->plan->arena, "mesh");
+    mesh->capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL;
+    mesh->predicted_ps = wefti_predict_mesh_ps(l->params->world_size, bytes);
+    collective->algorithms = mesh;
+    collective->algorithm_count = 1;
+    collective->order = wefti_arena_strdup(&l->plan->arena, "tree");
+    return mesh->name == NULL || collective->order == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+/* Why the bucket that node carries out ends where it ends: the reason of the edit that made it. */
+static const char *reason_of(const wefti_lowering_t *l, uint32_t node)
+{
+    const weft_edit_list_t *edits = l->params->buckets;
+    for (size_t i = 0; edits != NULL && i < weft_edit_list_count(edits); i++) {
+        const weft_edit_t *edit = weft_edit_list_get(edits, i);
+        uint32_t id =
+            edit->kind == WEFT_EDIT_FUSE && edit->member_count > 0 ? edit->members[0] : WEFTI_NONE;
+        while (id != WEFTI_NONE && l->graph->nodes[id].dead) {
+            id = l->graph->nodes[id].replaced_by;
+        }
+        if (id == node && edit->text != NULL) {
+            return edit->text;
+        }
+    }
+    return "given by the graph";
+}
+
+static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *status)
+{
+    const weft_attr_t *attr = wefti_node_attr(node, "reduction");
+    *status = WEFT_OK;
+    if (attr == NULL) {
+        return WEFT_SUM;
+    }
+    for (int r = WEFT_SUM; attr->type == WEFT_ATTR_STRING && r <= WEFT_MAX; r++) {
+        if (strcmp(attr->s, weft_reduction_name((weft_reduction_t)r)) == 0) {
+            return (weft_reduction_t)r;
+        }
+    }
+    *status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                          "%s: reduction must be one of sum, avg, prod, min, max", node->name);
+    return WEFT_SUM;
+}
+
+static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
+    const wefti_bucket_t *bucket = &l->buckets[index];
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    uint32_t first = l->buffer_of[bucket->members[0].value];
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
+    const wefti_plan_buffer_t *buffer;
+    const weft_attr_t *group = wefti_node_attr(node, "group");
+    collective->op = WEFTI_COLLECTIVE_ALL_REDUCE;
+    collective->dtype = l->plan->buffers[first].dtype;
+    collective->buffer = first;
+    collective->group = group != NULL && group->type == WEFT_ATTR_INT ? (uint32_t)group->i : 0;
+    collective->reduction = reduction_of(node, &status);
+    WEFT_TRY(status, status, fail);
+    if (bucket->gradients) {
+        char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
+        if (range == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(
+            status,
+            wefti_lower_add_range(l, range, collective->dtype, l->grad_begin + bucket->begin_bytes,
+                                  bucket->end_bytes - bucket->begin_bytes, &collective->buffer),
+            fail);
+    }
+    buffer = &l->plan->buffers[collective->buffer];
+    collective->elem_count = buffer->size_bytes / weft_dtype_size_bytes(collective->dtype);
+    collective->name = wefti_arena_printf(arena, "bucket %u", index);
+    collective->reason = wefti_arena_strdup(arena, reason_of(l, bucket->node));
+    collective->member_count = bucket->member_count;
+    collective->members =
+        wefti_arena_array(arena, bucket->member_count, sizeof(*collective->members));
+    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        collective->members[i] = l->buffer_of[bucket->members[i].value];
+    }
+    return add_algorithms(l, collective, buffer->size_bytes);
+fail:
+    return status;
+}
+
+/* One broadcast for each run of parameters of one type: they lie side by side, in the order of
+ * their buffers. */
+static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t end)
+{
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
+    const wefti_plan_buffer_t *first = &l->plan->buffers[begin], *last = &l->plan->buffers[end - 1];
+    uint64_t offset = first->offset_bytes;
+    uint64_t bytes =
+        wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
+    collective->op = WEFTI_COLLECTIVE_BROADCAST;
+    collective->dtype = first->dtype;
+    WEFT_TRY(status,
+             wefti_lower_add_range(l, "all parameters", first->dtype, offset, bytes,
+                                   &collective->buffer),
+             fail);
+    collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
+    collective->name = wefti_arena_strdup(arena, "initial weights");
+    collective->reason = wefti_arena_strdup(arena, "rank 0 gives everybody its weights");
+    collective->member_count = end - begin;
+    collective->members =
+        wefti_arena_array(arena, collective->member_count, sizeof(*collective->members));
+    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = begin; i < end; i++) {
+        collective->members[i - begin] = i;
+    }
+    return add_algorithms(l, collective, bytes);
+fail:
+    return status;
+}
+
+static weft_status_t add_collectives(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t param_count = 0; /* they are the first buffers */
+    while (param_count < l->plan->buffer_count &&
+           l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
+        param_count++;
+    }
+    l->plan->collectives = wefti_arena_array(&l->plan->arena, (size_t)l->bucket_count + param_count,
+                                             sizeof(*l->plan->collectives));
+    if (l->plan->collectives == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        WEFT_TRY(status, add_bucket(l, b), fail);
+    }
+    for (uint32_t begin = 0, end; begin < param_count; begin = end) {
+        for (end = begin + 1;
+             end < param_count && l->plan->buffers[end].dtype == l->plan->buffers[begin].dtype;) {
+            end++;
+        }
+        WEFT_TRY(status, add_broadcast(l, begin, end), fail);
+    }
+fail:
+    return status;
+}
+
+static void push(wefti_plan_program_t *program, uint32_t stream, wefti_step_kind_t kind,
+                 uint32_t index)
+{
+    wefti_plan_stream_program_t *steps = &program->streams[stream];
+    steps->steps[steps->step_count++] = (wefti_plan_step_t){kind, index};
+}
+
+/* An empty program with room for compute and comm steps. */
+static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t compute,
+                                   size_t comm, wefti_plan_program_t **out_program)
+{
+    wefti_arena_t *arena = &l->plan->arena;
+    wefti_plan_program_t *program = &l->plan->programs[l->plan->program_count++];
+    program->name = wefti_arena_strdup(arena, name);
+    program->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*program->streams));
+    if (program->name == NULL || program->streams == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    program->streams[COMPUTE].steps = wefti_arena_array(arena, compute, sizeof(wefti_plan_step_t));
+    program->streams[COMM].steps = wefti_arena_array(arena, comm, sizeof(wefti_plan_step_t));
+    *out_program = program;
+    return program->streams[COMPUTE].steps == NULL || program->streams[COMM].steps == NULL
+               ? WEFT_ERR_NO_MEMORY
+               : WEFT_OK;
+}
+
+/* The first item of the program that reads a result of the bucket, or item_count. */
+static uint32_t first_reader(const wefti_lowering_t *l, uint32_t bucket, const bool *needed)
+{
+    uint32_t found = l->item_count;
+    for (uint32_t n = 0; n < l->graph->order_count; n++) {
+        uint32_t id = l->graph->order[n];
+        const wefti_node_t *node = &l->graph->nodes[id];
+        for (uint32_t j = 0; l->item_of[id] < found && j < node->input_count; j++) {
+            uint32_t producer = (needed != NULL && !needed[id]) || node->inputs[j] == WEFTI_NONE
+                                    ? WEFTI_NONE
+                                    : l->graph->values[node->inputs[j]].producer;
+            if (producer != WEFTI_NONE && l->bucket_of[producer] == bucket) {
+                found = l->item_of[id];
+            }
+        }
+    }
+    return found;
+}
+
+/* Marks the items and buckets that the values asked for need. */
+static weft_status_t mark_needed(wefti_lowering_t *l, const uint32_t *roots, uint32_t root_count,
+                                 bool *needed)
+{
+    const wefti_graph_t *graph = l->graph;
+    for (uint32_t i = 0; i < root_count; i++) {
+        if (roots[i] != WEFTI_NONE && graph->values[roots[i]].producer != WEFTI_NONE) {
+            needed[graph->values[roots[i]].producer] = true;
+        }
+    }
+    for (uint32_t n = graph->order_count; n-- > 0;) {
+        const wefti_node_t *node = &graph->nodes[graph->order[n]];
+        if (!needed[graph->order[n]]) {
+            continue;
+        }
+        if (node->phase == WEFTI_PHASE_UPDATE) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "%s: an output of the forward pass depends on an update",
+                               node->name);
+        }
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t producer = node->inputs[j] == WEFTI_NONE
+                                    ? WEFTI_NONE
+                                    : graph->values[node->inputs[j]].producer;
+            if (producer != WEFTI_NONE) {
+                needed[producer] = true;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+/* needed NULL: everything. Events are numbered over all programs, each is recorded by one of them.
+ */
+static weft_status_t add_program(wefti_lowering_t *l, const char *name, const bool *needed)
+{
+    weft_status_t status;
+    wefti_plan_program_t *program = NULL;
+    uint32_t bucket = 0;
+    uint32_t *reader = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*reader));
+    uint32_t *done = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*done));
+    size_t most_compute = (size_t)l->item_count + 2 * (size_t)l->bucket_count;
+    if (reader == NULL || done == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, begin_program(l, name, most_compute, 3 * (size_t)l->bucket_count, &program),
+             fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        reader[b] = first_reader(l, b, needed);
+    }
+    for (uint32_t i = 0; i <= l->item_count; i++) {
+        /* Buckets are sorted by the number of items that must have run. */
+        for (; bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
+            if (needed != NULL && !needed[l->buckets[bucket].node]) {
+                reader[bucket] = WEFTI_NONE;
+                continue;
+            }
+            if (i > 0) {
+                push(program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
+                push(program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
+            }
+            push(program, COMM, WEFTI_STEP_COLLECTIVE, bucket);
+            if (reader[bucket] < l->item_count) {
+                done[bucket] = l->plan->event_count++;
+                push(program, COMM, WEFTI_STEP_RECORD, done[bucket]);
+            }
+        }
+        if (i == l->item_count || (needed != NULL && !needed[l->items[i].node])) {
+            continue;
+        }
+        for (uint32_t b = 0; b < bucket; b++) {
+            if (reader[b] == i) {
+                push(program, COMPUTE, WEFTI_STEP_WAIT, done[b]);
+            }
+        }
+        push(program, COMPUTE, WEFTI_STEP_KERNEL, l->items[i].kernel);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_init(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    wefti_plan_program_t *program = NULL;
+    WEFT_TRY(status, begin_program(l, "init", 0, l->plan->collective_count, &program), fail);
+    for (uint32_t c = l->bucket_count; c < l->plan->collective_count; c++) {
+        push(program, COMM, WEFTI_STEP_COLLECTIVE, c);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_eval(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    const wefti_graph_t *graph = l->graph;
+    const uint32_t loss[] = {graph->loss, graph->logits};
+    bool *needed = wefti_arena_array(&l->arena, graph->node_count, sizeof(*needed));
+    if (needed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (graph->loss != WEFTI_NONE) {
+        WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
+    } else {
+        WEFT_TRY(status, mark_needed(l, graph->outputs, graph->output_count, needed), fail);
+    }
+    WEFT_TRY(status, add_program(l, "eval", needed), fail);
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_programs(wefti_lowering_t *l)
+{
+    static const char *const names[STREAM_COUNT] = {"compute", "comm"};
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
+    l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
+    l->plan->programs = wefti_arena_array(arena, 3, sizeof(*l->plan->programs));
+    if (l->plan->streams == NULL || l->plan->programs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t s = 0; s < STREAM_COUNT; s++) {
+        l->plan->streams[s] = (wefti_plan_stream_t){wefti_arena_strdup(arena, names[s]), s == COMM};
+        if (l->plan->streams[s].name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    l->plan->stream_count = STREAM_COUNT;
+    WEFT_TRY(status, add_collectives(l), fail);
+    WEFT_TRY(status, add_init(l), fail);
+    WEFT_TRY(status, add_program(l, "step", NULL), fail);
+    WEFT_TRY(status, add_eval(l), fail);
+fail:
+    return status;
+}

@@ -15,8 +15,9 @@
 #include <string.h>
 
 #define CHUNK_BYTES 65536u /* per rank and all-gather */
-#define ARROW_NS 200u /* records are points in time: shown this long, so that arrows have a slice  \
-                       */
+#define ARROW_NS                                                                                   \
+    200u /* records are points in time: shown this long, so that arrows have a slice               \
+          */
 
 static void begin_event(wefti_json_t *json, const weft_session_t *session, uint32_t stream,
                         const char *phase, const char *name)

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/stream.h"
+
+#include "runtime/base/error.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_CAPACITY 1024u
+#define MAX_CAPACITY (1u << 20)
+#define SLICE_MIN_NS 50000ull   /* a host wait with inline streams: they may be able to go on */
+#define SLICE_MAX_NS 2000000ull /* the longest such nap */
+#define CHECK_NS 10000000ull    /* between two looks at the other ranks */
+
+static uint32_t done_count(const weft_stream_t *stream)
+{
+    /* acquire: what the records wrote is visible */
+    return atomic_load_explicit(&stream->done.value, memory_order_acquire);
+}
+
+static uint32_t tail_count(const weft_stream_t *stream)
+{
+    return atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+}
+
+static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
+{
+    pthread_mutex_lock(&context->lock);
+    weft_status_t status =
+        wefti_array_reserve(context->allocator, &context->streams, &context->stream_capacity,
+                            context->stream_count + 1, sizeof(stream));
+    if (status >= 0) {
+        context->streams[context->stream_count++] = stream;
+    }
+    pthread_mutex_unlock(&context->lock);
+    return status;
+}
+
+static void list_remove(weft_context_t *context, const weft_stream_t *stream)
+{
+    pthread_mutex_lock(&context->lock);
+    for (size_t i = 0; i < context->stream_count; i++) {
+        if (context->streams[i] == stream) {
+            context->streams[i] = context->streams[--context->stream_count];
+            break;
+        }
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
+static void stream_free(weft_stream_t *stream)
+{
+    weft_context_t *context = stream->context;
+    for (uint32_t i = 0; stream->slots != NULL && i < stream->capacity; i++) {
+        wefti_mark_release(stream->slots[i].mark);
+        wefti_free(context->allocator, stream->slots[i].pointers);
+    }
+    if (stream->queue != NULL) {
+        context->device->ops->queue_destroy(stream->queue);
+    }
+    wefti_free(context->allocator, stream->slots);
+    wefti_free(context->allocator, stream);
+    weft_context_release(context);
+}
+
+static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
+{
+    weft_context_t *context = stream->context;
+    if (context->device != NULL) {
+        return context->device->ops->queue_create(context->device, &stream->queue);
+    }
+    if (flags & WEFT_STREAM_THREAD) {
+        stream->threaded = true;
+        int error = pthread_create(&stream->thread, NULL, wefti_stream_main, stream);
+        if (error != 0) {
+            return wefti_error_errno(WEFT_ERR_SYSTEM, error,
+                                     "cannot start the thread of stream \"%s\"", stream->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_params_t *params,
+                                 weft_stream_t **out_stream)
+{
+    static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
+    weft_status_t status;
+    *out_stream = NULL;
+    params = params != NULL ? params : &defaults;
+    if (params->struct_size < sizeof(*params)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+    }
+    if (params->flags & ~WEFT_STREAM_THREAD || params->capacity > MAX_CAPACITY) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
+                           params->flags, params->capacity);
+    }
+    weft_stream_t *stream = wefti_alloc(context->allocator, sizeof(*stream));
+    if (stream == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    stream->context = context;
+    weft_context_retain(context);
+    atomic_flag_clear(&stream->busy);
+    snprintf(stream->name, sizeof(stream->name), "%s", params->name ? params->name : "stream");
+    uint32_t want = params->capacity != 0 ? params->capacity : DEFAULT_CAPACITY;
+    for (stream->capacity = 1; stream->capacity < want;) {
+        stream->capacity *= 2;
+    }
+    stream->slots = wefti_alloc(context->allocator, stream->capacity * sizeof(*stream->slots));
+    status = stream->slots != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    WEFT_TRY(status, status, fail);
+    WEFT_TRY(status, start(stream, params->flags), fail);
+    status = list_add(context, stream);
+    if (status < 0) {
+        weft_stream_destroy(stream);
+        return status;
+    }
+    *out_stream = stream;
+    return WEFT_OK;
+fail:
+    stream_free(stream);
+    return status;
+}
+
+void weft_stream_destroy(weft_stream_t *stream)
+{
+    if (stream == NULL) {
+        return;
+    }
+    if (weft_stream_synchronize(stream) < 0 && done_count(stream) != tail_count(stream)) {
+        /* It will not finish by itself: break it, so that its marks are posted and others go on. */
+        wefti_fault_set(&stream->fault, WEFT_ERR_ABORTED, weft_last_error());
+        if (stream->queue != NULL) {
+            stream->context->device->ops->cancel(stream->queue);
+        }
+        while (stream->queue != NULL && wefti_stream_poll(stream) == WEFT_IN_PROGRESS) {
+            sched_yield();
+        }
+    }
+    list_remove(stream->context, stream);
+    if (stream->threaded) {
+        /* release: the thread sees stop once it is woken */
+        atomic_store_explicit(&stream->stop, 1, memory_order_release);
+        uint32_t tail = tail_count(stream);
+        wefti_signal_sleep(&stream->done, tail, 0, UINT64_MAX);
+        /* an empty slot wakes it for good */
+        stream->slots[tail & (stream->capacity - 1)].record.kind = WEFTI_RECORD_COPY;
+        stream->slots[tail & (stream->capacity - 1)].record.copy.size_bytes = 0;
+        stream->slots[tail & (stream->capacity - 1)].record.copy.dst = stream;
+        stream->slots[tail & (stream->capacity - 1)].record.copy.src = stream;
+        wefti_signal_post(&stream->tail, tail + 1);
+        pthread_join(stream->thread, NULL);
+    } else if (stream->queue == NULL) {
+        while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
+            sched_yield(); /* somebody still runs it */
+        }
+        wefti_stream_run(stream);
+    }
+    stream_free(stream);
+}
+
+weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot)
+{
+    weft_status_t status = wefti_fault_get(&stream->fault);
+    if (status < 0) {
+        return status;
+    }
+    uint32_t tail = tail_count(stream);
+    if (tail - done_count(stream) >= stream->capacity) {
+        if (stream->queue == NULL || wefti_stream_poll(stream) == WEFT_IN_PROGRESS) {
+            return WEFT_AGAIN;
+        }
+    }
+    wefti_slot_t *slot = &stream->slots[tail & (stream->capacity - 1)];
+    slot->record = (wefti_record_t){0};
+    slot->mark = NULL;
+    *out_slot = slot;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot)
+{
+    if (stream->queue != NULL) {
+        weft_status_t status = wefti_stream_push(stream, slot);
+        if (status < 0) {
+            wefti_mark_release(slot->mark);
+            slot->mark = NULL;
+            return status;
+        }
+    }
+    wefti_signal_post(&stream->tail, tail_count(stream) + 1);
+    return WEFT_OK;
+}
+
+weft_status_t weft_stream_launch_host(weft_stream_t *stream, weft_host_fn fn, void *user)
+{
+    wefti_slot_t *slot;
+    if (fn == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fn is NULL");
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    slot->record.kind = WEFTI_RECORD_HOST;
+    slot->record.name = "host";
+    slot->record.host.fn = fn;
+    slot->record.host.user = user;
+    return wefti_stream_commit(stream, slot);
+}
+
+weft_status_t weft_stream_launch(weft_stream_t *stream, const weft_kernel_t *kernel,
+                                 const weft_kernel_call_t *call, uint32_t input_count,
+                                 uint32_t output_count)
+{
+    wefti_slot_t *slot;
+    if (kernel == NULL || call == NULL || kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
+                           kernel == NULL || call == NULL ? "kernel or call is NULL"
+                                                          : "kernel has another abi version");
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    size_t count = (size_t)input_count + output_count;
+    status = wefti_array_reserve(stream->context->allocator, &slot->pointers,
+                                 &slot->pointer_capacity, count, sizeof(*slot->pointers));
+    if (status < 0) {
+        return status;
+    }
+    if (input_count > 0) {
+        memcpy(slot->pointers, call->inputs, input_count * sizeof(void *));
+    }
+    if (output_count > 0) {
+        memcpy(slot->pointers + input_count, call->outputs, output_count * sizeof(void *));
+    }
+    slot->record.kind = WEFTI_RECORD_KERNEL;
+    slot->record.name = kernel->op;
+    slot->record.kernel.kernel = kernel;
+    slot->record.kernel.call = *call;
+    slot->record.kernel.call.inputs = slot->pointers;
+    slot->record.kernel.call.outputs =
+        count > 0 ? (void *const *)(const void *)(slot->pointers + input_count) : NULL;
+    slot->record.kernel.input_count = input_count;
+    slot->record.kernel.output_count = output_count;
+    return wefti_stream_commit(stream, slot);
+}
+
+weft_status_t weft_stream_copy(weft_stream_t *stream, void *dst, const void *src, size_t bytes)
+{
+    wefti_slot_t *slot;
+    if (bytes > 0 && (dst == NULL || src == NULL)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL", dst == NULL ? "dst" : "src");
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    if (status != WEFT_OK || bytes == 0) {
+        return status;
+    }
+    slot->record.kind = WEFTI_RECORD_COPY;
+    slot->record.name = "copy";
+    slot->record.copy.dst = dst;
+    slot->record.copy.src = src;
+    slot->record.copy.size_bytes = bytes;
+    return wefti_stream_commit(stream, slot);
+}
+
+weft_status_t weft_stream_query(weft_stream_t *stream)
+{
+    if (stream->queue != NULL) {
+        return wefti_stream_poll(stream);
+    }
+    wefti_streams_progress(stream->context);
+    if (done_count(stream) != tail_count(stream)) {
+        return WEFT_IN_PROGRESS;
+    }
+    return wefti_fault_get(&stream->fault);
+}
+
+static bool wait_over(const wefti_mark_t *mark, weft_stream_t *stream, uint32_t target)
+{
+    if (mark != NULL) {
+        return wefti_mark_reached(mark, target) ||
+               (stream != NULL && stream->queue != NULL && wefti_stream_poll(stream) < 0);
+    }
+    if (stream->queue != NULL) {
+        return wefti_stream_poll(stream) != WEFT_IN_PROGRESS;
+    }
+    return wefti_signal_reached(done_count(stream), target);
+}
+
+weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
+                                uint32_t target, const char *what)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint64_t spin_ns = endpoint->may_spin ? context->settings.spin_ns : 0;
+    uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
+    wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done;
+    for (;;) {
+        bool inline_work = wefti_streams_progress(context);
+        if (wait_over(mark, stream, target)) {
+            return WEFT_OK;
+        }
+        if (context->device != NULL) {
+            sched_yield();
+        } else if (wefti_signal_sleep(signal, target, spin_ns, inline_work ? slice_ns : CHECK_NS)) {
+            return WEFT_OK;
+        }
+        spin_ns = 0;
+        slice_ns = slice_ns * 2 < SLICE_MAX_NS ? slice_ns * 2 : SLICE_MAX_NS;
+        uint64_t now_ns = wefti_now_ns();
+        if (now_ns - checked_ns < CHECK_NS) {
+            continue;
+        }
+        checked_ns = now_ns;
+        weft_status_t status = wefti_endpoint_check(endpoint);
+        if (status < 0) {
+            return status;
+        }
+        if (context->settings.timeout_ns != 0 && now_ns - start_ns > context->settings.timeout_ns) {
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: %s is not reached in time",
+                               endpoint->rank, what);
+        }
+    }
+}
+
+weft_status_t weft_stream_synchronize(weft_stream_t *stream)
+{
+    weft_status_t status =
+        wefti_stream_wait(stream->context, NULL, stream, tail_count(stream), stream->name);
+    return status < 0 ? status : wefti_fault_get(&stream->fault);
+}

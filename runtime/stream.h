@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of public streams.
+ *
+ *   stream.c         create, enqueue, query, synchronise; the ring of slots
+ *   stream_host.c    runs slots on the CPU device: inline or on the stream's own thread
+ *   stream_device.c  hands slots to a device's queue
+ *   event.c          events and notifies: marks on streams' timelines
+ */
+#ifndef WEFT_RUNTIME_STREAM_H
+#define WEFT_RUNTIME_STREAM_H
+
+#include <weft/stream.h>
+
+#include "runtime/context.h"
+#include "runtime/record.h"
+
+/*
+ * A counter that streams post and others wait for, with what goes with it. Counted, because queued
+ * records may outlive the event they belong to.
+ */
+typedef struct wefti_mark {
+    wefti_signal_t local;   /* on the CPU device */
+    wefti_signal_t *signal; /* &local, or on the device */
+    weft_context_t *context;
+    _Atomic uint32_t references;
+    _Atomic uint32_t seen;    /* the device's counter as last copied to the host */
+    _Atomic uint64_t time_ns; /* when the last record was reached */
+    wefti_fault_t fault;      /* of the stream that recorded it; stays */
+} wefti_mark_t;
+
+weft_status_t wefti_mark_create(weft_context_t *context, wefti_mark_t **out_mark);
+void wefti_mark_retain(wefti_mark_t *mark);
+void wefti_mark_release(wefti_mark_t *mark); /* accepts NULL */
+bool wefti_mark_reached(const wefti_mark_t *mark, uint32_t target);
+
+typedef struct wefti_slot {
+    wefti_record_t record; /* SIGNAL and WAIT go by mark and value instead of its fields */
+    wefti_mark_t *mark;
+    uint32_t value;
+    const void **pointers; /* of a launch; kept for the next one */
+    size_t pointer_capacity;
+} wefti_slot_t;
+
+struct weft_stream {
+    wefti_signal_t tail; /* how many were enqueued */
+    wefti_signal_t done; /* how many are done */
+    weft_context_t *context;
+    char name[48];
+    uint32_t capacity; /* a power of two */
+    wefti_slot_t *slots;
+    wefti_fault_t fault;
+    atomic_flag busy; /* inline: held by whoever runs the stream */
+    bool threaded;
+    pthread_t thread;
+    _Atomic uint32_t stop;
+    weft_queue_t *queue; /* not on the CPU device */
+};
+
+/* stream.c: room for one more, or WEFT_AGAIN, or the stream's error; then commit. */
+weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot);
+weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot);
+/* Waits until mark (or, if NULL, all of stream) has reached target. stream may be NULL with a mark.
+ */
+weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
+                                uint32_t target, const char *what);
+
+/* stream_host.c: runs what can be run; the caller holds busy or is the thread. */
+void wefti_stream_run(weft_stream_t *stream);
+void *wefti_stream_main(void *stream);
+/* Runs all inline streams of context as far as they go. True when there is any. */
+bool wefti_streams_progress(weft_context_t *context);
+
+/* stream_device.c */
+weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot);
+/* Notices what the device has done. The queue's status. */
+weft_status_t wefti_stream_poll(weft_stream_t *stream);
+
+#endif

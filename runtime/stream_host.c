@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/stream.h"
+
+#include "runtime/base/error.h"
+
+#define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
+
+static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
+{
+    bool broken = wefti_fault_get(&stream->fault) < 0;
+    weft_status_t status = WEFT_OK;
+    switch ((wefti_record_kind_t)slot->record.kind) {
+    case WEFTI_RECORD_WAIT:
+        if (broken) {
+            return WEFT_OK; /* nothing after it will run either */
+        }
+        if (!wefti_mark_reached(slot->mark, slot->value)) {
+            return WEFT_IN_PROGRESS;
+        }
+        status = wefti_fault_get(&slot->mark->fault);
+        break;
+    case WEFTI_RECORD_SIGNAL:
+        if (broken) { /* dependents finish with the error instead of waiting for ever */
+            wefti_fault_set(&slot->mark->fault, stream->fault.status, stream->fault.text);
+        }
+        /* relaxed: the counter that follows publishes it */
+        atomic_store_explicit(&slot->mark->time_ns, wefti_now_ns(), memory_order_relaxed);
+        wefti_signal_raise(slot->mark->signal, slot->value);
+        return WEFT_OK;
+    default:
+        if (!broken) {
+            status = wefti_record_run(&slot->record, 0, stream->context->settings.isa);
+            if (status < 0 && slot->record.kind == WEFTI_RECORD_HOST) {
+                status = wefti_error(status, "stream \"%s\": work on the host failed: %s",
+                                     stream->name, weft_status_text(status));
+            } else if (status < 0) {
+                status = wefti_error_prefix(status, "stream \"%s\": %s", stream->name,
+                                            slot->record.name);
+            }
+        }
+        break;
+    }
+    if (status < 0) {
+        wefti_fault_set(&stream->fault, status, weft_last_error());
+    }
+    return WEFT_OK;
+}
+
+void wefti_stream_run(weft_stream_t *stream)
+{
+    for (;;) {
+        /* only the runner moves done; acquire on tail: the slot behind it is filled in */
+        uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+        if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+            return;
+        }
+        wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+        if (run_slot(stream, slot) == WEFT_IN_PROGRESS) {
+            return;
+        }
+        wefti_mark_release(slot->mark);
+        slot->mark = NULL;
+        wefti_signal_post(&stream->done, done + 1);
+    }
+}
+
+void *wefti_stream_main(void *user)
+{
+    weft_stream_t *stream = user;
+    weft_context_t *context = stream->context;
+    uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
+    wefti_context_enter_thread(context);
+    for (;;) {
+        wefti_stream_run(stream);
+        uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+        if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+            if (atomic_load_explicit(&stream->stop, memory_order_acquire)) {
+                return NULL;
+            }
+            wefti_signal_sleep(&stream->tail, done + 1, spin_ns, UINT64_MAX);
+            continue;
+        }
+        wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+        if (!wefti_signal_sleep(slot->mark->signal, slot->value, spin_ns, CHECK_NS)) {
+            weft_status_t status = wefti_endpoint_check(context->endpoint);
+            if (status < 0) {
+                wefti_fault_set(&stream->fault, status, weft_last_error());
+            }
+        }
+    }
+}
+
+bool wefti_streams_progress(weft_context_t *context)
+{
+    bool any = false;
+    for (size_t i = 0;; i++) {
+        weft_stream_t *stream = NULL;
+        pthread_mutex_lock(&context->lock);
+        bool more = i < context->stream_count;
+        if (more && !context->streams[i]->threaded && context->streams[i]->queue == NULL) {
+            any = true;
+            /* acquire and release on busy: one runner sees what the one before it did */
+            if (!atomic_flag_test_and_set_explicit(&context->streams[i]->busy,
+                                                   memory_order_acquire)) {
+                stream = context->streams[i];
+            }
+        }
+        pthread_mutex_unlock(&context->lock);
+        if (stream != NULL) { /* busy keeps it alive: destroy takes it too */
+            wefti_stream_run(stream);
+            atomic_flag_clear_explicit(&stream->busy, memory_order_release);
+        }
+        if (!more) {
+            return any;
+        }
+    }
+}

@@ -26,12 +26,6 @@ static weft_status_t take_name(import_t *import, const char *name, const char *w
     return WEFT_OK;
 }
 
-static bool is_floating(weft_dtype_t dtype)
-{
-    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
-           dtype == WEFT_DTYPE_BF16;
-}
-
 /* Contents that live in the message's arena move to the graph's; what lies in a mapping stays. */
 static weft_status_t add_initializers(import_t *import)
 {
@@ -47,12 +41,12 @@ static weft_status_t add_initializers(import_t *import)
         if (status < 0) {
             return wefti_error_prefix(status, "%s", import->file->label);
         }
-        WEFT_TRY(
-            status,
-            wefti_graph_add_value(import->graph, tensor->name,
-                                  is_floating(desc.dtype) ? WEFTI_VALUE_PARAM : WEFTI_VALUE_CONST,
-                                  &desc, &value),
-            fail);
+        WEFT_TRY(status,
+                 wefti_graph_add_value(import->graph, tensor->name,
+                                       wefti_onnx_is_floating(desc.dtype) ? WEFTI_VALUE_PARAM
+                                                                          : WEFTI_VALUE_CONST,
+                                       &desc, &value),
+                 fail);
     }
 fail:
     return status;

@@ -111,4 +111,19 @@ weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__V
                                     const char *what, weft_tensor_desc_t *out_type,
                                     const char **out_dim_names);
 
+/* onnx_pack.c: editing and writing messages; everything new comes from the file's arena. */
+bool wefti_onnx_is_floating(weft_dtype_t dtype);
+/* Gives tensor the contents of desc (its data is borrowed), or none if data is NULL. */
+void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc);
+/* Contents of every tensor that are still references become raw_data again. */
+weft_status_t wefti_onnx_materialize(wefti_onnx_file_t *file);
+/* Serializes the model; *out_bytes from the file's allocator. Above 2 GiB: WEFT_ERR_UNSUPPORTED. */
+weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size_t *out_size_bytes);
+
+/* onnx_inference_form.c: training-only forms of operators become those for inference. A Reshape
+ * whose constant shape says the batch in front takes it from its input instead. graph is the same
+ * model, with shapes inferred and folded at the file's batch (batch 0: it is symbolic there). */
+weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
+                                        int64_t batch);
+
 #endif

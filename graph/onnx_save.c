@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The evaluation model of a plan with trained weights in it, as a file. */
+#include <weft/compile.h>
+
+#include "graph/onnx_internal.h"
+
+#include <string.h>
+
+#include "ops/plan/plan.h"
+#include "runtime/base/error.h"
+
+typedef struct save {
+    const weft_plan_t *plan;
+    wefti_onnx_file_t file;
+    wefti_name_index_t initializers; /* name -> index */
+    bool *filled;
+} save_t;
+
+/* A hole: an initializer whose contents were left out. */
+static bool is_hole(const save_t *save, uint32_t index)
+{
+    const Onnx__TensorProto *tensor = save->file.model->graph->initializer[index];
+    return !tensor->has_raw_data && tensor->n_float_data + tensor->n_double_data +
+                                            tensor->n_int32_data + tensor->n_int64_data +
+                                            tensor->n_uint64_data ==
+                                        0;
+}
+
+static const wefti_plan_buffer_t *find_buffer(const weft_plan_t *plan, const char *name,
+                                              wefti_buffer_kind_t kind)
+{
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        if (buffer->kind == kind && buffer->name != NULL && strcmp(buffer->name, name) == 0) {
+            return buffer;
+        }
+    }
+    return NULL;
+}
+
+static weft_status_t index_initializers(save_t *save)
+{
+    const Onnx__GraphProto *graph = save->file.model->graph;
+    weft_status_t status = WEFT_OK;
+    const char *unique;
+    save->filled = wefti_arena_array(&save->file.arena, graph->n_initializer + 1, sizeof(bool));
+    if (save->filled == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        const char *name = graph->initializer[i]->name;
+        if (name == NULL || wefti_name_index_find(&save->initializers, name) != WEFTI_NONE) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "evaluation model: an initializer without a name of its own");
+        }
+        WEFT_TRY(status,
+                 wefti_name_index_add(&save->initializers, &save->file.arena, name, (uint32_t)i,
+                                      &unique),
+                 fail);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t fill(save_t *save, uint32_t index, const weft_tensor_desc_t *desc)
+{
+    Onnx__TensorProto *tensor = save->file.model->graph->initializer[index];
+    weft_tensor_desc_t has;
+    weft_status_t status = wefti_onnx_tensor(&save->file, tensor, true, &save->file.arena, &has);
+    if (status < 0) {
+        return status;
+    }
+    if (desc->dtype != has.dtype || desc->rank != has.rank ||
+        memcmp(desc->dims, has.dims, has.rank * sizeof(has.dims[0])) != 0) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "tensor '%s': its type or shape is not the model's (%s of rank %u there)", tensor->name,
+            weft_dtype_name(has.dtype), has.rank);
+    }
+    if (desc->layout != WEFT_LAYOUT_PLAIN ||
+        (desc->data == NULL && weft_tensor_elem_count(desc) > 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "tensor '%s': contents in plain layout are needed", tensor->name);
+    }
+    wefti_onnx_set_contents(tensor, desc);
+    save->filled[index] = true;
+    return WEFT_OK;
+}
+
+static weft_status_t fill_given(save_t *save, const weft_named_tensor_t *tensors,
+                                size_t tensor_count)
+{
+    for (size_t i = 0; i < tensor_count; i++) {
+        const char *name = tensors[i].name;
+        if (name == NULL) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor %zu has no name", i);
+        }
+        uint32_t index = wefti_name_index_find(&save->initializers, name);
+        if (index == WEFTI_NONE) {
+            /* Trained, but the logits do not need it. */
+            if (find_buffer(save->plan, name, WEFTI_BUFFER_PARAM) != NULL) {
+                continue;
+            }
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "tensor '%s': the model has none of that name", name);
+        }
+        if (save->filled[index]) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s' is given twice", name);
+        }
+        if (!is_hole(save, index)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s' is not trained", name);
+        }
+        weft_status_t status = fill(save, index, &tensors[i].desc);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* What was left out but is a constant of the plan is taken from there. */
+static weft_status_t fill_constants(save_t *save)
+{
+    const Onnx__GraphProto *graph = save->file.model->graph;
+    const weft_plan_t *plan = save->plan;
+    for (uint32_t i = 0; i < graph->n_initializer; i++) {
+        if (save->filled[i] || !is_hole(save, i)) {
+            continue;
+        }
+        const char *name = graph->initializer[i]->name;
+        const wefti_plan_buffer_t *buffer = find_buffer(plan, name, WEFTI_BUFFER_CONST);
+        if (buffer == NULL || plan->weights == NULL ||
+            buffer->data_offset_bytes > plan->weights_bytes ||
+            buffer->size_bytes > plan->weights_bytes - buffer->data_offset_bytes) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter '%s' is missing", name);
+        }
+        weft_tensor_desc_t desc = {.dtype = buffer->dtype,
+                                   .layout = buffer->layout,
+                                   .rank = buffer->rank,
+                                   .data = plan->weights + buffer->data_offset_bytes};
+        memcpy(desc.dims, buffer->dims, sizeof(desc.dims));
+        int64_t count = weft_tensor_elem_count(&desc);
+        size_t bytes;
+        if (count < 0 ||
+            !wefti_mul_size((size_t)count, weft_dtype_size_bytes(desc.dtype), &bytes) ||
+            bytes > buffer->size_bytes) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "constant '%s' of the plan is shorter than its shape", name);
+        }
+        weft_status_t status = fill(save, i, &desc);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* References of tensors that were not filled become contents; filled ones are left alone. */
+static weft_status_t materialize_rest(save_t *save)
+{
+    Onnx__GraphProto *graph = save->file.model->graph;
+    size_t n = graph->n_initializer;
+    Onnx__TensorProto **all = graph->initializer;
+    Onnx__TensorProto **rest =
+        wefti_arena_array(&save->file.arena, n + 1, sizeof(Onnx__TensorProto *));
+    if (rest == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!save->filled[i]) {
+            rest[count++] = all[i];
+        }
+    }
+    graph->initializer = rest;
+    graph->n_initializer = count;
+    weft_status_t status = wefti_onnx_materialize(&save->file);
+    graph->initializer = all;
+    graph->n_initializer = n;
+    return status;
+}
+
+weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
+                              size_t tensor_count, const char *path)
+{
+    save_t save = {.plan = plan};
+    uint8_t *bytes = NULL;
+    size_t size_bytes = 0;
+    weft_status_t status;
+    if (plan == NULL || path == NULL || (tensors == NULL && tensor_count > 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
+                           plan == NULL   ? "plan"
+                           : path == NULL ? "path"
+                                          : "tensors");
+    }
+    if (plan->eval_model == NULL || plan->eval_model_bytes == 0) {
+        return wefti_error(WEFT_ERR_STATE, "the plan holds no evaluation model");
+    }
+    wefti_onnx_import_params_t params = {.bytes = plan->eval_model,
+                                         .size_bytes = (size_t)plan->eval_model_bytes};
+    status = wefti_onnx_file_open(&params, wefti_allocator_default(), &save.file);
+    if (status < 0) {
+        return wefti_error_prefix(status, "evaluation model of the plan");
+    }
+    wefti_name_index_init(&save.initializers, save.file.allocator);
+    WEFT_TRY(status, wefti_onnx_check_model(&save.file), done);
+    WEFT_TRY(status, index_initializers(&save), done);
+    WEFT_TRY(status, fill_given(&save, tensors, tensor_count), done);
+    WEFT_TRY(status, fill_constants(&save), done);
+    WEFT_TRY(status, materialize_rest(&save), done);
+    WEFT_TRY(status, wefti_onnx_pack(&save.file, &bytes, &size_bytes), done);
+    wefti_piece_t piece = {bytes, size_bytes};
+    status = wefti_file_write(path, &piece, 1);
+done:
+    wefti_free(save.file.allocator, bytes);
+    wefti_name_index_deinit(&save.initializers);
+    wefti_onnx_file_close(&save.file);
+    return status;
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the importer makes of good files. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "graph/onnx.h"
+#include "tests/graph/support_onnx.h"
+
+static weft_registry_t *registry;
+
+static wefti_graph_t *import_file(const char *path)
+{
+    wefti_onnx_import_params_t params = {.path = path};
+    wefti_graph_t *graph = NULL;
+    weft_status_t status = wefti_onnx_import(&params, NULL, registry, &graph);
+    if (status != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    return graph;
+}
+
+/* wire must outlive the graph. */
+static wefti_graph_t *import_wire(const wire_t *wire)
+{
+    wefti_onnx_import_params_t params = {
+        .bytes = wire->data, .size_bytes = wire->size, .loss_optional = true};
+    wefti_graph_t *graph = NULL;
+    weft_status_t status = wefti_onnx_import(&params, NULL, registry, &graph);
+    if (status != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    return graph;
+}
+
+static const wefti_value_t *value_of(const wefti_graph_t *graph, const char *name)
+{
+    uint32_t id = wefti_graph_find_value(graph, name);
+    if (id == WEFTI_NONE) {
+        fail_msg("no value '%s'", name);
+    }
+    return &graph->values[id];
+}
+
+static void check_type(const wefti_value_t *value, weft_dtype_t dtype, uint32_t rank,
+                       const int64_t *dims)
+{
+    assert_int_equal(value->type.dtype, dtype);
+    assert_int_equal(value->type.rank, rank);
+    for (uint32_t i = 0; i < rank; i++) {
+        assert_int_equal(value->type.dims[i], dims[i]);
+    }
+}
+
+static bool in_mapping(const wefti_graph_t *graph, const void *data)
+{
+    for (uint32_t i = 0; i < graph->mapping_count; i++) {
+        const uint8_t *start = graph->mappings[i].data;
+        if ((const uint8_t *)data >= start &&
+            (const uint8_t *)data < start + graph->mappings[i].size_bytes) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t count_kind(const wefti_graph_t *graph, wefti_value_kind_t kind)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        count += graph->values[i].kind == kind;
+    }
+    return count;
+}
+
+static void test_onnx_import_reads_mlp(void **state)
+{
+    (void)state;
+    wefti_graph_t *graph = import_file(WEFT_SOURCE_DIR "/samples/models/mlp.onnx");
+    assert_int_equal(wefti_graph_verify(graph), WEFT_OK);
+    assert_int_equal(graph->opset, 13);
+    assert_string_equal(graph->name, "mlp");
+    assert_int_equal(graph->order_count, 7);
+    assert_int_equal(graph->input_count, 2);
+    assert_string_equal(graph->values[graph->inputs[0]].name, "image");
+    check_type(value_of(graph, "image"), WEFT_DTYPE_F32, 4, (int64_t[]){-1, 1, 28, 28});
+    assert_string_equal(value_of(graph, "image")->dim_names[0], "batch");
+    assert_null(value_of(graph, "image")->dim_names[1]);
+    check_type(value_of(graph, "label"), WEFT_DTYPE_I64, 1, (int64_t[]){-1});
+    check_type(value_of(graph, "fc1.weight"), WEFT_DTYPE_F32, 2, (int64_t[]){512, 784});
+    assert_int_equal(count_kind(graph, WEFTI_VALUE_PARAM), 6);
+    assert_string_equal(graph->values[graph->loss].name, "loss");
+    assert_string_equal(graph->values[graph->logits].name, "logits");
+    assert_string_equal(graph->values[graph->label].name, "label");
+    assert_int_equal(value_of(graph, "logits")->flags, WEFTI_VALUE_LOGITS | WEFTI_VALUE_OUTPUT);
+    assert_int_equal(value_of(graph, "label")->flags, WEFTI_VALUE_LABEL);
+    assert_int_equal(value_of(graph, "loss")->flags, WEFTI_VALUE_LOSS | WEFTI_VALUE_OUTPUT);
+    const wefti_node_t *gemm = &graph->nodes[value_of(graph, "fc1_out")->producer];
+    assert_string_equal(gemm->name, "fc1");
+    assert_int_equal(wefti_node_attr(gemm, "transB")->i, 1);
+    wefti_graph_destroy(graph);
+}
+
+static void test_onnx_import_leaves_weights_in_the_mapping(void **state)
+{
+    (void)state;
+    wefti_graph_t *graph = import_file(WEFT_SOURCE_DIR "/samples/models/mlp.onnx");
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (graph->values[i].kind == WEFTI_VALUE_PARAM) {
+            assert_true(in_mapping(graph, graph->values[i].type.data));
+        }
+    }
+    /* The weights are two megabytes; the graph's own memory knows nothing of them. */
+    assert_true(graph->arena.used_bytes < 64 << 10);
+    wefti_graph_destroy(graph);
+}
+
+static void test_onnx_import_binds_samples_and_exports(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        uint32_t params;
+        int64_t batch;
+    } rows[] = {
+        {WEFT_SOURCE_DIR "/samples/models/mlp.onnx", 6, 64},
+        {WEFT_SOURCE_DIR "/samples/models/lenet.onnx", 10, 64},
+        {WEFT_SOURCE_DIR "/tests/data/torch_mlp.onnx", 6, 7},
+        {WEFT_SOURCE_DIR "/tests/data/torch_mlp_batch4.onnx", 6, 7},
+        {WEFT_SOURCE_DIR "/tests/data/torch_lenet_avgpool.onnx", 10, 7},
+        {WEFT_SOURCE_DIR "/tests/data/torch_lenet_avgpool_batch4.onnx", 10, 7},
+        {WEFT_SOURCE_DIR "/tests/data/torch_reshape.onnx", 4, 7},
+        {WEFT_SOURCE_DIR "/tests/data/torch_reshape_batch4.onnx", 4, 4},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        wefti_graph_t *graph = import_file(rows[i].path);
+        assert_int_equal(count_kind(graph, WEFTI_VALUE_PARAM), rows[i].params);
+        if (wefti_graph_bind_shapes(graph, rows[i].batch, NULL, 0) != WEFT_OK) {
+            fail_msg("%s: %s", rows[i].path, weft_last_error());
+        }
+        check_type(value_of(graph, "logits"), WEFT_DTYPE_F32, 2, (int64_t[]){rows[i].batch, 10});
+        assert_int_equal(wefti_graph_verify(graph), WEFT_OK);
+        wefti_graph_destroy(graph);
+    }
+}
+
+static void test_onnx_import_names_the_node_a_baked_batch_contradicts(void **state)
+{
+    (void)state;
+    wefti_graph_t *graph = import_file(WEFT_SOURCE_DIR "/tests/data/torch_reshape_batch4.onnx");
+    assert_int_not_equal(wefti_graph_bind_shapes(graph, 64, NULL, 0), WEFT_OK);
+    assert_non_null(strstr(weft_last_error(), "/model/Reshape"));
+    wefti_graph_destroy(graph);
+}
+
+/* One tensor of each storage, read back as a constant or parameter. */
+static void check_stored(int onnx_type, uint32_t field, const void *packed, size_t packed_size,
+                         const void *expected, size_t expected_size, weft_dtype_t dtype,
+                         int64_t count)
+{
+    wire_t graph = {0};
+    wire_t tensor = onnx_tensor("t", onnx_type, 1, &count, NULL, 0);
+    wire_bytes(&tensor, field, packed, packed_size);
+    wire_message(&graph, 5, &tensor);
+    onnx_value(&graph, 12, "t", onnx_type, 1, &count);
+    wire_t model = onnx_model(&graph, 13);
+    wefti_graph_t *imported = import_wire(&model);
+    const wefti_value_t *value = value_of(imported, "t");
+    check_type(value, dtype, 1, &count);
+    assert_memory_equal(value->type.data, expected, expected_size);
+    wefti_graph_destroy(imported);
+    wire_free(&model);
+}
+
+static void test_onnx_import_reads_every_storage(void **state)
+{
+    (void)state;
+    static const float floats[3] = {1.5f, -2, 3};
+    static const double doubles[2] = {0.1, -7};
+    static const int64_t longs[2] = {5, 300};
+    static const uint8_t long_bytes[] = {5, 0xac, 0x02};
+    static const uint8_t int_bytes[] = {1, 0xff, 0x01};
+    check_stored(1, 4, floats, 12, floats, 12, WEFT_DTYPE_F32, 3);
+    check_stored(1, 9, floats, 12, floats, 12, WEFT_DTYPE_F32, 3);
+    check_stored(11, 10, doubles, 16, doubles, 16, WEFT_DTYPE_F64, 2);
+    check_stored(7, 7, long_bytes, 3, longs, 16, WEFT_DTYPE_I64, 2);
+    check_stored(13, 11, long_bytes, 3, longs, 16, WEFT_DTYPE_U64, 2);
+    check_stored(12, 11, long_bytes, 3, (uint32_t[]){5, 300}, 8, WEFT_DTYPE_U32, 2);
+    check_stored(10, 5, int_bytes, 3, (uint16_t[]){1, 255}, 4, WEFT_DTYPE_F16, 2);
+    check_stored(16, 5, int_bytes, 3, (uint16_t[]){1, 255}, 4, WEFT_DTYPE_BF16, 2);
+    check_stored(2, 5, int_bytes, 3, (uint8_t[]){1, 255}, 2, WEFT_DTYPE_U8, 2);
+    check_stored(6, 5, int_bytes, 3, (int32_t[]){1, 255}, 8, WEFT_DTYPE_I32, 2);
+    check_stored(9, 5, (uint8_t[]){1, 0}, 2, (uint8_t[]){1, 0}, 2, WEFT_DTYPE_BOOL, 2);
+    static const uint8_t minus_one[10] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 1};
+    check_stored(3, 5, minus_one, 10, (int8_t[]){-1}, 1, WEFT_DTYPE_I8, 1);
+}
+
+static void test_onnx_import_takes_old_files(void **state)
+{
+    (void)state;
+    /* Format 3 listed initializers among the inputs: those are parameters. */
+    wire_t model = onnx_small_mlp();
+    wire_t graph = {0};
+    onnx_value(&graph, 11, "w1", ONNX_FLOAT, 2, (int64_t[]){3, 4});
+    wire_message(&model, 7, &graph); /* a repeated message field is merged */
+    wefti_graph_t *imported = import_wire(&model);
+    assert_int_equal(imported->input_count, 2);
+    assert_int_equal(value_of(imported, "w1")->kind, WEFTI_VALUE_PARAM);
+    wefti_graph_destroy(imported);
+    wire_free(&model);
+}
+
+static void test_onnx_import_turns_constants_into_values(void **state)
+{
+    (void)state;
+    wire_t graph = {0}, attribute = {0}, attributes = {0};
+    wire_string(&attribute, 1, "value_ints");
+    wire_number(&attribute, 8, 2);
+    wire_number(&attribute, 8, 6);
+    wire_number(&attribute, 20, 7);
+    wire_message(&attributes, 5, &attribute);
+    onnx_node(&graph, "Constant", NULL, "", "shape", &attributes);
+    onnx_node(&graph, "Reshape", NULL, "x,shape", "y", NULL);
+    onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){3, 4});
+    onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){2, 6});
+    wire_t model = onnx_model(&graph, 13);
+    wefti_graph_t *imported = import_wire(&model);
+    assert_int_equal(imported->order_count, 1);
+    const wefti_value_t *shape = value_of(imported, "shape");
+    assert_int_equal(shape->kind, WEFTI_VALUE_CONST);
+    check_type(shape, WEFT_DTYPE_I64, 1, (int64_t[]){2});
+    assert_memory_equal(shape->type.data, ((int64_t[]){2, 6}), 16);
+    assert_int_equal(wefti_graph_infer_shapes(imported), WEFT_OK);
+    check_type(value_of(imported, "y"), WEFT_DTYPE_F32, 2, (int64_t[]){2, 6});
+    wefti_graph_destroy(imported);
+    wire_free(&model);
+}
+
+static void add_entry(wire_t *tensor, const char *key, const char *value)
+{
+    wire_t entry = {0};
+    wire_string(&entry, 1, key);
+    wire_string(&entry, 2, value);
+    wire_message(tensor, 13, &entry);
+}
+
+static void test_onnx_import_maps_external_data(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/weft-external-XXXXXX", path[128], data[128], sub[128];
+    static const float contents[6] = {9, 9, 1, 2, 3, 4};
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/model.onnx", folder);
+    snprintf(sub, sizeof(sub), "%s/sub", folder);
+    snprintf(data, sizeof(data), "%s/sub/weights.bin", folder);
+    assert_int_equal(mkdir(sub, 0700), 0);
+    write_file(data, contents, sizeof(contents));
+    wire_t graph = {0};
+    for (int i = 0; i < 2; i++) {
+        wire_t tensor =
+            onnx_tensor(i == 0 ? "a" : "b", ONNX_FLOAT, 1, (int64_t[]){i == 0 ? 4 : 2}, NULL, 0);
+        add_entry(&tensor, "location", "sub/weights.bin");
+        add_entry(&tensor, "offset", i == 0 ? "8" : "0");
+        add_entry(&tensor, "length", i == 0 ? "16" : "8");
+        wire_number(&tensor, 14, 1);
+        wire_message(&graph, 5, &tensor);
+    }
+    onnx_value(&graph, 12, "a", ONNX_FLOAT, 1, (int64_t[]){4});
+    wire_t model = onnx_model(&graph, 13);
+    write_file(path, model.data, model.size);
+    wefti_onnx_import_params_t params = {.path = path, .loss_optional = true};
+    wefti_graph_t *imported = NULL;
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &imported), WEFT_OK);
+    assert_int_equal(imported->mapping_count, 2); /* the model and one file, mapped once */
+    assert_memory_equal(value_of(imported, "a")->type.data, contents + 2, 16);
+    assert_memory_equal(value_of(imported, "b")->type.data, contents, 8);
+    assert_true(in_mapping(imported, value_of(imported, "a")->type.data));
+    wefti_graph_destroy(imported);
+    wire_free(&model);
+    unlink(data);
+    unlink(path);
+    rmdir(sub);
+    rmdir(folder);
+}
+
+static void test_onnx_import_finds_the_loss_asked_for(void **state)
+{
+    (void)state;
+    wire_t model = onnx_small_mlp();
+    wefti_onnx_import_params_t params = {
+        .bytes = model.data, .size_bytes = model.size, .loss = "h2"};
+    wefti_graph_t *graph = NULL;
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &graph), WEFT_OK);
+    assert_string_equal(graph->values[graph->loss].name, "h2");
+    assert_string_equal(graph->values[graph->logits].name, "h1");
+    assert_int_equal(graph->label, WEFTI_NONE);
+    wefti_graph_destroy(graph);
+    params.loss = "nowhere";
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &graph), WEFT_ERR_NOT_FOUND);
+    assert_null(graph);
+    assert_non_null(strstr(weft_last_error(), "nowhere"));
+    wire_free(&model);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return weft_registry_create(NULL, &registry);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    weft_registry_destroy(registry);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_onnx_import_reads_mlp),
+        cmocka_unit_test(test_onnx_import_leaves_weights_in_the_mapping),
+        cmocka_unit_test(test_onnx_import_binds_samples_and_exports),
+        cmocka_unit_test(test_onnx_import_names_the_node_a_baked_batch_contradicts),
+        cmocka_unit_test(test_onnx_import_reads_every_storage),
+        cmocka_unit_test(test_onnx_import_takes_old_files),
+        cmocka_unit_test(test_onnx_import_turns_constants_into_values),
+        cmocka_unit_test(test_onnx_import_maps_external_data),
+        cmocka_unit_test(test_onnx_import_finds_the_loss_asked_for),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

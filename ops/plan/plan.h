@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plan in memory: what the compiler writes and the runtime replays. Offsets and ids only; one
- * plan serves all ranks. README.md beside this file describes the file format, plan.proto its structure.
+ * plan serves all ranks. README.md beside this file describes the file format, plan.proto its
+ * structure.
  *
  * Ownership: everything a plan points to lives in its arena or in the mapped file.
  */
@@ -16,7 +17,8 @@
 #include "runtime/base/memory.h"
 
 #define WEFTI_PLAN_NONE UINT32_MAX
-/* What algorithms ask of the transport: the values of WEFTI_CAP_* of transport.h, which compilers do not include. */
+/* What algorithms ask of the transport: the values of WEFTI_CAP_* of transport.h, which compilers
+ * do not include. */
 #define WEFTI_PLAN_CAP_DIRECT (1ull << 0)
 #define WEFTI_PLAN_CAP_PUT (1ull << 1)
 #define WEFTI_PLAN_CAP_SIGNAL (1ull << 2)
@@ -31,7 +33,8 @@ typedef enum wefti_buffer_kind {
     WEFTI_BUFFER_CONST = 6,  /* contents in the weights section */
     WEFTI_BUFFER_TEMP = 7,   /* activations: memory is reused once the last reader is done */
     WEFTI_BUFFER_OUTPUT = 8, /* loss, logits: readable after the step */
-    WEFTI_BUFFER_RANGE = 9,  /* a flat range over consecutive PARAM, GRAD or STATE buffers: a bucket */
+    WEFTI_BUFFER_RANGE =
+        9, /* a flat range over consecutive PARAM, GRAD or STATE buffers: a bucket */
 } wefti_buffer_kind_t;
 
 typedef struct wefti_plan_buffer {
@@ -89,7 +92,7 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_KERNEL = 1,     /* index: kernel */
     WEFTI_STEP_COLLECTIVE = 2, /* index: collective */
     WEFTI_STEP_RECORD = 3,     /* index: event */
-    WEFTI_STEP_WAIT = 4,       /* index: event, recorded earlier in the same program by another stream */
+    WEFTI_STEP_WAIT = 4, /* index: event, recorded earlier in the same program by another stream */
 } wefti_step_kind_t;
 
 typedef struct wefti_plan_step {
@@ -126,7 +129,7 @@ struct weft_plan {
 
     const char *model_name;
     uint32_t world_size;
-    int64_t batch; /* samples per rank per step */
+    int64_t batch;         /* samples per rank per step */
     const char *policy;    /* "bytes:25M" */
     const char *optimizer; /* "momentum" */
     uint64_t arena_bytes;
@@ -147,16 +150,18 @@ struct weft_plan {
     const uint8_t *eval_model; /* section: ONNX of the evaluation model without trained weights */
     uint64_t eval_model_bytes;
 
-    wefti_digest_t structure_digest; /* without names, reasons, predictions, model_name and policy text */
+    wefti_digest_t
+        structure_digest; /* without names, reasons, predictions, model_name and policy text */
     wefti_digest_t weights_digest;
 };
 
 /* An empty plan with one reference and an initialised arena. */
 weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t **out_plan);
-/* Computes both digests. Called by the compiler once the plan is complete, and by load to compare. */
+/* Computes both digests. Called by the compiler once the plan is complete, and by load to compare.
+ */
 weft_status_t wefti_plan_seal(weft_plan_t *plan);
-/* Proves what a hostile file could break: every id, offset, size and overlap rule, waits that can be
- * satisfied, kernels known by arity. registry may be NULL: then operators are not looked up. */
+/* Proves what a hostile file could break: every id, offset, size and overlap rule, waits that can
+ * be satisfied, kernels known by arity. registry may be NULL: then operators are not looked up. */
 weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *registry);
 const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name);
 /* Fills a node description of kernel from its buffers; arrays come from arena. */

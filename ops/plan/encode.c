@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan to a file: the protobuf message of the structure section, then the container around it. */
+#include "ops/plan/plan_internal.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "ops/plan/container.h"
+#include "plan.pb-c.h"
+#include "runtime/base/error.h"
+
+/* protobuf-c's strings are not const, though packing only reads them. */
+static char *text_of(const char *text)
+{
+    return (char *)(uintptr_t)(text ? text : "");
+}
+
+/* An array of count pointers to count messages of bytes each; the message array goes to
+ * *out_messages. */
+static void *pointer_array(wefti_arena_t *arena, size_t count, size_t bytes, void *out_messages)
+{
+    uint8_t *messages = wefti_arena_array(arena, count, bytes);
+    uint8_t **pointers = wefti_arena_array(arena, count, sizeof *pointers);
+    if (!messages || !pointers) {
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++) {
+        pointers[i] = messages + i * bytes;
+    }
+    memcpy(out_messages, &messages, sizeof messages);
+    return pointers;
+}
+
+static weft_status_t encode_buffers(const weft_plan_t *plan, wefti_arena_t *arena,
+                                    Weft__Plan__Plan *message)
+{
+    Weft__Plan__Buffer *out;
+    message->n_buffers = plan->buffer_count;
+    message->buffers = pointer_array(arena, plan->buffer_count, sizeof *out, &out);
+    if (!message->buffers) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        weft__plan__buffer__init(&out[i]);
+        out[i].name = text_of(buffer->name);
+        out[i].kind = (uint32_t)buffer->kind;
+        out[i].dtype = (uint32_t)buffer->dtype;
+        out[i].layout = (uint32_t)buffer->layout;
+        out[i].n_dims = buffer->rank;
+        out[i].dims = (int64_t *)(uintptr_t)buffer->dims;
+        out[i].offset_bytes = buffer->offset_bytes;
+        out[i].size_bytes = buffer->size_bytes;
+        out[i].data_offset_bytes = buffer->data_offset_bytes;
+        out[i].default_value = buffer->default_value;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t encode_attr(const weft_attr_t *attr, Weft__Plan__Attr *out)
+{
+    weft__plan__attr__init(out);
+    out->name = text_of(attr->name);
+    out->type = (uint32_t)attr->type;
+    switch (attr->type) {
+    case WEFT_ATTR_INT:
+        out->i = attr->i;
+        return WEFT_OK;
+    case WEFT_ATTR_FLOAT:
+        out->f = attr->f;
+        return WEFT_OK;
+    case WEFT_ATTR_STRING:
+        out->s = text_of(attr->s);
+        return WEFT_OK;
+    case WEFT_ATTR_INTS:
+        out->n_ints = attr->count;
+        out->ints = (int64_t *)(uintptr_t)attr->ints;
+        return WEFT_OK;
+    case WEFT_ATTR_FLOATS:
+        out->n_floats = attr->count;
+        out->floats = (float *)(uintptr_t)attr->floats;
+        return WEFT_OK;
+    case WEFT_ATTR_STRINGS:
+        out->n_strings = attr->count;
+        out->strings = (char **)(uintptr_t)attr->strings;
+        return WEFT_OK;
+    case WEFT_ATTR_TENSOR:
+        break;
+    }
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute %s: a plan cannot hold type %d", attr->name,
+                       (int)attr->type);
+}
+
+static weft_status_t encode_kernels(const weft_plan_t *plan, wefti_arena_t *arena,
+                                    Weft__Plan__Plan *message)
+{
+    Weft__Plan__Kernel *out;
+    message->n_kernels = plan->kernel_count;
+    message->kernels = pointer_array(arena, plan->kernel_count, sizeof *out, &out);
+    if (!message->kernels) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        Weft__Plan__Attr *attrs;
+        weft__plan__kernel__init(&out[i]);
+        out[i].name = text_of(kernel->name);
+        out[i].domain = text_of(kernel->domain);
+        out[i].op = text_of(kernel->op);
+        out[i].version = kernel->version;
+        out[i].phase = kernel->phase;
+        out[i].n_inputs = kernel->input_count;
+        out[i].inputs = kernel->inputs;
+        out[i].n_outputs = kernel->output_count;
+        out[i].outputs = kernel->outputs;
+        out[i].n_attrs = kernel->attr_count;
+        out[i].attrs = pointer_array(arena, kernel->attr_count, sizeof *attrs, &attrs);
+        if (!out[i].attrs) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        for (uint32_t a = 0; a < kernel->attr_count; a++) {
+            weft_status_t status = encode_attr(&kernel->attrs[a], &attrs[a]);
+            if (status != WEFT_OK) {
+                return wefti_error_prefix(status, "kernel %u (%s)", i, kernel->name);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t encode_collectives(const weft_plan_t *plan, wefti_arena_t *arena,
+                                        Weft__Plan__Plan *message)
+{
+    Weft__Plan__Collective *out;
+    message->n_collectives = plan->collective_count;
+    message->collectives = pointer_array(arena, plan->collective_count, sizeof *out, &out);
+    if (!message->collectives) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        const wefti_plan_collective_t *collective = &plan->collectives[i];
+        Weft__Plan__Algorithm *algorithms;
+        weft__plan__collective__init(&out[i]);
+        out[i].name = text_of(collective->name);
+        out[i].op = (uint32_t)collective->op;
+        out[i].reduction = (uint32_t)collective->reduction;
+        out[i].dtype = (uint32_t)collective->dtype;
+        out[i].group = collective->group;
+        out[i].root = collective->root;
+        out[i].buffer = collective->buffer;
+        out[i].elem_count = collective->elem_count;
+        out[i].order = text_of(collective->order);
+        out[i].n_members = collective->member_count;
+        out[i].members = collective->members;
+        out[i].reason = text_of(collective->reason);
+        out[i].n_algorithms = collective->algorithm_count;
+        out[i].algorithms =
+            pointer_array(arena, collective->algorithm_count, sizeof *algorithms, &algorithms);
+        if (!out[i].algorithms) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        for (uint32_t a = 0; a < collective->algorithm_count; a++) {
+            weft__plan__algorithm__init(&algorithms[a]);
+            algorithms[a].name = text_of(collective->algorithms[a].name);
+            algorithms[a].capabilities = collective->algorithms[a].capabilities;
+            algorithms[a].predicted_ps = collective->algorithms[a].predicted_ps;
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t encode_stream_program(const wefti_plan_stream_program_t *program,
+                                           wefti_arena_t *arena, Weft__Plan__StreamProgram *out)
+{
+    weft__plan__stream_program__init(out);
+    out->n_steps = program->step_count;
+    out->steps = wefti_arena_array(arena, program->step_count, sizeof *out->steps);
+    if (!out->steps) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < program->step_count; i++) {
+        if (program->steps[i].index > UINT32_MAX >> 4) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "a plan cannot hold step index %u",
+                               program->steps[i].index);
+        }
+        out->steps[i] = program->steps[i].index << 4 | ((uint32_t)program->steps[i].kind & 15u);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t encode_programs(const weft_plan_t *plan, wefti_arena_t *arena,
+                                     Weft__Plan__Plan *message)
+{
+    Weft__Plan__Stream *streams;
+    Weft__Plan__Program *programs;
+    message->event_count = plan->event_count;
+    message->n_streams = plan->stream_count;
+    message->streams = pointer_array(arena, plan->stream_count, sizeof *streams, &streams);
+    message->n_programs = plan->program_count;
+    message->programs = pointer_array(arena, plan->program_count, sizeof *programs, &programs);
+    if (!message->streams || !message->programs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->stream_count; i++) {
+        weft__plan__stream__init(&streams[i]);
+        streams[i].name = text_of(plan->streams[i].name);
+        streams[i].communicates = plan->streams[i].communicates;
+    }
+    for (uint32_t i = 0; i < plan->program_count; i++) {
+        Weft__Plan__StreamProgram *parts;
+        weft__plan__program__init(&programs[i]);
+        programs[i].name = text_of(plan->programs[i].name);
+        programs[i].n_streams = plan->stream_count;
+        programs[i].streams = pointer_array(arena, plan->stream_count, sizeof *parts, &parts);
+        if (!programs[i].streams) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            weft_status_t status =
+                encode_stream_program(&plan->programs[i].streams[s], arena, &parts[s]);
+            if (status != WEFT_OK) {
+                return status;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t encode_bindings(const weft_plan_t *plan, wefti_arena_t *arena,
+                                     Weft__Plan__Plan *message)
+{
+    Weft__Plan__Binding *out;
+    message->n_bindings = plan->binding_count;
+    message->bindings = pointer_array(arena, plan->binding_count, sizeof *out, &out);
+    if (!message->bindings) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->binding_count; i++) {
+        weft__plan__binding__init(&out[i]);
+        out[i].name = text_of(plan->bindings[i].name);
+        out[i].role = (uint32_t)plan->bindings[i].role;
+        out[i].buffer = plan->bindings[i].buffer;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
+                                          const uint8_t **out_data, size_t *out_bytes)
+{
+    weft_status_t status;
+    Weft__Plan__Plan message = WEFT__PLAN__PLAN__INIT;
+    message.model_name = text_of(plan->model_name);
+    message.world_size = plan->world_size;
+    message.batch = plan->batch;
+    message.policy = text_of(plan->policy);
+    message.optimizer = text_of(plan->optimizer);
+    message.arena_bytes = plan->arena_bytes;
+    message.live_bytes = plan->live_bytes;
+    message.fusion_copied_bytes = plan->fusion_copied_bytes;
+    WEFT_TRY(status, encode_buffers(plan, arena, &message), fail);
+    WEFT_TRY(status, encode_kernels(plan, arena, &message), fail);
+    WEFT_TRY(status, encode_collectives(plan, arena, &message), fail);
+    WEFT_TRY(status, encode_programs(plan, arena, &message), fail);
+    WEFT_TRY(status, encode_bindings(plan, arena, &message), fail);
+    *out_bytes = weft__plan__plan__get_packed_size(&message);
+    if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "the structure takes %zu bytes, at most %zu are allowed", *out_bytes,
+                           WEFTI_PLAN_MAX_STRUCTURE_BYTES);
+    }
+    uint8_t *data = wefti_arena_alloc(arena, *out_bytes);
+    if (!data) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft__plan__plan__pack(&message, data);
+    *out_data = data;
+fail:
+    return status;
+}
+
+weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)
+{
+    weft_status_t status;
+    wefti_arena_t arena;
+    wefti_digest_t structure, weights;
+    wefti_section_t sections[WEFTI_SECTION_COUNT] = {0};
+    if (!plan || !path) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_save: %s is NULL",
+                           plan ? "path" : "plan");
+    }
+    wefti_arena_init(&arena, plan->arena.allocator, 0);
+    WEFT_TRY(status, wefti_plan_digests(plan, &structure, &weights), done);
+    if (memcmp(&structure, &plan->structure_digest, sizeof structure) != 0 ||
+        memcmp(&weights, &plan->weights_digest, sizeof weights) != 0) {
+        status = wefti_error(WEFT_ERR_STATE, "the plan was changed after it was sealed");
+        goto done;
+    }
+    WEFT_TRY(status,
+             wefti_plan_encode_structure(plan, &arena, &sections[0].data, &sections[0].size_bytes),
+             done);
+    sections[1] = (wefti_section_t){plan->weights, (size_t)plan->weights_bytes};
+    sections[2] = (wefti_section_t){plan->eval_model, (size_t)plan->eval_model_bytes};
+    status = wefti_container_write(path, sections, &structure, &weights);
+done:
+    wefti_arena_deinit(&arena);
+    return status;
+}

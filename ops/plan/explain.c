@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What fusion decided and why, for people; explain_json.c has the same for programs. */
+#include "ops/plan/explain.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/plan/plan_internal.h"
+#include "runtime/base/error.h"
+
+#define MEMBERS_SHOWN 12u /* of a bucket; the others are counted */
+
+/* Names come from files: nothing of them may drive a terminal. */
+static void add_name(wefti_text_t *out, const char *name)
+{
+    for (const char *c = name; *c; c++) {
+        char shown = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+        wefti_text_add_bytes(out, &shown, 1);
+    }
+}
+
+static void add_bytes(wefti_text_t *out, const char *label, uint64_t bytes)
+{
+    char buffer[32];
+    wefti_text_printf(out, "  %-24s %12" PRIu64 " bytes  (%s)\n", label, bytes,
+                      wefti_format_bytes(bytes, buffer));
+}
+
+static void add_head(wefti_text_t *out, const weft_plan_t *plan)
+{
+    char hex[65];
+    wefti_text_add(out, "plan of ");
+    add_name(out, plan->model_name[0] ? plan->model_name : "(unnamed model)");
+    wefti_text_printf(out, ": %" PRIu32 " rank%s, batch %" PRId64 " per rank and step\n",
+                      plan->world_size, plan->world_size == 1 ? "" : "s", plan->batch);
+    wefti_text_add(out, "  optimizer ");
+    add_name(out, plan->optimizer);
+    wefti_text_add(out, ", bucket policy ");
+    add_name(out, plan->policy);
+    wefti_text_printf(out, "\n  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
+    wefti_text_printf(out, "  weights   %s\n", wefti_digest_hex(&plan->weights_digest, hex));
+}
+
+static void add_members(wefti_text_t *out, const weft_plan_t *plan,
+                        const wefti_plan_collective_t *bucket)
+{
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_plan_buffer_t *member = &plan->buffers[bucket->members[i]];
+        char bytes[32];
+        if (i == MEMBERS_SHOWN && bucket->member_count > MEMBERS_SHOWN + 1) {
+            wefti_text_printf(out, "       and %" PRIu32 " more\n", bucket->member_count - i);
+            return;
+        }
+        wefti_text_printf(out, "       %10s  ", wefti_format_bytes(member->size_bytes, bytes));
+        add_name(out, member->name);
+        wefti_text_add(out, "\n");
+    }
+}
+
+static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
+                       const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream,
+                       uint64_t all_bytes)
+{
+    uint64_t bytes = wefti_plan_member_bytes(plan, bucket);
+    char text[32];
+    double share = all_bytes ? 100.0 * (double)bytes / (double)all_bytes : 0.0;
+    wefti_text_printf(out,
+                      "  %3" PRIu32 "  %10s  %5.1f%%  %3" PRIu32 " tensor%s  %s %s  order=", index,
+                      wefti_format_bytes(bytes, text), share, bucket->member_count,
+                      bucket->member_count == 1 ? " " : "s", weft_reduction_name(bucket->reduction),
+                      weft_dtype_name(bucket->dtype));
+    add_name(out, bucket->order);
+    wefti_text_add(out, "  algorithm ");
+    add_name(out, bucket->algorithms[0].name);
+    for (uint32_t i = 1; i < bucket->algorithm_count; i++) {
+        wefti_text_add(out, i == 1 ? " (else " : ", ");
+        add_name(out, bucket->algorithms[i].name);
+        wefti_text_add(out, i + 1 == bucket->algorithm_count ? ")" : "");
+    }
+    wefti_text_add(out, "  stream ");
+    add_name(out, plan->streams[stream].name);
+    wefti_text_add(out, "\n");
+    if (bucket->reason && bucket->reason[0]) {
+        wefti_text_add(out, "       why: ");
+        add_name(out, bucket->reason);
+        wefti_text_add(out, "\n");
+    }
+    add_members(out, plan, bucket);
+}
+
+static void add_buckets(wefti_text_t *out, const weft_plan_t *plan,
+                        const wefti_plan_summary_t *summary)
+{
+    const wefti_plan_collective_t *bucket;
+    uint64_t position = 0;
+    uint32_t stream;
+    char text[32];
+    wefti_text_printf(out, "\nbuckets of a step: %" PRIu32 ", %s of gradients\n",
+                      summary->bucket_count, wefti_format_bytes(summary->bucket_bytes, text));
+    for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
+        add_bucket(out, plan, bucket, i, stream, summary->bucket_bytes);
+    }
+}
+
+static void add_streams(wefti_text_t *out, const weft_plan_t *plan)
+{
+    wefti_text_printf(out, "\nstreams: %" PRIu32 ", events: %" PRIu32 "\n", plan->stream_count,
+                      plan->event_count);
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        wefti_text_printf(out, "  %" PRIu32 " ", s);
+        add_name(out, plan->streams[s].name);
+        wefti_text_add(out, plan->streams[s].communicates ? " (communicates):" : ":");
+        for (uint32_t p = 0; p < plan->program_count; p++) {
+            wefti_text_add(out, p ? ", " : " ");
+            add_name(out, plan->programs[p].name);
+            wefti_text_printf(out, " %" PRIu32 " steps", plan->programs[p].streams[s].step_count);
+        }
+        wefti_text_add(out, "\n");
+    }
+}
+
+static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
+                       const wefti_plan_summary_t *summary)
+{
+    wefti_text_add(out, "\nmemory of a rank\n");
+    add_bytes(out, "parameters", summary->param_bytes);
+    add_bytes(out, "gradients", summary->gradient_bytes);
+    add_bytes(out, "optimizer state", summary->state_bytes);
+    add_bytes(out, "activations", summary->activation_bytes);
+    add_bytes(out, "live at once", plan->live_bytes);
+    add_bytes(out, "arena", plan->arena_bytes);
+    add_bytes(out, "copied for fusion", plan->fusion_copied_bytes);
+}
+
+void wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out)
+{
+    wefti_plan_summary_t summary;
+    wefti_plan_summarise(plan, &summary);
+    add_head(out, plan);
+    add_buckets(out, plan, &summary);
+    add_streams(out, plan);
+    add_memory(out, plan, &summary);
+}
+
+weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text)
+{
+    wefti_text_t text;
+    if (!plan || !out_text) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_explain: %s is NULL",
+                           plan ? "out_text" : "plan");
+    }
+    wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
+    if (json) {
+        wefti_plan_explain_json(plan, &text);
+    } else {
+        wefti_plan_explain_text(plan, &text);
+    }
+    *out_text = wefti_text_take(&text);
+    return *out_text ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}

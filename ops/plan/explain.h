@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two forms of weft_plan_explain, of a verified plan. */
+#ifndef WEFT_OPS_PLAN_EXPLAIN_H
+#define WEFT_OPS_PLAN_EXPLAIN_H
+
+#include "ops/plan/plan.h"
+#include "runtime/base/text.h"
+
+void wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
+void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);
+
+#endif

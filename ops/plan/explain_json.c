@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys are an interface: scripts read them. README.md lists them; only additions are allowed. */
+#include "ops/plan/explain.h"
+
+#include "ops/plan/plan_internal.h"
+
+static void add_bucket(wefti_json_t *json, const weft_plan_t *plan,
+                       const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream)
+{
+    wefti_json_begin_object(json, NULL);
+    wefti_json_int(json, "index", index);
+    wefti_json_string(json, "name", bucket->name);
+    wefti_json_begin_array(json, "members");
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        wefti_json_string(json, NULL, plan->buffers[bucket->members[i]].name);
+    }
+    wefti_json_end_array(json);
+    wefti_json_begin_array(json, "member_bytes");
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        wefti_json_int(json, NULL, (int64_t)plan->buffers[bucket->members[i]].size_bytes);
+    }
+    wefti_json_end_array(json);
+    wefti_json_int(json, "bytes", (int64_t)wefti_plan_member_bytes(plan, bucket));
+    wefti_json_int(json, "elem_count", (int64_t)bucket->elem_count);
+    wefti_json_string(json, "dtype", weft_dtype_name(bucket->dtype));
+    wefti_json_string(json, "reduction", weft_reduction_name(bucket->reduction));
+    wefti_json_string(json, "algorithm", bucket->algorithms[0].name);
+    wefti_json_begin_array(json, "candidates");
+    for (uint32_t i = 0; i < bucket->algorithm_count; i++) {
+        wefti_json_string(json, NULL, bucket->algorithms[i].name);
+    }
+    wefti_json_end_array(json);
+    wefti_json_int(json, "predicted_ps", (int64_t)bucket->algorithms[0].predicted_ps);
+    wefti_json_string(json, "order", bucket->order);
+    wefti_json_string(json, "stream", plan->streams[stream].name);
+    wefti_json_string(json, "reason", bucket->reason);
+    wefti_json_end_object(json);
+}
+
+static void add_streams(wefti_json_t *json, const weft_plan_t *plan)
+{
+    wefti_json_begin_array(json, "streams");
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "name", plan->streams[s].name);
+        wefti_json_bool(json, "communicates", plan->streams[s].communicates != 0);
+        wefti_json_begin_object(json, "steps");
+        for (uint32_t p = 0; p < plan->program_count; p++) {
+            wefti_json_int(json, plan->programs[p].name, plan->programs[p].streams[s].step_count);
+        }
+        wefti_json_end_object(json);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
+static void add_memory(wefti_json_t *json, const weft_plan_t *plan,
+                       const wefti_plan_summary_t *summary)
+{
+    wefti_json_int(json, "arena_bytes", (int64_t)plan->arena_bytes);
+    wefti_json_int(json, "live_bytes", (int64_t)plan->live_bytes);
+    wefti_json_int(json, "param_bytes", (int64_t)summary->param_bytes);
+    wefti_json_int(json, "gradient_bytes", (int64_t)summary->gradient_bytes);
+    wefti_json_int(json, "state_bytes", (int64_t)summary->state_bytes);
+    wefti_json_int(json, "activation_bytes", (int64_t)summary->activation_bytes);
+    wefti_json_int(json, "fusion_copied_bytes", (int64_t)plan->fusion_copied_bytes);
+}
+
+void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
+{
+    const wefti_plan_collective_t *bucket;
+    wefti_plan_summary_t summary;
+    wefti_json_t json;
+    uint64_t position = 0;
+    uint32_t stream;
+    char hex[65];
+    wefti_plan_summarise(plan, &summary);
+    wefti_json_init(&json, out, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_string(&json, "model", plan->model_name);
+    wefti_json_int(&json, "world", plan->world_size);
+    wefti_json_int(&json, "batch", plan->batch);
+    wefti_json_string(&json, "policy", plan->policy);
+    wefti_json_string(&json, "optimizer", plan->optimizer);
+    wefti_json_begin_array(&json, "buckets");
+    for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
+        add_bucket(&json, plan, bucket, i, stream);
+    }
+    wefti_json_end_array(&json);
+    add_streams(&json, plan);
+    wefti_json_int(&json, "events", plan->event_count);
+    wefti_json_int(&json, "kernels", plan->kernel_count);
+    add_memory(&json, plan, &summary);
+    wefti_json_string(&json, "structure_digest", wefti_digest_hex(&plan->structure_digest, hex));
+    wefti_json_string(&json, "weights_digest", wefti_digest_hex(&plan->weights_digest, hex));
+    wefti_json_end_object(&json);
+    wefti_text_add(out, "\n");
+}

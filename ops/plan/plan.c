@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops/plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/plan/plan_internal.h"
+#include "runtime/base/error.h"
+
+weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t **out_plan)
+{
+    weft_plan_t *plan = wefti_alloc(allocator, sizeof *plan);
+    *out_plan = plan;
+    if (!plan) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    plan->references = 1;
+    wefti_arena_init(&plan->arena, allocator, 0);
+    plan->model_name = "";
+    plan->policy = "";
+    plan->optimizer = "";
+    return WEFT_OK;
+}
+
+/* Ranks that are threads share a plan, so the count is atomic. */
+void weft_plan_retain(weft_plan_t *plan)
+{
+    __atomic_fetch_add(&plan->references, 1, __ATOMIC_RELAXED);
+}
+
+void weft_plan_release(weft_plan_t *plan)
+{
+    /* Release our uses of the plan, acquire those of everybody else before it goes. */
+    if (!plan || __atomic_sub_fetch(&plan->references, 1, __ATOMIC_ACQ_REL) != 0) {
+        return;
+    }
+    const weft_allocator_t *allocator = plan->arena.allocator;
+    wefti_arena_deinit(&plan->arena);
+    wefti_file_unmap(&plan->mapping);
+    wefti_free(allocator, plan);
+}
+
+weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info)
+{
+    wefti_plan_summary_t summary;
+    if (!plan || !info) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_get_info: %s is NULL",
+                           plan ? "info" : "plan");
+    }
+    if (info->struct_size != sizeof *info) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "weft_plan_get_info: struct_size is %zu, should be %zu",
+                           info->struct_size, sizeof *info);
+    }
+    wefti_plan_summarise(plan, &summary);
+    *info = (weft_plan_info_t){
+        .struct_size = sizeof *info,
+        .model_name = plan->model_name,
+        .world_size = plan->world_size,
+        .batch = plan->batch,
+        .policy = plan->policy,
+        .optimizer = plan->optimizer,
+        .bucket_count = summary.bucket_count,
+        .arena_bytes = plan->arena_bytes,
+        .live_bytes = plan->live_bytes,
+        .fusion_copied_bytes = plan->fusion_copied_bytes,
+    };
+    wefti_digest_hex(&plan->structure_digest, info->structure_digest);
+    wefti_digest_hex(&plan->weights_digest, info->weights_digest);
+    return WEFT_OK;
+}
+
+const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name)
+{
+    for (uint32_t i = 0; i < plan->program_count; i++) {
+        if (strcmp(plan->programs[i].name, name) == 0) {
+            return &plan->programs[i];
+        }
+    }
+    return NULL;
+}
+
+/* Describes one operand; constants carry their contents, so that shape rules can read them. */
+static void describe(const weft_plan_t *plan, uint32_t id, weft_tensor_desc_t *out_desc)
+{
+    *out_desc = (weft_tensor_desc_t){.dtype = WEFT_DTYPE_NONE};
+    if (id == WEFTI_PLAN_NONE) {
+        return;
+    }
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    out_desc->dtype = buffer->dtype;
+    out_desc->layout = buffer->layout;
+    out_desc->rank = buffer->rank;
+    memcpy(out_desc->dims, buffer->dims, sizeof out_desc->dims);
+    if (buffer->kind == WEFTI_BUFFER_CONST && plan->weights) {
+        out_desc->data = plan->weights + buffer->data_offset_bytes;
+    }
+}
+
+weft_status_t wefti_plan_kernel_desc(const weft_plan_t *plan, uint32_t kernel, wefti_arena_t *arena,
+                                     weft_node_desc_t *out_desc)
+{
+    const wefti_plan_kernel_t *source = &plan->kernels[kernel];
+    size_t count = (size_t)source->input_count + source->output_count;
+    weft_tensor_desc_t *tensors = wefti_arena_array(arena, count, sizeof *tensors);
+    if (!tensors) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < source->input_count; i++) {
+        describe(plan, source->inputs[i], &tensors[i]);
+    }
+    for (uint32_t i = 0; i < source->output_count; i++) {
+        describe(plan, source->outputs[i], &tensors[source->input_count + i]);
+    }
+    *out_desc = (weft_node_desc_t){
+        .domain = source->domain,
+        .op = source->op,
+        .version = source->version,
+        .name = source->name,
+        .input_count = source->input_count,
+        .inputs = tensors,
+        .output_count = source->output_count,
+        .outputs = tensors + source->input_count,
+        .attr_count = source->attr_count,
+        .attrs = source->attrs,
+    };
+    return WEFT_OK;
+}

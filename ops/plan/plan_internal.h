@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of ops/plan share. */
+#ifndef WEFT_OPS_PLAN_INTERNAL_H
+#define WEFT_OPS_PLAN_INTERNAL_H
+
+#include "ops/plan/plan.h"
+
+#define WEFTI_PLAN_MAGIC "WEFTPLAN"
+#define WEFTI_PLAN_FORMAT 1u
+/* Limits that keep checking a hostile file cheap; a format version can raise them. */
+#define WEFTI_PLAN_MAX_STREAMS 64u
+#define WEFTI_PLAN_MAX_PROGRAMS 64u
+#define WEFTI_PLAN_MAX_BINDINGS 4096u
+#define WEFTI_PLAN_MAX_WORLD (1u << 20)
+#define WEFTI_PLAN_MAX_STRUCTURE_BYTES ((size_t)256 << 20)
+
+/* The structure section: protobuf bytes from arena, and back into an empty plan. */
+weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
+                                          const uint8_t **out_data, size_t *out_bytes);
+weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data, size_t bytes);
+/* A whole file: header, sections, digests. The plan keeps pointing into data. */
+weft_status_t wefti_plan_decode(weft_plan_t *plan, const uint8_t *data, size_t bytes);
+
+weft_status_t wefti_plan_digests(const weft_plan_t *plan, wefti_digest_t *out_structure,
+                                 wefti_digest_t *out_weights);
+
+/* The parts of wefti_plan_verify. Each relies on those before it. */
+weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry);
+weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_races(const weft_plan_t *plan);
+
+/* Bytes a buffer takes in the arena. Only after its size has been checked. */
+static inline uint64_t wefti_plan_padded_bytes(uint64_t bytes)
+{
+    return (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT;
+}
+
+/* A text form of what fusion decided, shared by both forms of explain. */
+typedef struct wefti_plan_summary {
+    uint64_t param_bytes, gradient_bytes, state_bytes, activation_bytes;
+    uint64_t bucket_bytes; /* of all buckets together, payload of their members */
+    uint32_t bucket_count;
+} wefti_plan_summary_t;
+
+void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_summary);
+/* The next bucket: an all-reduce of program step, in the order of its stream. Start with *position
+ * 0. */
+const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, uint64_t *position,
+                                                      uint32_t *out_stream);
+uint64_t wefti_plan_member_bytes(const weft_plan_t *plan,
+                                 const wefti_plan_collective_t *collective);
+
+#endif

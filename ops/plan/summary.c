@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums over a verified plan. */
+#include "ops/plan/plan_internal.h"
+
+const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, uint64_t *position,
+                                                      uint32_t *out_stream)
+{
+    const wefti_plan_program_t *program = wefti_plan_program(plan, "step");
+    for (uint64_t at = 0, s = 0; program && s < plan->stream_count; s++) {
+        const wefti_plan_stream_program_t *stream = &program->streams[s];
+        if (*position >= at + stream->step_count) { /* all of this stream has been seen */
+            at += stream->step_count;
+            continue;
+        }
+        for (uint64_t i = *position - at; i < stream->step_count; i++) {
+            const wefti_plan_step_t *step = &stream->steps[i];
+            if (step->kind == WEFTI_STEP_COLLECTIVE &&
+                plan->collectives[step->index].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+                *position = at + i + 1;
+                *out_stream = (uint32_t)s;
+                return &plan->collectives[step->index];
+            }
+        }
+        at += stream->step_count;
+        *position = at;
+    }
+    return NULL;
+}
+
+uint64_t wefti_plan_member_bytes(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < collective->member_count; i++) {
+        bytes += plan->buffers[collective->members[i]].size_bytes;
+    }
+    return bytes;
+}
+
+void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_summary)
+{
+    wefti_plan_summary_t summary = {0};
+    const wefti_plan_collective_t *bucket;
+    uint64_t position = 0;
+    uint32_t stream;
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        summary.param_bytes += buffer->kind == WEFTI_BUFFER_PARAM ? buffer->size_bytes : 0;
+        summary.gradient_bytes += buffer->kind == WEFTI_BUFFER_GRAD ? buffer->size_bytes : 0;
+        summary.state_bytes += buffer->kind == WEFTI_BUFFER_STATE ? buffer->size_bytes : 0;
+    }
+    uint64_t lasting = summary.param_bytes + summary.gradient_bytes + summary.state_bytes;
+    summary.activation_bytes = plan->live_bytes > lasting ? plan->live_bytes - lasting : 0;
+    while ((bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL) {
+        summary.bucket_count++;
+        summary.bucket_bytes += wefti_plan_member_bytes(plan, bucket);
+    }
+    *out_summary = summary;
+}

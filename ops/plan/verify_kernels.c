@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels: operands exist; and, where a registry is given, the operator is known, takes that many
+ * operands, and its shape rule gives exactly the outputs' types. Without the last a plan could make
+ * a kernel write past its output.
+ */
+#include "ops/plan/plan_internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+static weft_status_t bad_kernel(const weft_plan_t *plan, uint32_t index, const char *what)
+{
+    const wefti_plan_kernel_t *kernel = &plan->kernels[index];
+    return wefti_error(WEFT_ERR_FORMAT, "kernel %u (%.100s, %.60s %.60s): %s", index, kernel->name,
+                       kernel->domain, kernel->op, what);
+}
+
+static int ids_exist(const weft_plan_t *plan, const uint32_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids[i] != WEFTI_PLAN_NONE && ids[i] >= plan->buffer_count) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int attrs_known(const wefti_plan_kernel_t *kernel)
+{
+    for (uint32_t i = 0; i < kernel->attr_count; i++) {
+        const weft_attr_t *attr = &kernel->attrs[i];
+        int type = (int)attr->type;
+        if (!attr->name || type < (int)WEFT_ATTR_INT || type > (int)WEFT_ATTR_STRINGS ||
+            (attr->type == WEFT_ATTR_STRING && !attr->s)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Writing what no kernel may write, which peers or the caller own. */
+static int outputs_writable(const weft_plan_t *plan, const wefti_plan_kernel_t *kernel)
+{
+    for (uint32_t i = 0; i < kernel->output_count; i++) {
+        if (kernel->outputs[i] == WEFTI_PLAN_NONE) {
+            continue;
+        }
+        wefti_buffer_kind_t kind = plan->buffers[kernel->outputs[i]].kind;
+        if (kind == WEFTI_BUFFER_CONST || kind == WEFTI_BUFFER_INPUT ||
+            kind == WEFTI_BUFFER_SCALAR || kind == WEFTI_BUFFER_RANGE) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int within(uint32_t count, uint8_t least, uint8_t most)
+{
+    return count >= least && (most == WEFT_VARIADIC || count <= most);
+}
+
+static int same_type(const weft_tensor_desc_t *inferred, const weft_tensor_desc_t *planned)
+{
+    if (inferred->dtype != planned->dtype || inferred->rank != planned->rank) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < planned->rank; i++) {
+        if (inferred->dims[i] != planned->dims[i]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static weft_status_t check_types(const weft_plan_t *plan, uint32_t index, const weft_op_def_t *def,
+                                 wefti_arena_t *arena)
+{
+    weft_node_desc_t desc;
+    weft_status_t status = wefti_plan_kernel_desc(plan, index, arena, &desc);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if (desc.input_count > 0 && desc.inputs[0].dtype != WEFT_DTYPE_NONE &&
+        !(def->dtypes & WEFT_DTYPE_BIT(desc.inputs[0].dtype))) {
+        return bad_kernel(plan, index, "the operator does not take that dtype");
+    }
+    if (!def->infer) {
+        return WEFT_OK;
+    }
+    size_t bytes = desc.output_count * sizeof desc.outputs[0];
+    weft_tensor_desc_t *planned = wefti_arena_memdup(arena, desc.outputs, bytes);
+    if (!planned) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < desc.output_count; i++) { /* layouts are the plan's choice */
+        desc.outputs[i] = (weft_tensor_desc_t){.layout = planned[i].layout};
+    }
+    status = def->infer(&desc);
+    if (status != WEFT_OK) {
+        return wefti_error_prefix(status, "kernel %u (%.100s)", index, plan->kernels[index].name);
+    }
+    for (uint32_t i = 0; i < desc.output_count; i++) {
+        if (planned[i].dtype != WEFT_DTYPE_NONE && !same_type(&desc.outputs[i], &planned[i])) {
+            return bad_kernel(plan, index,
+                              "an output has another type or shape than the operator gives");
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_operator(const weft_plan_t *plan, uint32_t index,
+                                    const weft_registry_t *registry, wefti_arena_t *arena)
+{
+    const wefti_plan_kernel_t *kernel = &plan->kernels[index];
+    const weft_op_def_t *def =
+        weft_registry_find_op(registry, kernel->domain, kernel->op, kernel->version);
+    if (!def) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "kernel %u (%.100s): no operator %.60s%s%.60s of version %d", index,
+                           kernel->name, kernel->domain, kernel->domain[0] ? "." : "", kernel->op,
+                           (int)kernel->version);
+    }
+    if (!within(kernel->input_count, def->inputs_min, def->inputs_max) ||
+        !within(kernel->output_count, def->outputs_min, def->outputs_max)) {
+        return bad_kernel(plan, index, "the operator takes another number of inputs or outputs");
+    }
+    for (uint32_t i = 0; i < def->inputs_min; i++) {
+        if (kernel->inputs[i] == WEFTI_PLAN_NONE) {
+            return bad_kernel(plan, index, "an input that the operator needs is absent");
+        }
+    }
+    return check_types(plan, index, def, arena);
+}
+
+weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->kernel_count && status == WEFT_OK; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        wefti_arena_t arena;
+        if (!kernel->op[0] || kernel->version < 1 || kernel->phase > 3) {
+            return bad_kernel(plan, i, "no operator, version or phase");
+        }
+        if (!ids_exist(plan, kernel->inputs, kernel->input_count) ||
+            !ids_exist(plan, kernel->outputs, kernel->output_count)) {
+            return bad_kernel(plan, i, "an operand is no buffer");
+        }
+        if (!outputs_writable(plan, kernel)) {
+            return bad_kernel(plan, i, "it writes a constant, an input, a scalar or a range");
+        }
+        if (!attrs_known(kernel)) {
+            return bad_kernel(plan, i, "an attribute has an unknown type");
+        }
+        if (registry) {
+            wefti_arena_init(&arena, plan->arena.allocator, 0);
+            status = check_operator(plan, i, registry, &arena);
+            wefti_arena_deinit(&arena);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs: every step exists, an event is recorded at most once per run, and simulating the
+ * streams reaches the end of all of them. Collectives of a program lie on one stream, so that all
+ * ranks have them in one order.
+ */
+#include "ops/plan/plan_internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+static weft_status_t bad_program(const wefti_plan_program_t *program, const char *what)
+{
+    return wefti_error(WEFT_ERR_FORMAT, "program %.100s: %s", program->name, what);
+}
+
+static const char *check_step(const weft_plan_t *plan, const wefti_plan_step_t *step)
+{
+    uint32_t count;
+    switch (step->kind) {
+    case WEFTI_STEP_KERNEL:
+        count = plan->kernel_count;
+        break;
+    case WEFTI_STEP_COLLECTIVE:
+        count = plan->collective_count;
+        break;
+    case WEFTI_STEP_RECORD:
+    case WEFTI_STEP_WAIT:
+        count = plan->event_count;
+        break;
+    default:
+        return "a step has an unknown kind";
+    }
+    return step->index < count ? NULL : "a step names what does not exist";
+}
+
+/* recorded_by[event]: the stream + 1. */
+static const char *check_steps(const weft_plan_t *plan, const wefti_plan_program_t *program,
+                               uint8_t *recorded_by)
+{
+    uint32_t collective_stream = WEFTI_PLAN_NONE;
+    memset(recorded_by, 0, plan->event_count);
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
+            const wefti_plan_step_t *step = &program->streams[s].steps[i];
+            const char *what = check_step(plan, step);
+            if (what) {
+                return what;
+            }
+            if (step->kind == WEFTI_STEP_RECORD && recorded_by[step->index]) {
+                return "an event is recorded twice";
+            }
+            if (step->kind == WEFTI_STEP_RECORD) {
+                recorded_by[step->index] = (uint8_t)(s + 1);
+            }
+            if (step->kind == WEFTI_STEP_COLLECTIVE && collective_stream != WEFTI_PLAN_NONE &&
+                collective_stream != s) {
+                return "collectives lie on several streams";
+            }
+            if (step->kind == WEFTI_STEP_COLLECTIVE) {
+                collective_stream = s;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Runs every stream as far as it goes, again and again, until nothing moves. done[event] is set by
+ * records. */
+static const char *simulate(const weft_plan_t *plan, const wefti_plan_program_t *program,
+                            const uint8_t *recorded_by, uint8_t *done)
+{
+    uint32_t at[WEFTI_PLAN_MAX_STREAMS] = {0};
+    int moved = 1, finished = 0;
+    memset(done, 0, plan->event_count);
+    while (moved && !finished) {
+        moved = 0;
+        finished = 1;
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            const wefti_plan_stream_program_t *stream = &program->streams[s];
+            for (; at[s] < stream->step_count; at[s]++, moved = 1) {
+                const wefti_plan_step_t *step = &stream->steps[at[s]];
+                if (step->kind == WEFTI_STEP_WAIT && recorded_by[step->index] == s + 1) {
+                    return "a stream waits for an event of its own";
+                }
+                if (step->kind == WEFTI_STEP_WAIT && !done[step->index]) {
+                    break;
+                }
+                if (step->kind == WEFTI_STEP_RECORD) {
+                    done[step->index] = 1;
+                }
+            }
+            finished &= at[s] == stream->step_count;
+        }
+    }
+    return finished ? NULL : "a wait is never satisfied";
+}
+
+/* Every gradient is averaged exactly once: never means ranks drift apart, twice a wrong mean. */
+static weft_status_t check_gradients(const weft_plan_t *plan, const wefti_plan_program_t *step,
+                                     uint8_t *seen)
+{
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
+            const wefti_plan_step_t *at = &step->streams[s].steps[i];
+            if (at->kind != WEFTI_STEP_COLLECTIVE ||
+                plan->collectives[at->index].op != WEFTI_COLLECTIVE_ALL_REDUCE) {
+                continue;
+            }
+            const wefti_plan_collective_t *collective = &plan->collectives[at->index];
+            for (uint32_t m = 0; m < collective->member_count; m++) {
+                if (seen[collective->members[m]]++) {
+                    return wefti_error(WEFT_ERR_FORMAT, "program step: %.100s is reduced twice",
+                                       plan->buffers[collective->members[m]].name);
+                }
+            }
+        }
+    }
+    for (uint32_t i = 0; plan->world_size > 1 && i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_GRAD && !seen[i]) {
+            return wefti_error(WEFT_ERR_FORMAT, "program step: gradient %.100s is not reduced",
+                               plan->buffers[i].name);
+        }
+    }
+    return WEFT_OK;
+}
+
+static int has_collectives(const weft_plan_t *plan, const wefti_plan_program_t *program)
+{
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
+            if (program->streams[s].steps[i].kind == WEFTI_STEP_COLLECTIVE) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+static weft_status_t check_names(const weft_plan_t *plan)
+{
+    static const char *const needed[] = {"init", "step", "eval"};
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        if (!wefti_plan_program(plan, needed[i])) {
+            return wefti_error(WEFT_ERR_FORMAT, "program %s is missing", needed[i]);
+        }
+    }
+    for (uint32_t i = 0; i < plan->program_count; i++) {
+        if (wefti_plan_program(plan, plan->programs[i].name) != &plan->programs[i]) {
+            return bad_program(&plan->programs[i], "is there twice");
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan)
+{
+    weft_status_t status = check_names(plan);
+    /* Every event is recorded somewhere, so a file cannot make us allocate more than it is long. */
+    uint64_t steps = 0;
+    uint8_t *scratch;
+    if (status != WEFT_OK) {
+        return status;
+    }
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            steps += plan->programs[p].streams[s].step_count;
+        }
+    }
+    if (plan->event_count > steps) {
+        return wefti_error(WEFT_ERR_FORMAT, "%u events in %llu steps", plan->event_count,
+                           (unsigned long long)steps);
+    }
+    scratch =
+        wefti_alloc(plan->arena.allocator, 2 * (size_t)plan->event_count + plan->buffer_count);
+    if (!scratch) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t p = 0; p < plan->program_count && status == WEFT_OK; p++) {
+        const wefti_plan_program_t *program = &plan->programs[p];
+        const char *what = check_steps(plan, program, scratch);
+        if (!what) {
+            what = simulate(plan, program, scratch, scratch + plan->event_count);
+        }
+        status = what ? bad_program(program, what) : WEFT_OK;
+    }
+    if (status == WEFT_OK && has_collectives(plan, wefti_plan_program(plan, "eval"))) {
+        status = wefti_error(WEFT_ERR_FORMAT, "program eval: it communicates");
+    }
+    if (status == WEFT_OK) {
+        status = check_gradients(plan, wefti_plan_program(plan, "step"),
+                                 scratch + 2 * (size_t)plan->event_count);
+    }
+    wefti_free(plan->arena.allocator, scratch);
+    return status;
+}

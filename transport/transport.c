@@ -228,6 +228,11 @@ static weft_status_t barrier_poll(void *user)
                              wait->epoch)) {
         return WEFT_OK;
     }
+    /* Whoever ended the world did so before it left: its reason goes first. */
+    weft_status_t status = wefti_endpoint_check(wait->endpoint);
+    if (status < 0) {
+        return status;
+    }
     return wefti_error(WEFT_ERR_PEER_DIED,
                        "rank %u left the world while rank %u waits for it at a barrier", wait->peer,
                        wait->endpoint->rank);

@@ -98,11 +98,13 @@ static weft_status_t timed_out(const waiting_t *wait)
 /* Why the wait cannot succeed any more, or WEFT_OK. */
 static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t deadline)
 {
+    /* In this order: whoever ended the world did so before it left. */
+    bool deserted = wefti_endpoint_deserted(wait->endpoint);
     weft_status_t status = wefti_endpoint_check(wait->endpoint);
     if (status < 0) {
         return status;
     }
-    if (wefti_endpoint_deserted(wait->endpoint)) {
+    if (deserted) {
         return wefti_error(WEFT_ERR_PEER_DIED,
                            "rank %u waits for %s, but all others have left the world",
                            wait->endpoint->rank, wait->what);

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Killed ranks, file size limits, forked children: processes only. */
+#include "support.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/endpoint.h"
+
+#define MAX_RANKS 8u
+
+/* Shared with the children: what each rank saw, and when. */
+typedef struct board {
+    _Atomic uint64_t killed_at_ns;
+    uint64_t returned_at_ns[MAX_RANKS];
+    int status[MAX_RANKS];
+    pid_t pids[MAX_RANKS];
+    char text[MAX_RANKS][256];
+    wefti_signal_t ready; /* counts ranks that are about to wait */
+    _Atomic uint32_t ready_count;
+    int how; /* 0 signal, 1 barrier, 2 all-gather */
+} board_t;
+
+static board_t *board_create(int how)
+{
+    board_t *board =
+        mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(board != MAP_FAILED);
+    board->how = how;
+    return board;
+}
+
+/* The victim tells that it is about to die, once all others are about to wait, and kills itself. */
+static int wait_while_one_dies(wefti_endpoint_t *endpoint, void *user)
+{
+    board_t *board = user;
+    size_t offset;
+    uint32_t rank = endpoint->rank, victim = endpoint->world_size - 1;
+    EXPECT(wefti_region_alloc(endpoint, sizeof(wefti_signal_t), &offset) == WEFT_OK);
+    wefti_signal_t *own = (wefti_signal_t *)(void *)(endpoint->region_of[rank] + offset);
+    board->pids[rank] = getpid();
+    if (rank == victim) {
+        EXPECT(wefti_wait_signal(endpoint, &board->ready, victim, "the others", NULL, NULL) ==
+               WEFT_OK);
+        atomic_store(&board->killed_at_ns, wefti_now_ns());
+        kill(getpid(), SIGKILL);
+    }
+    uint32_t ready = atomic_fetch_add(&board->ready_count, 1) + 1;
+    if (ready == victim) {
+        wefti_signal_post(&board->ready, ready);
+    }
+    uint8_t byte = 0, all[MAX_RANKS];
+    weft_status_t status = board->how == 0
+                               ? wefti_wait_signal(endpoint, own, 1, "a step", NULL, NULL)
+                           : board->how == 1 ? wefti_endpoint_barrier(endpoint)
+                                             : wefti_endpoint_all_gather(endpoint, &byte, 1, all);
+    board->returned_at_ns[rank] = wefti_now_ns();
+    board->status[rank] = status;
+    snprintf(board->text[rank], sizeof board->text[rank], "%s", weft_last_error());
+    return 0;
+}
+
+static void check_kill(uint32_t size, int how)
+{
+    char address[64], expected[64];
+    pid_t pids[MAX_RANKS];
+    board_t *board = board_create(how);
+    world_t world = {
+        .size = size, .fn = wait_while_one_dies, .user = board, .settings = test_settings()};
+    new_address(address, sizeof address);
+    for (uint32_t r = 0; r < size; r++) {
+        pids[r] = fork_rank(&world, r, address);
+    }
+    /* Not yet waited for, the victim is a zombie: that must count as dead. */
+    for (uint32_t r = 0; r < size - 1; r++) {
+        assert_int_equal(wait_for(pids[r]), 0);
+    }
+    assert_int_equal(wait_for(pids[size - 1]), -SIGKILL);
+    snprintf(expected, sizeof expected, "rank %u (pid %d) died", size - 1, (int)pids[size - 1]);
+    uint64_t slowest = 0;
+    for (uint32_t r = 0; r < size - 1; r++) {
+        uint64_t took = board->returned_at_ns[r] - board->killed_at_ns;
+        slowest = took > slowest ? took : slowest;
+        if (board->status[r] != WEFT_ERR_PEER_DIED || strstr(board->text[r], expected) == NULL) {
+            fail_msg("rank %u: %d %s", r, board->status[r], board->text[r]);
+        }
+        assert_true(took < 1000000000ull);
+    }
+    print_message("%u ranks, one killed: the slowest returned after %.1f ms\n", size,
+                  (double)slowest * 1e-6);
+    munmap(board, sizeof *board);
+}
+
+static void test_failure_killed_rank(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        check_kill(3, how);
+        check_kill(5, how);
+        check_kill(2, how);
+    }
+}
+
+/* One rank may write 1 MiB files only. */
+static int under_file_size_limit(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    size_t offset;
+    if (endpoint->rank == 1) {
+        const struct rlimit limit = {1u << 20, 1u << 20};
+        setrlimit(RLIMIT_FSIZE, &limit);
+    }
+    EXPECT(wefti_region_alloc(endpoint, 8u << 20, &offset) == WEFT_ERR_NO_MEMORY);
+    EXPECT(strstr(weft_last_error(), "rank 1: ") != NULL);
+    EXPECT(strstr(weft_last_error(), "8") != NULL);
+    sigset_t pending, blocked;
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    EXPECT(!sigismember(&pending, SIGXFSZ) && !sigismember(&blocked, SIGXFSZ));
+    /* What fits still works, on all. */
+    EXPECT(wefti_region_alloc(endpoint, 512u << 10, &offset) == WEFT_OK);
+    memset(endpoint->region_of[0] + offset, 1, 512u << 10);
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    return 0;
+}
+
+static void test_failure_file_size_limit(void **state)
+{
+    (void)state;
+    run_processes(&(world_t){.size = 3, .fn = under_file_size_limit, .settings = test_settings()});
+}
+
+static void test_failure_more_than_the_machine(void **state)
+{
+    (void)state;
+    assert_int_equal(wefti_memory_check((size_t)1 << 50, 2), WEFT_ERR_NO_MEMORY);
+    assert_non_null(strstr(weft_last_error(), "each of 2 ranks"));
+    assert_int_equal(wefti_memory_check(SIZE_MAX, 3), WEFT_ERR_NO_MEMORY);
+    assert_int_equal(wefti_memory_check(4096, 2), WEFT_OK);
+}
+
+/* A child forked by a rank gets errors, and leaves the world as it is. */
+static int forks(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    size_t offset;
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
+    pid_t pid = fork();
+    if (pid == 0) {
+        uint8_t byte = 0, all[MAX_RANKS];
+        int wrong = wefti_endpoint_owned(endpoint);
+        wrong |= wefti_endpoint_barrier(endpoint) != WEFT_ERR_STATE;
+        wrong |= wefti_endpoint_all_gather(endpoint, &byte, 1, all) != WEFT_ERR_STATE;
+        wrong |= wefti_region_alloc(endpoint, 4096, &offset) != WEFT_ERR_STATE;
+        wrong |= wefti_endpoint_check(endpoint) != WEFT_ERR_STATE;
+        wrong |= wefti_wait_signal(endpoint, NULL, 1, "x", NULL, NULL) != WEFT_ERR_STATE;
+        wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, "by the child");
+        wefti_endpoint_close(endpoint);
+        _exit(wrong);
+    }
+    EXPECT(wait_for(pid) == 0);
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_failure_forked_child(void **state)
+{
+    (void)state;
+    run_processes(&(world_t){.size = 2, .fn = forks, .settings = test_settings()});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_failure_killed_rank),
+        cmocka_unit_test(test_failure_file_size_limit),
+        cmocka_unit_test(test_failure_more_than_the_machine),
+        cmocka_unit_test(test_failure_forked_child),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -191,8 +191,8 @@ static weft_status_t encode_stream_program(const wefti_plan_stream_program_t *pr
 static weft_status_t encode_programs(const weft_plan_t *plan, wefti_arena_t *arena,
                                      Weft__Plan__Plan *message)
 {
-    Weft__Plan__Stream *streams;
-    Weft__Plan__Program *programs;
+    Weft__Plan__Stream *streams = NULL;
+    Weft__Plan__Program *programs = NULL;
     message->event_count = plan->event_count;
     message->n_streams = plan->stream_count;
     message->streams = pointer_array(arena, plan->stream_count, sizeof *streams, &streams);

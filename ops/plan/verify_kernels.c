@@ -48,8 +48,9 @@ static int outputs_writable(const weft_plan_t *plan, const wefti_plan_kernel_t *
             continue;
         }
         wefti_buffer_kind_t kind = plan->buffers[kernel->outputs[i]].kind;
+        /* Ranges are fine: one update covers all parameters of a bucket. */
         if (kind == WEFTI_BUFFER_CONST || kind == WEFTI_BUFFER_INPUT ||
-            kind == WEFTI_BUFFER_SCALAR || kind == WEFTI_BUFFER_RANGE) {
+            kind == WEFTI_BUFFER_SCALAR) {
             return 0;
         }
     }
@@ -148,7 +149,7 @@ weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_regi
             return bad_kernel(plan, i, "an operand is no buffer");
         }
         if (!outputs_writable(plan, kernel)) {
-            return bad_kernel(plan, i, "it writes a constant, an input, a scalar or a range");
+            return bad_kernel(plan, i, "it writes a constant, an input or a scalar");
         }
         if (!attrs_known(kernel)) {
             return bad_kernel(plan, i, "an attribute has an unknown type");

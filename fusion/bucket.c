@@ -188,16 +188,24 @@ static const char *incompatible(const bucketing_t *b, const candidate_t *c)
     return NULL;
 }
 
+static char *above_cap(bucketing_t *b)
+{
+    char sizes[2][32];
+    return wefti_arena_printf(
+        &b->arena, "%s alone has %s, above the cap of %s: a bucket of its own",
+        b->candidates[b->members[0]].name, wefti_format_bytes(b->bytes, sizes[0]),
+        wefti_format_bytes(b->policy->cap_bytes, sizes[1]));
+}
+
 /* Does the policy end the open bucket before candidate c? Then *out_reason says why. */
 static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
 {
     const wefti_policy_t *policy = b->policy;
     const candidate_t *first = &b->candidates[b->members[0]];
     const candidate_t *last = &b->candidates[b->members[b->member_count - 1]];
-    char sizes[3][32];
-    wefti_format_bytes(b->bytes, sizes[0]);
-    wefti_format_bytes(policy->cap_bytes, sizes[1]);
-    wefti_format_bytes(b->bytes + c->bytes, sizes[2]);
+    char sizes[2][32];
+    wefti_format_bytes(policy->cap_bytes, sizes[0]);
+    wefti_format_bytes(b->bytes + c->bytes, sizes[1]);
     if (policy->kind == WEFTI_POLICY_NONE) {
         *out_reason = wefti_arena_printf(&b->arena, "every gradient has a bucket of its own");
     } else if (c->segment != first->segment && policy->kind == WEFTI_POLICY_INDEX) {
@@ -210,9 +218,7 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
     } else if (policy->kind != WEFTI_POLICY_BYTES) {
         return false;
     } else if (b->bytes > policy->cap_bytes) {
-        *out_reason = wefti_arena_printf(
-            &b->arena, "%s alone has %s, above the cap of %s: a bucket of its own", first->name,
-            sizes[0], sizes[1]);
+        *out_reason = above_cap(b);
     } else if (b->bytes + c->bytes > policy->cap_bytes) {
         *out_reason = wefti_arena_printf(&b->arena, "with %s it would have %s, above the cap of %s",
                                          c->name, sizes[2], sizes[1]);
@@ -281,7 +287,9 @@ static weft_status_t build_bucket(bucketing_t *b, uint32_t first)
             skipped_why = why;
         }
     }
-    if (skipped != NULL) {
+    if (b->policy->kind == WEFTI_POLICY_BYTES && b->bytes > b->policy->cap_bytes) {
+        reason = above_cap(b);
+    } else if (skipped != NULL) {
         reason = wefti_arena_printf(&b->arena, "no later gradient fits: %s %s", skipped->name,
                                     skipped_why);
     } else if (b->policy->kind == WEFTI_POLICY_ONE) {

@@ -104,7 +104,9 @@ static weft_status_t add_bindings(wefti_lowering_t *l)
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
         uint32_t v = graph->outputs[i];
-        if (v != graph->loss && v != graph->logits && graph->values[v].kind == WEFTI_VALUE_NODE) {
+        uint32_t buffer = l->buffer_of[v];
+        if (v != graph->loss && v != graph->logits && buffer != WEFTI_NONE &&
+            l->plan->buffers[buffer].kind == WEFTI_BUFFER_OUTPUT) {
             WEFT_TRY(status, bind(l, v, WEFT_ROLE_OUTPUT), fail);
         }
     }

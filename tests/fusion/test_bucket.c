@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "fusion/fusion.h"
+#include "tests/fusion/support_view.h"
+
+/* Buckets as text: members by the number of their parameter's gradient in the order of creation, "0
+ * 1|2". */
+static char *buckets_as_text(const weft_graph_view_t *view, const weft_edit_list_t *edits,
+                             char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t e = 0; e < weft_edit_list_count(edits); e++) {
+        const weft_edit_t *edit = weft_edit_list_get(edits, e);
+        assert_int_equal(edit->kind, WEFT_EDIT_FUSE);
+        for (uint32_t i = 0; i < edit->member_count; i++) {
+            uint32_t number = 0;
+            for (uint32_t o = 0; o < edit->members[i]; o++) {
+                number += strcmp(view->ops[o].def->name, "AllReduce") == 0;
+            }
+            used += (size_t)snprintf(text + used, size - used, "%s%u",
+                                     i == 0 ? (e == 0 ? "" : "|") : " ", number);
+        }
+    }
+    return text;
+}
+
+static weft_status_t run_policy(const weft_graph_view_t *view, const char *text,
+                                const uint64_t *ready_ns, weft_edit_list_t **out_edits)
+{
+    wefti_arena_t arena;
+    wefti_policy_t policy;
+    weft_status_t status;
+    wefti_arena_init(&arena, NULL, 0);
+    assert_int_equal(wefti_policy_parse(text, &arena, &policy), WEFT_OK);
+    status = wefti_pass_bucket(view, &policy, ready_ns, NULL, out_edits);
+    wefti_arena_deinit(&arena);
+    return status;
+}
+
+/* Six gradients of 640, 64, 1280, 64, 2560 and 64 bytes, made one after the other. */
+static const weft_graph_view_t *six_gradients(view_builder_t *b, uint64_t *ready_ns)
+{
+    static const uint64_t bytes[] = {640, 64, 1280, 64, 2560, 64};
+    view_begin(b);
+    for (uint32_t i = 0; i < 6; i++) {
+        view_gradient(b, UINT32_MAX, WEFT_DTYPE_F32, bytes[i]);
+        ready_ns[b->op_count - 2] = ready_ns[b->op_count - 1] = (i + 1) * 1000;
+    }
+    return view_end(b);
+}
+
+static void test_bucket_follows_the_policy(void **state)
+{
+    static const struct {
+        const char *policy, *buckets, *first_reason, *last_reason;
+    } rows[] = {
+        {"one", "0 1 2 3 4 5", "one bucket", "one bucket"},
+        {"none", "0|1|2|3|4|5", "of its own", "no gradient is left"},
+        {"bytes:25M", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
+        {"bytes:704", "0 1|2|3|4|5", "above the cap", "no gradient is left"},
+        {"bytes:2048", "0 1 2 3|4|5", "above the cap", "no gradient is left"},
+        {"bytes:1", "0|1|2|3|4|5", "alone has", "alone has"},
+        {"bytes:25M,time:2us", "0 1 2|3 4 5", "ms after the first", "no gradient is left"},
+        {"bytes:25M,time:1500ns", "0 1|2 3|4 5", "ms after the first", "no gradient is left"},
+        {"index:0,4", "0|1 2 3 4|5", "position 0", "no gradient is left"},
+        {"index:5", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
+        {"percent:60,40", "0 1 2 3|4 5", "share of 60", "no gradient is left"},
+        {"percent:90,5,5", "0 1 2 3|4|5", "share of 90", "no gradient is left"},
+        {"percent:10,10,10,70", "0|1 2|3|4 5", "share of 10", "no gradient is left"},
+        {"percent:100", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
+    };
+    static view_builder_t b;
+    uint64_t ready_ns[VIEW_MAX];
+    const weft_graph_view_t *view = six_gradients(&b, ready_ns);
+    char text[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        weft_edit_list_t *edits;
+        size_t count;
+        assert_int_equal(run_policy(view, rows[i].policy, ready_ns, &edits), WEFT_OK);
+        count = weft_edit_list_count(edits);
+        if (strcmp(buckets_as_text(view, edits, text, sizeof(text)), rows[i].buckets) != 0) {
+            fail_msg("%s: %s, expected %s", rows[i].policy, text, rows[i].buckets);
+        }
+        if (strstr(weft_edit_list_get(edits, 0)->text, rows[i].first_reason) == NULL ||
+            strstr(weft_edit_list_get(edits, count - 1)->text, rows[i].last_reason) == NULL) {
+            fail_msg("%s: first \"%s\", last \"%s\"", rows[i].policy,
+                     weft_edit_list_get(edits, 0)->text,
+                     weft_edit_list_get(edits, count - 1)->text);
+        }
+        weft_edit_list_destroy(edits);
+    }
+}
+
+static void test_bucket_refuses_positions_that_do_not_exist(void **state)
+{
+    static view_builder_t b;
+    uint64_t ready_ns[VIEW_MAX];
+    const weft_graph_view_t *view = six_gradients(&b, ready_ns);
+    weft_edit_list_t *edits;
+    (void)state;
+    assert_int_equal(run_policy(view, "index:0,6", ready_ns, &edits), WEFT_ERR_INVALID_ARGUMENT);
+    assert_null(edits);
+    assert_non_null(strstr(weft_last_error(), "position 6"));
+    assert_int_equal(run_policy(view, "percent:10,10,10,10,10,10,40", ready_ns, &edits),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    assert_null(edits);
+    assert_non_null(strstr(weft_last_error(), "7 shares"));
+}
+
+static void test_bucket_of_a_graph_without_gradients_is_empty(void **state)
+{
+    static const char *const policies[] = {"one", "none", "bytes:1", "index:3", "percent:50,50"};
+    static view_builder_t b;
+    (void)state;
+    view_begin(&b);
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        weft_edit_list_t *edits;
+        assert_int_equal(run_policy(view_end(&b), policies[i], NULL, &edits), WEFT_OK);
+        assert_int_equal(weft_edit_list_count(edits), 0);
+        weft_edit_list_destroy(edits);
+    }
+}
+
+static void expect(view_builder_t *b, const char *policy, const char *buckets, const char *reason)
+{
+    char text[256];
+    weft_edit_list_t *edits;
+    const weft_graph_view_t *view = view_end(b);
+    assert_int_equal(run_policy(view, policy, NULL, &edits), WEFT_OK);
+    assert_string_equal(buckets_as_text(view, edits, text, sizeof(text)), buckets);
+    if (strstr(weft_edit_list_get(edits, 0)->text, reason) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", weft_edit_list_get(edits, 0)->text, reason);
+    }
+    weft_edit_list_destroy(edits);
+}
+
+static void test_bucket_skips_a_dependent_gradient(void **state)
+{
+    static view_builder_t b;
+    uint32_t reduced;
+    (void)state;
+    view_begin(&b);
+    reduced = view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    view_gradient(&b, reduced, WEFT_DTYPE_F32, 64); /* reads the first one's result */
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    expect(&b, "one", "0 2|1", "depends on a member");
+    expect(&b, "bytes:1M", "0 2|1", "depends on a member");
+}
+
+/* a1 -> b1 and b2 -> a2 of two types: each pair alone is independent, both fused would close a
+ * cycle. */
+static void test_bucket_never_closes_a_cycle_over_two_buckets(void **state)
+{
+    static view_builder_t b;
+    uint32_t a1, b2;
+    (void)state;
+    view_begin(&b);
+    a1 = view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    b2 = view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F64, 64);
+    view_gradient(&b, a1, WEFT_DTYPE_F64, 64);
+    view_gradient(&b, b2, WEFT_DTYPE_F32, 64);
+    expect(&b, "one", "0 3|1|2", "has another type");
+}
+
+static void test_bucket_keeps_kinds_and_fences_apart(void **state)
+{
+    static view_builder_t b;
+    (void)state;
+    view_begin(&b);
+    for (uint32_t i = 0; i < 4; i++) {
+        view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    }
+    b.ops[3].group = 1;
+    expect(&b, "one", "0 2 3|1", "another group");
+    b.ops[3].group = 0;
+    b.ops[5].reduction = WEFT_SUM;
+    expect(&b, "one", "0 1 3|2", "another kind");
+    view_begin(&b);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    view_op(&b, "Unknown", NULL, 0, WEFT_DTYPE_F32, 64);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    expect(&b, "one", "0 1|2", "unknown effect");
+    expect(&b, "bytes:25M", "0 1|2", "unknown effect");
+}
+
+static void random_graph(view_builder_t *b, uint64_t *random)
+{
+    uint32_t steps = 5 + random_below(random, 40), fences = random_below(random, 3);
+    bool dependent = random_below(random, 2) == 0;
+    view_begin(b);
+    view_value(b, WEFT_DTYPE_F32, 64);
+    for (uint32_t i = 0; i < steps; i++) {
+        uint32_t inputs[3], count = random_below(random, 4);
+        for (uint32_t j = 0; j < count; j++) {
+            do {
+                inputs[j] = random_below(random, b->value_count);
+            } while (!dependent && b->values[inputs[j]].grad_of != UINT32_MAX);
+        }
+        if (random_below(random, 3) != 0) {
+            view_gradient(b, count > 0 ? inputs[0] : UINT32_MAX,
+                          random_below(random, 4) == 0 ? WEFT_DTYPE_F64 : WEFT_DTYPE_F32,
+                          1 + random_below(random, 5000));
+            b->ops[b->op_count - 1].group = random_below(random, 5) == 0;
+        } else if (random_below(random, 10) < fences) {
+            view_op(b, "Unknown", inputs, count, WEFT_DTYPE_F32, 64);
+        } else {
+            view_op(b, "Compute", inputs, count, WEFT_DTYPE_F32, 64);
+        }
+    }
+    view_end(b);
+}
+
+/* Kahn's algorithm over the graph in which every bucket is one node. */
+static bool has_cycle(const weft_graph_view_t *view, const uint32_t *bucket_of, uint32_t node_count)
+{
+    uint32_t done_count = 0;
+    bool done[VIEW_MAX] = {false}, progress = true;
+    while (progress) {
+        progress = false;
+        for (uint32_t n = 0; n < node_count; n++) {
+            bool ready = !done[n];
+            for (uint32_t o = 0; ready && o < view->op_count; o++) {
+                for (uint32_t j = 0; bucket_of[o] == n && j < view->ops[o].input_count; j++) {
+                    uint32_t producer =
+                        view->values[view->op_inputs[view->ops[o].first_input + j]].producer;
+                    ready &= producer == UINT32_MAX || done[bucket_of[producer]];
+                }
+            }
+            if (ready) {
+                done[n] = progress = true;
+                done_count++;
+            }
+        }
+    }
+    return done_count != node_count;
+}
+
+static void check_buckets(const view_builder_t *b, const weft_edit_list_t *edits,
+                          uint64_t cap_bytes)
+{
+    const weft_graph_view_t *view = &b->view;
+    uint32_t bucket_of[VIEW_MAX], nodes = (uint32_t)weft_edit_list_count(edits), fence[VIEW_MAX],
+                                  fences = 0;
+    memset(bucket_of, 0xff, sizeof(bucket_of));
+    for (uint32_t o = 0; o < view->op_count; o++) {
+        fences += (view->ops[o].effects & WEFT_EFFECT_UNKNOWN) != 0;
+        fence[o] = fences;
+    }
+    for (uint32_t e = 0; e < nodes; e++) {
+        const weft_edit_t *edit = weft_edit_list_get(edits, e);
+        uint64_t bytes = 0;
+        assert_true(edit->member_count > 0 && strlen(edit->text) > 8);
+        for (uint32_t i = 0; i < edit->member_count; i++) {
+            const weft_view_op_t *op = &view->ops[edit->members[i]],
+                                 *first = &view->ops[edit->members[0]];
+            const weft_view_value_t *value = &view->values[view->op_inputs[op->first_input]];
+            assert_int_equal(bucket_of[edit->members[i]], UINT32_MAX); /* in one bucket only */
+            bucket_of[edit->members[i]] = e;
+            bytes += (value->bytes + 63) / 64 * 64;
+            assert_ptr_equal(op->def, first->def);
+            assert_int_equal(op->group, first->group);
+            assert_int_equal(value->dtype, view->values[view->op_inputs[first->first_input]].dtype);
+            assert_int_equal(fence[edit->members[i]], fence[edit->members[0]]);
+            assert_true(i == 0 || edit->members[i] > edit->members[i - 1]); /* readiness order */
+        }
+        assert_true(bytes <= cap_bytes || edit->member_count == 1);
+    }
+    for (uint32_t o = 0; o < view->op_count; o++) {
+        bool candidate = strcmp(view->ops[o].def->name, "AllReduce") == 0;
+        assert_int_equal(candidate, bucket_of[o] != UINT32_MAX);
+        bucket_of[o] = candidate ? bucket_of[o] : nodes++;
+    }
+    assert_false(has_cycle(view, bucket_of, nodes));
+}
+
+static void test_bucket_rules_hold_on_random_graphs(void **state)
+{
+    static view_builder_t b;
+    uint64_t seed = (uint64_t)time(NULL) | 1, random = seed;
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int round = 0; round < 400; round++) {
+        char policy[32], text[2][2048];
+        uint64_t cap = UINT64_MAX, ready_ns[VIEW_MAX];
+        weft_edit_list_t *edits[2];
+        random_graph(&b, &random);
+        for (uint32_t i = 0; i < VIEW_MAX; i++) {
+            ready_ns[i] = i * 500;
+        }
+        switch (random_below(&random, 5)) {
+        case 0:
+            snprintf(policy, sizeof(policy), "one");
+            break;
+        case 1:
+            snprintf(policy, sizeof(policy), "none");
+            break;
+        case 2:
+            snprintf(policy, sizeof(policy), "index:0");
+            break;
+        case 3:
+            cap = 1 + random_below(&random, 20000);
+            snprintf(policy, sizeof(policy), "bytes:%u,time:%uus", (unsigned)cap,
+                     1 + random_below(&random, 20));
+            break;
+        default:
+            cap = 1 + random_below(&random, 20000);
+            snprintf(policy, sizeof(policy), "bytes:%u", (unsigned)cap);
+        }
+        for (int twice = 0; twice < 2; twice++) {
+            if (run_policy(&b.view, policy, ready_ns, &edits[twice]) < 0) {
+                fail_msg("%s: %s", policy, weft_last_error());
+            }
+            buckets_as_text(&b.view, edits[twice], text[twice], sizeof(text[0]));
+        }
+        assert_string_equal(text[0], text[1]);
+        check_buckets(&b, edits[0], cap);
+        weft_edit_list_destroy(edits[0]);
+        weft_edit_list_destroy(edits[1]);
+    }
+}
+
+static void test_insert_puts_an_average_on_every_local_gradient(void **state)
+{
+    static view_builder_t b;
+    weft_edit_list_t *edits;
+    uint32_t param, grads[2];
+    (void)state;
+    view_begin(&b);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64); /* reduced already: left alone */
+    for (uint32_t i = 0; i < 2; i++) {
+        param = view_value(&b, WEFT_DTYPE_F32, 64);
+        grads[i] = view_op(&b, "Compute", NULL, 0, WEFT_DTYPE_F32, 64);
+        b.values[grads[i]].grad_of = param;
+    }
+    assert_int_equal(wefti_pass_insert_collectives(view_end(&b), NULL, &edits), WEFT_OK);
+    assert_int_equal(weft_edit_list_count(edits), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const weft_edit_t *edit = weft_edit_list_get(edits, i);
+        assert_int_equal(edit->kind, WEFT_EDIT_INSERT_COLLECTIVE);
+        assert_int_equal(edit->value, grads[i]);
+        assert_int_equal(edit->reduction, WEFT_AVG);
+        assert_string_equal(edit->op_name, "AllReduce");
+    }
+    weft_edit_list_destroy(edits);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bucket_follows_the_policy),
+        cmocka_unit_test(test_bucket_refuses_positions_that_do_not_exist),
+        cmocka_unit_test(test_bucket_of_a_graph_without_gradients_is_empty),
+        cmocka_unit_test(test_bucket_skips_a_dependent_gradient),
+        cmocka_unit_test(test_bucket_never_closes_a_cycle_over_two_buckets),
+        cmocka_unit_test(test_bucket_keeps_kinds_and_fences_apart),
+        cmocka_unit_test(test_bucket_rules_hold_on_random_graphs),
+        cmocka_unit_test(test_insert_puts_an_average_on_every_local_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "fusion/memory.h"
+#include "runtime/base/error.h"
+#include "tests/fusion/support_view.h"
+
+#define ALIGNMENT 64u
+
+static uint64_t padded(uint64_t bytes)
+{
+    return bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The definition, by brute force: alive together means apart in memory. */
+static void check_apart(const wefti_memory_item_t *items, uint32_t count, uint64_t total)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_memory_item_t *a = &items[i];
+        assert_int_equal(a->offset_bytes % ALIGNMENT, 0);
+        assert_true(a->offset_bytes + padded(a->size_bytes) <= total);
+        for (uint32_t j = 0; j < i; j++) {
+            const wefti_memory_item_t *b = &items[j];
+            bool together = a->first <= b->last && b->first <= a->last;
+            bool apart = a->offset_bytes + padded(a->size_bytes) <= b->offset_bytes ||
+                         b->offset_bytes + padded(b->size_bytes) <= a->offset_bytes;
+            assert_true(!together || apart);
+        }
+    }
+}
+
+static uint64_t brute_force_peak(const wefti_memory_item_t *items, uint32_t count, uint32_t last)
+{
+    uint64_t peak = 0;
+    for (uint32_t t = 0; t <= last; t++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            sum += items[i].first <= t && t <= items[i].last ? items[i].size_bytes : 0;
+        }
+        peak = sum > peak ? sum : peak;
+    }
+    return peak;
+}
+
+static void test_memory_never_overlaps_live_buffers(void **state)
+{
+    uint64_t seed = (uint64_t)time(NULL) | 1, random = seed;
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int round = 0; round < 300; round++) {
+        wefti_memory_item_t items[120];
+        uint32_t count = random_below(&random, 120), last = 1 + random_below(&random, 100);
+        uint64_t total = UINT64_MAX, peak = UINT64_MAX;
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t first = random_below(&random, last + 1);
+            items[i] = (wefti_memory_item_t){
+                .size_bytes = random_below(&random, 1u << (1 + random_below(&random, 16))),
+                .first = first,
+                .last = first + random_below(&random, last + 1 - first)};
+        }
+        assert_int_equal(wefti_memory_assign(items, count, ALIGNMENT, NULL, &total), WEFT_OK);
+        assert_int_equal(wefti_memory_peak(items, count, NULL, &peak), WEFT_OK);
+        check_apart(items, count, total);
+        assert_int_equal(peak, brute_force_peak(items, count, last));
+        assert_true(total >= peak);
+    }
+}
+
+/* What training graphs look like: activations are kept for the backward pass and die in reverse. */
+static void test_memory_is_near_the_peak_for_training(void **state)
+{
+    uint64_t random = 88172645463325252u;
+    (void)state;
+    for (int round = 0; round < 100; round++) {
+        wefti_memory_item_t items[90];
+        uint32_t layers = 2 + random_below(&random, 28), count = 0;
+        uint64_t total, peak;
+        for (uint32_t i = 0; i < layers; i++) {
+            uint64_t size = 64u * (1 + random_below(&random, 1000));
+            uint32_t back = 2 * layers - 1 - i;
+            items[count++] = (wefti_memory_item_t){size, i, back, 0};        /* activation */
+            items[count++] = (wefti_memory_item_t){size, back, back + 1, 0}; /* its gradient */
+            items[count++] = (wefti_memory_item_t){size / 2, i, i, 0};       /* what dies at once */
+        }
+        assert_int_equal(wefti_memory_assign(items, count, ALIGNMENT, NULL, &total), WEFT_OK);
+        assert_int_equal(wefti_memory_peak(items, count, NULL, &peak), WEFT_OK);
+        check_apart(items, count, total);
+        assert_true((double)total <= 1.25 * (double)peak);
+    }
+}
+
+static void test_memory_reuses_what_died(void **state)
+{
+    wefti_memory_item_t items[] = {
+        {1000, 0, 1, 0}, {1000, 1, 2, 0}, {1000, 2, 3, 0}, {1000, 3, 4, 0}};
+    uint64_t total;
+    (void)state;
+    assert_int_equal(wefti_memory_assign(items, 4, ALIGNMENT, NULL, &total), WEFT_OK);
+    assert_int_equal(total, 2 * padded(1000));
+}
+
+static void test_memory_refuses_what_cannot_be_counted(void **state)
+{
+    wefti_memory_item_t items[] = {
+        {UINT64_MAX / 2, 0, 1, 0}, {UINT64_MAX / 2, 0, 1, 0}, {UINT64_MAX / 2, 0, 1, 0}};
+    uint64_t total = 7;
+    (void)state;
+    assert_int_equal(wefti_memory_assign(items, 3, ALIGNMENT, NULL, &total), WEFT_ERR_NO_MEMORY);
+    assert_int_equal(total, 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_never_overlaps_live_buffers),
+        cmocka_unit_test(test_memory_is_near_the_peak_for_training),
+        cmocka_unit_test(test_memory_reuses_what_died),
+        cmocka_unit_test(test_memory_refuses_what_cannot_be_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -77,7 +77,7 @@ static void test_bucket_follows_the_policy(void **state)
         {"index:5", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
         {"percent:60,40", "0 1 2 3|4 5", "share of 60", "no gradient is left"},
         {"percent:90,5,5", "0 1 2 3|4|5", "share of 90", "no gradient is left"},
-        {"percent:10,10,10,70", "0|1 2|3|4 5", "share of 10", "no gradient is left"},
+        {"percent:10,10,10,70", "0|1|2|3 4 5", "share of 10", "no gradient is left"},
         {"percent:100", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
     };
     static view_builder_t b;

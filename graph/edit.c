@@ -120,6 +120,18 @@ static void move_output(wefti_graph_t *graph, uint32_t from, uint32_t to)
     graph->values[to].flags |= WEFTI_VALUE_OUTPUT;
 }
 
+/* Whether the collective has a reduction to choose. */
+static bool reduces(const weft_registry_t *registry, const char *op_name)
+{
+    const weft_op_def_t *def = weft_registry_find_op(registry, "weft", op_name, INT32_MAX);
+    for (size_t i = 0; def && i < def->attr_count; i++) {
+        if (strcmp(def->attrs[i].name, "reduction") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit)
 {
     weft_status_t status;
@@ -133,8 +145,8 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
     snprintf(output, sizeof(output), "%.180s_reduced", graph->values[edit->value].name);
     const char *output_name = output;
     weft_attr_t attrs[2] = {
-        {.name = "reduction", .type = WEFT_ATTR_STRING, .s = weft_reduction_name(edit->reduction)},
         {.name = "group", .type = WEFT_ATTR_INT, .i = edit->group},
+        {.name = "reduction", .type = WEFT_ATTR_STRING, .s = weft_reduction_name(edit->reduction)},
     };
     wefti_node_params_t params = {.domain = "weft",
                                   .op = edit->op_name,
@@ -145,7 +157,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
                                   .output_names = &output_name,
                                   .output_count = 1,
                                   .attrs = attrs,
-                                  .attr_count = 2};
+                                  .attr_count = reduces(graph->registry, edit->op_name) ? 2 : 1};
     uint32_t node;
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
     if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {

@@ -177,8 +177,12 @@ weft_status_t wefti_graph_prune(wefti_graph_t *graph);
 
 /* graph/shape_inference.c: infers all types anew in order; error names the node. */
 weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph);
-/* graph/fold.c: evaluates shape arithmetic and small constant subgraphs; folded values become CONST. */
+/* graph/fold.c: infers every node anew and evaluates shape arithmetic and small constant subgraphs on the way;
+ * folded values become CONST. Parameters are not constants. */
 weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
+#define WEFTI_FOLD_BUDGET_BYTES ((size_t)64 << 20) /* of all folded values of a graph */
+/* One node whose types are known; a result larger than what is left of *budget_bytes is not made. */
+weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes, bool *out_folded);
 
 /* graph/bind_shapes.c */
 typedef struct wefti_shape_override {

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gives every dimension a number: shapes given by the user, then the batch, then everything
+ * inferred anew. A batch that the exporter fixed is replaced; what still says the old one is found
+ * and named.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+/* One symbolic dimension and its number. */
+typedef struct binder {
+    wefti_graph_t *graph;
+    wefti_name_index_t symbols;
+    int64_t *numbers; /* by id in symbols */
+    size_t number_count, number_capacity;
+    bool *overridden; /* by position in graph->inputs */
+    bool has_gradients;
+    int64_t old_batch; /* what a fixed batch was before, 0: not replaced */
+} binder_t;
+
+static weft_status_t bind_symbol(binder_t *binder, const char *symbol, int64_t number)
+{
+    weft_status_t status;
+    const char *name;
+    if (!symbol) {
+        return WEFT_OK;
+    }
+    uint32_t id = wefti_name_index_find(&binder->symbols, symbol);
+    if (id != WEFTI_NONE && binder->numbers[id] != number) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "dimension '%s' is to be %" PRId64 " and %" PRId64 " at the same time",
+                           symbol, binder->numbers[id], number);
+    }
+    if (id != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    WEFT_TRY(status,
+             wefti_array_reserve(binder->graph->arena.allocator, &binder->numbers,
+                                 &binder->number_capacity, binder->number_count + 1,
+                                 sizeof(int64_t)),
+             done);
+    WEFT_TRY(status,
+             wefti_name_index_add(&binder->symbols, &binder->graph->arena, symbol,
+                                  (uint32_t)binder->number_count, &name),
+             done);
+    binder->numbers[binder->number_count++] = number;
+done:
+    return status;
+}
+
+static weft_status_t apply_override(binder_t *binder, const wefti_shape_override_t *override)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = binder->graph;
+    uint32_t id = wefti_graph_find_value(graph, override->name);
+    uint32_t position = 0;
+    while (position < graph->input_count && graph->inputs[position] != id) {
+        position++;
+    }
+    if (id == WEFTI_NONE || position == graph->input_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the model has no input '%s' to give a shape to", override->name);
+    }
+    wefti_value_t *value = &graph->values[id];
+    if (override->rank != value->type.rank) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "input '%s' has %u dimensions, the shape given for it %u", value->name,
+                           value->type.rank, override->rank);
+    }
+    for (uint32_t d = 0; d < override->rank; d++) {
+        if (override->dims[d] < 1) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "dimension %u given for input '%s' is %" PRId64, d, value->name,
+                               override->dims[d]);
+        }
+        if (value->type.dims[d] < 0) {
+            WEFT_TRY(status, bind_symbol(binder, value->dim_names[d], override->dims[d]), done);
+        } else if (binder->has_gradients && value->type.dims[d] != override->dims[d]) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "dimension %u of input '%s' is fixed to %" PRId64
+                               " in a graph that already holds gradients",
+                               d, value->name, value->type.dims[d]);
+        }
+        value->type.dims[d] = override->dims[d];
+    }
+    binder->overridden[position] = true;
+done:
+    return status;
+}
+
+/* The input at position if it may carry the batch, else NULL. */
+static wefti_value_t *batch_input(const binder_t *binder, uint32_t position)
+{
+    wefti_value_t *value = &binder->graph->values[binder->graph->inputs[position]];
+    return value->type.rank && !binder->overridden[position] ? value : NULL;
+}
+
+/* Symbolic first dimensions become batch. *out_found: there were any. */
+static weft_status_t bind_symbolic_batch(binder_t *binder, int64_t batch, bool *out_found)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_value_t *first = NULL;
+    for (uint32_t i = 0; i < binder->graph->input_count; i++) {
+        wefti_value_t *value = batch_input(binder, i);
+        if (!value || value->type.dims[0] >= 0) {
+            continue;
+        }
+        if (first && first->dim_names[0] && value->dim_names[0] &&
+            strcmp(first->dim_names[0], value->dim_names[0]) != 0 &&
+            wefti_name_index_find(&binder->symbols, value->dim_names[0]) == WEFTI_NONE) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "inputs '%s' and '%s' have two first dimensions, '%s' and '%s': "
+                               "which of them is the "
+                               "batch is unknown, give the shape of one with --shape",
+                               first->name, value->name, first->dim_names[0], value->dim_names[0]);
+        }
+        if (!first || !value->dim_names[0]) {
+            WEFT_TRY(status, bind_symbol(binder, value->dim_names[0], batch), done);
+            value->type.dims[0] = batch;
+            first = first ? first : value;
+        }
+    }
+    *out_found = first != NULL;
+done:
+    return status;
+}
+
+static weft_status_t replace_fixed_batch(binder_t *binder, int64_t batch)
+{
+    for (uint32_t i = 0; i < binder->graph->input_count; i++) {
+        wefti_value_t *value = batch_input(binder, i);
+        if (!value) {
+            continue;
+        }
+        if (!binder->old_batch) {
+            binder->old_batch = value->type.dims[0];
+        }
+        if (value->type.dims[0] != binder->old_batch || binder->old_batch == batch) {
+            continue;
+        }
+        if (binder->has_gradients) {
+            return wefti_error(
+                WEFT_ERR_INVALID_ARGUMENT,
+                "the first dimension of input '%s' is fixed to %" PRId64
+                " in a graph that already holds gradients: --batch needs a symbolic one",
+                value->name, value->type.dims[0]);
+        }
+        value->type.dims[0] = batch;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t bind_batch(binder_t *binder, int64_t batch)
+{
+    weft_status_t status;
+    bool symbolic = false;
+    if (batch == 0) {
+        return WEFT_OK;
+    }
+    if (batch < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the batch is %" PRId64, batch);
+    }
+    WEFT_TRY(status, bind_symbolic_batch(binder, batch, &symbolic), done);
+    if (!symbolic) {
+        WEFT_TRY(status, replace_fixed_batch(binder, batch), done);
+    }
+done:
+    return status;
+}
+
+/* Symbols that have a number by now get it everywhere; one without is an error. */
+static weft_status_t bind_rest(binder_t *binder)
+{
+    for (uint32_t i = 0; i < binder->graph->input_count; i++) {
+        wefti_value_t *value = &binder->graph->values[binder->graph->inputs[i]];
+        for (uint32_t d = 0; d < value->type.rank; d++) {
+            uint32_t id = WEFTI_NONE;
+            if (value->type.dims[d] >= 0) {
+                continue;
+            }
+            if (value->dim_names[d]) {
+                id = wefti_name_index_find(&binder->symbols, value->dim_names[d]);
+            }
+            if (id == WEFTI_NONE) {
+                return wefti_error(
+                    WEFT_ERR_INVALID_ARGUMENT,
+                    "dimension %u ('%s') of input '%s' is open: fix it with --shape%s", d,
+                    value->dim_names[d] ? value->dim_names[d] : "?", value->name,
+                    d == 0 ? ", or with --batch if it is the batch" : "");
+            }
+            value->type.dims[d] = binder->numbers[id];
+        }
+    }
+    return WEFT_OK;
+}
+
+/* A fixed batch was replaced, and this Reshape, whose input has the new one, still makes the old
+ * one. */
+static weft_status_t check_baked_batch(const binder_t *binder, const wefti_node_t *node)
+{
+    const wefti_graph_t *graph = binder->graph;
+    if (!binder->old_batch || binder->old_batch == graph->batch || *node->def->domain != '\0' ||
+        strcmp(node->def->name, "Reshape") != 0 || node->inputs[0] == WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    const weft_tensor_desc_t *x = &graph->values[node->inputs[0]].type;
+    const weft_tensor_desc_t *y = &graph->values[node->outputs[0]].type;
+    if (x->rank && y->rank && x->dims[0] == graph->batch && y->dims[0] == binder->old_batch) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "node '%s' (Reshape): its shape starts with %" PRId64
+                           ", the batch the model was exported with; export it with a symbolic "
+                           "batch, or use that one",
+                           node->name, binder->old_batch);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_known(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        if (node->outputs[i] == WEFTI_NONE) {
+            continue;
+        }
+        const wefti_value_t *value = &graph->values[node->outputs[i]];
+        bool known = value->type.dtype != WEFT_DTYPE_NONE;
+        for (uint32_t d = 0; d < value->type.rank; d++) {
+            known = known && value->type.dims[d] >= 0;
+        }
+        if (!known) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s' (%s): the shape of its output '%s' cannot be inferred",
+                               node->name, node->def->name, value->name);
+        }
+        int64_t elem_count = weft_tensor_elem_count(&value->type);
+        if (elem_count < 0 || elem_count > INT64_MAX / 16) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): its output '%s' is too large",
+                               node->name, node->def->name, value->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t infer_all(const binder_t *binder)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = binder->graph;
+    size_t budget_bytes = WEFTI_FOLD_BUDGET_BYTES;
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (graph->values[i].kind == WEFTI_VALUE_NODE) {
+            graph->values[i].type = (weft_tensor_desc_t){0};
+        }
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        bool folded;
+        uint32_t id = graph->order[i];
+        WEFT_TRY(status, wefti_graph_infer_node(graph, id), done);
+        WEFT_TRY(status, check_baked_batch(binder, &graph->nodes[id]), done);
+        WEFT_TRY(status, wefti_graph_fold_node(graph, id, &budget_bytes, &folded), done);
+        if (!folded) {
+            WEFT_TRY(status, check_known(graph, &graph->nodes[id]), done);
+        }
+    }
+    wefti_graph_compact_order(graph);
+done:
+    return status;
+}
+
+static weft_status_t binder_init(binder_t *binder, wefti_graph_t *graph)
+{
+    *binder = (binder_t){.graph = graph};
+    wefti_name_index_init(&binder->symbols, graph->arena.allocator);
+    binder->overridden = wefti_alloc(graph->arena.allocator, (size_t)graph->input_count + 1);
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        binder->has_gradients = binder->has_gradients || graph->values[i].grad_of != WEFTI_NONE;
+    }
+    return binder->overridden ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
+                                      const wefti_shape_override_t *overrides,
+                                      uint32_t override_count)
+{
+    weft_status_t status;
+    binder_t binder;
+    WEFT_TRY(status, binder_init(&binder, graph), done);
+    for (uint32_t i = 0; i < override_count; i++) {
+        WEFT_TRY(status, apply_override(&binder, &overrides[i]), done);
+    }
+    WEFT_TRY(status, bind_batch(&binder, batch), done);
+    WEFT_TRY(status, bind_rest(&binder), done);
+    graph->batch = batch;
+    for (uint32_t i = 0; i < graph->input_count && !graph->batch; i++) {
+        const weft_tensor_desc_t *type = &graph->values[graph->inputs[i]].type;
+        graph->batch = type->rank ? type->dims[0] : 0;
+    }
+    status = infer_all(&binder);
+    if (status < 0 && binder.old_batch && binder.old_batch != batch) {
+        status = wefti_error_prefix(status, "with batch %" PRId64 " in place of %" PRId64, batch,
+                                    binder.old_batch);
+    }
+done:
+    wefti_name_index_deinit(&binder.symbols);
+    wefti_free(graph->arena.allocator, binder.numbers);
+    wefti_free(graph->arena.allocator, binder.overridden);
+    return status;
+}

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
@@ -52,8 +53,8 @@ weft_status_t wefti_machine_read(wefti_machine_t *out_machine)
     machine.pu_count = count_of(topology, HWLOC_OBJ_PU);
     machine.l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE);
     machine.l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE);
-    hwloc_obj_t root = hwloc_get_root_obj(topology);
-    machine.memory_bytes = root != NULL ? root->total_memory : 0;
+    /* Not hwloc's sum over nodes: memory added while the machine runs is missing there. */
+    machine.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
     const char *name = package != NULL ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
     snprintf(machine.cpu_name, sizeof machine.cpu_name, "%s", name != NULL ? name : "unknown");

@@ -224,6 +224,27 @@ static int one_leaves(wefti_endpoint_t *endpoint, void *user)
     return 0;
 }
 
+/* A peer may write anything into a control block: it ends the world, and nothing else. */
+static int garbled_abort_record(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    if (endpoint->rank == 0) {
+        wefti_control_t *control = endpoint->control[1];
+        memset(control->abort_text, 'x', sizeof control->abort_text);
+        control->abort_status = 12345;
+        control->abort_rank = 4000000000u;
+        atomic_store(&control->abort_state, 2);
+        control = endpoint->control[2];
+        atomic_store(&control->abort_state, 1); /* and never finished */
+        return 0;
+    }
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_ERR_ABORTED);
+    EXPECT(strlen(weft_last_error()) < WEFTI_ABORT_TEXT_BYTES);
+    EXPECT((weft_last_error()[0] == 'x') == (endpoint->rank == 1));
+    return 0;
+}
+
 static const rank_fn functions[] = {gather_and_barrier, barrier_orders,  region_is_shared,
                                     region_refuses,     ring_of_signals, abort_reaches_all,
                                     poll_is_called};
@@ -274,6 +295,13 @@ static void test_world_gather_mismatch(void **state)
     run_both(3, gather_mismatch, 60000000000ull);
 }
 
+static void test_world_garbled_abort_record(void **state)
+{
+    (void)state;
+    world_t world = {.size = 3, .fn = garbled_abort_record, .settings = test_settings()};
+    run_processes(&world);
+}
+
 static void test_world_wait_times_out(void **state)
 {
     (void)state;
@@ -315,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_world_threads),
         cmocka_unit_test(test_world_processes),
         cmocka_unit_test(test_world_gather_mismatch),
+        cmocka_unit_test(test_world_garbled_abort_record),
         cmocka_unit_test(test_world_wait_times_out),
         cmocka_unit_test(test_world_rank_leaves),
         cmocka_unit_test(test_world_single_needs_nothing),

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine, the share of it that each rank gets, and who may spin. */
+#include "support.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
+static void test_topology_machine_read(void **state)
+{
+    (void)state;
+    wefti_machine_t machine;
+    assert_int_equal(wefti_machine_read(&machine), WEFT_OK);
+    assert_true(machine.pu_count >= machine.core_count && machine.core_count >= 1);
+    assert_true(machine.core_count >= machine.socket_count && machine.socket_count >= 1);
+    assert_true(machine.numa_count >= 1 && machine.memory_bytes > 0);
+    assert_int_not_equal(machine.cpu_name[0], '\0');
+    /* What the kernel says, read another way. */
+    assert_true(machine.pu_count <= (uint32_t)sysconf(_SC_NPROCESSORS_CONF));
+    char line[128] = "";
+    unsigned long long total_kib = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    assert_int_equal(sscanf(line, "MemTotal: %llu kB", &total_kib), 1);
+    assert_true(machine.memory_bytes == total_kib * 1024);
+}
+
+static void test_topology_shares(void **state)
+{
+    (void)state;
+    cpu_set_t allowed;
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    uint32_t available = (uint32_t)CPU_COUNT(&allowed);
+    for (uint32_t count = 1; count <= 2 * available + 1 && count < 40; count++) {
+        uint32_t users[CPU_SETSIZE] = {0}, most = 0;
+        for (uint32_t rank = 0; rank < count; rank++) {
+            uint32_t cpus[CPU_SETSIZE];
+            uint32_t got = wefti_machine_cpus_of_rank(rank, count, cpus, CPU_SETSIZE);
+            assert_int_equal(got, available >= count ? available / count : 1);
+            for (uint32_t i = 0; i < got; i++) {
+                assert_true(CPU_ISSET(cpus[i], &allowed));
+                users[cpus[i]]++;
+                most = users[cpus[i]] > most ? users[cpus[i]] : most;
+            }
+        }
+        assert_int_equal(most, (count + available - 1) / available);
+    }
+    uint32_t cpu;
+    assert_int_equal(wefti_machine_cpus_of_rank(0, 0, &cpu, 1), 0);
+    assert_int_equal(wefti_machine_cpus_of_rank(3, 3, &cpu, 1), 0);
+    assert_int_equal(wefti_machine_cpus_of_rank(0, 1, &cpu, 0), 0);
+    assert_int_equal(wefti_machine_cpus_of_rank(0, 1, &cpu, 1), 1);
+}
+
+static void test_topology_pin(void **state)
+{
+    (void)state;
+    cpu_set_t before, now;
+    uint32_t cpu, missing = CPU_SETSIZE;
+    sched_getaffinity(0, sizeof before, &before);
+    assert_int_equal(wefti_machine_cpus_of_rank(0, 1, &cpu, 1), 1);
+    assert_int_equal(wefti_pin_thread(&cpu, 1), WEFT_OK);
+    sched_getaffinity(0, sizeof now, &now);
+    assert_int_equal(CPU_COUNT(&now), 1);
+    assert_true(CPU_ISSET(cpu, &now));
+    /* Within its own affinity a thread now has one processor, however many ranks share it. */
+    uint32_t cpus[4];
+    assert_int_equal(wefti_machine_cpus_of_rank(5, 7, cpus, 4), 1);
+    assert_int_equal(cpus[0], cpu);
+    assert_int_equal(wefti_pin_thread(&missing, 1), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_pin_thread(&cpu, 0), WEFT_ERR_SYSTEM);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+static int must_not_spin(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    EXPECT(!endpoint->may_spin && endpoint->free_cores == 0);
+    return 0;
+}
+
+static int reports_spinning(wefti_endpoint_t *endpoint, void *user)
+{
+    bool *expected = user;
+    EXPECT(endpoint->may_spin == *expected);
+    return 0;
+}
+
+static void test_topology_who_spins(void **state)
+{
+    (void)state;
+    cpu_set_t before;
+    uint32_t cpu;
+    world_t world = {.size = 2, .fn = must_not_spin, .settings = test_settings()};
+    sched_getaffinity(0, sizeof before, &before);
+    /* Two ranks on one processor. */
+    assert_int_equal(wefti_machine_cpus_of_rank(0, 1, &cpu, 1), 1);
+    assert_int_equal(wefti_pin_thread(&cpu, 1), WEFT_OK);
+    run_threads(&world);
+    run_processes(&world);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    world.size = (uint32_t)CPU_COUNT(&before) + 1;
+    if (world.size <= 64) {
+        run_threads(&world);
+    }
+    /* As many ranks as processors: a progress thread each would be one too many. */
+    world.size--;
+    world.settings.progress = WEFTI_PROGRESS_THREAD;
+    if (world.size <= 64) {
+        run_threads(&world);
+    }
+    bool alone = true;
+    run_threads(
+        &(world_t){.size = 1, .fn = reports_spinning, .user = &alone, .settings = test_settings()});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_topology_machine_read),
+        cmocka_unit_test(test_topology_shares),
+        cmocka_unit_test(test_topology_pin),
+        cmocka_unit_test(test_topology_who_spins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -30,3 +30,8 @@ if(NOT WEFT_SANITIZE)
   add_test(NAME tree_consumer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.sh ${PROJECT_SOURCE_DIR}
     ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
 endif()
+
+# Saved models through the eyes of the onnx package.
+add_test(NAME graph_onnx_saved COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/graph/check_saved_onnx.py
+  $<TARGET_FILE:graph_onnx_eval> ${PROJECT_SOURCE_DIR})
+set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 120 SKIP_RETURN_CODE 77)

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Evaluation models and saved files. With two arguments, MODEL and OUT, this program writes MODEL's
+ * evaluation model with its own untrained weights to OUT; check_saved_onnx.py looks at that with
+ * the onnx package.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/compile.h>
+
+#include "graph/onnx.h"
+#include "ops/plan/plan.h"
+#include "tests/graph/support_onnx.h"
+
+static weft_registry_t *registry;
+
+typedef struct model {
+    wefti_graph_t *graph; /* the training model, for its weights */
+    weft_plan_t *plan;
+    void *blob;
+    size_t blob_size;
+    weft_named_tensor_t *tensors; /* every parameter */
+    size_t tensor_count;
+} model_t;
+
+static weft_status_t open_model(const wefti_onnx_import_params_t *params, model_t *model)
+{
+    weft_status_t status = wefti_onnx_import(params, NULL, registry, &model->graph);
+    if (status == WEFT_OK) {
+        status = wefti_onnx_eval_model(params, NULL, registry, &model->blob, &model->blob_size);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_plan_create(NULL, &model->plan);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    model->plan->eval_model = model->blob;
+    model->plan->eval_model_bytes = model->blob_size;
+    model->tensors = calloc(model->graph->value_count, sizeof(*model->tensors));
+    for (uint32_t i = 0; i < model->graph->value_count; i++) {
+        const wefti_value_t *value = &model->graph->values[i];
+        if (value->kind == WEFTI_VALUE_PARAM) {
+            model->tensors[model->tensor_count++] =
+                (weft_named_tensor_t){.name = value->name, .desc = value->type};
+        }
+    }
+    return WEFT_OK;
+}
+
+static void close_model(model_t *model)
+{
+    weft_plan_release(model->plan);
+    wefti_graph_destroy(model->graph);
+    wefti_free(NULL, model->blob);
+    free(model->tensors);
+    *model = (model_t){0};
+}
+
+static model_t open_file(const char *path)
+{
+    wefti_onnx_import_params_t params = {.path = path};
+    model_t model = {0};
+    if (open_model(&params, &model) != WEFT_OK) {
+        fail_msg("%s: %s", path, weft_last_error());
+    }
+    return model;
+}
+
+static wefti_graph_t *import_bytes(const void *bytes, size_t size, bool holes)
+{
+    wefti_onnx_import_params_t params = {
+        .bytes = bytes, .size_bytes = size, .loss_optional = true, .holes = holes};
+    wefti_graph_t *graph = NULL;
+    if (wefti_onnx_import(&params, NULL, registry, &graph) != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    return graph;
+}
+
+static void test_onnx_eval_model_drops_label_and_loss(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {
+        WEFT_SOURCE_DIR "/samples/models/mlp.onnx",
+        WEFT_SOURCE_DIR "/samples/models/lenet.onnx",
+        WEFT_SOURCE_DIR "/tests/data/torch_mlp.onnx",
+        WEFT_SOURCE_DIR "/tests/data/torch_mlp_batch4.onnx",
+        WEFT_SOURCE_DIR "/tests/data/torch_lenet_avgpool_batch4.onnx",
+        WEFT_SOURCE_DIR "/tests/data/torch_reshape.onnx",
+        WEFT_SOURCE_DIR "/tests/data/torch_reshape_batch4.onnx",
+    };
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        model_t model = open_file(paths[i]);
+        wefti_graph_t *eval = import_bytes(model.blob, model.blob_size, true);
+        assert_int_equal(eval->input_count, 1);
+        const wefti_value_t *image = &eval->values[eval->inputs[0]];
+        assert_string_equal(image->name, "image");
+        assert_int_equal(image->type.dims[0], -1);
+        assert_string_equal(image->dim_names[0], "batch");
+        assert_int_equal(eval->output_count, 1);
+        assert_string_equal(eval->values[eval->outputs[0]].name, "logits");
+        assert_int_equal(eval->loss, WEFTI_NONE);
+        assert_int_equal(wefti_graph_find_value(eval, "label"), WEFTI_NONE);
+        assert_int_equal(wefti_graph_find_value(eval, "loss"), WEFTI_NONE);
+        assert_int_equal(eval->opset, model.graph->opset);
+        for (size_t t = 0; t < model.tensor_count; t++) {
+            uint32_t value = wefti_graph_find_value(eval, model.tensors[t].name);
+            assert_int_not_equal(value, WEFTI_NONE);
+            assert_null(eval->values[value].type.data);
+        }
+        assert_true(model.blob_size < 8 << 10); /* no weights inside */
+        assert_int_equal(wefti_graph_bind_shapes(eval, 9, NULL, 0), WEFT_OK);
+        assert_int_equal(eval->values[eval->outputs[0]].type.dims[0], 9);
+        wefti_graph_destroy(eval);
+        close_model(&model);
+    }
+}
+
+static void test_onnx_eval_model_frees_a_baked_batch(void **state)
+{
+    (void)state;
+    model_t model = open_file(WEFT_SOURCE_DIR "/tests/data/torch_reshape_batch4.onnx");
+    wefti_graph_t *eval = import_bytes(model.blob, model.blob_size, true);
+    uint32_t shape = wefti_graph_find_value(eval, "/model/Reshape_output_0.shape");
+    assert_int_not_equal(shape, WEFTI_NONE);
+    assert_memory_equal(eval->values[shape].type.data, ((int64_t[]){0, -1}), 16);
+    /* The chain that made the old shape is gone. */
+    assert_int_equal(wefti_graph_find_value(eval, "/model/Concat_output_0"), WEFTI_NONE);
+    wefti_graph_destroy(eval);
+    close_model(&model);
+}
+
+static void test_onnx_eval_model_keeps_what_is_not_trained(void **state)
+{
+    (void)state;
+    static const char *const trained[] = {"fc1.weight", "fc3.bias"};
+    wefti_onnx_import_params_t params = {
+        .path = WEFT_SOURCE_DIR "/samples/models/mlp.onnx", .trained = trained, .trained_count = 2};
+    model_t model = {0};
+    assert_int_equal(open_model(&params, &model), WEFT_OK);
+    wefti_graph_t *eval = import_bytes(model.blob, model.blob_size, true);
+    for (size_t t = 0; t < model.tensor_count; t++) {
+        const char *name = model.tensors[t].name;
+        const weft_tensor_desc_t *kept = &eval->values[wefti_graph_find_value(eval, name)].type;
+        if (strcmp(name, trained[0]) == 0 || strcmp(name, trained[1]) == 0) {
+            assert_null(kept->data);
+        } else {
+            assert_memory_equal(kept->data, model.tensors[t].desc.data,
+                                (size_t)weft_tensor_elem_count(kept) * 4);
+        }
+    }
+    wefti_graph_destroy(eval);
+    close_model(&model);
+}
+
+static void test_onnx_eval_model_refuses_a_batch_it_cannot_free(void **state)
+{
+    (void)state;
+    /* image [4, 6] + constant [4, 6]: the constant says four samples. */
+    static const float zeros[24];
+    wire_t graph = {0}, tensor;
+    onnx_node(&graph, "Add", "shift", "image,offsets", "moved", NULL);
+    onnx_node(&graph, "Gemm", "fc", "moved,w", "logits", NULL);
+    onnx_node(&graph, "SoftmaxCrossEntropyLoss", "ce", "logits,label", "loss", NULL);
+    tensor = onnx_tensor("offsets", ONNX_FLOAT, 2, (int64_t[]){4, 6}, zeros, 96);
+    wire_message(&graph, 5, &tensor);
+    tensor = onnx_tensor("w", ONNX_FLOAT, 2, (int64_t[]){6, 2}, zeros, 48);
+    wire_message(&graph, 5, &tensor);
+    onnx_value(&graph, 11, "image", ONNX_FLOAT, 2, (int64_t[]){4, 6});
+    onnx_value(&graph, 11, "label", ONNX_INT64, 1, (int64_t[]){4});
+    onnx_value(&graph, 12, "loss", ONNX_FLOAT, 0, NULL);
+    wire_t wire = onnx_model(&graph, 13);
+    wefti_onnx_import_params_t params = {.bytes = wire.data, .size_bytes = wire.size};
+    void *blob = NULL;
+    size_t size = 0;
+    assert_true(wefti_onnx_eval_model(&params, NULL, registry, &blob, &size) < 0);
+    assert_null(blob);
+    assert_non_null(strstr(weft_last_error(), "every batch"));
+    assert_non_null(strstr(weft_last_error(), "shift"));
+    wire_free(&wire);
+}
+
+static void test_onnx_eval_model_takes_training_forms_away(void **state)
+{
+    (void)state;
+    static const float values[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    wire_t graph = {0}, tensor, attributes = {0};
+    onnx_attribute_int(&attributes, "training_mode", 1);
+    onnx_node(&graph, "BatchNormalization", "bn", "image,s,b,m,v", "n,rm,rv", &attributes);
+    onnx_node(&graph, "Dropout", "drop", "n,ratio,on", "d,mask", NULL);
+    onnx_node(&graph, "Gemm", "fc", "d,w", "logits", NULL);
+    onnx_node(&graph, "SoftmaxCrossEntropyLoss", "ce", "logits,label", "loss", NULL);
+    for (int i = 0; i < 4; i++) {
+        tensor = onnx_tensor((const char *[]){"s", "b", "m", "v"}[i], ONNX_FLOAT, 1, (int64_t[]){4},
+                             values, 16);
+        wire_message(&graph, 5, &tensor);
+    }
+    tensor = onnx_tensor("w", ONNX_FLOAT, 2, (int64_t[]){4, 2}, values, 32);
+    wire_message(&graph, 5, &tensor);
+    tensor = onnx_tensor("ratio", ONNX_FLOAT, 0, NULL, values, 4);
+    wire_message(&graph, 5, &tensor);
+    tensor = onnx_tensor("on", 9, 0, NULL, "\1", 1);
+    wire_message(&graph, 5, &tensor);
+    onnx_value(&graph, 11, "image", ONNX_FLOAT, 2, (int64_t[]){-1, 4});
+    onnx_value(&graph, 11, "label", ONNX_INT64, 1, (int64_t[]){-1});
+    onnx_value(&graph, 12, "loss", ONNX_FLOAT, 0, NULL);
+    wire_t wire = onnx_model(&graph, 14);
+    wefti_onnx_import_params_t params = {.bytes = wire.data, .size_bytes = wire.size};
+    model_t model = {0};
+    if (open_model(&params, &model) != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    wefti_graph_t *eval = import_bytes(model.blob, model.blob_size, true);
+    const wefti_node_t *bn = &eval->nodes[eval->values[wefti_graph_find_value(eval, "n")].producer];
+    const wefti_node_t *drop =
+        &eval->nodes[eval->values[wefti_graph_find_value(eval, "d")].producer];
+    assert_int_equal(wefti_node_attr(bn, "training_mode")->i, 0);
+    assert_int_equal(bn->output_count, 1);
+    assert_int_equal(drop->input_count, 1);
+    assert_int_equal(wefti_graph_find_value(eval, "on"), WEFTI_NONE);
+    wefti_graph_destroy(eval);
+    close_model(&model);
+    wire_free(&wire);
+}
+
+static void test_onnx_save_writes_given_weights(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/weft-saved-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    model_t model = open_file(WEFT_SOURCE_DIR "/tests/data/torch_mlp_batch4.onnx");
+    if (weft_model_save(model.plan, model.tensors, model.tensor_count, path) != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    wefti_onnx_import_params_t params = {.path = path, .loss_optional = true};
+    wefti_graph_t *saved = NULL;
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &saved), WEFT_OK);
+    for (size_t t = 0; t < model.tensor_count; t++) {
+        const weft_tensor_desc_t *wrote = &model.tensors[t].desc;
+        uint32_t value = wefti_graph_find_value(saved, model.tensors[t].name);
+        assert_memory_equal(saved->values[value].type.data, wrote->data,
+                            (size_t)weft_tensor_elem_count(wrote) * 4);
+    }
+    wefti_graph_destroy(saved);
+    close_model(&model);
+    unlink(path);
+}
+
+/* Saving must fail with a message holding text, and leave the file alone. */
+static void check_refused(const model_t *model, const weft_named_tensor_t *tensors, size_t count,
+                          weft_status_t expected, const char *text)
+{
+    const char *path = "/tmp/weft-never-written.onnx";
+    unlink(path);
+    assert_int_equal(weft_model_save(model->plan, tensors, count, path), expected);
+    if (strstr(weft_last_error(), text) == NULL) {
+        fail_msg("'%s' lacks '%s'", weft_last_error(), text);
+    }
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void test_onnx_save_refuses_wrong_weights(void **state)
+{
+    (void)state;
+    model_t model = open_file(WEFT_SOURCE_DIR "/tests/data/torch_mlp.onnx");
+    size_t n = model.tensor_count;
+    weft_named_tensor_t *tensors = calloc(n + 1, sizeof(*tensors));
+    memcpy(tensors, model.tensors, n * sizeof(*tensors));
+    check_refused(&model, tensors, n - 1, WEFT_ERR_INVALID_ARGUMENT, "is missing");
+    tensors[n] = tensors[0];
+    check_refused(&model, tensors, n + 1, WEFT_ERR_INVALID_ARGUMENT, "given twice");
+    tensors[n].name = "stranger";
+    check_refused(&model, tensors, n + 1, WEFT_ERR_INVALID_ARGUMENT, "stranger");
+    tensors[0].desc.dims[0]++;
+    check_refused(&model, tensors, n, WEFT_ERR_INVALID_ARGUMENT, tensors[0].name);
+    tensors[0].desc.dims[0]--;
+    tensors[0].desc.dtype = WEFT_DTYPE_I32;
+    check_refused(&model, tensors, n, WEFT_ERR_INVALID_ARGUMENT, tensors[0].name);
+    tensors[0].desc.dtype = WEFT_DTYPE_F32;
+    tensors[0].desc.data = NULL;
+    check_refused(&model, tensors, n, WEFT_ERR_INVALID_ARGUMENT, tensors[0].name);
+    free(tensors);
+    assert_true(weft_model_save(model.plan, model.tensors, n, "/nonexistent/folder/x.onnx") < 0);
+    assert_non_null(strstr(weft_last_error(), "/nonexistent/folder"));
+    close_model(&model);
+}
+
+static void test_onnx_save_survives_a_damaged_blob(void **state)
+{
+    (void)state;
+    model_t model = open_file(WEFT_SOURCE_DIR "/tests/data/torch_mlp.onnx");
+    uint8_t *blob = malloc(model.blob_size);
+    model.plan->eval_model = blob;
+    for (size_t i = 0; i < model.blob_size; i++) {
+        memcpy(blob, model.blob, model.blob_size);
+        blob[i] ^= 0x15;
+        (void)weft_model_save(model.plan, model.tensors, model.tensor_count,
+                              "/tmp/weft-damaged.onnx");
+    }
+    for (size_t i = 0; i < model.blob_size; i++) {
+        model.plan->eval_model_bytes = i;
+        assert_int_not_equal(weft_model_save(model.plan, model.tensors, model.tensor_count,
+                                             "/tmp/weft-damaged.onnx"),
+                             WEFT_OK);
+    }
+    unlink("/tmp/weft-damaged.onnx");
+    free(blob);
+    close_model(&model);
+}
+
+/* Enough of two operators that may not be built in, for the test above. */
+static weft_status_t infer_as_input(weft_node_desc_t *node)
+{
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        node->outputs[i] = node->inputs[0];
+        node->outputs[i].data = NULL;
+    }
+    return WEFT_OK;
+}
+
+static const weft_op_def_t normalization = {.domain = "",
+                                            .name = "BatchNormalization",
+                                            .since_version = 1,
+                                            .inputs_min = 5,
+                                            .inputs_max = 5,
+                                            .outputs_min = 1,
+                                            .outputs_max = 5,
+                                            .infer = infer_as_input,
+                                            .doc = "stands in"};
+static const weft_op_def_t dropout = {.domain = "",
+                                      .name = "Dropout",
+                                      .since_version = 1,
+                                      .inputs_min = 1,
+                                      .inputs_max = 3,
+                                      .outputs_min = 1,
+                                      .outputs_max = 2,
+                                      .infer = infer_as_input,
+                                      .doc = "stands in"};
+
+static int setup(void **state)
+{
+    (void)state;
+    weft_status_t status = weft_registry_create(NULL, &registry);
+    for (int i = 0; status == WEFT_OK && i < 2; i++) {
+        const weft_op_def_t *def = i == 0 ? &normalization : &dropout;
+        if (weft_registry_find_op(registry, "", def->name, INT32_MAX) == NULL) {
+            status = weft_registry_add_op(registry, def);
+        }
+    }
+    return status;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    weft_registry_destroy(registry);
+    return 0;
+}
+
+static int save_one(const char *from, const char *to)
+{
+    wefti_onnx_import_params_t params = {.path = from};
+    model_t model = {0};
+    weft_status_t status = setup(NULL);
+    if (status == WEFT_OK) {
+        status = open_model(&params, &model);
+    }
+    if (status == WEFT_OK) {
+        status = weft_model_save(model.plan, model.tensors, model.tensor_count, to);
+    }
+    if (status != WEFT_OK) {
+        fprintf(stderr, "%s\n", weft_last_error());
+    }
+    close_model(&model);
+    teardown(NULL);
+    return status == WEFT_OK ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_onnx_eval_model_drops_label_and_loss),
+        cmocka_unit_test(test_onnx_eval_model_frees_a_baked_batch),
+        cmocka_unit_test(test_onnx_eval_model_keeps_what_is_not_trained),
+        cmocka_unit_test(test_onnx_eval_model_refuses_a_batch_it_cannot_free),
+        cmocka_unit_test(test_onnx_eval_model_takes_training_forms_away),
+        cmocka_unit_test(test_onnx_save_writes_given_weights),
+        cmocka_unit_test(test_onnx_save_refuses_wrong_weights),
+        cmocka_unit_test(test_onnx_save_survives_a_damaged_blob),
+    };
+    return argc == 3 ? save_one(argv[1], argv[2]) : cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -6,31 +6,6 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-static weft_status_t pad_by(weft_node_desc_t *node, const int64_t *pads, uint32_t count)
-{
-    weft_tensor_desc_t y = node->inputs[0];
-    if (count != 2 * y.rank) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "pads has %u entries for %u dimensions",
-                           count, y.rank);
-    }
-    for (uint32_t d = 0; d < y.rank; d++) {
-        int64_t size = y.dims[d];
-        if (size < 0) {
-            continue;
-        }
-        if (__builtin_add_overflow(size, pads[d], &size) ||
-            __builtin_add_overflow(size, pads[y.rank + d], &size) || size < 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "pads %" PRId64 " and %" PRId64
-                               " do not suit dimension %u of %" PRId64,
-                               pads[d], pads[y.rank + d], d, y.dims[d]);
-        }
-        y.dims[d] = size;
-    }
-    wefti_infer_set_like(node, 0, &y);
-    return WEFT_OK;
-}
-
 /* Since opset 18 pads may cover only the dimensions in axes. */
 static weft_status_t spread_pads(const weft_node_desc_t *node, int64_t *pads, uint32_t *count)
 {
@@ -58,28 +33,52 @@ static weft_status_t spread_pads(const weft_node_desc_t *node, int64_t *pads, ui
     return WEFT_OK;
 }
 
-static weft_status_t infer_pad(weft_node_desc_t *node)
+weft_status_t wefti_pad_amounts(const weft_node_desc_t *node, int64_t *out_pads, bool *out_known)
 {
-    int64_t pads[2 * WEFT_MAX_DIMS];
     uint32_t count;
     weft_status_t status;
+    *out_known = true;
     WEFT_TRY(status, wefti_infer_need(node, node->version < 11 ? 1 : 2), out);
     if (node->version < 11) {
         const char *name = node->version < 2 ? "paddings" : "pads";
-        WEFT_TRY(status, wefti_attr_ints(node, name, pads, 2 * WEFT_MAX_DIMS, &count), out);
-    } else if (wefti_const_ints(&node->inputs[1], pads, 2 * WEFT_MAX_DIMS, &count)) {
-        WEFT_TRY(status, spread_pads(node, pads, &count), out);
+        WEFT_TRY(status, wefti_attr_ints(node, name, out_pads, 2 * WEFT_MAX_DIMS, &count), out);
+    } else if (wefti_const_ints(&node->inputs[1], out_pads, 2 * WEFT_MAX_DIMS, &count)) {
+        WEFT_TRY(status, spread_pads(node, out_pads, &count), out);
     } else {
-        weft_tensor_desc_t y = node->inputs[0]; /* pads come later: only the rank is known */
-        for (uint32_t d = 0; d < y.rank; d++) {
-            y.dims[d] = -1;
-        }
-        wefti_infer_set_like(node, 0, &y);
+        *out_known = false;
         goto out;
     }
-    status = pad_by(node, pads, count);
+    if (count != 2 * node->inputs[0].rank) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "pads has %u entries for %u dimensions",
+                             count, node->inputs[0].rank);
+    }
 out:
     return status;
+}
+
+static weft_status_t infer_pad(weft_node_desc_t *node)
+{
+    int64_t pads[2 * WEFT_MAX_DIMS];
+    bool known;
+    weft_status_t status = wefti_pad_amounts(node, pads, &known);
+    if (status < 0) {
+        return status;
+    }
+    weft_tensor_desc_t y = node->inputs[0];
+    for (uint32_t d = 0; d < y.rank; d++) {
+        int64_t size =
+            known ? y.dims[d] : -1; /* pads may come later: then only the rank is known */
+        if (size >= 0 && (__builtin_add_overflow(size, pads[d], &size) ||
+                          __builtin_add_overflow(size, pads[y.rank + d], &size) || size < 0)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "pads %" PRId64 " and %" PRId64
+                               " do not suit dimension %u of %" PRId64,
+                               pads[d], pads[y.rank + d], d, y.dims[d]);
+        }
+        y.dims[d] = size;
+    }
+    wefti_infer_set_like(node, 0, &y);
+    return WEFT_OK;
 }
 
 static weft_status_t infer_transpose(weft_node_desc_t *node)
@@ -299,21 +298,20 @@ static const weft_attr_def_t slice1_attrs[] = {
         .cost = wefti_cost_copy, .doc = text                                                       \
     }
 #define LIST(list) list, WEFTI_COUNT(list)
-#define MOVE_(...) MOVE(__VA_ARGS__)
+/* Expands LIST into two arguments first. */
+#define ROW(...) MOVE(__VA_ARGS__)
 
 static const weft_op_def_t defs[] = {
-    MOVE_("Pad", 1, 1, 1, LIST(pad1_attrs), infer_pad, "adds elements around X"),
-    MOVE_("Pad", 2, 1, 1, LIST(pad2_attrs), infer_pad, "adds elements around X"),
-    MOVE_("Pad", 11, 2, 3, LIST(pad11_attrs), infer_pad,
-          "adds elements around X; pads are an input"),
-    MOVE_("Pad", 18, 2, 4, LIST(pad11_attrs), infer_pad,
-          "adds elements around X in some dimensions"),
-    MOVE_("Transpose", 1, 1, 1, LIST(transpose_attrs), infer_transpose, "exchanges dimensions"),
-    MOVE_("Concat", 1, 1, WEFT_VARIADIC, LIST(concat1_attrs), infer_concat, "joins along an axis"),
-    MOVE_("Concat", 4, 1, WEFT_VARIADIC, LIST(concat4_attrs), infer_concat, "joins along an axis"),
-    MOVE_("Gather", 1, 2, 2, LIST(gather_attrs), infer_gather, "selects slices by index"),
-    MOVE_("Slice", 1, 1, 1, LIST(slice1_attrs), infer_slice, "a range of some dimensions"),
-    MOVE_("Slice", 10, 3, 5, NULL, 0, infer_slice, "a range of some dimensions, with steps"),
+    ROW("Pad", 1, 1, 1, LIST(pad1_attrs), infer_pad, "adds elements around X"),
+    ROW("Pad", 2, 1, 1, LIST(pad2_attrs), infer_pad, "adds elements around X"),
+    ROW("Pad", 11, 2, 3, LIST(pad11_attrs), infer_pad, "adds elements around X; pads are an input"),
+    ROW("Pad", 18, 2, 4, LIST(pad11_attrs), infer_pad, "adds elements around X in some dimensions"),
+    ROW("Transpose", 1, 1, 1, LIST(transpose_attrs), infer_transpose, "exchanges dimensions"),
+    ROW("Concat", 1, 1, WEFT_VARIADIC, LIST(concat1_attrs), infer_concat, "joins along an axis"),
+    ROW("Concat", 4, 1, WEFT_VARIADIC, LIST(concat4_attrs), infer_concat, "joins along an axis"),
+    ROW("Gather", 1, 2, 2, LIST(gather_attrs), infer_gather, "selects slices by index"),
+    ROW("Slice", 1, 1, 1, LIST(slice1_attrs), infer_slice, "a range of some dimensions"),
+    ROW("Slice", 10, 3, 5, NULL, 0, infer_slice, "a range of some dimensions, with steps"),
 };
 
 wefti_op_family_t wefti_op_defs_move(void)

@@ -78,6 +78,10 @@ typedef struct wefti_window {
 weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, const int64_t *in,
                                    const int64_t *kernel, wefti_window_t *out_window);
 
+/* The pads of a Pad node, begins then ends, two per dimension; *out_known is false when they are
+ * not constant. */
+weft_status_t wefti_pad_amounts(const weft_node_desc_t *node, int64_t *out_pads, bool *out_known);
+
 /* Shape rules that gradient operators share with their forward operators. */
 weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 

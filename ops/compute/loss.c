@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SoftmaxCrossEntropyLoss and its gradient. Scores are [N, C, inner...], labels [N, inner...].
+ * Losses are added up in double, in order. A label outside of [0, C) that is not ignore_index is an
+ * error of the call.
+ */
+#include "ops/compute/own_kernels.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "ops/compute/softmax_row.h"
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+typedef enum { REDUCE_MEAN, REDUCE_SUM, REDUCE_NONE } reduce_t;
+
+typedef struct {
+    int64_t n, c, inner;
+    reduce_t reduce;
+    bool ignores, wide_labels;
+    int64_t ignored;
+    uint32_t isa;
+    bool has_weights, has_log_prob;
+} state_t;
+
+static int64_t label_at(const state_t *s, const void *labels, int64_t index)
+{
+    return s->wide_labels ? ((const int64_t *)labels)[index] : ((const int32_t *)labels)[index];
+}
+
+/* Nothing may be read with a label before this: it comes from a data set. */
+static weft_status_t check_labels(const state_t *s, const void *labels)
+{
+    for (int64_t i = 0; i < s->n * s->inner; i++) {
+        int64_t label = label_at(s, labels, i);
+        if ((label < 0 || label >= s->c) && !(s->ignores && label == s->ignored)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "label %" PRId64 " at position %" PRId64 " is outside [0, %" PRId64
+                               ")",
+                               label, i, s->c);
+        }
+    }
+    return WEFT_OK;
+}
+
+static float weight_of(const state_t *s, const float *weights, int64_t label)
+{
+    return s->ignores && label == s->ignored ? 0.0f : weights == NULL ? 1.0f : weights[label];
+}
+
+static double total_weight(const state_t *s, const void *labels, const float *weights)
+{
+    double total = 0.0;
+    for (int64_t i = 0; i < s->n * s->inner; i++) {
+        total += weight_of(s, weights, label_at(s, labels, i));
+    }
+    return total;
+}
+
+/* log_prob: [N, C, inner...]; row and exps are scratch of C floats each. */
+WEFTI_INLINE void log_prob_of_body(const state_t *s, const float *x, float *log_prob, float *row,
+                                   float *exps)
+{
+    for (int64_t n = 0; n < s->n; n++, x += s->c * s->inner, log_prob += s->c * s->inner) {
+        if (s->inner == 1) {
+            wefti_log_softmax_row(x, log_prob, exps, s->c, true);
+            continue;
+        }
+        for (int64_t i = 0; i < s->inner; i++) {
+            for (int64_t k = 0; k < s->c; k++) {
+                row[k] = x[k * s->inner + i];
+            }
+            wefti_log_softmax_row(row, row, exps, s->c, true);
+            for (int64_t k = 0; k < s->c; k++) {
+                log_prob[k * s->inner + i] = row[k];
+            }
+        }
+    }
+}
+WEFTI_CLONES(log_prob_of,
+             (const state_t *s, const float *x, float *log_prob, float *row, float *exps),
+             (s, x, log_prob, row, exps));
+
+static weft_status_t run_loss(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const void *labels = call->inputs[1];
+    const float *weights = s->has_weights ? call->inputs[2] : NULL;
+    float *loss = call->outputs[0], *row = call->scratch, *exps = row + s->c;
+    float *log_prob = s->has_log_prob ? call->outputs[1] : exps + s->c;
+    double total = 0.0;
+    weft_status_t status = check_labels(s, labels);
+    if (status < 0) {
+        return status;
+    }
+    log_prob_of[s->isa](s, call->inputs[0], log_prob, row, exps);
+    for (int64_t n = 0; n < s->n; n++) {
+        for (int64_t i = 0; i < s->inner; i++) {
+            int64_t at = n * s->inner + i, label = label_at(s, labels, at);
+            bool counts = !(s->ignores && label == s->ignored);
+            float one =
+                counts ? -log_prob[(n * s->c + label) * s->inner + i] * weight_of(s, weights, label)
+                       : 0.0f;
+            if (s->reduce == REDUCE_NONE) {
+                loss[at] = one;
+            }
+            total += one;
+        }
+    }
+    if (s->reduce != REDUCE_NONE) {
+        loss[0] =
+            (float)(s->reduce == REDUCE_SUM ? total : total / total_weight(s, labels, weights));
+    }
+    return WEFT_OK;
+}
+
+/* d = scale (exp(log_prob) - [k = label]); d may be log_prob. */
+WEFTI_INLINE void grad_row_body(const float *log_prob, float *d, int64_t count, int64_t stride,
+                                int64_t label, float scale)
+{
+    if (stride == 1) {
+        WEFTI_INDEPENDENT
+        for (int64_t k = 0; k < count; k++) {
+            d[k] = (wefti_exp_f32(log_prob[k]) - (k == label ? 1.0f : 0.0f)) * scale;
+        }
+        return;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        d[k * stride] = (wefti_exp_f32(log_prob[k * stride]) - (k == label ? 1.0f : 0.0f)) * scale;
+    }
+}
+WEFTI_CLONES(grad_row,
+             (const float *log_prob, float *d, int64_t count, int64_t stride, int64_t label,
+              float scale),
+             (log_prob, d, count, stride, label, scale));
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const float *dloss = call->inputs[0], *log_prob = call->inputs[1];
+    const void *labels = call->inputs[2];
+    const float *weights = s->has_weights ? call->inputs[3] : NULL;
+    float *d = call->outputs[0];
+    weft_status_t status = check_labels(s, labels);
+    if (status < 0) {
+        return status;
+    }
+    double divisor = s->reduce == REDUCE_MEAN ? total_weight(s, labels, weights) : 1.0;
+    for (int64_t n = 0; n < s->n; n++) {
+        for (int64_t i = 0; i < s->inner; i++) {
+            int64_t at = n * s->inner + i, first = n * s->c * s->inner + i;
+            int64_t label = label_at(s, labels, at);
+            if (s->ignores && label == s->ignored) {
+                for (int64_t k = 0; k < s->c; k++) {
+                    d[first + k * s->inner] = 0.0f;
+                }
+                continue;
+            }
+            float incoming = dloss[s->reduce == REDUCE_NONE ? at : 0];
+            float scale = (float)((double)incoming * weight_of(s, weights, label) / divisor);
+            grad_row[s->isa](log_prob + first, d + first, s->c, s->inner, label, scale);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* x: scores or log probabilities at input scores, labels after it, weights after those. */
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             uint32_t scores, state_t *s)
+{
+    weft_status_t status;
+    WEFT_TRY(status, wefti_need_f32(node, scores), out);
+    WEFT_TRY(status, wefti_need_known(wefti_infer_input(node, scores + 1), "input", scores + 1),
+             out);
+    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    const weft_tensor_desc_t *x = &node->inputs[scores], *label = &node->inputs[scores + 1];
+    const weft_tensor_desc_t *weights = wefti_infer_input(node, scores + 2);
+    if (x->rank < 2 || x->layout != WEFT_LAYOUT_PLAIN || label->layout != WEFT_LAYOUT_PLAIN ||
+        (label->dtype != WEFT_DTYPE_I64 && label->dtype != WEFT_DTYPE_I32)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "scores must be plain with at least 2 dimensions, labels i64 or i32");
+    }
+    s->n = x->dims[0];
+    s->c = x->dims[1];
+    s->inner = 1;
+    for (uint32_t d = 2; d < x->rank; d++) {
+        s->inner *= x->dims[d];
+    }
+    if (weft_tensor_elem_count(label) != s->n * s->inner) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "there must be one label for each row of scores");
+    }
+    if (weights != NULL) {
+        WEFT_TRY(status, wefti_need_f32(node, scores + 2), out);
+        if (weft_tensor_elem_count(weights) != s->c) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "there must be one weight for each class");
+        }
+    }
+    const char *reduce = weft_node_attr_string(node, "reduction", "mean");
+    s->reduce = strcmp(reduce, "none") == 0  ? REDUCE_NONE
+                : strcmp(reduce, "sum") == 0 ? REDUCE_SUM
+                                             : REDUCE_MEAN;
+    s->ignores = weft_node_attr(node, "ignore_index") != NULL;
+    s->ignored = weft_node_attr_int(node, "ignore_index", 0);
+    s->wide_labels = label->dtype == WEFT_DTYPE_I64;
+    s->has_weights = weights != NULL;
+    s->isa = wefti_kernel_isa(env);
+out:
+    return status;
+}
+
+static weft_status_t keep(const state_t *made, void **out_state)
+{
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *state = *made;
+    *out_state = state;
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_loss(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    state_t s = {0};
+    weft_status_t status;
+    WEFT_TRY(status, prepare(node, env, 0, &s), out);
+    const weft_tensor_desc_t *log_prob = wefti_node_output(node, 1);
+    int64_t losses = s.reduce == REDUCE_NONE ? s.n * s.inner : 1;
+    if (weft_tensor_elem_count(&node->outputs[0]) != losses) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the loss must have %" PRId64 " elements",
+                           losses);
+    }
+    if (log_prob != NULL) {
+        WEFT_TRY(status, wefti_need_f32_output(node, 1), out);
+        if (!wefti_same_shape(log_prob, &node->inputs[0])) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "log_prob must have the shape of the scores");
+        }
+    }
+    s.has_log_prob = log_prob != NULL;
+    WEFT_TRY(status, keep(&s, out_state), out);
+    int64_t floats = 2 * s.c + (s.has_log_prob ? 0 : s.n * s.c * s.inner);
+    *out_scratch_bytes = (size_t)floats * sizeof(float);
+out:
+    return status;
+}
+
+static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    state_t s = {0};
+    weft_status_t status;
+    WEFT_TRY(status, wefti_need_f32(node, 0), out);
+    WEFT_TRY(status, prepare(node, env, 1, &s), out);
+    if (!wefti_same_shape(&node->outputs[0], &node->inputs[1]) ||
+        weft_tensor_elem_count(&node->inputs[0]) != (s.reduce == REDUCE_NONE ? s.n * s.inner : 1)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dLoss or dLogits has the wrong shape");
+    }
+    WEFT_TRY(status, keep(&s, out_state), out);
+    *out_scratch_bytes = 0;
+out:
+    return status;
+}
+
+WEFTI_KERNEL(wefti_kernel_loss, "", "SoftmaxCrossEntropyLoss", prepare_loss, run_loss);
+WEFTI_KERNEL(wefti_kernel_loss_grad, "com.microsoft", "SoftmaxCrossEntropyLossGrad", prepare_grad,
+             run_grad);

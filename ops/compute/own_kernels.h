@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels that are our own C; kernels.c lists them. */
+#ifndef WEFT_OPS_COMPUTE_OWN_KERNELS_H
+#define WEFT_OPS_COMPUTE_OWN_KERNELS_H
+
+#include <weft/registry.h>
+
+extern const weft_kernel_t wefti_kernel_relu, wefti_kernel_relu_grad;
+extern const weft_kernel_t wefti_kernel_tanh, wefti_kernel_tanh_grad;
+extern const weft_kernel_t wefti_kernel_add, wefti_kernel_sub, wefti_kernel_mul;
+extern const weft_kernel_t wefti_kernel_sum_to;
+extern const weft_kernel_t wefti_kernel_identity, wefti_kernel_reshape, wefti_kernel_flatten;
+extern const weft_kernel_t wefti_kernel_squeeze, wefti_kernel_unsqueeze;
+extern const weft_kernel_t wefti_kernel_pad, wefti_kernel_pad_grad, wefti_kernel_transpose;
+extern const weft_kernel_t wefti_kernel_max_pool, wefti_kernel_max_pool_mask;
+extern const weft_kernel_t wefti_kernel_max_pool_grad;
+extern const weft_kernel_t wefti_kernel_average_pool, wefti_kernel_average_pool_grad;
+extern const weft_kernel_t wefti_kernel_global_average_pool;
+extern const weft_kernel_t wefti_kernel_softmax, wefti_kernel_log_softmax;
+extern const weft_kernel_t wefti_kernel_loss, wefti_kernel_loss_grad;
+extern const weft_kernel_t wefti_kernel_sgd, wefti_kernel_momentum, wefti_kernel_adam;
+
+#endif

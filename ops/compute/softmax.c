@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Softmax and LogSoftmax along an axis; the row's maximum is subtracted first. */
+#include "ops/compute/own_kernels.h"
+
+#include "ops/compute/softmax_row.h"
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+typedef struct {
+    int64_t outer, length, inner;
+    bool logarithm;
+    uint32_t isa;
+} state_t;
+
+WEFTI_INLINE void softmax_body(const state_t *s, const float *x, float *y, float *scratch)
+{
+    for (int64_t o = 0; o < s->outer; o++, x += s->length * s->inner, y += s->length * s->inner) {
+        for (int64_t i = 0; i < s->inner; i++) {
+            if (s->inner == 1) {
+                wefti_log_softmax_row(x, y, scratch, s->length, s->logarithm);
+                continue;
+            }
+            float *row = scratch + s->length;
+            for (int64_t k = 0; k < s->length; k++) {
+                row[k] = x[k * s->inner + i];
+            }
+            wefti_log_softmax_row(row, row, scratch, s->length, s->logarithm);
+            for (int64_t k = 0; k < s->length; k++) {
+                y[k * s->inner + i] = row[k];
+            }
+        }
+    }
+}
+WEFTI_CLONES(softmax, (const state_t *s, const float *x, float *y, float *scratch),
+             (s, x, y, scratch));
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    softmax[s->isa](s, call->inputs[0], call->outputs[0], call->scratch);
+    return WEFT_OK;
+}
+
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             bool logarithm, void **out_state, size_t *out_scratch_bytes)
+{
+    state_t made = {.logarithm = logarithm, .isa = wefti_kernel_isa(env)};
+    weft_status_t status;
+    WEFT_TRY(status, wefti_need_f32(node, 0), out);
+    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
+        node->inputs[0].layout != WEFT_LAYOUT_PLAIN) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "input and output must be plain and of one shape");
+    }
+    WEFT_TRY(status, wefti_softmax_axis(node, &made.outer, &made.length, &made.inner), out);
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *state = made;
+    *out_state = state;
+    *out_scratch_bytes = 2 * (size_t)made.length * sizeof(float);
+out:
+    return status;
+}
+
+static weft_status_t prepare_softmax(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                     void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare(node, env, false, out_state, out_scratch_bytes);
+}
+
+static weft_status_t prepare_log(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                 void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare(node, env, true, out_state, out_scratch_bytes);
+}
+
+WEFTI_KERNEL(wefti_kernel_softmax, "", "Softmax", prepare_softmax, run);
+WEFTI_KERNEL(wefti_kernel_log_softmax, "", "LogSoftmax", prepare_log, run);

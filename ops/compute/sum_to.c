@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SumTo: sums over broadcast dimensions. Rows that are summed away use the fixed shape of
+ * sum_f32.h; rows that stay are added up in order. Column sums [B, N] -> [N] are the gradient of a
+ * bias and so run in every step: they keep a tile of columns in registers.
+ */
+#include "ops/compute/own_kernels.h"
+
+#include <string.h>
+
+#include "ops/compute/sum_f32.h"
+#include "ops/compute/support.h"
+#include "runtime/base/error.h"
+
+#define TILE 64
+
+typedef void (*sum_fn)(const wefti_nest_t *nest, const float *x, float *y);
+
+/* y[j] = ((x[0][j] + x[1][j]) + x[2][j]) + ... */
+WEFTI_INLINE void sum_columns(const float *x, int64_t rows, int64_t columns, float *y)
+{
+    int64_t j = 0;
+    for (; j + TILE <= columns; j += TILE) {
+        float acc[TILE] = {0};
+        for (int64_t r = 0; r < rows; r++) {
+            for (int k = 0; k < TILE; k++) {
+                acc[k] += x[r * columns + j + k];
+            }
+        }
+        memcpy(y + j, acc, sizeof(acc));
+    }
+    for (int64_t r = 0; r < rows && j < columns; r++) {
+        WEFTI_INDEPENDENT
+        for (int64_t k = j; k < columns; k++) {
+            y[k] = (r == 0 ? 0.0f : y[k]) + x[r * columns + k];
+        }
+    }
+}
+
+/* One innermost run: a row that is summed, added, or neither. */
+WEFTI_INLINE void sum_row(const float *x, int64_t count, int64_t stride, float *y)
+{
+    if (stride == 0) {
+        *y += wefti_sum_f32(x, count);
+    } else if (stride == 1) {
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++) {
+            y[i] += x[i];
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            y[i * stride] += x[i];
+        }
+    }
+}
+
+WEFTI_INLINE void sum_body(const wefti_nest_t *nest, const float *x, float *y)
+{
+    uint32_t last = nest->rank - 1;
+    wefti_nest_at_t at = {0};
+    if (nest->rank == 2 && nest->b[0] == 0 && nest->b[1] == 1) {
+        sum_columns(x, nest->dims[0], nest->dims[1], y);
+        return;
+    }
+    do {
+        sum_row(x + at.a, nest->dims[last], nest->b[last], y + at.b);
+    } while (wefti_nest_next(nest, &at));
+}
+WEFTI_CLONES(sum, (const wefti_nest_t *nest, const float *x, float *y), (nest, x, y));
+
+typedef struct {
+    wefti_nest_t nest; /* a: dY, b: dX */
+    int64_t out_count;
+    sum_fn sum;
+} state_t;
+
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             void **out_state, size_t *out_scratch_bytes)
+{
+    int64_t from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
+    uint32_t order[WEFT_MAX_DIMS];
+    weft_status_t status;
+    WEFT_TRY(status, wefti_need_f32(node, 0), out);
+    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
+    if (y->rank > x->rank) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX has more dimensions than dY");
+    }
+    wefti_strides(x, from);
+    wefti_strides(y, to);
+    wefti_memory_order(x, order);
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_nest_init(&state->nest);
+    for (uint32_t i = 0; i < x->rank; i++) {
+        uint32_t d = order[i], skipped = x->rank - y->rank;
+        bool kept = d >= skipped && y->dims[d - skipped] == x->dims[d];
+        if (!kept && d >= skipped && y->dims[d - skipped] != 1) {
+            wefti_state_free(state);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX does not broadcast to dY");
+        }
+        wefti_nest_add(&state->nest, x->dims[d], from[d], kept ? to[d - skipped] : 0);
+    }
+    state->out_count = weft_tensor_elem_count(y);
+    state->sum = sum[wefti_kernel_isa(env)];
+    *out_state = state;
+    *out_scratch_bytes = 0;
+out:
+    return status;
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    memset(call->outputs[0], 0, (size_t)state->out_count * sizeof(float));
+    if (!state->nest.empty) {
+        state->sum(&state->nest, call->inputs[0], call->outputs[0]);
+    }
+    return WEFT_OK;
+}
+
+WEFTI_KERNEL(wefti_kernel_sum_to, "weft", "SumTo", prepare, run);

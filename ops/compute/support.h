@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CPU kernels share: clones per instruction set, argument checks, loops over dimensions.
+ */
+#ifndef WEFT_OPS_COMPUTE_SUPPORT_H
+#define WEFT_OPS_COMPUTE_SUPPORT_H
+
+#include <stdbool.h>
+
+#include <weft/registry.h>
+
+/*
+ * WEFTI_CLONES(name, (parameters), (arguments)) compiles the inline function name_body once per
+ * instruction set; name[isa] are the clones. All of them do the same operations on every element in
+ * the same order (no contraction, fixed shapes of sums), so only speed differs.
+ */
+#define WEFTI_INLINE static inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define WEFTI_TARGET_AVX2 __attribute__((target("avx2")))
+#define WEFTI_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#else
+#define WEFTI_TARGET_AVX2
+#define WEFTI_TARGET_AVX512
+#endif
+#define WEFTI_CLONES(name, params, args)                                                           \
+    static void name##_portable params                                                             \
+    {                                                                                              \
+        name##_body args;                                                                          \
+    }                                                                                              \
+    WEFTI_TARGET_AVX2 static void name##_avx2 params                                               \
+    {                                                                                              \
+        name##_body args;                                                                          \
+    }                                                                                              \
+    WEFTI_TARGET_AVX512 static void name##_avx512 params                                           \
+    {                                                                                              \
+        name##_body args;                                                                          \
+    }                                                                                              \
+    static void(*const name[3]) params = {name##_portable, name##_avx2, name##_avx512}
+
+/* Before a loop whose iterations touch different elements, also where output and input are the
+ * same. */
+#if defined(__clang__)
+#define WEFTI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define WEFTI_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* The clone to use. */
+static inline uint32_t wefti_kernel_isa(const weft_kernel_env_t *env)
+{
+    return env == NULL ? 0 : env->isa > 2 ? 2 : env->isa;
+}
+
+/* Tensor index of a prepared node is there, f32 and has a known size. */
+weft_status_t wefti_need_f32(const weft_node_desc_t *node, uint32_t input);
+weft_status_t wefti_need_f32_output(const weft_node_desc_t *node, uint32_t output);
+/* Tensor present; size known; layout sane. what is "input" or "output". */
+weft_status_t wefti_need_known(const weft_tensor_desc_t *desc, const char *what, uint32_t index);
+/* Shapes and layouts of both are equal. */
+bool wefti_same_shape(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b);
+const weft_tensor_desc_t *wefti_node_output(const weft_node_desc_t *node, uint32_t index);
+/* Zeroed state of bytes; NULL with a message when there is no memory. */
+void *wefti_state_alloc(size_t bytes);
+void wefti_state_free(void *state);
+
+/* Order in which dimensions lie in memory, outermost first, and the stride of each dimension. */
+void wefti_memory_order(const weft_tensor_desc_t *desc, uint32_t *out_order);
+void wefti_strides(const weft_tensor_desc_t *desc, int64_t *out_strides);
+
+/* A nest of loops over two operands with strides; dimensions of size 1 are gone, mergeable ones
+ * merged. */
+typedef struct wefti_nest {
+    uint32_t rank; /* at least 1 */
+    int64_t dims[WEFT_MAX_DIMS], a[WEFT_MAX_DIMS], b[WEFT_MAX_DIMS];
+    bool empty; /* no elements at all */
+} wefti_nest_t;
+void wefti_nest_init(wefti_nest_t *nest);
+/* Adds a dimension inside those added before. */
+void wefti_nest_add(wefti_nest_t *nest, int64_t size, int64_t stride_a, int64_t stride_b);
+
+/* The odometer over all but the innermost dimension. */
+typedef struct wefti_nest_at {
+    int64_t index[WEFT_MAX_DIMS];
+    int64_t a, b; /* offsets of the innermost loop's first element */
+} wefti_nest_at_t;
+static inline bool wefti_nest_next(const wefti_nest_t *nest, wefti_nest_at_t *at)
+{
+    for (uint32_t d = nest->rank - 1; d-- > 0;) {
+        at->a += nest->a[d];
+        at->b += nest->b[d];
+        if (++at->index[d] < nest->dims[d]) {
+            return true;
+        }
+        at->a -= nest->a[d] * nest->dims[d];
+        at->b -= nest->b[d] * nest->dims[d];
+        at->index[d] = 0;
+    }
+    return false;
+}
+
+#define WEFTI_KERNEL(symbol, space, operator, prepare_fn, run_fn)                                  \
+    const weft_kernel_t symbol = {.abi_version = WEFT_KERNEL_ABI_VERSION,                          \
+                                  .domain = space,                                                 \
+                                  .op = operator,                                                  \
+                                  .since_version = 1,                                              \
+                                  .prepare = prepare_fn,                                           \
+                                  .run = run_fn,                                                   \
+                                  .destroy = wefti_state_free}
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The update step as nodes of the graph: one per gradient, in the order in which gradients become
+ * ready. */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+typedef struct updater {
+    wefti_graph_t *graph;
+    const wefti_optimizer_params_t *params;
+    uint32_t lr, step; /* scalar inputs */
+} updater_t;
+
+static weft_status_t add_scalar(wefti_graph_t *graph, const char *name, double default_value,
+                                uint32_t *out_value)
+{
+    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32};
+    uint32_t other = wefti_graph_find_value(graph, name);
+    if (other != WEFTI_NONE) { /* scalars are fed by their name: the model's tensor steps aside */
+        if (graph->values[other].kind != WEFTI_VALUE_NODE || graph->values[other].flags) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "the model has a tensor '%s', the name of an optimizer input", name);
+        }
+        char renamed[32];
+        snprintf(renamed, sizeof(renamed), "%s.model", name);
+        weft_status_t status = wefti_graph_rename_value(graph, other, renamed);
+        if (status < 0) {
+            return status;
+        }
+    }
+    weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_SCALAR, &type, out_value);
+    if (status >= 0) {
+        graph->values[*out_value].default_value = default_value;
+    }
+    return status;
+}
+
+static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char *suffix,
+                               uint32_t *out_value)
+{
+    weft_tensor_desc_t type = graph->values[param].type;
+    char *name = wefti_arena_printf(&graph->arena, "%s_%s", graph->values[param].name, suffix);
+    if (!name) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    type.data = NULL;
+    weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_STATE, &type, out_value);
+    if (status >= 0) {
+        graph->values[*out_value].state_of = param;
+    }
+    return status;
+}
+
+/* Inputs and attributes of one update; in and attrs have room for the largest. */
+static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t grad, uint32_t *in,
+                              weft_attr_t *attrs, wefti_node_params_t *node)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_optimizer_params_t *p = updater->params;
+    uint32_t n = 0, a = 0;
+    in[n++] = param;
+    in[n++] = grad;
+    attrs[a++] =
+        (weft_attr_t){.name = "weight_decay", .type = WEFT_ATTR_FLOAT, .f = (float)p->weight_decay};
+    switch (p->kind) {
+    case WEFTI_OPTIMIZER_SGD:
+        node->op = "SGD";
+        break;
+    case WEFTI_OPTIMIZER_MOMENTUM:
+        node->op = "Momentum";
+        WEFT_TRY(status, add_state(updater->graph, param, "momentum", &in[n++]), done);
+        attrs[a++] =
+            (weft_attr_t){.name = "momentum", .type = WEFT_ATTR_FLOAT, .f = (float)p->momentum};
+        break;
+    case WEFTI_OPTIMIZER_ADAM:
+        node->op = "Adam";
+        WEFT_TRY(status, add_state(updater->graph, param, "moment1", &in[n++]), done);
+        WEFT_TRY(status, add_state(updater->graph, param, "moment2", &in[n++]), done);
+        attrs[a++] = (weft_attr_t){.name = "beta1", .type = WEFT_ATTR_FLOAT, .f = (float)p->beta1};
+        attrs[a++] = (weft_attr_t){.name = "beta2", .type = WEFT_ATTR_FLOAT, .f = (float)p->beta2};
+        attrs[a++] =
+            (weft_attr_t){.name = "epsilon", .type = WEFT_ATTR_FLOAT, .f = (float)p->epsilon};
+        break;
+    default:
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "optimizer %d does not exist", (int)p->kind);
+    }
+    node->output_count = n - 1; /* the parameter and its states */
+    in[n++] = updater->lr;
+    if (p->kind == WEFTI_OPTIMIZER_ADAM) {
+        in[n++] = updater->step;
+    }
+    node->inputs = in;
+    node->input_count = n;
+    node->attrs = attrs;
+    node->attr_count = a;
+done:
+    return status;
+}
+
+static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32_t grad)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = updater->graph;
+    uint32_t in[6], node;
+    weft_attr_t attrs[4];
+    const char *output_names[3] = {NULL, NULL, NULL};
+    wefti_node_params_t params = {
+        .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
+    WEFT_TRY(status, describe(updater, param, grad, in, attrs, &params), done);
+    params.name = wefti_arena_printf(&graph->arena, "%s/update", graph->values[param].name);
+    for (uint32_t i = 0; i < params.output_count; i++) {
+        /* in[] without the gradient: what the output replaces */
+        uint32_t replaced = i == 0 ? param : in[i + 1];
+        output_names[i] = wefti_arena_printf(&graph->arena, "%s_new", graph->values[replaced].name);
+        if (!output_names[i]) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    if (!params.name) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    status = wefti_graph_add_node(graph, &params, &node);
+done:
+    return status;
+}
+
+weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
+                                        const wefti_optimizer_params_t *params)
+{
+    weft_status_t status;
+    updater_t updater = {.graph = graph, .params = params, .lr = WEFTI_NONE, .step = WEFTI_NONE};
+    uint32_t node_count = graph->order_count, update_count = 0;
+    WEFT_TRY(status, add_scalar(graph, "lr", params->lr, &updater.lr), done);
+    if (params->kind == WEFTI_OPTIMIZER_ADAM) {
+        WEFT_TRY(status, add_scalar(graph, "step", 1.0, &updater.step), done);
+    }
+    for (uint32_t i = 0; i < node_count; i++) {
+        uint32_t id = graph->order[i];
+        for (uint32_t k = 0; k < graph->nodes[id].output_count; k++) {
+            uint32_t grad = graph->nodes[id].outputs[k];
+            if (grad != WEFTI_NONE && graph->values[grad].grad_of != WEFTI_NONE) {
+                WEFT_TRY(status, add_update(&updater, graph->values[grad].grad_of, grad), done);
+                update_count++;
+            }
+        }
+    }
+    if (!update_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the graph has no gradients to train with");
+    }
+done:
+    return status;
+}

@@ -221,7 +221,7 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
         *out_reason = above_cap(b);
     } else if (b->bytes + c->bytes > policy->cap_bytes) {
         *out_reason = wefti_arena_printf(&b->arena, "with %s it would have %s, above the cap of %s",
-                                         c->name, sizes[2], sizes[1]);
+                                         c->name, sizes[1], sizes[0]);
     } else if (policy->window_ns != 0 && c->ready_ns - first->ready_ns > policy->window_ns) {
         *out_reason = wefti_arena_printf(
             &b->arena, "%s comes %.3f ms after the first, later than %.3f ms", c->name,

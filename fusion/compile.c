@@ -49,8 +49,8 @@ static weft_status_t read_optimizer(const weft_compile_params_t *params,
                            params->lr);
     }
     if (!isfinite(params->momentum) || params->momentum < 0 || params->momentum >= 1) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "momentum %g: must be at least 0 and below 1", params->momentum);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "momentum %g: must be at least 0 and below 1",
+                           params->momentum);
     }
     if (!isfinite(params->weight_decay) || params->weight_decay < 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weight_decay %g: must not be negative",

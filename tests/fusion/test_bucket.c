@@ -68,7 +68,7 @@ static void test_bucket_follows_the_policy(void **state)
         {"one", "0 1 2 3 4 5", "one bucket", "one bucket"},
         {"none", "0|1|2|3|4|5", "of its own", "no gradient is left"},
         {"bytes:25M", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
-        {"bytes:704", "0 1|2|3|4|5", "above the cap", "no gradient is left"},
+        {"bytes:704", "0 1|2|3|4|5", "with v6 it would have 1.9 KiB, above the cap of 704 B", "no gradient is left"},
         {"bytes:2048", "0 1 2 3|4|5", "above the cap", "no gradient is left"},
         {"bytes:1", "0|1|2|3|4|5", "alone has", "alone has"},
         {"bytes:25M,time:2us", "0 1 2|3 4 5", "ms after the first", "no gradient is left"},

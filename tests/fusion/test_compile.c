@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole compiles of the sample models: what the plan promises is checked from the outside. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fusion/fusion.h"
+
+#define MODEL(name) WEFT_SOURCE_DIR "/samples/models/" name
+
+static const char *const models[] = {MODEL("mlp.onnx"), MODEL("lenet.onnx")};
+static const char *const policies[] = {
+    "bytes:25M",     "bytes:64K",        "bytes:1", "index:1,3", "index:0,4",
+    "percent:60,40", "percent:25,25,50", "one",     "none",      "bytes:25M,time:100us",
+};
+static const char *const optimizers[] = {"sgd", "momentum", "adam"};
+enum { MODELS = 2, POLICIES = 10, OPTIMIZERS = 3 };
+
+static weft_plan_t *compile(const char *model, const char *policy, const char *optimizer,
+                            uint32_t world)
+{
+    weft_plan_t *plan = NULL;
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    params.model_path = model;
+    params.world_size = world;
+    params.batch = 64;
+    params.bucket = policy;
+    params.optimizer = optimizer;
+    if (weft_compile(&params, &plan) < 0) {
+        fail_msg("%s, %s, %s: %s", model, policy, optimizer, weft_last_error());
+    }
+    return plan;
+}
+
+/* Every 64 bytes of the arena remember which buffer was written there last; inputs are there from
+ * the start. */
+typedef struct shadow {
+    const weft_plan_t *plan;
+    uint32_t *last;
+} shadow_t;
+
+static void write_buffer(shadow_t *shadow, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &shadow->plan->buffers[id];
+    for (uint64_t at = 0; at < buffer->size_bytes; at += 64) {
+        shadow->last[(buffer->offset_bytes + at) / 64] = id;
+    }
+}
+
+static bool inside(const wefti_plan_buffer_t *range, const wefti_plan_buffer_t *buffer)
+{
+    return buffer->offset_bytes >= range->offset_bytes &&
+           buffer->offset_bytes < range->offset_bytes + range->size_bytes;
+}
+
+/* All bytes of the buffer come from writing it, and not from one who took its memory too early. */
+static void read_buffer(const shadow_t *shadow, uint32_t id, const char *reader)
+{
+    const wefti_plan_buffer_t *buffer = &shadow->plan->buffers[id];
+    for (uint64_t at = 0; at < buffer->size_bytes; at += 64) {
+        uint32_t found = shadow->last[(buffer->offset_bytes + at) / 64];
+        bool good = found == id;
+        if (buffer->kind == WEFTI_BUFFER_RANGE) {
+            good = found == WEFTI_PLAN_NONE || found == id ||
+                   inside(buffer, &shadow->plan->buffers[found]) ||
+                   shadow->plan->buffers[found].kind == WEFTI_BUFFER_RANGE;
+        } else if (!good && found != WEFTI_PLAN_NONE) {
+            good = shadow->plan->buffers[found].kind == WEFTI_BUFFER_RANGE &&
+                   inside(&shadow->plan->buffers[found], buffer);
+        }
+        if (!good) {
+            fail_msg("%s reads %s after its memory was given to %s", reader, buffer->name,
+                     found == WEFTI_PLAN_NONE ? "nobody" : shadow->plan->buffers[found].name);
+        }
+    }
+}
+
+static void run_stream(shadow_t *shadow, const wefti_plan_stream_program_t *stream)
+{
+    const weft_plan_t *plan = shadow->plan;
+    for (uint32_t i = 0; i < stream->step_count; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[stream->steps[i].index];
+        if (stream->steps[i].kind != WEFTI_STEP_KERNEL) {
+            continue;
+        }
+        for (uint32_t j = 0; j < kernel->input_count; j++) {
+            if (kernel->inputs[j] != WEFTI_PLAN_NONE) {
+                read_buffer(shadow, kernel->inputs[j], kernel->name);
+            }
+        }
+        for (uint32_t j = 0; j < kernel->output_count; j++) {
+            if (kernel->outputs[j] != WEFTI_PLAN_NONE) {
+                write_buffer(shadow, kernel->outputs[j]);
+            }
+        }
+    }
+}
+
+static void check_memory_contents(const weft_plan_t *plan, const char *program)
+{
+    shadow_t shadow = {plan, malloc((plan->arena_bytes / 64 + 1) * sizeof(uint32_t))};
+    assert_non_null(shadow.last);
+    memset(shadow.last, 0xff, (plan->arena_bytes / 64 + 1) * sizeof(uint32_t));
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        wefti_buffer_kind_t kind = plan->buffers[b].kind;
+        if (kind == WEFTI_BUFFER_PARAM || kind == WEFTI_BUFFER_STATE ||
+            kind == WEFTI_BUFFER_CONST || kind == WEFTI_BUFFER_INPUT ||
+            kind == WEFTI_BUFFER_SCALAR) {
+            write_buffer(&shadow, b);
+        }
+    }
+    run_stream(&shadow, &wefti_plan_program(plan, program)->streams[0]);
+    for (uint32_t b = 0; b < plan->binding_count; b++) {
+        if (plan->bindings[b].role == WEFT_ROLE_LOSS ||
+            plan->bindings[b].role == WEFT_ROLE_LOGITS) {
+            read_buffer(&shadow, plan->bindings[b].buffer, "the caller");
+        }
+    }
+    free(shadow.last);
+}
+
+/* Position of a step in a stream, or UINT32_MAX. */
+static uint32_t find_step(const wefti_plan_stream_program_t *stream, wefti_step_kind_t kind,
+                          uint32_t index)
+{
+    for (uint32_t i = 0; i < stream->step_count; i++) {
+        if (stream->steps[i].kind == kind && stream->steps[i].index == index) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+static bool overlaps(const wefti_plan_buffer_t *a, const wefti_plan_buffer_t *b)
+{
+    return a->offset_bytes < b->offset_bytes + b->size_bytes &&
+           b->offset_bytes < a->offset_bytes + a->size_bytes;
+}
+
+/* The event that makes a bucket start is recorded right behind the last kernel that writes one of
+ * its members; the event recorded behind it is waited for before anything reads or writes there
+ * again. */
+static void check_bucket_events(const weft_plan_t *plan, uint32_t bucket)
+{
+    const wefti_plan_program_t *step = wefti_plan_program(plan, "step");
+    const wefti_plan_stream_program_t *compute = &step->streams[0], *comm = &step->streams[1];
+    const wefti_plan_buffer_t *range = &plan->buffers[plan->collectives[bucket].buffer];
+    uint32_t at = find_step(comm, WEFTI_STEP_COLLECTIVE, bucket), start, done, last_write = 0;
+    assert_true(at != UINT32_MAX && at > 0 && at + 1 < comm->step_count);
+    assert_int_equal(comm->steps[at - 1].kind, WEFTI_STEP_WAIT);
+    assert_int_equal(comm->steps[at + 1].kind, WEFTI_STEP_RECORD);
+    start = find_step(compute, WEFTI_STEP_RECORD, comm->steps[at - 1].index);
+    done = find_step(compute, WEFTI_STEP_WAIT, comm->steps[at + 1].index);
+    assert_true(start != UINT32_MAX && done != UINT32_MAX && start < done);
+    for (uint32_t i = 0; i < compute->step_count; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[compute->steps[i].index];
+        bool touches = false, writes = false;
+        if (compute->steps[i].kind != WEFTI_STEP_KERNEL) {
+            continue;
+        }
+        for (uint32_t j = 0; j < kernel->input_count; j++) {
+            touches |= kernel->inputs[j] != WEFTI_PLAN_NONE &&
+                       overlaps(&plan->buffers[kernel->inputs[j]], range);
+        }
+        for (uint32_t j = 0; j < kernel->output_count; j++) {
+            writes |= kernel->outputs[j] != WEFTI_PLAN_NONE &&
+                      overlaps(&plan->buffers[kernel->outputs[j]], range);
+        }
+        assert_true(!(touches || writes) || i < start || i > done);
+        last_write = writes ? i : last_write;
+    }
+    /* Only records lie between the last writer and the record. */
+    for (uint32_t i = last_write + 1; i < start; i++) {
+        assert_int_equal(compute->steps[i].kind, WEFTI_STEP_RECORD);
+    }
+}
+
+/* A parameter is updated only behind its last reader. */
+static void check_updates_come_last(const weft_plan_t *plan)
+{
+    const wefti_plan_stream_program_t *compute = &wefti_plan_program(plan, "step")->streams[0];
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        bool updated = false;
+        for (uint32_t i = 0; plan->buffers[b].kind == WEFTI_BUFFER_PARAM && i < compute->step_count;
+             i++) {
+            const wefti_plan_kernel_t *kernel = &plan->kernels[compute->steps[i].index];
+            if (compute->steps[i].kind != WEFTI_STEP_KERNEL) {
+                continue;
+            }
+            for (uint32_t j = 0; j < kernel->input_count; j++) {
+                assert_false(updated && kernel->inputs[j] == b);
+            }
+            for (uint32_t j = 0; j < kernel->output_count; j++) {
+                const wefti_plan_buffer_t *out = kernel->outputs[j] == WEFTI_PLAN_NONE
+                                                     ? NULL
+                                                     : &plan->buffers[kernel->outputs[j]];
+                assert_false(updated && out != NULL && overlaps(out, &plan->buffers[b]));
+            }
+            for (uint32_t j = 0; j < kernel->output_count; j++) {
+                updated |= kernel->outputs[j] != WEFTI_PLAN_NONE &&
+                           overlaps(&plan->buffers[kernel->outputs[j]], &plan->buffers[b]);
+            }
+        }
+        assert_true(plan->buffers[b].kind != WEFTI_BUFFER_PARAM || updated);
+    }
+}
+
+static void check_plan(const weft_plan_t *plan)
+{
+    uint64_t kept = 0;
+    assert_int_equal(plan->fusion_copied_bytes, 0);
+    if ((double)plan->arena_bytes > 1.25 * (double)plan->live_bytes) {
+        fail_msg("arena %llu, live %llu", (unsigned long long)plan->arena_bytes,
+                 (unsigned long long)plan->live_bytes);
+    }
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        wefti_buffer_kind_t kind = plan->buffers[b].kind;
+        kept +=
+            kind == WEFTI_BUFFER_PARAM || kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_STATE
+                ? plan->buffers[b].size_bytes
+                : 0;
+    }
+    assert_true(plan->live_bytes >= kept);
+    check_memory_contents(plan, "step");
+    check_memory_contents(plan, "eval");
+    check_updates_come_last(plan);
+    for (uint32_t c = 0; c < plan->collective_count; c++) {
+        if (plan->collectives[c].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+            check_bucket_events(plan, c);
+        }
+    }
+}
+
+static void test_compile_keeps_its_promises(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        for (int p = 0; p < POLICIES; p++) {
+            weft_plan_t *plan =
+                compile(models[m], policies[p], optimizers[p % OPTIMIZERS], 1 + (uint32_t)p);
+            check_plan(plan);
+            weft_plan_release(plan);
+        }
+    }
+}
+
+static uint32_t bucket_count(const weft_plan_t *plan)
+{
+    uint32_t count = 0;
+    for (uint32_t c = 0; c < plan->collective_count; c++) {
+        count += plan->collectives[c].op == WEFTI_COLLECTIVE_ALL_REDUCE;
+    }
+    return count;
+}
+
+static void test_compile_makes_the_buckets_asked_for(void **state)
+{
+    static const struct {
+        int model;
+        const char *policy;
+        uint32_t buckets, first_members;
+    } rows[] = {
+        {0, "one", 1, 6},       {0, "none", 6, 1},      {0, "index:0,4", 3, 1},
+        {0, "index:1,3", 3, 2}, {0, "bytes:25M", 1, 6}, {0, "percent:30,70", 2, 4},
+        {1, "one", 1, 10},      {1, "none", 10, 1},     {1, "index:0,4,9", 3, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        weft_plan_t *plan = compile(models[rows[i].model], rows[i].policy, "momentum", 2);
+        uint32_t updates = 0;
+        for (uint32_t k = 0; k < plan->kernel_count; k++) {
+            updates += plan->kernels[k].phase == WEFTI_PHASE_UPDATE;
+        }
+        print_message("%s: %u buckets, first: %s\n", rows[i].policy, bucket_count(plan),
+                      plan->collectives[0].reason);
+        assert_int_equal(bucket_count(plan), rows[i].buckets);
+        assert_int_equal(plan->collectives[0].member_count, rows[i].first_members);
+        assert_int_equal(updates, rows[i].buckets); /* one update for each bucket */
+        weft_plan_release(plan);
+    }
+}
+
+static void test_compile_gives_the_same_digest_again(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        for (int p = 0; p < POLICIES; p++) {
+            weft_plan_t *a = compile(models[m], policies[p], "adam", 3),
+                        *b = compile(models[m], policies[p], "adam", 3);
+            assert_memory_equal(&a->structure_digest, &b->structure_digest,
+                                sizeof(a->structure_digest));
+            assert_memory_equal(&a->weights_digest, &b->weights_digest, sizeof(a->weights_digest));
+            weft_plan_release(a);
+            weft_plan_release(b);
+        }
+    }
+}
+
+/* Changing the policy moves no memory: parameters, gradients and states lie where they lay. */
+static void test_compile_moves_no_memory_with_the_policy(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        weft_plan_t *one = compile(models[m], "one", "momentum", 2);
+        for (int p = 0; p < POLICIES; p++) {
+            weft_plan_t *plan = compile(models[m], policies[p], "momentum", 2);
+            assert_int_equal(plan->arena_bytes, one->arena_bytes);
+            assert_int_equal(plan->live_bytes, one->live_bytes);
+            for (uint32_t b = 0;
+                 b < one->buffer_count && one->buffers[b].kind != WEFTI_BUFFER_RANGE; b++) {
+                assert_int_equal(plan->buffers[b].kind, one->buffers[b].kind);
+                assert_int_equal(plan->buffers[b].offset_bytes, one->buffers[b].offset_bytes);
+            }
+            weft_plan_release(plan);
+        }
+        weft_plan_release(one);
+    }
+}
+
+static void test_compile_puts_convolutions_into_channels_last(void **state)
+{
+    weft_plan_t *plan = compile(models[1], "one", "sgd", 2);
+    uint32_t convolutions = 0;
+    (void)state;
+    for (uint32_t k = 0; k < plan->kernel_count; k++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[k];
+        if (strcmp(kernel->op, "Conv") == 0) {
+            assert_int_equal(plan->buffers[kernel->outputs[0]].layout, WEFT_LAYOUT_CHANNELS_LAST);
+            assert_int_equal(plan->buffers[kernel->inputs[1]].layout, WEFT_LAYOUT_PLAIN);
+            convolutions++;
+        }
+    }
+    assert_int_equal(convolutions, 2);
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        assert_true(plan->buffers[b].kind != WEFTI_BUFFER_GRAD ||
+                    plan->buffers[b].layout == WEFT_LAYOUT_PLAIN);
+    }
+    weft_plan_release(plan);
+}
+
+static void expect_error(const weft_compile_params_t *params, weft_status_t status,
+                         const char *says)
+{
+    weft_plan_t *plan = (weft_plan_t *)params;
+    assert_int_equal(weft_compile(params, &plan), status);
+    assert_null(plan);
+    if (strstr(weft_last_error(), says) == NULL || strchr(weft_last_error(), '\n') != NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", weft_last_error(), says);
+    }
+}
+
+static void test_compile_names_the_wrong_parameter(void **state)
+{
+    weft_compile_params_t good = WEFT_COMPILE_PARAMS_INIT, bad;
+    weft_input_shape_t shape = {"image", 2, {4, 0}};
+    (void)state;
+    good.model_path = models[0];
+    good.world_size = 2;
+    good.batch = 4;
+    bad = good, bad.world_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--world 0");
+    bad = good, bad.batch = -3, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--batch -3");
+    bad = good, bad.optimizer = "adagrad",
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--optimizer adagrad");
+    bad = good, bad.lr = -1, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--lr -1");
+    bad = good, bad.bucket = "two", expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--bucket two");
+    bad = good, bad.bucket = "index:2,77",
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "position 77");
+    bad = good, bad.shapes = &shape, bad.shape_count = 1,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--shape image");
+    bad = good, bad.model_path = NULL, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "no model");
+    bad = good, bad.model_path = "/nowhere/x.onnx",
+    expect_error(&bad, WEFT_ERR_NOT_FOUND, "/nowhere/x.onnx");
+    bad = good, bad.model_path = __FILE__, expect_error(&bad, WEFT_ERR_FORMAT, "test_compile.c");
+    bad = good, bad.struct_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "struct_size");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compile_keeps_its_promises),
+        cmocka_unit_test(test_compile_makes_the_buckets_asked_for),
+        cmocka_unit_test(test_compile_gives_the_same_digest_again),
+        cmocka_unit_test(test_compile_moves_no_memory_with_the_policy),
+        cmocka_unit_test(test_compile_puts_convolutions_into_channels_last),
+        cmocka_unit_test(test_compile_names_the_wrong_parameter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -13,7 +13,10 @@
 
 static void *arena_alloc(void *user, size_t size_bytes)
 {
-    return wefti_arena_alloc(user, size_bytes);
+    wefti_onnx_file_t *file = user;
+    void *memory = wefti_arena_alloc(&file->arena, size_bytes);
+    file->out_of_memory = file->out_of_memory || memory == NULL;
+    return memory;
 }
 
 static void arena_free(void *user, void *ptr)
@@ -44,9 +47,11 @@ static weft_status_t unpack(wefti_onnx_file_t *file, const ProtobufCMessageDescr
     /* The walk has charged for all of it already; the arena's own limit is the second lock. */
     wefti_arena_init(&file->arena, file->allocator, 0);
     file->arena.budget_bytes = file->budget_bytes > SIZE_MAX / 4 ? 0 : file->budget_bytes * 4;
-    file->pb = (ProtobufCAllocator){arena_alloc, arena_free, &file->arena};
+    file->pb = (ProtobufCAllocator){arena_alloc, arena_free, file};
     *out_message = protobuf_c_message_unpack(descriptor, &file->pb, reduced_bytes, reduced);
-    if (*out_message == NULL) {
+    if (*out_message == NULL && file->out_of_memory) {
+        status = WEFT_ERR_NO_MEMORY; /* the arena has said so */
+    } else if (*out_message == NULL) {
         status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX model, or damaged");
     }
 done:

@@ -46,6 +46,7 @@ typedef struct wefti_onnx_file {
     size_t budget_bytes;
     wefti_arena_t arena; /* holds the message and whatever is derived from it */
     ProtobufCAllocator pb;
+    bool out_of_memory; /* while unpacking */
     Onnx__ModelProto *model;                    /* has a graph */
     struct wefti_onnx_external_file *externals; /* files of external data */
     size_t external_count, external_capacity;

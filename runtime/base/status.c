@@ -83,5 +83,11 @@ weft_status_t wefti_error_prefix(weft_status_t status, const char *format, ...)
 weft_status_t wefti_error_adopt(weft_status_t status, const char *text)
 {
     snprintf(message, sizeof message, "%s", text);
+    for (char *at = message; *at != '\0'; at++) {
+        /* Names come from files: a message stays one line, and a terminal stays unharmed. */
+        if ((unsigned char)*at < ' ' || *at == 127) {
+            *at = '?';
+        }
+    }
     return status;
 }

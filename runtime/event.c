@@ -141,12 +141,13 @@ weft_status_t weft_event_query(weft_event_t *event)
         return WEFT_OK;
     }
     wefti_streams_progress(event->mark->context);
-    if (wefti_mark_reached(event->mark, value)) {
-        return wefti_fault_get(&event->mark->fault);
+    weft_status_t status = wefti_fault_get(&event->mark->fault);
+    if (status < 0 || wefti_mark_reached(event->mark, value)) {
+        return status;
     }
-    weft_stream_t *stream = atomic_load_explicit(&event->stream, memory_order_relaxed);
-    if (stream->queue != NULL) {
-        weft_status_t status = wefti_stream_poll(stream);
+    if (event->mark->context->device != NULL) {
+        /* not gone: a stream that is has posted its marks or left its error in them */
+        status = wefti_stream_poll(atomic_load_explicit(&event->stream, memory_order_relaxed));
         return status < 0 || wefti_mark_reached(event->mark, value) ? status : WEFT_IN_PROGRESS;
     }
     return WEFT_IN_PROGRESS;

@@ -161,7 +161,7 @@ static void describe(const wefti_plan_buffer_t *buffer, weft_tensor_desc_t *out_
 weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data,
                                      size_t bytes)
 {
-    const wefti_plan_buffer_t *buffer;
+    const wefti_plan_buffer_t *buffer = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {
         return status;
@@ -176,7 +176,7 @@ weft_status_t weft_session_set_input(weft_session_t *session, const char *name, 
 weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data,
                                         size_t *out_bytes)
 {
-    const wefti_plan_buffer_t *buffer;
+    const wefti_plan_buffer_t *buffer = NULL;
     const weft_device_t *device = session->context->device;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {

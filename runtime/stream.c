@@ -278,11 +278,12 @@ weft_status_t weft_stream_query(weft_stream_t *stream)
     return wefti_fault_get(&stream->fault);
 }
 
-static bool wait_over(const wefti_mark_t *mark, weft_stream_t *stream, uint32_t target)
+static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target)
 {
     if (mark != NULL) {
-        return wefti_mark_reached(mark, target) ||
-               (stream != NULL && stream->queue != NULL && wefti_stream_poll(stream) < 0);
+        /* A stream that is gone has posted its marks or left its error in them: not looked into. */
+        return wefti_mark_reached(mark, target) || wefti_fault_get(&mark->fault) < 0 ||
+               (mark->context->device != NULL && wefti_stream_poll(stream) < 0);
     }
     if (stream->queue != NULL) {
         return wefti_stream_poll(stream) != WEFT_IN_PROGRESS;

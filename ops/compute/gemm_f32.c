@@ -18,7 +18,7 @@ static void run_portable(const wefti_gemm_tile_t *t)
         float acc[16] = {0};
         for (int64_t k = 0; k < t->k_count; k++) {
             const float a = t->a[r * t->a_row + k * t->a_k];
-            const float *b = t->b + k * t->b_k;
+            const float *b = t->b + (t->b_at != NULL ? t->b_at[k] : k * t->b_k);
             for (int j = 0; j < t->cols; j++) {
                 acc[j] = fmaf(a, b[j], acc[j]);
             }
@@ -29,9 +29,30 @@ static void run_portable(const wefti_gemm_tile_t *t)
     }
 }
 
-const wefti_gemm_kernel_t wefti_gemm_kernel_portable = {16, 1, {0, 4, 0, 0, 0}, run_portable};
+static void dot_portable(const wefti_dot_tile_t *t)
+{
+    for (int r = 0; r < t->rows; r++) {
+        for (int j = 0; j < t->cols; j++) {
+            float acc[WEFTI_DOT_LANES] = {0};
+            for (int64_t i = 0; i < t->images; i++) {
+                const float *a = t->a + i * t->a_image + r * t->a_row;
+                const float *b = t->b + i * t->b_image + t->b_at[j];
+                for (int64_t p = 0; p < t->vectors * WEFTI_DOT_LANES; p++) {
+                    acc[p % WEFTI_DOT_LANES] = fmaf(a[p], b[p], acc[p % WEFTI_DOT_LANES]);
+                }
+            }
+            float *sums = t->sums + (r * t->sums_row + j) * WEFTI_DOT_LANES;
+            for (int lane = 0; lane < WEFTI_DOT_LANES; lane++) {
+                sums[lane] += acc[lane];
+            }
+        }
+    }
+}
 
-static const wefti_gemm_kernel_t *kernel_of(uint32_t isa)
+const wefti_gemm_kernel_t wefti_gemm_kernel_portable = {16, 1, {0, 4, 0, 0, 0}, run_portable,
+                                                        4,  4, dot_portable};
+
+const wefti_gemm_kernel_t *wefti_gemm_kernel(uint32_t isa)
 {
 #if defined(__x86_64__)
     if (isa >= 2 && __builtin_cpu_supports("avx512f")) {
@@ -47,7 +68,7 @@ static const wefti_gemm_kernel_t *kernel_of(uint32_t isa)
 
 const char *wefti_gemm_name(const wefti_gemm_t *gemm)
 {
-    const wefti_gemm_kernel_t *kernel = kernel_of(gemm->isa);
+    const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(gemm->isa);
     return kernel == &wefti_gemm_kernel_avx512 ? "gemm:avx512"
            : kernel == &wefti_gemm_kernel_avx2 ? "gemm:avx2"
                                                : "gemm:portable";
@@ -103,7 +124,7 @@ weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
     gemm->threads = gemm->threads == 0 ? 1 : gemm->threads;
     /* Elements moved beside the product itself, and products of lanes that hold nothing (a product
      * costs about a fiftieth of a move). Either choice gives the same bits. */
-    const int64_t lanes = kernel_of(gemm->isa)->lanes;
+    const int64_t lanes = wefti_gemm_kernel(gemm->isa)->lanes;
     const double work = (double)k / 50;
     const double normal = (gemm->trans_b ? (double)n * (double)k : 0) +
                           work * (double)m * (double)((n + lanes - 1) / lanes * lanes);
@@ -183,6 +204,13 @@ static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end
     }
 }
 
+void wefti_gemm_tiles(const wefti_gemm_kernel_t *kernel, const wefti_gemm_tile_t *tile,
+                      int64_t rows, int64_t cols)
+{
+    const panel_job_t job = {.tile = *tile, .rows = rows, .cols = cols, .kernel = kernel};
+    run_block(&job, 0, rows, 0, cols);
+}
+
 /* Splits the longer side over threads, at multiples that keep tiles whole. */
 static void run_threads(const panel_job_t *job, uint32_t threads)
 {
@@ -245,7 +273,7 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
     const int64_t narrow_ld = g->swap ? g->ldb : g->lda;
     float *packed = scratch;
     float *sums = c;
-    panel_job_t job = {.kernel = kernel_of(g->isa)};
+    panel_job_t job = {.kernel = wefti_gemm_kernel(g->isa)};
     job.rows = g->swap ? g->n : g->m;
     job.cols = g->swap ? g->m : g->n;
     job.tile.a_row = narrow_trans ? 1 : narrow_ld;

@@ -67,6 +67,7 @@ typedef struct wefti_gemm_tile {
     int64_t a_row, a_k;
     const float *b;
     int64_t b_k;
+    const int32_t *b_at; /* not NULL: row k of b lies at b + b_at[k], and a_k is 1 */
     float *c;
     int64_t ldc;
     int64_t k_count;
@@ -74,12 +75,39 @@ typedef struct wefti_gemm_tile {
     bool add;
 } wefti_gemm_tile_t;
 
+/*
+ * Dot products that keep WEFTI_DOT_LANES partial sums each, whatever the vectors of the machine:
+ * sums[(r * sums_row + j) * 16 + lane] += chain over images i and positions p of
+ * a[i * a_image + r * a_row + p * 16 + lane] * b[i * b_image + b_at[j] + p * 16 + lane].
+ */
+#define WEFTI_DOT_LANES 16
+typedef struct wefti_dot_tile {
+    const float *a;
+    int64_t a_row, a_image;
+    const float *b;
+    int64_t b_image;
+    const int32_t *b_at;
+    float *sums;
+    int64_t sums_row;
+    int64_t images, vectors; /* vectors of 16 lanes per image */
+    int rows, cols;
+} wefti_dot_tile_t;
+
 typedef struct wefti_gemm_kernel {
     int lanes;       /* elements of one vector */
     int max_vectors; /* vectors of one tile's row */
     int max_rows[5]; /* most rows of a tile that is v vectors wide */
     void (*run)(const wefti_gemm_tile_t *tile);
+    int dot_rows, dot_cols; /* largest tile of dot */
+    void (*dot)(const wefti_dot_tile_t *tile);
 } wefti_gemm_kernel_t;
+
+/* All tiles of tile->c[rows, cols]; tile's own rows and cols are not read. */
+void wefti_gemm_tiles(const wefti_gemm_kernel_t *kernel, const wefti_gemm_tile_t *tile,
+                      int64_t rows, int64_t cols);
+
+/* The best kernel that isa (0 portable, 1 AVX2, 2 AVX-512) and the CPU allow. */
+const wefti_gemm_kernel_t *wefti_gemm_kernel(uint32_t isa);
 
 extern const wefti_gemm_kernel_t wefti_gemm_kernel_portable;
 extern const wefti_gemm_kernel_t wefti_gemm_kernel_avx2;

@@ -18,7 +18,6 @@ TARGET static inline __attribute__((always_inline)) void
 tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, const bool full)
 {
     __m256 acc[6][2];
-    const float *b = t->b;
     const float *a = t->a;
     const int64_t a_row = t->a_row;
     const __m256i last = lane_mask(t->cols - (vectors - 1) * 8);
@@ -31,6 +30,7 @@ tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, const bool f
     }
     for (int64_t k = 0; k < t->k_count; k++) {
         __m256 bv[2];
+        const float *b = t->b + (t->b_at != NULL ? t->b_at[k] : k * t->b_k);
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) {
             bv[v] = full || v < vectors - 1 ? _mm256_loadu_ps(b + 8 * v)
@@ -45,7 +45,6 @@ tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, const bool f
             }
         }
         a += t->a_k;
-        b += t->b_k;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
@@ -88,7 +87,65 @@ TARGET static void run(const wefti_gemm_tile_t *t)
     }
 }
 
-const wefti_gemm_kernel_t wefti_gemm_kernel_avx2 = {8, 2, {0, 6, 6, 0, 0}, run};
+/* Lanes first .. first + 7 of the sixteen. */
+TARGET static inline __attribute__((always_inline)) void
+dot_half(const wefti_dot_tile_t *t, const int rows, const int cols, int first)
+{
+    __m256 acc[3][4];
+#pragma GCC unroll 3
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++) {
+            acc[r][j] = _mm256_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < t->images; i++) {
+        const float *a = t->a + i * t->a_image + first;
+        const float *b = t->b + i * t->b_image + first;
+        for (int64_t p = 0; p < t->vectors * 16; p += 16) {
+#pragma GCC unroll 3
+            for (int r = 0; r < rows; r++) {
+                const __m256 av = _mm256_loadu_ps(a + r * t->a_row + p);
+#pragma GCC unroll 4
+                for (int j = 0; j < cols; j++) {
+                    acc[r][j] = _mm256_fmadd_ps(av, _mm256_loadu_ps(b + t->b_at[j] + p), acc[r][j]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 3
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++) {
+            float *sums = t->sums + (r * t->sums_row + j) * 16 + first;
+            _mm256_storeu_ps(sums, _mm256_add_ps(_mm256_loadu_ps(sums), acc[r][j]));
+        }
+    }
+}
+
+#define DOT(rows, cols)                                                                            \
+    case (rows)*8 + (cols):                                                                        \
+        dot_half(t, rows, cols, 0);                                                                \
+        dot_half(t, rows, cols, 8);                                                                \
+        break
+#define DOTS(cols)                                                                                 \
+    DOT(1, cols);                                                                                  \
+    DOT(2, cols);                                                                                  \
+    DOT(3, cols)
+
+TARGET static void dot(const wefti_dot_tile_t *t)
+{
+    switch (t->rows * 8 + t->cols) {
+        DOTS(1);
+        DOTS(2);
+        DOTS(3);
+        DOTS(4);
+    default:
+        break;
+    }
+}
+
+const wefti_gemm_kernel_t wefti_gemm_kernel_avx2 = {8, 2, {0, 6, 6, 0, 0}, run, 3, 4, dot};
 #else
-const wefti_gemm_kernel_t wefti_gemm_kernel_avx2 = {0, 0, {0}, NULL};
+const wefti_gemm_kernel_t wefti_gemm_kernel_avx2 = {0, 0, {0}, NULL, 0, 0, NULL};
 #endif

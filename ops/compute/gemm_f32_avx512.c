@@ -9,7 +9,7 @@
 /* How the broadcast operand lies. Addresses are kept to displacements from few pointers, because
  * whatever integer arithmetic stands in the loop competes with the multiply-adds for their two
  * ports. */
-enum { ANY = 0, ROWS_ADJACENT = 1, K_ADJACENT = 2 };
+enum { ANY = 0, ROWS_ADJACENT = 1, K_ADJACENT = 2, TABLE = 3 /* K_ADJACENT, b by b_at */ };
 
 /* Everything below is inlined with constant rows, vectors and lie, so that the accumulators are
  * registers. */
@@ -41,6 +41,7 @@ INLINE void tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, 
     __m512 acc[12][4];
     const int64_t a_row = t->a_row, a_k = t->a_k, b_k = t->b_k;
     const float *b = t->b;
+    const int32_t *b_at = t->b_at;
     const float *at[4] = {t->a, t->a + 3 * a_row, t->a + 6 * a_row, t->a + 9 * a_row};
     const __mmask16 last = (__mmask16)(0xffffu >> (vectors * 16 - t->cols));
     int64_t k = t->k_count;
@@ -51,22 +52,23 @@ INLINE void tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, 
             acc[r][v] = _mm512_setzero_ps();
         }
     }
-    if (lie == K_ADJACENT) {
+    if (lie == K_ADJACENT || lie == TABLE) {
         for (; k >= 4; k -= 4) {
 #pragma GCC unroll 4
             for (int u = 0; u < 4; u++) {
-                step(acc, at, a_row, b, u, last, rows, vectors, lie);
-                b += b_k;
+                step(acc, at, a_row, lie == TABLE ? b + b_at[u] : b, u, last, rows, vectors, lie);
+                b += lie == TABLE ? 0 : b_k;
             }
 #pragma GCC unroll 4
             for (int g = 0; g < 4; g++) {
                 at[g] += 4;
             }
+            b_at += lie == TABLE ? 4 : 0;
         }
     }
     for (; k > 0; k--) {
-        step(acc, at, a_row, b, 0, last, rows, vectors, lie);
-        b += b_k;
+        step(acc, at, a_row, lie == TABLE ? b + *b_at++ : b, 0, last, rows, vectors, lie);
+        b += lie == TABLE ? 0 : b_k;
 #pragma GCC unroll 4
         for (int g = 0; g < 4; g++) {
             at[g] += a_k;
@@ -131,10 +133,15 @@ RUN(run_rows_adjacent)
 #define LIE K_ADJACENT
 RUN(run_k_adjacent)
 #undef LIE
+#define LIE TABLE
+RUN(run_table)
+#undef LIE
 
 static void run(const wefti_gemm_tile_t *t)
 {
-    if (t->cols % 16 != 0) {
+    if (t->b_at != NULL) { /* always whole vectors: convolutions pad their buffers */
+        run_table(t);
+    } else if (t->cols % 16 != 0) {
         run_any(t);
     } else if (t->a_row == 1) {
         run_rows_adjacent(t);
@@ -143,7 +150,74 @@ static void run(const wefti_gemm_tile_t *t)
     }
 }
 
-const wefti_gemm_kernel_t wefti_gemm_kernel_avx512 = {16, 4, {0, 12, 12, 8, 6}, run};
+INLINE void dot_tile(const wefti_dot_tile_t *t, const int rows, const int cols)
+{
+    __m512 acc[6][4];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++) {
+            acc[r][j] = _mm512_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < t->images; i++) {
+        const float *a = t->a + i * t->a_image;
+        const float *b[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++) {
+            b[j] = t->b + i * t->b_image + t->b_at[j];
+        }
+        for (int64_t p = 0; p < t->vectors * 16; p += 16) {
+            __m512 bv[4];
+#pragma GCC unroll 4
+            for (int j = 0; j < cols; j++) {
+                bv[j] = _mm512_loadu_ps(b[j] + p);
+            }
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++) {
+                const __m512 av = _mm512_loadu_ps(a + r * t->a_row + p);
+#pragma GCC unroll 4
+                for (int j = 0; j < cols; j++) {
+                    acc[r][j] = _mm512_fmadd_ps(av, bv[j], acc[r][j]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++) {
+            float *sums = t->sums + (r * t->sums_row + j) * 16;
+            _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), acc[r][j]));
+        }
+    }
+}
+
+#define DOT(rows, cols)                                                                            \
+    case (rows)*8 + (cols):                                                                        \
+        dot_tile(t, rows, cols);                                                                   \
+        break
+#define DOTS(cols)                                                                                 \
+    DOT(1, cols);                                                                                  \
+    DOT(2, cols);                                                                                  \
+    DOT(3, cols);                                                                                  \
+    DOT(4, cols);                                                                                  \
+    DOT(5, cols);                                                                                  \
+    DOT(6, cols)
+
+TARGET static void dot(const wefti_dot_tile_t *t)
+{
+    switch (t->rows * 8 + t->cols) {
+        DOTS(1);
+        DOTS(2);
+        DOTS(3);
+        DOTS(4);
+    default:
+        break;
+    }
+}
+
+const wefti_gemm_kernel_t wefti_gemm_kernel_avx512 = {16, 4, {0, 12, 12, 8, 6}, run, 6, 4, dot};
 #else
-const wefti_gemm_kernel_t wefti_gemm_kernel_avx512 = {0, 0, {0}, NULL};
+const wefti_gemm_kernel_t wefti_gemm_kernel_avx512 = {0, 0, {0}, NULL, 0, 0, NULL};
 #endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conv and ConvGrad; X and Y in either layout, weights plain. */
+#include "ops/compute/conv_f32.h"
+#include "ops/compute/kernel_check.h"
+#include "ops/compute/onednn_kernels.h"
+#include "runtime/base/error.h"
+#include "runtime/base/memory.h"
+
+typedef struct conv_state {
+    wefti_conv_t conv;
+    wefti_conv_pass_t pass; /* forward, or the gradient of the input */
+    wefti_conv_dw_t dw;
+    bool has_bias, want_dx, want_db;
+    int64_t weight_elems; /* turned weights at the end of scratch */
+} conv_state_t;
+
+static void destroy(void *opaque)
+{
+    conv_state_t *state = opaque;
+    if (state == NULL) {
+        return;
+    }
+    wefti_free(NULL, state->pass.at);
+    wefti_free(NULL, state->dw.at);
+    wefti_free(NULL, state);
+}
+
+static const char *implementation(void *state)
+{
+    return wefti_conv_name(((const conv_state_t *)state)->conv.isa);
+}
+
+static weft_status_t check_bias(const weft_node_desc_t *node, const weft_tensor_desc_t *bias,
+                                const char *what, int64_t channels)
+{
+    weft_status_t status = wefti_check_f32(node, bias, what, false);
+    return status == WEFT_OK ? wefti_check_shape(node, bias, what, 1, &channels) : status;
+}
+
+static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                      conv_state_t *state, size_t *out_scratch_bytes)
+{
+    weft_status_t status;
+    if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
+        !wefti_node_has_output(node, 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: needs two inputs and an output");
+    }
+    WEFT_TRY(status,
+             wefti_conv_describe(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], env,
+                                 &state->conv),
+             out);
+    state->has_bias = wefti_node_has_input(node, 2);
+    if (state->has_bias) {
+        WEFT_TRY(status, check_bias(node, &node->inputs[2], "input 2", state->conv.out_channels),
+                 out);
+    }
+    WEFT_TRY(status, wefti_conv_pass_forward(&state->conv, &state->pass), out);
+    *out_scratch_bytes = (size_t)state->pass.scratch_elems * state->pass.threads * sizeof(float);
+out:
+    return status;
+}
+
+static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                   conv_state_t *state, size_t *out_scratch_bytes)
+{
+    weft_status_t status;
+    if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
+        !wefti_node_has_input(node, 2) || !wefti_node_has_output(node, 1)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ConvGrad: needs dY, X, W and the output dW");
+    }
+    const weft_tensor_desc_t *dy = &node->inputs[0], *x = &node->inputs[1], *w = &node->inputs[2];
+    wefti_conv_t *c = &state->conv;
+    WEFT_TRY(status, wefti_conv_describe(node, x, w, dy, env, c), out);
+    WEFT_TRY(status, wefti_check_f32(node, &node->outputs[1], "output 1", false), out);
+    WEFT_TRY(status, wefti_check_shape(node, &node->outputs[1], "output 1", w->rank, w->dims), out);
+    state->want_db = wefti_node_has_output(node, 2);
+    if (state->want_db) {
+        WEFT_TRY(status, check_bias(node, &node->outputs[2], "output 2", c->out_channels), out);
+    }
+    WEFT_TRY(status, wefti_conv_dw_plan(c, &state->dw), out);
+    int64_t elems = state->dw.scratch_elems;
+    state->want_dx = wefti_node_has_output(node, 0);
+    if (state->want_dx) {
+        WEFT_TRY(status, wefti_check_f32(node, &node->outputs[0], "output 0", true), out);
+        WEFT_TRY(status, wefti_check_shape(node, &node->outputs[0], "output 0", x->rank, x->dims),
+                 out);
+        wefti_conv_t with_dx = *c;
+        with_dx.in_last = node->outputs[0].layout == WEFT_LAYOUT_CHANNELS_LAST;
+        WEFT_TRY(status, wefti_conv_pass_data_grad(&with_dx, &state->pass), out);
+        state->weight_elems = weft_tensor_elem_count(w);
+        const int64_t need = state->weight_elems + state->pass.scratch_elems * state->pass.threads;
+        elems = need > elems ? need : elems;
+    }
+    *out_scratch_bytes = (size_t)elems * sizeof(float);
+out:
+    return status;
+}
+
+typedef weft_status_t (*describe_fn)(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                     conv_state_t *state, size_t *out_scratch_bytes);
+
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             describe_fn describe, void **out_state, size_t *out_scratch_bytes)
+{
+    *out_state = NULL;
+    conv_state_t *state = wefti_alloc(NULL, sizeof *state);
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = describe(node, env, state, out_scratch_bytes);
+    if (status != WEFT_OK) {
+        destroy(state);
+        return status;
+    }
+    *out_state = state;
+    return WEFT_OK;
+}
+
+static weft_status_t conv_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare(node, env, describe_forward, out_state, out_scratch_bytes);
+}
+
+static weft_status_t conv_run(const weft_kernel_call_t *call)
+{
+    const conv_state_t *state = call->state;
+    wefti_conv_pass_run(&state->pass, call->inputs[0], call->inputs[1],
+                        state->has_bias ? call->inputs[2] : NULL, call->outputs[0], call->scratch);
+    return WEFT_OK;
+}
+
+static weft_status_t grad_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare(node, env, describe_grad, out_state, out_scratch_bytes);
+}
+
+/* [groups * out, in, taps] to [groups * in, out, taps]. */
+static void turn_weights(const wefti_conv_t *c, const float *w, float *dst)
+{
+    const int64_t in = c->in_channels / c->groups, out = c->out_channels / c->groups;
+    const int64_t taps = c->kernel[0] * c->kernel[1];
+    for (int64_t g = 0; g < c->groups; g++) {
+        for (int64_t i = 0; i < in; i++) {
+            for (int64_t o = 0; o < out; o++) {
+                for (int64_t t = 0; t < taps; t++) {
+                    *dst++ = w[((g * out + o) * in + i) * taps + t];
+                }
+            }
+        }
+    }
+}
+
+static weft_status_t grad_run(const weft_kernel_call_t *call)
+{
+    const conv_state_t *state = call->state;
+    const float *dy = call->inputs[0], *x = call->inputs[1], *w = call->inputs[2];
+    wefti_conv_dw_run(&state->dw, x, dy, call->outputs[1], state->want_db ? call->outputs[2] : NULL,
+                      call->scratch);
+    if (state->want_dx) {
+        float *turned = (float *)call->scratch + state->pass.scratch_elems * state->pass.threads;
+        turn_weights(&state->conv, w, turned);
+        wefti_conv_pass_run(&state->pass, dy, turned, NULL, call->outputs[0], call->scratch);
+    }
+    return WEFT_OK;
+}
+
+const weft_kernel_t wefti_kernel_conv = {
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "",
+    .op = "Conv",
+    .since_version = 1,
+    .prepare = conv_prepare,
+    .run = conv_run,
+    .destroy = destroy,
+    .implementation = implementation,
+};
+
+const weft_kernel_t wefti_kernel_conv_grad = {
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "com.microsoft",
+    .op = "ConvGrad",
+    .since_version = 1,
+    .prepare = grad_prepare,
+    .run = grad_run,
+    .destroy = destroy,
+    .implementation = implementation,
+};

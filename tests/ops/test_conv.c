@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conv and ConvGrad against plain loops in double precision, bit for bit across instruction sets,
+ * threads and layouts. */
+#include <malloc.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/compute/onednn_kernels.h"
+
+static uint32_t random_state = 77003;
+
+static uint32_t next(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state >> 8;
+}
+
+static int64_t between(int64_t low, int64_t high)
+{
+    return low + next() % (uint32_t)(high - low + 1);
+}
+
+/* One convolution: n images, c -> o channels. */
+typedef struct shape {
+    int64_t n, c, o, g, in[2], k[2], stride[2], dilation[2], pad[4], out[2];
+} shape_t;
+
+static weft_tensor_desc_t tensor(uint32_t rank, const int64_t *dims, weft_layout_t layout)
+{
+    weft_tensor_desc_t d = {.dtype = WEFT_DTYPE_F32, .rank = rank, .layout = layout};
+    for (uint32_t i = 0; i < rank; i++) {
+        d.dims[i] = dims[i];
+    }
+    return d;
+}
+
+static float *random_elems(int64_t count)
+{
+    float *data = malloc((size_t)count * sizeof *data);
+    for (int64_t i = 0; i < count; i++) {
+        data[i] = (float)next() / 8388608.0f - 1.0f;
+    }
+    return data;
+}
+
+/* [n, c, h, w] to [n, h, w, c], or back. */
+static float *permute(const float *src, int64_t n, int64_t c, int64_t area, int to_last)
+{
+    float *dst = malloc((size_t)(n * c * area) * sizeof *dst);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < c; j++) {
+            for (int64_t p = 0; p < area; p++) {
+                const int64_t plain = (i * c + j) * area + p, last = (i * area + p) * c + j;
+                dst[to_last ? last : plain] = src[to_last ? plain : last];
+            }
+        }
+    }
+    return dst;
+}
+
+typedef struct problem {
+    shape_t s;
+    float *x, *w, *b, *dy;
+    double *y, *dx, *dw, *db;
+    int64_t x_count, w_count, y_count;
+} problem_t;
+
+/* Visits every product of the convolution once. */
+static void reference(problem_t *p)
+{
+    const shape_t *s = &p->s;
+    const int64_t cg = s->c / s->g, og = s->o / s->g;
+    for (int64_t i = 0; i < p->y_count; i++) {
+        const int64_t x0 = i % s->out[1], y0 = i / s->out[1] % s->out[0];
+        const int64_t o = i / (s->out[1] * s->out[0]) % s->o,
+                      n = i / (s->out[1] * s->out[0] * s->o);
+        p->y[i] = p->b[o];
+        p->db[o] += p->dy[i];
+        for (int64_t t = 0; t < cg * s->k[0] * s->k[1]; t++) {
+            const int64_t kx = t % s->k[1], ky = t / s->k[1] % s->k[0], c = t / (s->k[1] * s->k[0]);
+            const int64_t ix = x0 * s->stride[1] + kx * s->dilation[1] - s->pad[1];
+            const int64_t iy = y0 * s->stride[0] + ky * s->dilation[0] - s->pad[0];
+            if (ix < 0 || iy < 0 || ix >= s->in[1] || iy >= s->in[0]) {
+                continue;
+            }
+            const int64_t xi = ((n * s->c + o / og * cg + c) * s->in[0] + iy) * s->in[1] + ix;
+            const int64_t wi = o * cg * s->k[0] * s->k[1] + t;
+            p->y[i] += (double)p->x[xi] * p->w[wi];
+            p->dx[xi] += (double)p->dy[i] * p->w[wi];
+            p->dw[wi] += (double)p->dy[i] * p->x[xi];
+        }
+    }
+}
+
+static void make_problem(shape_t s, problem_t *p)
+{
+    for (int d = 0; d < 2; d++) {
+        s.out[d] =
+            (s.in[d] + s.pad[d] + s.pad[d + 2] - (s.k[d] - 1) * s.dilation[d] - 1) / s.stride[d] +
+            1;
+    }
+    p->s = s;
+    p->x_count = s.n * s.c * s.in[0] * s.in[1];
+    p->w_count = s.o * (s.c / s.g) * s.k[0] * s.k[1];
+    p->y_count = s.n * s.o * s.out[0] * s.out[1];
+    p->x = random_elems(p->x_count);
+    p->w = random_elems(p->w_count);
+    p->b = random_elems(s.o);
+    p->dy = random_elems(p->y_count);
+    p->y = calloc((size_t)p->y_count, sizeof(double));
+    p->dx = calloc((size_t)p->x_count, sizeof(double));
+    p->dw = calloc((size_t)p->w_count, sizeof(double));
+    p->db = calloc((size_t)s.o, sizeof(double));
+    reference(p);
+}
+
+static void free_problem(problem_t *p)
+{
+    void *all[] = {p->x, p->w, p->b, p->dy, p->y, p->dx, p->dw, p->db};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i]);
+    }
+}
+
+static void assert_near(const float *got, const double *expected, int64_t count, int64_t terms)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (!(fabs(got[i] - expected[i]) <= 2e-7 * (double)(terms + 20))) {
+            fail_msg("element %lld is %g, expected %g", (long long)i, (double)got[i], expected[i]);
+        }
+    }
+}
+
+/* Runs a kernel with NaN in scratch and outputs; run must not allocate. */
+static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, uint32_t isa,
+                     uint32_t threads, const void *const *inputs, void *const *outputs)
+{
+    const weft_kernel_env_t env = {sizeof env, isa, threads};
+    void *state = NULL;
+    size_t bytes = 0;
+    if (kernel->prepare(node, &env, &state, &bytes) != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    uint8_t *scratch = aligned_alloc(64, (bytes + 191) / 64 * 64);
+    memset(scratch, 0xff, bytes + 64);
+    const weft_kernel_call_t call = {state, inputs, outputs, scratch};
+    const struct mallinfo2 before = mallinfo2();
+    assert_int_equal(kernel->run(&call), WEFT_OK);
+    const struct mallinfo2 after = mallinfo2();
+    if (threads == 1) { /* OpenMP makes its threads at first use */
+        assert_true(before.uordblks == after.uordblks && before.hblks == after.hblks);
+    }
+    for (size_t i = 0; i < 64; i++) {
+        assert_int_equal(scratch[bytes + i], 0xff);
+    }
+    free(scratch);
+    kernel->destroy(state);
+}
+
+static void check(const problem_t *p, uint32_t isa, uint32_t threads, int x_last, int y_last,
+                  float **bits)
+{
+    const shape_t *s = &p->s;
+    const weft_layout_t xl = x_last ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
+    const weft_layout_t yl = y_last ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
+    weft_tensor_desc_t x = tensor(4, (int64_t[]){s->n, s->c, s->in[0], s->in[1]}, xl);
+    weft_tensor_desc_t w =
+        tensor(4, (int64_t[]){s->o, s->c / s->g, s->k[0], s->k[1]}, WEFT_LAYOUT_PLAIN);
+    weft_tensor_desc_t b = tensor(1, (int64_t[]){s->o}, WEFT_LAYOUT_PLAIN);
+    weft_tensor_desc_t y = tensor(4, (int64_t[]){s->n, s->o, s->out[0], s->out[1]}, yl);
+    const weft_attr_t attrs[] = {
+        {.name = "group", .type = WEFT_ATTR_INT, .i = s->g},
+        {.name = "strides", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->stride},
+        {.name = "dilations", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->dilation},
+        {.name = "pads", .type = WEFT_ATTR_INTS, .count = 4, .ints = s->pad},
+        {.name = "kernel_shape", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->k}};
+    const int64_t in_area = s->in[0] * s->in[1], out_area = s->out[0] * s->out[1];
+    float *xs = x_last ? permute(p->x, s->n, s->c, in_area, 1) : p->x;
+    float *dys = y_last ? permute(p->dy, s->n, s->o, out_area, 1) : p->dy;
+    float *got[4];
+    const int64_t counts[4] = {p->y_count, p->x_count, p->w_count, s->o};
+    for (int i = 0; i < 4; i++) {
+        got[i] = malloc((size_t)counts[i] * sizeof(float));
+        memset(got[i], 0xff, (size_t)counts[i] * sizeof(float));
+    }
+    weft_tensor_desc_t forward_in[3] = {x, w, b}, grad_in[3] = {y, x, w}, grad_out[3] = {x, w, b};
+    weft_node_desc_t node = {.domain = "",
+                             .op = "Conv",
+                             .version = 11,
+                             .name = "c",
+                             .input_count = 3,
+                             .inputs = forward_in,
+                             .output_count = 1,
+                             .outputs = &y,
+                             .attr_count = 5,
+                             .attrs = attrs};
+    run_node(&wefti_kernel_conv, &node, isa, threads, (const void *[]){xs, p->w, p->b},
+             (void *[]){got[0]});
+    node.domain = "com.microsoft";
+    node.op = "ConvGrad";
+    node.inputs = grad_in;
+    node.outputs = grad_out;
+    node.output_count = 3;
+    run_node(&wefti_kernel_conv_grad, &node, isa, threads, (const void *[]){dys, xs, p->w},
+             (void *[]){got[1], got[2], got[3]});
+    for (int i = 0; i < 2; i++) {
+        if (i == 0 ? y_last : x_last) {
+            float *plain =
+                permute(got[i], s->n, i == 0 ? s->o : s->c, i == 0 ? out_area : in_area, 0);
+            free(got[i]);
+            got[i] = plain;
+        }
+    }
+    assert_near(got[0], p->y, p->y_count, s->c / s->g * s->k[0] * s->k[1]);
+    assert_near(got[1], p->dx, p->x_count, s->o / s->g * s->k[0] * s->k[1]);
+    assert_near(got[2], p->dw, p->w_count, s->n * out_area);
+    assert_near(got[3], p->db, s->o, s->n * out_area);
+    for (int i = 0; i < 4; i++) {
+        if (bits[i] == NULL) {
+            bits[i] = got[i];
+        } else {
+            assert_memory_equal(got[i], bits[i], (size_t)counts[i] * sizeof(float));
+            free(got[i]);
+        }
+    }
+    if (x_last) {
+        free(xs);
+    }
+    if (y_last) {
+        free(dys);
+    }
+}
+
+static void check_shape(shape_t s)
+{
+    problem_t p;
+    float *bits[4] = {NULL};
+    make_problem(s, &p);
+    for (uint32_t isa = 0; isa < 3; isa++) {
+        check(&p, isa, 1, 0, 0, bits);
+        check(&p, isa, 1, 1, 1, bits);
+    }
+    check(&p, 2, 1, 0, 1, bits);
+    check(&p, 2, 3, 1, 0, bits);
+    for (int i = 0; i < 4; i++) {
+        free(bits[i]);
+    }
+    free_problem(&p);
+}
+
+static void test_conv_fixed_shapes(void **state)
+{
+    (void)state;
+    static const shape_t shapes[] = {
+        {.n = 3,
+         .c = 1,
+         .o = 6,
+         .g = 1,
+         .in = {28, 28},
+         .k = {5, 5},
+         .stride = {1, 1},
+         .dilation = {1, 1},
+         .pad = {2, 2, 2, 2}},
+        {.n = 9,
+         .c = 6,
+         .o = 16,
+         .g = 1,
+         .in = {14, 14},
+         .k = {5, 5},
+         .stride = {1, 1},
+         .dilation = {1, 1}},
+        {.n = 1,
+         .c = 1,
+         .o = 1,
+         .g = 1,
+         .in = {1, 1},
+         .k = {1, 1},
+         .stride = {1, 1},
+         .dilation = {1, 1}},
+        {.n = 2,
+         .c = 8,
+         .o = 8,
+         .g = 8,
+         .in = {9, 7},
+         .k = {3, 3},
+         .stride = {1, 1},
+         .dilation = {1, 1},
+         .pad = {1, 1, 1, 1}},
+        {.n = 2,
+         .c = 4,
+         .o = 6,
+         .g = 2,
+         .in = {11, 12},
+         .k = {3, 2},
+         .stride = {2, 3},
+         .dilation = {2, 1},
+         .pad = {3, 0, 1, 2}},
+        {.n = 2,
+         .c = 40,
+         .o = 5,
+         .g = 1,
+         .in = {8, 8},
+         .k = {3, 3},
+         .stride = {2, 2},
+         .dilation = {1, 1},
+         .pad = {1, 1, 1, 1}},
+        {.n = 1,
+         .c = 3,
+         .o = 7,
+         .g = 1,
+         .in = {10, 10},
+         .k = {1, 1},
+         .stride = {2, 2},
+         .dilation = {1, 1}},
+        {.n = 1,
+         .c = 2,
+         .o = 2,
+         .g = 1,
+         .in = {3, 3},
+         .k = {2, 2},
+         .stride = {1, 1},
+         .dilation = {1, 1},
+         .pad = {4, 3, 4, 5}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        check_shape(shapes[i]);
+    }
+}
+
+static void test_conv_random_shapes(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", random_state);
+    for (int i = 0; i < 40; i++) {
+        shape_t s = {.n = between(1, 10), .g = between(1, 2)};
+        s.c = s.g * between(1, 4);
+        s.o = s.g * between(1, 9);
+        for (int d = 0; d < 2; d++) {
+            s.k[d] = between(1, 4);
+            s.stride[d] = between(1, 3);
+            s.dilation[d] = between(1, 2);
+            s.pad[d] = between(0, 3);
+            s.pad[d + 2] = between(0, 3);
+            s.in[d] = (s.k[d] - 1) * s.dilation[d] + between(1, 12);
+        }
+        check_shape(s);
+    }
+}
+
+static void test_conv_one_dimension_and_auto_pad(void **state)
+{
+    (void)state;
+    weft_tensor_desc_t in[2] = {tensor(3, (int64_t[]){1, 1, 5}, WEFT_LAYOUT_PLAIN),
+                                tensor(3, (int64_t[]){1, 1, 3}, WEFT_LAYOUT_PLAIN)};
+    weft_tensor_desc_t out_desc = tensor(3, (int64_t[]){1, 1, 5}, WEFT_LAYOUT_PLAIN);
+    const weft_attr_t attr = {.name = "auto_pad", .type = WEFT_ATTR_STRING, .s = "SAME_UPPER"};
+    const weft_node_desc_t node = {.domain = "",
+                                   .op = "Conv",
+                                   .version = 11,
+                                   .name = "c",
+                                   .input_count = 2,
+                                   .inputs = in,
+                                   .output_count = 1,
+                                   .outputs = &out_desc,
+                                   .attr_count = 1,
+                                   .attrs = &attr};
+    const float x[] = {1, 2, 3, 4, 5}, w[] = {1, 10, 100}, expected[] = {210, 321, 432, 543, 54};
+    float out[5];
+    run_node(&wefti_kernel_conv, &node, 2, 1, (const void *[]){x, w}, (void *[]){out});
+    assert_memory_equal(out, expected, sizeof out);
+}
+
+static void test_conv_grad_without_dx_and_db(void **state)
+{
+    (void)state;
+    weft_tensor_desc_t in[3] = {tensor(4, (int64_t[]){1, 1, 2, 2}, WEFT_LAYOUT_PLAIN),
+                                tensor(4, (int64_t[]){1, 1, 3, 3}, WEFT_LAYOUT_PLAIN),
+                                tensor(4, (int64_t[]){1, 1, 2, 2}, WEFT_LAYOUT_PLAIN)};
+    weft_tensor_desc_t out[2] = {{.dtype = WEFT_DTYPE_NONE}, in[2]};
+    const weft_node_desc_t node = {.domain = "com.microsoft",
+                                   .op = "ConvGrad",
+                                   .version = 1,
+                                   .name = "c",
+                                   .input_count = 3,
+                                   .inputs = in,
+                                   .output_count = 2,
+                                   .outputs = out};
+    const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, w[] = {1, 1, 1, 1}, dy[] = {1, 0, 0, 10};
+    const float expected[] = {51, 62, 84, 95};
+    float dw[4];
+    run_node(&wefti_kernel_conv_grad, &node, 1, 1, (const void *[]){dy, x, w},
+             (void *[]){NULL, dw});
+    assert_memory_equal(dw, expected, sizeof dw);
+}
+
+static void test_conv_refuses(void **state)
+{
+    (void)state;
+    weft_tensor_desc_t in[2] = {tensor(4, (int64_t[]){2, 3, 8, 8}, WEFT_LAYOUT_PLAIN),
+                                tensor(4, (int64_t[]){4, 3, 3, 3}, WEFT_LAYOUT_PLAIN)};
+    weft_tensor_desc_t out = tensor(4, (int64_t[]){2, 4, 6, 6}, WEFT_LAYOUT_PLAIN);
+    const int64_t bad[2] = {0, 1};
+    weft_attr_t attr = {.name = "strides", .type = WEFT_ATTR_INTS, .count = 2, .ints = bad};
+    weft_node_desc_t node = {.domain = "",
+                             .op = "Conv",
+                             .version = 11,
+                             .name = "c",
+                             .input_count = 2,
+                             .inputs = in,
+                             .output_count = 1,
+                             .outputs = &out,
+                             .attr_count = 1,
+                             .attrs = &attr};
+    const weft_kernel_env_t env = {sizeof env, 2, 1};
+    void *made = NULL;
+    size_t bytes = 0;
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
+    node.attr_count = 0;
+    in[0].dims[0] = out.dims[0] = 0;
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
+    in[0].dims[0] = out.dims[0] = 2;
+    out.dims[3] = 7;
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    out.dims[3] = 6;
+    in[1].dims[2] = 9;
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    in[1].dims[2] = 3;
+    attr = (weft_attr_t){.name = "group", .type = WEFT_ATTR_INT, .i = 2};
+    node.attr_count = 1;
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    assert_null(made);
+    wefti_kernel_conv.destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conv_fixed_shapes),
+        cmocka_unit_test(test_conv_random_shapes),
+        cmocka_unit_test(test_conv_one_dimension_and_auto_pad),
+        cmocka_unit_test(test_conv_grad_without_dx_and_db),
+        cmocka_unit_test(test_conv_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels-last activations. Values that an operator wants in one layout are joined; a joined set
- * becomes channels-last when a convolution or pooling is among its operators and nothing in it must
- * be plain. Flatten and Reshape permute while they copy, so they end a set without a node of their
- * own. A graph input with one channel lies the same way in both layouts; one with more channels is
- * converted once, by a Reshape to its own shape.
+ * Channels-last activations, where they pay. Values that an operator wants in one layout are joined
+ * into a set; a set becomes channels-last when nothing in it must be plain and its operators are
+ * faster that way, by the costs below. Convolutions take any layout on either side and Flatten and
+ * Reshape permute while they copy, so sets end there. A graph input with several channels is
+ * converted by a Reshape to its own shape.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,35 +12,45 @@
 #include "fusion/fusion.h"
 #include "runtime/base/error.h"
 
-/* Which inputs and outputs of an operator are activations of one layout: a bit per index. */
+/*
+ * Which inputs and outputs of an operator are activations, a bit per index; whether they share one
+ * layout; and what an element of each activation costs. Channels-last kernels work on vectors of
+ * channels, so with few channels they do less per instruction. Measured on one AVX-512 core with
+ * the built-in kernels.
+ */
 typedef struct layout_rule {
     const char *name;
     uint32_t inputs, outputs;
-    bool wants; /* gains by channels-last */
+    bool joins;
+    double plain_ps, last_ps; /* of one element */
 } layout_rule_t;
 
+#define VECTOR_CHANNELS 16
+#define PERMUTE_PS                                                                                 \
+    500.0 /* an element copied by Flatten or Reshape that would stay where it is otherwise */
+
 static const layout_rule_t rules[] = {
-    {"Conv", 1u, 1u, true},
-    {"ConvGrad", 3u, 1u, true},
-    {"MaxPool", 1u, 1u, true},
-    {"MaxPoolMask", 1u, 3u, true},
-    {"MaxPoolGrad", 3u, 1u, true},
-    {"AveragePool", 1u, 1u, true},
-    {"AveragePoolGrad", 1u, 1u, true},
-    {"Relu", 1u, 1u, false},
-    {"ReluGrad", 3u, 1u, false},
-    {"Tanh", 1u, 1u, false},
-    {"TanhGrad", 3u, 1u, false},
-    {"Add", 3u, 1u, false},
-    {"Pad", 1u, 1u, false},
-    {"PadGrad", 1u, 1u, false},
+    {"Conv", 1u, 1u, false, 0, 1500},
+    {"ConvGrad", 3u, 1u, false, 0, 3000},
+    {"MaxPool", 1u, 1u, true, 2500, 600},
+    {"MaxPoolMask", 1u, 3u, true, 2500, 600},
+    {"MaxPoolGrad", 3u, 1u, true, 800, 300},
+    {"AveragePool", 1u, 1u, true, 2500, 600},
+    {"AveragePoolGrad", 1u, 1u, true, 800, 300},
+    {"Relu", 1u, 1u, true, 0, 0},
+    {"ReluGrad", 3u, 1u, true, 0, 0},
+    {"Tanh", 1u, 1u, true, 0, 0},
+    {"TanhGrad", 3u, 1u, true, 0, 0},
+    {"Add", 3u, 1u, true, 0, 0},
+    {"Pad", 1u, 1u, true, 0, 0},
+    {"PadGrad", 1u, 1u, true, 0, 0},
 };
 
 /* Sets of values, as a forest; facts are kept at the root. */
 typedef struct layout_sets {
     uint32_t *parent;
-    bool *plain; /* something in the set must be plain */
-    bool *wanted;
+    bool *plain;     /* something in the set must be plain */
+    double *gain_ps; /* what channels-last saves */
 } layout_sets_t;
 
 static uint32_t root_of(layout_sets_t *sets, uint32_t value)
@@ -59,7 +69,7 @@ static void join(layout_sets_t *sets, uint32_t a, uint32_t b)
     if (a != b) {
         sets->parent[b] = a;
         sets->plain[a] |= sets->plain[b];
-        sets->wanted[a] |= sets->wanted[b];
+        sets->gain_ps[a] += sets->gain_ps[b];
     }
 }
 
@@ -123,8 +133,16 @@ static bool fits(const wefti_graph_t *graph, const wefti_node_t *node, const lay
     return true;
 }
 
-static void visit_values(layout_sets_t *sets, const uint32_t *values, uint32_t count, uint32_t mask,
-                         uint32_t *first)
+/* What channels-last saves on one activation of an operator; below zero where it costs. */
+static double gain_of(const layout_rule_t *rule, const weft_tensor_desc_t *type)
+{
+    double elems = (double)weft_tensor_elem_count(type);
+    double used = type->dims[1] < VECTOR_CHANNELS ? (double)type->dims[1] / VECTOR_CHANNELS : 1.0;
+    return same_either_way(type) || used <= 0 ? 0 : elems * (rule->plain_ps - rule->last_ps / used);
+}
+
+static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph, const layout_rule_t *rule,
+                         const uint32_t *values, uint32_t count, uint32_t mask, uint32_t *first)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (values[i] == WEFTI_NONE) {
@@ -132,41 +150,37 @@ static void visit_values(layout_sets_t *sets, const uint32_t *values, uint32_t c
         }
         if ((mask >> i & 1) == 0) {
             sets->plain[root_of(sets, values[i])] = true; /* weights, index outputs, shapes */
-        } else if (*first == WEFTI_NONE) {
-            *first = values[i];
-        } else {
+            continue;
+        }
+        sets->gain_ps[root_of(sets, values[i])] += gain_of(rule, &graph->values[values[i]].type);
+        if (rule->joins && *first != WEFTI_NONE) {
             join(sets, *first, values[i]);
         }
+        *first = values[i];
     }
 }
 
 static void visit_node(layout_sets_t *sets, const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    const layout_rule_t *rule = find_rule(node->def);
+    static const layout_rule_t permute = {"", 1u, 1u, false, 0, PERMUTE_PS};
+    const layout_rule_t *rule = permutes(node->def) ? &permute : find_rule(node->def);
     uint32_t first = WEFTI_NONE;
-    if (permutes(node->def)) {
-        must_be_plain(sets, node->inputs + 1, node->input_count > 1 ? node->input_count - 1 : 0);
-        return;
-    }
     if (rule == NULL || node->input_count > 31 || node->output_count > 31 ||
-        !fits(graph, node, rule)) {
+        (rule != &permute && !fits(graph, node, rule))) {
         must_be_plain(sets, node->inputs, node->input_count);
         must_be_plain(sets, node->outputs, node->output_count);
         return;
     }
-    visit_values(sets, node->inputs, node->input_count, rule->inputs, &first);
-    visit_values(sets, node->outputs, node->output_count, rule->outputs, &first);
-    if (first != WEFTI_NONE && rule->wants) {
-        sets->wanted[root_of(sets, first)] = true;
-    }
+    visit_values(sets, graph, rule, node->inputs, node->input_count, rule->inputs, &first);
+    visit_values(sets, graph, rule, node->outputs, node->output_count, rule->outputs, &first);
 }
 
 /* Whatever is not made by a kernel for kernels only stays as the outside knows it. */
 static bool fixed_plain(const wefti_graph_t *graph, uint32_t value)
 {
     const wefti_value_t *v = &graph->values[value];
-    if (v->kind == WEFTI_VALUE_INPUT && same_either_way(&v->type)) {
-        return false;
+    if (v->kind == WEFTI_VALUE_INPUT && v->type.rank == 4) {
+        return false; /* the same bytes either way, or converted */
     }
     return v->kind != WEFTI_VALUE_NODE || v->grad_of != WEFTI_NONE || v->type.rank != 4 ||
            (v->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0;
@@ -201,36 +215,29 @@ fail:
     return status;
 }
 
-static bool reads_as_window(const wefti_graph_t *graph, uint32_t value)
+static weft_status_t find_sets(const wefti_graph_t *graph, wefti_arena_t *arena,
+                               layout_sets_t *sets)
 {
-    for (uint32_t n = 0; n < graph->order_count; n++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[n]];
-        const layout_rule_t *rule = find_rule(node->def);
-        if (rule != NULL && rule->wants && node->inputs[0] == value) {
-            return true;
-        }
+    sets->parent = wefti_arena_array(arena, graph->value_count, sizeof(*sets->parent));
+    sets->plain = wefti_arena_array(arena, graph->value_count, sizeof(*sets->plain));
+    sets->gain_ps = wefti_arena_array(arena, graph->value_count, sizeof(*sets->gain_ps));
+    if (sets->parent == NULL || sets->plain == NULL || sets->gain_ps == NULL) {
+        return WEFT_ERR_NO_MEMORY;
     }
-    return false;
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        sets->parent[v] = v;
+        sets->plain[v] = fixed_plain(graph, v);
+    }
+    for (uint32_t n = 0; n < graph->order_count; n++) {
+        visit_node(sets, graph, &graph->nodes[graph->order[n]]);
+    }
+    return WEFT_OK;
 }
 
-static weft_status_t convert_inputs(wefti_graph_t *graph)
+static bool is_channels_last(layout_sets_t *sets, uint32_t value)
 {
-    weft_status_t status = WEFT_OK;
-    bool changed = false;
-    for (uint32_t i = 0; i < graph->input_count; i++) {
-        uint32_t input = graph->inputs[i];
-        const weft_tensor_desc_t *type = &graph->values[input].type;
-        if (type->rank == 4 && weft_tensor_elem_count(type) > 0 && !same_either_way(type) &&
-            reads_as_window(graph, input)) {
-            WEFT_TRY(status, convert_input(graph, input), fail);
-            changed = true;
-        }
-    }
-    if (changed) {
-        WEFT_TRY(status, wefti_graph_sort(graph), fail);
-    }
-fail:
-    return status;
+    uint32_t root = root_of(sets, value);
+    return !sets->plain[root] && sets->gain_ps[root] > 0;
 }
 
 weft_status_t wefti_pass_layout(wefti_graph_t *graph)
@@ -238,27 +245,23 @@ weft_status_t wefti_pass_layout(wefti_graph_t *graph)
     weft_status_t status;
     wefti_arena_t arena;
     layout_sets_t sets;
+    bool changed = false;
     wefti_arena_init(&arena, graph->arena.allocator, 0);
-    WEFT_TRY(status, convert_inputs(graph), done);
-    sets.parent = wefti_arena_array(&arena, graph->value_count, sizeof(*sets.parent));
-    sets.plain = wefti_arena_array(&arena, graph->value_count, sizeof(*sets.plain));
-    sets.wanted = wefti_arena_array(&arena, graph->value_count, sizeof(*sets.wanted));
-    if (sets.parent == NULL || sets.plain == NULL || sets.wanted == NULL) {
-        status = WEFT_ERR_NO_MEMORY;
-        goto done;
+    WEFT_TRY(status, find_sets(graph, &arena, &sets), done);
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        uint32_t input = graph->inputs[i];
+        if (is_channels_last(&sets, input) && !same_either_way(&graph->values[input].type)) {
+            WEFT_TRY(status, convert_input(graph, input), done);
+            changed = true;
+        }
+    }
+    if (changed) {
+        WEFT_TRY(status, wefti_graph_sort(graph), done);
+        WEFT_TRY(status, find_sets(graph, &arena, &sets), done);
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
-        sets.parent[v] = v;
-        sets.plain[v] = fixed_plain(graph, v);
-    }
-    for (uint32_t n = 0; n < graph->order_count; n++) {
-        visit_node(&sets, graph, &graph->nodes[graph->order[n]]);
-    }
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        uint32_t root = root_of(&sets, v);
-        bool channels_last = sets.wanted[root] && !sets.plain[root];
         graph->values[v].type.layout =
-            channels_last ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
+            is_channels_last(&sets, v) ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
     }
 done:
     wefti_arena_deinit(&arena);

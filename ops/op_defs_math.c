@@ -133,8 +133,10 @@ weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_oute
     const weft_tensor_desc_t *x = &node->inputs[0];
     bool old = node->version < 13;
     uint32_t axis;
-    weft_status_t status = wefti_infer_axis(weft_node_attr_int(node, "axis", old ? 1 : -1),
-                                            x->rank + (old || x->rank == 0 ? 1 : 0), "axis", &axis);
+    int64_t given = weft_node_attr_int(node, "axis", old ? 1 : -1);
+    /* The old form may name the end; a negative axis counts from the last dimension in both. */
+    bool may_be_end = (old && given >= 0) || x->rank == 0;
+    weft_status_t status = wefti_infer_axis(given, x->rank + (may_be_end ? 1 : 0), "axis", &axis);
     if (status < 0) {
         return status;
     }

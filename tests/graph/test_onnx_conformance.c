@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ONNX's own test cases (Debian: libonnx-testdata). Every model is imported or refused cleanly;
+ * every case whose operators have kernels here is run and compared with the recorded outputs.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "graph/onnx.h"
+#include "runtime/base/sync.h"
+
+#define DATA "/usr/share/libonnx-testdata/data/"
+
+static weft_registry_t *registry;
+
+typedef struct tally {
+    size_t models, imported, refused, run, no_kernel, no_shape, other_type;
+} tally_t;
+
+typedef void (*case_fn)(const char *folder, const char *name, tally_t *tally);
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static void each_case(const char *suite, case_fn fn, tally_t *tally)
+{
+    char folder[512], path[1024];
+    struct dirent **entries;
+    snprintf(folder, sizeof(folder), DATA "%s", suite);
+    int count = scandir(folder, &entries, NULL, by_name);
+    for (int i = 0; i < count; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name);
+        if (entries[i]->d_name[0] != '.') {
+            fn(path, entries[i]->d_name, tally);
+        }
+        free(entries[i]);
+    }
+    if (count >= 0) {
+        free(entries);
+    }
+}
+
+static void each_suite(case_fn fn, tally_t *tally)
+{
+    static const char *const suites[] = {"node", "simple", "pytorch-operator", "pytorch-converted"};
+    if (access(DATA "node", R_OK) != 0) {
+        print_message("skipped: no " DATA " (Debian: libonnx-testdata)\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof(suites) / sizeof(suites[0]); i++) {
+        each_case(suites[i], fn, tally);
+    }
+}
+
+static wefti_graph_t *import_case(const char *folder)
+{
+    char path[1100];
+    snprintf(path, sizeof(path), "%s/model.onnx", folder);
+    wefti_onnx_import_params_t params = {.path = path, .loss_optional = true};
+    wefti_graph_t *graph = NULL;
+    weft_status_t status = wefti_onnx_import(&params, NULL, registry, &graph);
+    if (status < 0) {
+        bool clean = status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_FORMAT ||
+                     status == WEFT_ERR_INVALID_ARGUMENT;
+        if (!clean || strstr(weft_last_error(), path) != weft_last_error()) {
+            fail_msg("%s: %s: %s", folder, weft_status_name(status), weft_last_error());
+        }
+    }
+    return graph;
+}
+
+static void import_one(const char *folder, const char *name, tally_t *tally)
+{
+    (void)name;
+    wefti_graph_t *graph = import_case(folder);
+    tally->models++;
+    tally->imported += graph != NULL;
+    if (graph != NULL && wefti_graph_verify(graph) != WEFT_OK) {
+        fail_msg("%s: %s", folder, weft_last_error());
+    }
+    wefti_graph_destroy(graph);
+}
+
+static void test_onnx_conformance_imports(void **state)
+{
+    (void)state;
+    tally_t tally = {0};
+    each_suite(import_one, &tally);
+    print_message("%zu models: %zu imported, the rest refused by name\n", tally.models,
+                  tally.imported);
+    assert_true(tally.models > 1000);
+    assert_true(tally.imported >= 270);
+}
+
+/* Reads FOLDER/test_data_set_0/KIND_INDEX.pb. */
+static weft_status_t read_tensor(const char *folder, const char *kind, uint32_t index,
+                                 wefti_arena_t *arena, weft_tensor_desc_t *out)
+{
+    char path[1200];
+    snprintf(path, sizeof(path), "%s/test_data_set_0/%s_%u.pb", folder, kind, index);
+    return wefti_onnx_read_tensor(path, arena, out);
+}
+
+/* Inputs get their recorded contents and shapes; integers become constants, so that shapes given as
+ * inputs are known. data[] holds where each value lives. */
+static weft_status_t bind_inputs(wefti_graph_t *graph, const char *folder, wefti_arena_t *arena,
+                                 void **data)
+{
+    uint32_t kept = 0, count = graph->input_count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t id = graph->inputs[i];
+        weft_tensor_desc_t type;
+        weft_status_t status = read_tensor(folder, "input", i, arena, &type);
+        if (status < 0) {
+            return status;
+        }
+        bool floating = type.dtype == WEFT_DTYPE_F32 || type.dtype == WEFT_DTYPE_F64;
+        data[id] = (void *)(uintptr_t)type.data;
+        graph->values[id].type = type;
+        if (floating) {
+            graph->values[id].type.data = NULL;
+            graph->inputs[kept++] = id;
+        } else {
+            graph->values[id].kind = WEFTI_VALUE_CONST;
+        }
+    }
+    graph->input_count = kept;
+    weft_status_t status = wefti_graph_infer_shapes(graph);
+    return status < 0 ? status : wefti_graph_fold_constants(graph);
+}
+
+typedef enum outcome { RAN, NO_KERNEL, NO_SHAPE, OTHER_TYPE } outcome_t;
+
+static outcome_t run_node(const wefti_graph_t *graph, uint32_t id, wefti_arena_t *arena,
+                          void **data)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    const weft_kernel_t *kernel =
+        weft_registry_find_kernel(registry, node->def->domain, node->def->name, node->version);
+    weft_kernel_env_t env = {sizeof(env), wefti_isa_detect(), 1};
+    const void *inputs[64] = {NULL};
+    void *outputs[64] = {NULL}, *kernel_state = NULL;
+    size_t scratch_bytes = 0;
+    weft_node_desc_t desc;
+    if (kernel == NULL || node->input_count > 64 || node->output_count > 64) {
+        return NO_KERNEL;
+    }
+    assert_int_equal(wefti_graph_node_desc(graph, id, arena, &desc), WEFT_OK);
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        inputs[i] = node->inputs[i] == WEFTI_NONE ? NULL : data[node->inputs[i]];
+    }
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        if (node->outputs[i] == WEFTI_NONE) {
+            continue;
+        }
+        const wefti_value_t *value = &graph->values[node->outputs[i]];
+        if (value->type.dtype == WEFT_DTYPE_NONE || weft_tensor_elem_count(&value->type) < 0) {
+            return NO_SHAPE;
+        }
+        outputs[i] = wefti_arena_alloc(arena, wefti_value_bytes(value) + 64);
+        outputs[i] = (void *)(((uintptr_t)outputs[i] + 63) & ~(uintptr_t)63);
+        data[node->outputs[i]] = outputs[i];
+    }
+    weft_status_t status = kernel->prepare(&desc, &env, &kernel_state, &scratch_bytes);
+    if (status < 0) {
+        return OTHER_TYPE;
+    }
+    uint8_t *scratch = wefti_arena_alloc(arena, scratch_bytes + 64);
+    scratch += 63 & -(uintptr_t)scratch;
+    weft_kernel_call_t call = {kernel_state, inputs, outputs, scratch};
+    status = kernel->run(&call);
+    if (kernel->destroy != NULL) {
+        kernel->destroy(kernel_state);
+    }
+    assert_int_equal(status, WEFT_OK);
+    return RAN;
+}
+
+static bool close_enough(double got, double want, double tolerance)
+{
+    return got == want || (isnan(got) && isnan(want)) ||
+           fabs(got - want) <= 1e-5 + tolerance * fabs(want);
+}
+
+static void compare(const char *name, const weft_tensor_desc_t *got_type, const void *got,
+                    const weft_tensor_desc_t *want)
+{
+    if (got_type->dtype != want->dtype || got_type->rank != want->rank ||
+        memcmp(got_type->dims, want->dims, want->rank * sizeof(want->dims[0])) != 0) {
+        fail_msg("%s: wrong type or shape (rank %u, expected %u)", name, got_type->rank,
+                 want->rank);
+    }
+    size_t count = (size_t)weft_tensor_elem_count(want);
+    for (size_t i = 0; i < count && want->dtype == WEFT_DTYPE_F32; i++) {
+        double a = ((const float *)got)[i], b = ((const float *)want->data)[i];
+        if (!close_enough(a, b, 1e-3)) {
+            fail_msg("%s: element %zu is %.9g, expected %.9g", name, i, a, b);
+        }
+    }
+    for (size_t i = 0; i < count && want->dtype == WEFT_DTYPE_F64; i++) {
+        double a = ((const double *)got)[i], b = ((const double *)want->data)[i];
+        if (!close_enough(a, b, 1e-7)) {
+            fail_msg("%s: element %zu is %.17g, expected %.17g", name, i, a, b);
+        }
+    }
+    if (want->dtype != WEFT_DTYPE_F32 && want->dtype != WEFT_DTYPE_F64 && count > 0 &&
+        memcmp(got, want->data, count * weft_dtype_size_bytes(want->dtype)) != 0) {
+        fail_msg("%s: wrong contents", name);
+    }
+}
+
+static outcome_t run_case(wefti_graph_t *graph, const char *folder, const char *name,
+                          wefti_arena_t *arena)
+{
+    void **data = wefti_arena_array(arena, graph->value_count, sizeof(void *));
+    if (bind_inputs(graph, folder, arena, data) < 0) {
+        return NO_SHAPE;
+    }
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (graph->values[i].type.data != NULL) {
+            /* Kernels may ask for the alignment of their element type. */
+            data[i] = wefti_arena_memdup(arena, graph->values[i].type.data,
+                                         wefti_value_bytes(&graph->values[i]));
+        }
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        outcome_t outcome = run_node(graph, graph->order[i], arena, data);
+        if (outcome != RAN) {
+            return outcome;
+        }
+    }
+    for (uint32_t i = 0; i < graph->output_count; i++) {
+        weft_tensor_desc_t want;
+        if (read_tensor(folder, "output", i, arena, &want) != WEFT_OK) {
+            fail_msg("%s: %s", name, weft_last_error());
+        }
+        compare(name, &graph->values[graph->outputs[i]].type, data[graph->outputs[i]], &want);
+    }
+    return RAN;
+}
+
+static void run_one(const char *folder, const char *name, tally_t *tally)
+{
+    wefti_arena_t arena;
+    wefti_graph_t *graph = import_case(folder);
+    tally->models++;
+    if (graph == NULL) {
+        tally->refused++;
+        return;
+    }
+    wefti_arena_init(&arena, wefti_allocator_default(), 0);
+    outcome_t outcome = run_case(graph, folder, name, &arena);
+    tally->run += outcome == RAN;
+    tally->no_kernel += outcome == NO_KERNEL;
+    tally->no_shape += outcome == NO_SHAPE;
+    tally->other_type += outcome == OTHER_TYPE;
+    if (getenv("WEFT_TEST_VERBOSE") != NULL) {
+        static const char *const words[] = {"ran", "no kernel", "no shape", "refused by kernel"};
+        print_message("%s: %s %s\n", name, words[outcome], outcome == NO_SHAPE || outcome == OTHER_TYPE ? weft_last_error() : "");
+    }
+    wefti_arena_deinit(&arena);
+    wefti_graph_destroy(graph);
+}
+
+static void test_onnx_conformance_runs(void **state)
+{
+    (void)state;
+    tally_t tally = {0};
+    each_suite(run_one, &tally);
+    print_message("%zu cases agree; of the others %zu were refused by the importer, %zu by a "
+                  "kernel, %zu lack a "
+                  "kernel, %zu a shape\n",
+                  tally.run, tally.refused, tally.other_type, tally.no_kernel, tally.no_shape);
+    assert_true(tally.run >= 190);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return weft_registry_create(NULL, &registry);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    weft_registry_destroy(registry);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_onnx_conformance_imports),
+        cmocka_unit_test(test_onnx_conformance_runs),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

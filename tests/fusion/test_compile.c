@@ -373,6 +373,62 @@ static void test_compile_names_the_wrong_parameter(void **state)
     bad = good, bad.struct_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "struct_size");
 }
 
+/* Fails the allocation number fail_at, and counts what is not given back. */
+typedef struct counting {
+    uint64_t count, fail_at, live;
+} counting_t;
+
+static void *counting_alloc(void *user, size_t bytes)
+{
+    counting_t *counting = user;
+    void *ptr = counting->count++ == counting->fail_at ? NULL : malloc(bytes);
+    counting->live += ptr != NULL;
+    return ptr;
+}
+
+static void *counting_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    counting_t *counting = user;
+    (void)old_bytes;
+    return counting->count++ == counting->fail_at ? NULL : realloc(ptr, bytes);
+}
+
+static void counting_free(void *user, void *ptr)
+{
+    counting_t *counting = user;
+    counting->live--;
+    free(ptr);
+}
+
+static void test_compile_survives_every_failing_allocation(void **state)
+{
+    counting_t counting = {0, UINT64_MAX, 0};
+    weft_allocator_t allocator = {counting_alloc, counting_realloc, counting_free, &counting};
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    weft_plan_t *plan;
+    uint64_t total;
+    (void)state;
+    params.model_path = models[0];
+    params.world_size = 2;
+    params.batch = 4;
+    params.bucket = "none";
+    params.allocator = &allocator;
+    assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
+    weft_plan_release(plan);
+    assert_int_equal(counting.live, 0);
+    total = counting.count;
+    print_message("%llu allocations\n", (unsigned long long)total);
+    for (uint64_t i = 0; i < total; i++) {
+        counting = (counting_t){0, i, 0};
+        if (weft_compile(&params, &plan) != WEFT_ERR_NO_MEMORY) {
+            fail_msg("allocation %llu of %llu: %s", (unsigned long long)i,
+                     (unsigned long long)total, weft_last_error());
+        }
+        assert_null(plan);
+        assert_int_equal(counting.live, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_compile_moves_no_memory_with_the_policy),
         cmocka_unit_test(test_compile_keeps_plain_what_others_see),
         cmocka_unit_test(test_compile_names_the_wrong_parameter),
+        cmocka_unit_test(test_compile_survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

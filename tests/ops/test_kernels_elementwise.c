@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise operators, broadcasting and SumTo against double precision and brute force. */
+#include "tests/ops/support_kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+static const int64_t sizes[] = {0, 1, 7, 16, 33, 1000};
+
+static float special(int64_t i)
+{
+    static const float values[] = {0.0f,   -0.0f,   INFINITY, -INFINITY, NAN,
+                                   1e-40f, -1e-40f, 88.0f,    -9.1f};
+    return values[i % 9];
+}
+
+static void test_relu_and_its_gradient(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        op_case_t c = case_make("", "Relu", 14), g = case_make("com.microsoft", "ReluGrad", 1);
+        float *x = case_input(&c, DIMS(sizes[s]));
+        random_fill(x, sizes[s], -1.0f, 1.0f);
+        for (int64_t i = 0; i < 9 && i < sizes[s]; i++) {
+            x[sizes[s] - 1 - i] = special(i);
+        }
+        assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        case_run(&c);
+        case_run_in_place(&c);
+        float *dy = case_input(&g, DIMS(sizes[s]));
+        random_fill(dy, sizes[s], -1.0f, 1.0f);
+        memcpy(case_input(&g, DIMS(sizes[s])), c.out[0], (size_t)sizes[s] * 4);
+        assert_int_equal(case_infer(&g, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        case_run(&g);
+        case_run_in_place(&g);
+        for (int64_t i = 0; i < sizes[s]; i++) {
+            float y = ((float *)c.out[0])[i];
+            assert_true(isnan(x[i]) ? isnan(y) : y == (x[i] > 0 ? x[i] : 0.0f) && !signbit(y));
+            assert_true(((float *)g.out[0])[i] == (x[i] > 0 ? dy[i] : 0.0f));
+        }
+        case_free(&c);
+        case_free(&g);
+    }
+}
+
+static void test_tanh_is_accurate(void **state)
+{
+    const int64_t count = 100003;
+    op_case_t c = case_make("", "Tanh", 13);
+    (void)state;
+    float *x = case_input(&c, DIMS(count));
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = i < 9 ? special(i) : (float)((double)(i - 9) / (double)count * 24.0 - 12.0);
+    }
+    for (int64_t i = 0; i < 1000; i++) { /* small ones too: powers from 2^-30 up */
+        x[20 + i] = ldexpf(random_float(-1.0f, 1.0f), -(int)(i % 31));
+    }
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    case_run_in_place(&c);
+    for (int64_t i = 0; i < count; i++) {
+        double want = tanh((double)x[i]), got = ((float *)c.out[0])[i];
+        /* Three units in the last place, of denormals one. */
+        if (!(fabs(got - want) <= 3.0 * 5.97e-8 * fabs(want) + 1.5e-45) && !isnan(want)) {
+            fail_msg("tanh(%.9g) is %.9g, expected %.9g", (double)x[i], got, want);
+        }
+        assert_true(isnan(want) == isnan(got));
+        assert_true(isnan(got) || signbit(got) == signbit(want));
+    }
+    case_free(&c);
+}
+
+static void test_tanh_gradient_is_the_slope(void **state)
+{
+    op_case_t c = case_make("", "Tanh", 13), g = case_make("weft", "TanhGrad", 1);
+    (void)state;
+    float *x = case_input(&c, DIMS(5, 7));
+    random_fill(x, 35, -2.0f, 2.0f);
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    float *dy = case_input(&g, DIMS(5, 7));
+    random_fill(dy, 35, -1.0f, 1.0f);
+    memcpy(case_input(&g, DIMS(5, 7)), c.out[0], 35 * 4);
+    assert_int_equal(case_infer(&g, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&g);
+    case_run_in_place(&g);
+    for (int64_t i = 0; i < 35; i++) {
+        assert_close(((float *)g.out[0])[i], finite_difference(&c, 0, i, dy, 1e-2f), 2e-4, "dX", i);
+    }
+    case_free(&c);
+    case_free(&g);
+}
+
+/* Offset of output index (as digits) in an operand of shape dims, broadcasting; plain layout. */
+static int64_t broadcast_offset(const weft_tensor_desc_t *t, const weft_tensor_desc_t *y,
+                                int64_t index)
+{
+    int64_t offset = 0, stride = 1;
+    for (uint32_t i = 0; i < t->rank; i++) { /* from the last dimension */
+        int64_t digit = index % y->dims[y->rank - 1 - i];
+        index /= y->dims[y->rank - 1 - i];
+        if (t->dims[t->rank - 1 - i] != 1) {
+            offset += digit * stride;
+        }
+        stride *= t->dims[t->rank - 1 - i];
+    }
+    return offset;
+}
+
+static void check_binary(const int64_t *a_dims, const int64_t *b_dims)
+{
+    static const char *const ops[] = {"Add", "Sub", "Mul"};
+    for (int o = 0; o < 3; o++) {
+        op_case_t c = case_make("", ops[o], 14);
+        float *a = case_input(&c, a_dims), *b = case_input(&c, b_dims);
+        random_fill(a, case_count(&c.inputs[0]), -1.0f, 1.0f);
+        random_fill(b, case_count(&c.inputs[1]), -1.0f, 1.0f);
+        assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        case_run(&c);
+        case_run_in_place(&c);
+        for (int64_t i = 0; i < case_count(&c.outputs[0]); i++) {
+            float x = a[broadcast_offset(&c.inputs[0], &c.outputs[0], i)];
+            float y = b[broadcast_offset(&c.inputs[1], &c.outputs[0], i)];
+            float want = o == 0 ? x + y : o == 1 ? x - y : x * y;
+            assert_true(((float *)c.out[0])[i] == want);
+        }
+        case_free(&c);
+    }
+}
+
+static void test_binary_broadcasts(void **state)
+{
+    (void)state;
+    check_binary(DIMS(3, 5), DIMS(3, 5));
+    check_binary(DIMS(64, 33), DIMS(33));
+    check_binary(DIMS(33), DIMS(64, 33));
+    check_binary(DIMS(7, 1), DIMS(1, 9));
+    check_binary(DIMS(2, 3, 4, 5), DIMS(3, 1, 1));
+    check_binary(DIMS(2, 1, 4, 1), DIMS(3, 1, 5));
+    check_binary(DIMS(4, 5), SCALAR);
+    check_binary(SCALAR, SCALAR);
+    check_binary(DIMS(0, 3), DIMS(3));
+    check_binary(DIMS(2, 3, 1, 2, 1, 2, 1, 3), DIMS(1, 3, 2, 1, 2, 1, 2, 3));
+}
+
+static void test_binary_accepts_channels_last(void **state)
+{
+    op_case_t c = case_make("", "Add", 14);
+    (void)state;
+    float *a = case_input_typed(&c, WEFT_DTYPE_F32, WEFT_LAYOUT_CHANNELS_LAST, DIMS(2, 3, 4, 5));
+    float *b = case_input(&c, DIMS(3, 1, 1));
+    random_fill(a, 120, -1.0f, 1.0f);
+    random_fill(b, 3, -1.0f, 1.0f);
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_CHANNELS_LAST), WEFT_OK);
+    case_run(&c);
+    for (int64_t i = 0; i < 120; i++) {
+        assert_true(((float *)c.out[0])[i] == a[i] + b[i % 3]);
+    }
+    case_free(&c);
+}
+
+static void check_sum_to(weft_layout_t layout, const int64_t *from, const int64_t *to)
+{
+    double want[4096] = {0};
+    op_case_t c = case_make("weft", "SumTo", 1);
+    float *x = case_input_typed(&c, WEFT_DTYPE_F32, layout, from);
+    int64_t count = case_count(&c.inputs[0]);
+    random_fill(x, count, -1.0f, 1.0f);
+    case_ints(&c, "shape", to);
+    assert_int_equal(case_infer(&c, 1, layout), WEFT_OK);
+    case_run(&c);
+    assert_true(case_count(&c.outputs[0]) <= 4096);
+    weft_tensor_desc_t plain = c.inputs[0];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = i;
+        if (layout == WEFT_LAYOUT_CHANNELS_LAST) {
+            const int64_t *d = plain.dims;
+            at = offset4(&c.inputs[0], i / (d[1] * d[2] * d[3]), i / (d[2] * d[3]) % d[1],
+                         i / d[3] % d[2], i % d[3]);
+        }
+        want[broadcast_offset(&c.outputs[0], &plain, i)] += x[at];
+    }
+    for (int64_t i = 0; i < case_count(&c.outputs[0]); i++) {
+        assert_close(((float *)c.out[0])[i], want[i], 1e-5, "sum", i);
+    }
+    case_free(&c);
+}
+
+static void test_sum_to_undoes_broadcasting(void **state)
+{
+    (void)state;
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(64, 512), DIMS(512));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(64, 10), DIMS(10));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(1, 70), DIMS(70));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(5, 70), DIMS(5, 1));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(5, 70), SCALAR);
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(5, 70), DIMS(5, 70));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(2, 3, 4, 5), DIMS(3, 1, 1));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(2, 3, 4, 5), DIMS(2, 1, 4, 1));
+    check_sum_to(WEFT_LAYOUT_PLAIN, DIMS(0, 6), DIMS(6));
+    check_sum_to(WEFT_LAYOUT_CHANNELS_LAST, DIMS(2, 3, 4, 5), DIMS(1, 3, 1, 1));
+}
+
+static void test_shapes_that_differ_are_refused(void **state)
+{
+    op_case_t c = case_make("", "Relu", 14), f = case_make("weft", "SumTo", 1);
+    (void)state;
+    case_input(&c, DIMS(4));
+    case_output(&c, WEFT_DTYPE_F32, WEFT_LAYOUT_PLAIN, DIMS(5));
+    assert_int_equal(case_run_isa(&c, 0), WEFT_ERR_UNSUPPORTED);
+    case_input(&f, DIMS(4, 3));
+    case_output(&f, WEFT_DTYPE_F32, WEFT_LAYOUT_PLAIN, DIMS(2));
+    assert_int_equal(case_run_isa(&f, 0), WEFT_ERR_INVALID_ARGUMENT);
+    case_free(&c);
+    case_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_relu_and_its_gradient),
+        cmocka_unit_test(test_tanh_is_accurate),
+        cmocka_unit_test(test_tanh_gradient_is_the_slope),
+        cmocka_unit_test(test_binary_broadcasts),
+        cmocka_unit_test(test_binary_accepts_channels_last),
+        cmocka_unit_test(test_sum_to_undoes_broadcasting),
+        cmocka_unit_test(test_shapes_that_differ_are_refused),
+    };
+    random_seed(1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

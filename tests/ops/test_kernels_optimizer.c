@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers against the formulas in PyTorch's documentation, in double, over several steps. */
+#include "tests/ops/support_kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef enum { SGD, MOMENTUM, ADAM } kind_t;
+static const char *const names[] = {"SGD", "Momentum", "Adam"};
+
+typedef struct {
+    double p, m, v;
+} element_t;
+
+/* One step of torch.optim.SGD (dampening 0, no Nesterov) or torch.optim.Adam. */
+static void reference(kind_t kind, element_t *e, double g, double lr, double decay, int step)
+{
+    const double beta1 = 0.9f, beta2 = 0.999f;
+    g += decay * e->p;
+    if (kind == SGD) {
+        e->p -= lr * g;
+    } else if (kind == MOMENTUM) {
+        e->m = 0.8f * e->m + g;
+        e->p -= lr * e->m;
+    } else {
+        e->m = beta1 * e->m + (1 - beta1) * g;
+        e->v = beta2 * e->v + (1 - beta2) * g * g;
+        double m_hat = e->m / (1 - pow(beta1, step)), v_hat = e->v / (1 - pow(beta2, step));
+        e->p -= lr * m_hat / (sqrt(v_hat) + 1e-8f);
+    }
+}
+
+static void check(kind_t kind, int64_t count, float decay)
+{
+    enum { STEPS = 12 };
+    static element_t want[5000];
+    op_case_t c = case_make("weft", names[kind], 1);
+    float *tensors[4];
+    uint32_t tensor_count = kind == SGD ? 2 : kind == MOMENTUM ? 3 : 4;
+    for (uint32_t i = 0; i < tensor_count; i++) {
+        tensors[i] = case_input(&c, DIMS(count));
+        memset(tensors[i], 0, (size_t)count * sizeof(float));
+    }
+    float *lr = case_input(&c, SCALAR), *step = kind == ADAM ? case_input(&c, DIMS(1)) : NULL;
+    case_float(&c, "weight_decay", decay);
+    if (kind == MOMENTUM) {
+        case_float(&c, "momentum", 0.8f);
+    }
+    assert_int_equal(case_infer(&c, tensor_count - 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    random_fill(tensors[0], count, -1.0f, 1.0f);
+    for (int64_t i = 0; i < count; i++) {
+        want[i] = (element_t){tensors[0][i], 0, 0};
+    }
+    for (int s = 1; s <= STEPS; s++) {
+        random_fill(tensors[1], count, -1.0f, 1.0f);
+        *lr = 0.05f / (float)s;
+        if (step != NULL) {
+            *step = (float)s;
+        }
+        case_run(&c);
+        case_run_in_place(&c);
+        for (int64_t i = 0; i < count; i++) {
+            reference(kind, &want[i], tensors[1][i], *lr, decay, s);
+            assert_close(((float *)c.out[0])[i], want[i].p, 3e-6, "P", i);
+        }
+        memcpy(tensors[0], c.out[0], (size_t)count * sizeof(float));
+        for (uint32_t t = 2; t < tensor_count; t++) {
+            memcpy(tensors[t], c.out[t - 1], (size_t)count * sizeof(float));
+        }
+    }
+    for (int64_t i = 0; i < count && kind != SGD; i++) {
+        assert_close(((float *)c.out[1])[i], want[i].m, 3e-6, "M", i);
+        assert_close(kind == ADAM ? ((float *)c.out[2])[i] : 0, want[i].v, 3e-6, "V", i);
+    }
+    case_free(&c);
+}
+
+static void test_optimizers_follow_the_formulas(void **state)
+{
+    static const int64_t counts[] = {0, 1, 15, 16, 17, 4099};
+    (void)state;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        for (int kind = SGD; kind <= ADAM; kind++) {
+            check((kind_t)kind, counts[i], 0.0f);
+            check((kind_t)kind, counts[i], 0.01f);
+        }
+    }
+}
+
+static void test_a_bucket_is_its_members(void **state)
+{
+    /* The same elements updated in one range or in two pieces give the same bits. */
+    (void)state;
+    for (int kind = SGD; kind <= ADAM; kind++) {
+        op_case_t parts[3];
+        const int64_t sizes[3] = {1000, 37, 963};
+        for (int part = 0; part < 3; part++) {
+            op_case_t *c = &parts[part];
+            *c = case_make("weft", names[kind], 1);
+            for (int t = 0; t < kind + 2; t++) {
+                float *x = case_input(c, DIMS(sizes[part]));
+                int64_t first = part == 2 ? 37 : 0;
+                for (int64_t i = 0; i < sizes[part]; i++) {
+                    x[i] = (float)((first + i) * (t + 3) % 101 + 1) / 101.0f;
+                }
+            }
+            *case_input(c, SCALAR) = 0.01f;
+            if (kind == ADAM) {
+                *case_input(c, SCALAR) = 3.0f;
+            }
+            assert_int_equal(case_infer(c, (uint32_t)kind + 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+            case_run(c);
+        }
+        for (int t = 0; t < kind + 1; t++) {
+            assert_memory_equal(parts[0].out[t], parts[1].out[t], 37 * 4);
+            assert_memory_equal((float *)parts[0].out[t] + 37, parts[2].out[t], 963 * 4);
+        }
+        for (int part = 0; part < 3; part++) {
+            case_free(&parts[part]);
+        }
+    }
+}
+
+static void test_scalars_must_be_one_element(void **state)
+{
+    op_case_t c = case_make("weft", "SGD", 1);
+    (void)state;
+    case_input(&c, DIMS(4));
+    case_input(&c, DIMS(4));
+    case_input(&c, DIMS(2));
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_ERR_INVALID_ARGUMENT);
+    case_output(&c, WEFT_DTYPE_F32, WEFT_LAYOUT_PLAIN, DIMS(4));
+    assert_int_equal(case_run_isa(&c, 0), WEFT_ERR_INVALID_ARGUMENT);
+    case_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizers_follow_the_formulas),
+        cmocka_unit_test(test_a_bucket_is_its_members),
+        cmocka_unit_test(test_scalars_must_be_one_element),
+    };
+    random_seed(3);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

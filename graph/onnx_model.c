@@ -155,6 +155,23 @@ static int visit_near(const weft_op_def_t *def, void *user)
     return 0;
 }
 
+/* The lowest version in which an operator is there. */
+typedef struct lowest {
+    const char *domain, *op;
+    int32_t version; /* 0: none */
+} lowest_t;
+
+static int visit_lowest(const weft_op_def_t *def, void *user)
+{
+    lowest_t *lowest = user;
+    if (strcmp(def->name, lowest->op) == 0 &&
+        strcmp(wefti_onnx_domain(def->domain), lowest->domain) == 0 &&
+        (lowest->version == 0 || def->since_version < lowest->version)) {
+        lowest->version = def->since_version;
+    }
+    return 0;
+}
+
 weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
                                           const Onnx__NodeProto *node, size_t index,
                                           const weft_registry_t *registry)
@@ -164,12 +181,13 @@ weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
     const char *domain = wefti_onnx_domain(node->domain);
     near_t near = {.domain = domain, .wanted = op};
     wefti_onnx_node_label(node, index, label);
-    const weft_op_def_t *newer = weft_registry_find_op(registry, domain, op, INT32_MAX);
-    if (newer != NULL) {
+    lowest_t lowest = {.domain = domain, .op = op};
+    weft_op_registry_visit(registry, visit_lowest, &lowest);
+    if (lowest.version != 0) {
         return wefti_error(
             WEFT_ERR_UNSUPPORTED,
             "%s: %s: operator %s is supported from opset %d on, the model imports %lld",
-            file->label, label, op, newer->since_version,
+            file->label, label, op, lowest.version,
             (long long)wefti_onnx_opset(file->model, domain));
     }
     weft_op_registry_visit(registry, visit_near, &near);

@@ -463,6 +463,10 @@ static void test_onnx_hostile_models(void **state)
     model = onnx_model(&graph, 1000);
     check_refused(&model, WEFT_ERR_UNSUPPORTED, "opset 1000", NULL);
     graph = (wire_t){0};
+    onnx_node(&graph, "Gemm", "old", "a,b", "c", NULL);
+    model = onnx_model(&graph, 6);
+    check_refused(&model, WEFT_ERR_UNSUPPORTED, "node 0 'old' (Gemm)", "from opset 7 on");
+    graph = (wire_t){0};
     model = onnx_model(&graph, -1);
     check_refused(&model, WEFT_ERR_FORMAT, "opset_import 0", NULL);
     graph = (wire_t){0};

@@ -184,6 +184,17 @@ static weft_status_t add_eval_model(compiler_t *c, weft_plan_t *plan)
     wefti_onnx_import_params_t params = {.path = c->params.model_path, .loss = c->params.loss};
     void *bytes = NULL;
     size_t size = 0;
+    /* What the plan trains is left out of it; other weights, which no gradient reaches, stay in. */
+    const char **trained = wefti_arena_array(&c->arena, plan->buffer_count, sizeof(*trained));
+    if (trained == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
+            trained[params.trained_count++] = plan->buffers[i].name;
+        }
+    }
+    params.trained = trained;
     WEFT_TRY(status,
              wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size), fail);
     plan->eval_model = wefti_arena_memdup(&plan->arena, bytes, size);

@@ -195,23 +195,27 @@ static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t
                : WEFT_OK;
 }
 
-/* The first item of the program that reads a result of the bucket, or item_count. */
-static uint32_t first_reader(const wefti_lowering_t *l, uint32_t bucket, const bool *needed)
+/* For every bucket the first item of the program that reads a result of it, or item_count. */
+static void find_readers(const wefti_lowering_t *l, const bool *needed, uint32_t *reader)
 {
-    uint32_t found = l->item_count;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        reader[b] = l->item_count;
+    }
     for (uint32_t n = 0; n < l->graph->order_count; n++) {
-        uint32_t id = l->graph->order[n];
+        uint32_t id = l->graph->order[n], item = l->item_of[id];
         const wefti_node_t *node = &l->graph->nodes[id];
-        for (uint32_t j = 0; l->item_of[id] < found && j < node->input_count; j++) {
-            uint32_t producer = (needed != NULL && !needed[id]) || node->inputs[j] == WEFTI_NONE
-                                    ? WEFTI_NONE
-                                    : l->graph->values[node->inputs[j]].producer;
-            if (producer != WEFTI_NONE && l->bucket_of[producer] == bucket) {
-                found = l->item_of[id];
+        if (item == WEFTI_NONE || (needed != NULL && !needed[id])) {
+            continue;
+        }
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t value = node->inputs[j];
+            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
+            if (bucket != WEFTI_NONE && item < reader[bucket]) {
+                reader[bucket] = item;
             }
         }
     }
-    return found;
 }
 
 /* Marks the items and buckets that the values asked for need. */
@@ -246,50 +250,81 @@ static weft_status_t mark_needed(wefti_lowering_t *l, const uint32_t *roots, uin
     return WEFT_OK;
 }
 
+/* A program being written. */
+typedef struct writer {
+    wefti_lowering_t *l;
+    wefti_plan_program_t *program;
+    uint32_t *reader;  /* bucket -> first item that reads it */
+    uint32_t *done;    /* bucket -> event recorded behind it */
+    uint32_t *waiting; /* item -> first bucket that it waits for, or WEFTI_NONE */
+    uint32_t *next;    /* bucket -> next one that the same item waits for */
+} writer_t;
+
+static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, const bool *needed,
+                                  writer_t *w)
+{
+    weft_status_t status;
+    size_t buckets = l->bucket_count;
+    *w = (writer_t){.l = l};
+    w->reader = wefti_arena_array(&l->arena, buckets, sizeof(*w->reader));
+    w->done = wefti_arena_array(&l->arena, buckets, sizeof(*w->done));
+    w->next = wefti_arena_array(&l->arena, buckets, sizeof(*w->next));
+    w->waiting = wefti_arena_array(&l->arena, (size_t)l->item_count + 1, sizeof(*w->waiting));
+    if (w->reader == NULL || w->done == NULL || w->next == NULL || w->waiting == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, begin_program(l, name, l->item_count + 2 * buckets, 3 * buckets, &w->program),
+             fail);
+    find_readers(l, needed, w->reader);
+    memset(w->waiting, 0xff, ((size_t)l->item_count + 1) * sizeof(*w->waiting));
+    for (uint32_t b = l->bucket_count; b-- > 0;) {
+        w->next[b] = w->waiting[w->reader[b]];
+        w->waiting[w->reader[b]] = b;
+    }
+fail:
+    return status;
+}
+
+static void write_bucket(writer_t *w, uint32_t bucket)
+{
+    wefti_lowering_t *l = w->l;
+    if (l->buckets[bucket].ready > 0) {
+        push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
+        push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
+    }
+    push(w->program, COMM, WEFTI_STEP_COLLECTIVE, bucket);
+    if (w->reader[bucket] < l->item_count) {
+        w->done[bucket] = l->plan->event_count++;
+        push(w->program, COMM, WEFTI_STEP_RECORD, w->done[bucket]);
+    }
+}
+
+static void write_item(writer_t *w, uint32_t item)
+{
+    for (uint32_t b = w->waiting[item]; b != WEFTI_NONE; b = w->next[b]) {
+        push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->done[b]);
+    }
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->items[item].kernel);
+}
+
 /* needed NULL: everything. Events are numbered over all programs, each is recorded by one of them.
  */
 static weft_status_t add_program(wefti_lowering_t *l, const char *name, const bool *needed)
 {
     weft_status_t status;
-    wefti_plan_program_t *program = NULL;
+    writer_t writer;
     uint32_t bucket = 0;
-    uint32_t *reader = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*reader));
-    uint32_t *done = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*done));
-    size_t most_compute = (size_t)l->item_count + 2 * (size_t)l->bucket_count;
-    if (reader == NULL || done == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, begin_program(l, name, most_compute, 3 * (size_t)l->bucket_count, &program),
-             fail);
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        reader[b] = first_reader(l, b, needed);
-    }
+    WEFT_TRY(status, begin_writer(l, name, needed, &writer), fail);
     for (uint32_t i = 0; i <= l->item_count; i++) {
         /* Buckets are sorted by the number of items that must have run. */
         for (; bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
-            if (needed != NULL && !needed[l->buckets[bucket].node]) {
-                reader[bucket] = WEFTI_NONE;
-                continue;
-            }
-            if (i > 0) {
-                push(program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
-                push(program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
-            }
-            push(program, COMM, WEFTI_STEP_COLLECTIVE, bucket);
-            if (reader[bucket] < l->item_count) {
-                done[bucket] = l->plan->event_count++;
-                push(program, COMM, WEFTI_STEP_RECORD, done[bucket]);
+            if (needed == NULL || needed[l->buckets[bucket].node]) {
+                write_bucket(&writer, bucket);
             }
         }
-        if (i == l->item_count || (needed != NULL && !needed[l->items[i].node])) {
-            continue;
+        if (i < l->item_count && (needed == NULL || needed[l->items[i].node])) {
+            write_item(&writer, i);
         }
-        for (uint32_t b = 0; b < bucket; b++) {
-            if (reader[b] == i) {
-                push(program, COMPUTE, WEFTI_STEP_WAIT, done[b]);
-            }
-        }
-        push(program, COMPUTE, WEFTI_STEP_KERNEL, l->items[i].kernel);
     }
 fail:
     return status;

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/graph/support_graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void test_check(weft_status_t status, const char *what, const char *file, int line)
+{
+    if (status < 0) {
+        print_error("%s: %s: %s\n", what, weft_status_name(status), weft_last_error());
+        _fail(file, line);
+    }
+}
+
+void test_expect_error(weft_status_t status, weft_status_t expected, const char *text)
+{
+    if (status != expected || !strstr(weft_last_error(), text)) {
+        print_error("got %s: %s\n", weft_status_name(status), weft_last_error());
+    }
+    assert_int_equal(status, expected);
+    assert_non_null(strstr(weft_last_error(), text));
+}
+
+uint32_t test_random(test_random_t *random)
+{
+    uint64_t z = (random->state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+uint32_t test_random_below(test_random_t *random, uint32_t limit)
+{
+    return test_random(random) % limit;
+}
+
+float test_random_float(test_random_t *random)
+{
+    return (float)(test_random(random) >> 8) / 8388608.0f - 1.0f;
+}
+
+uint64_t test_seed(void)
+{
+    const char *text = getenv("WEFT_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 0) : 20240601u;
+    print_message("WEFT_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+wefti_graph_t *test_graph(weft_registry_t **out_registry)
+{
+    wefti_graph_t *graph;
+    CHECK(weft_registry_create(NULL, out_registry));
+    CHECK(wefti_graph_create(NULL, *out_registry, 0, &graph));
+    graph->name = "test";
+    graph->opset = 17;
+    return graph;
+}
+
+void test_graph_free(wefti_graph_t *graph, weft_registry_t *registry)
+{
+    wefti_graph_destroy(graph);
+    weft_registry_destroy(registry);
+}
+
+uint32_t test_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
+                    weft_dtype_t dtype, const int64_t *dims, const void *data)
+{
+    weft_tensor_desc_t type = {.dtype = dtype};
+    uint32_t value;
+    for (; dims && dims[type.rank]; type.rank++) {
+        type.dims[type.rank] = dims[type.rank];
+    }
+    int64_t count = weft_tensor_elem_count(&type);
+    if (data && count >= 0) {
+        type.data =
+            wefti_arena_memdup(&graph->arena, data, (size_t)count * weft_dtype_size_bytes(dtype));
+        assert_non_null(type.data);
+    }
+    CHECK(wefti_graph_add_value(graph, name, kind, &type, &value));
+    return value;
+}
+
+uint32_t test_input(wefti_graph_t *graph, const char *name, const int64_t *dims)
+{
+    return test_value(graph, name, WEFTI_VALUE_INPUT, WEFT_DTYPE_F32, dims, NULL);
+}
+
+uint32_t test_param(wefti_graph_t *graph, const char *name, const int64_t *dims)
+{
+    return test_value(graph, name, WEFTI_VALUE_PARAM, WEFT_DTYPE_F32, dims, NULL);
+}
+
+uint32_t test_ints(wefti_graph_t *graph, const char *name, uint32_t count, const int64_t *ints)
+{
+    return test_value(graph, name, WEFTI_VALUE_CONST, WEFT_DTYPE_I64, DIMS(count), ints);
+}
+
+uint32_t test_node_outputs(wefti_graph_t *graph, const char *domain, const char *op,
+                           const char *name, const uint32_t *inputs, uint32_t output_count,
+                           const weft_attr_t *attrs, uint32_t attr_count)
+{
+    const char *names[8] = {name};
+    wefti_node_params_t params = {.domain = domain,
+                                  .op = op,
+                                  .name = name,
+                                  .inputs = inputs,
+                                  .output_names = names,
+                                  .output_count = output_count,
+                                  .attrs = attrs,
+                                  .attr_count = attr_count};
+    uint32_t node;
+    while (inputs[params.input_count] != UINT32_MAX - 1) {
+        params.input_count++;
+    }
+    assert_true(output_count <= 8);
+    CHECK(wefti_graph_add_node(graph, &params, &node));
+    return node;
+}
+
+uint32_t test_node(wefti_graph_t *graph, const char *op, const char *name, const uint32_t *inputs,
+                   const weft_attr_t *attrs, uint32_t attr_count)
+{
+    uint32_t node = test_node_outputs(graph, "", op, name, inputs, 1, attrs, attr_count);
+    return graph->nodes[node].outputs[0];
+}
+
+uint32_t test_loss(wefti_graph_t *graph, uint32_t scores, const int64_t *label_dims)
+{
+    uint32_t label =
+        test_value(graph, "label", WEFTI_VALUE_INPUT, WEFT_DTYPE_I64, label_dims, NULL);
+    uint32_t loss =
+        test_node(graph, "SoftmaxCrossEntropyLoss", "loss", INPUTS(scores, label), NULL, 0);
+    graph->loss = loss;
+    graph->logits = scores;
+    graph->label = label;
+    graph->values[loss].flags |= WEFTI_VALUE_LOSS;
+    graph->values[scores].flags |= WEFTI_VALUE_LOGITS;
+    graph->values[label].flags |= WEFTI_VALUE_LABEL;
+    CHECK(wefti_graph_add_output(graph, loss));
+    return loss;
+}

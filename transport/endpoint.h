@@ -13,12 +13,6 @@ extern const wefti_transport_ops_t wefti_transport_null;
 extern const wefti_transport_ops_t wefti_transport_inproc;
 extern const wefti_transport_ops_t wefti_transport_shm;
 
-/*
- * Collective: WEFT_OK when status is WEFT_OK on all ranks, otherwise the lowest failing rank's
- * status with its message on every rank.
- */
-weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status);
-
 /* The end of a wait that starts now; UINT64_MAX when the settings say for ever. */
 uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint);
 

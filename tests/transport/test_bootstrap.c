@@ -343,6 +343,35 @@ static void test_bootstrap_unsealed_memory(void **state)
     close(fds[1]);
 }
 
+/* A rank that joined and died before the others came ends the join, and is named. */
+static void test_bootstrap_joined_and_gone(void **state)
+{
+    (void)state;
+    attempt_t attempt;
+    char address[64];
+    int before = open_fd_count();
+    new_address(address, sizeof address);
+    attempt_start(&attempt, 0, 3, address);
+    assert_int_equal(pthread_create(&attempt.thread, NULL, attempt_main, &attempt), 0);
+    wefti_shm_packet_t hello = {.magic = WEFTI_SHM_MAGIC,
+                                .version = WEFTI_SHM_VERSION,
+                                .kind = WEFTI_SHM_HELLO,
+                                .rank = 2,
+                                .world_size = 3};
+    int fds[2];
+    assert_int_equal(wefti_memfd_create("a", 4096, &fds[0]), WEFT_OK);
+    assert_int_equal(wefti_memfd_create("b", 0, &fds[1]), WEFT_OK);
+    int socket_fd = connect_to(address);
+    send_with_fds(socket_fd, &hello, sizeof hello, fds, 2);
+    close(fds[0]);
+    close(fds[1]);
+    close(socket_fd);
+    pthread_join(attempt.thread, NULL);
+    assert_int_equal(attempt.status, WEFT_ERR_PEER_DIED);
+    assert_non_null(strstr(attempt.text, "rank 2 (pid "));
+    assert_int_equal(open_fd_count(), before);
+}
+
 static int does_nothing(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
@@ -403,6 +432,7 @@ int main(void)
         cmocka_unit_test(test_bootstrap_hub_mistakes),
         cmocka_unit_test(test_bootstrap_garbage),
         cmocka_unit_test(test_bootstrap_unsealed_memory),
+        cmocka_unit_test(test_bootstrap_joined_and_gone),
         cmocka_unit_test(test_bootstrap_path),
         cmocka_unit_test(test_bootstrap_bad_addresses),
     };

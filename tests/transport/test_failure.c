@@ -107,6 +107,81 @@ static void test_failure_killed_rank(void **state)
     }
 }
 
+typedef struct storm {
+    board_t *board;
+    uint32_t victim, rounds;
+} storm_t;
+
+/* Everything collective in turn; the victim dies somewhere in the midst of it. */
+static int work_until_one_dies(wefti_endpoint_t *endpoint, void *user)
+{
+    storm_t *storm = user;
+    board_t *board = storm->board;
+    uint32_t rank = endpoint->rank;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t round = 0; status == WEFT_OK; round++) {
+        uint64_t part[600] = {round}, all[600 * MAX_RANKS];
+        size_t offset = 0;
+        if (rank == storm->victim && round == storm->rounds) {
+            atomic_store(&board->killed_at_ns, wefti_now_ns());
+            kill(getpid(), SIGKILL);
+        }
+        switch (round % 4) {
+        case 0:
+            status = wefti_endpoint_all_gather(endpoint, part, sizeof part, all);
+            break;
+        case 1:
+            status = wefti_region_alloc(endpoint, 100000, &offset);
+            break;
+        case 2:
+            wefti_region_free(endpoint, 0);
+            status = wefti_endpoint_barrier(endpoint);
+            break;
+        default:
+            status = wefti_endpoint_agree(endpoint, WEFT_OK);
+        }
+    }
+    board->returned_at_ns[rank] = wefti_now_ns();
+    board->status[rank] = status;
+    snprintf(board->text[rank], sizeof board->text[rank], "%s", weft_last_error());
+    return 0;
+}
+
+static void test_failure_killed_anywhere(void **state)
+{
+    (void)state;
+    unsigned seed = (unsigned)getpid();
+    print_message("seed %u\n", seed);
+    for (uint32_t trial = 0; trial < 24; trial++) {
+        uint32_t size = 2 + (uint32_t)rand_r(&seed) % 5;
+        storm_t storm = {board_create(0), (uint32_t)rand_r(&seed) % size,
+                         (uint32_t)rand_r(&seed) % 40};
+        world_t world = {
+            .size = size, .fn = work_until_one_dies, .user = &storm, .settings = test_settings()};
+        char address[64], expected[64];
+        pid_t pids[MAX_RANKS];
+        new_address(address, sizeof address);
+        for (uint32_t r = 0; r < size; r++) {
+            pids[r] = fork_rank(&world, r, address);
+        }
+        snprintf(expected, sizeof expected, "rank %u (pid %d) died", storm.victim,
+                 (int)pids[storm.victim]);
+        for (uint32_t r = 0; r < size; r++) {
+            assert_int_equal(wait_for(pids[r]), r == storm.victim ? -SIGKILL : 0);
+        }
+        for (uint32_t r = 0; r < size; r++) {
+            if (r != storm.victim && (storm.board->status[r] != WEFT_ERR_PEER_DIED ||
+                                      strstr(storm.board->text[r], expected) == NULL)) {
+                fail_msg("rank %u of %u: %d %s, not %s", r, size, storm.board->status[r],
+                         storm.board->text[r], expected);
+            }
+            assert_true(r == storm.victim ||
+                        storm.board->returned_at_ns[r] - storm.board->killed_at_ns < 1000000000ull);
+        }
+        munmap(storm.board, sizeof *storm.board);
+    }
+}
+
 /* One rank may write 1 MiB files only. */
 static int under_file_size_limit(wefti_endpoint_t *endpoint, void *user)
 {
@@ -180,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failure_killed_rank),
+        cmocka_unit_test(test_failure_killed_anywhere),
         cmocka_unit_test(test_failure_file_size_limit),
         cmocka_unit_test(test_failure_more_than_the_machine),
         cmocka_unit_test(test_failure_forked_child),

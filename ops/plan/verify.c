@@ -130,6 +130,79 @@ static weft_status_t check_overlap(const weft_plan_t *plan, extent_t *extents, s
     return WEFT_OK;
 }
 
+/* What a range may cover: what lies in regions. */
+static int in_region(wefti_buffer_kind_t kind)
+{
+    return kind == WEFTI_BUFFER_PARAM || kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_STATE;
+}
+
+/* The extent that holds offset, or NULL. */
+static const extent_t *find_extent(const extent_t *extents, size_t count, uint64_t offset)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (extents[middle].begin <= offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low > 0 && extents[low - 1].end > offset ? &extents[low - 1] : NULL;
+}
+
+/*
+ * A range begins and ends with buffers of a region, and between them lies nothing else. Extents are
+ * sorted; run numbers are equal for neighbours of one kind and dtype that touch.
+ */
+static weft_status_t check_ranges(const weft_plan_t *plan, const extent_t *extents, uint32_t *runs,
+                                  size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        const wefti_plan_buffer_t *a = &plan->buffers[extents[i - 1].id],
+                                  *b = &plan->buffers[extents[i].id];
+        int joined =
+            a->kind == b->kind && a->dtype == b->dtype && extents[i - 1].end == extents[i].begin;
+        runs[i] = runs[i - 1] + !joined;
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *range = &plan->buffers[i];
+        if (range->kind != WEFTI_BUFFER_RANGE) {
+            continue;
+        }
+        uint64_t end = range->offset_bytes + range->size_bytes;
+        const extent_t *first = find_extent(extents, count, range->offset_bytes);
+        const extent_t *last = range->size_bytes ? find_extent(extents, count, end - 1) : NULL;
+        if (!first || !last || first->begin != range->offset_bytes ||
+            runs[first - extents] != runs[last - extents] ||
+            !in_region(plan->buffers[first->id].kind) ||
+            plan->buffers[first->id].dtype != range->dtype ||
+            end < last->begin + plan->buffers[last->id].size_bytes) {
+            return bad_buffer(plan, i,
+                              "a range covers whole parameters, gradients or states of its dtype");
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Ranges may cover what lasts; outputs and temporaries are taken out. */
+static weft_status_t check_lasting(const weft_plan_t *plan, extent_t *extents, size_t count)
+{
+    size_t lasting = 0;
+    uint32_t *runs = wefti_alloc(plan->arena.allocator, (count + 1) * sizeof *runs);
+    if (!runs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (extents[i].class_ == 0) {
+            extents[lasting++] = extents[i];
+        }
+    }
+    weft_status_t status = check_ranges(plan, extents, runs, lasting);
+    wefti_free(plan->arena.allocator, runs);
+    return status;
+}
+
 weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan)
 {
     weft_status_t status = WEFT_OK;
@@ -155,6 +228,9 @@ weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan)
     }
     if (status == WEFT_OK) {
         status = check_overlap(plan, extents, count);
+    }
+    if (status == WEFT_OK) {
+        status = check_lasting(plan, extents, count);
     }
     wefti_free(plan->arena.allocator, extents);
     return status;

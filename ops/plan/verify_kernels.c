@@ -10,6 +10,8 @@
 
 #include "runtime/base/error.h"
 
+#define MAX_OPERAND_PAIRS ((uint64_t)1 << 20) /* of one kernel */
+
 static weft_status_t bad_kernel(const weft_plan_t *plan, uint32_t index, const char *what)
 {
     const wefti_plan_kernel_t *kernel = &plan->kernels[index];
@@ -111,6 +113,39 @@ static weft_status_t check_types(const weft_plan_t *plan, uint32_t index, const 
     return WEFT_OK;
 }
 
+static int overlap(const wefti_plan_buffer_t *a, const wefti_plan_buffer_t *b)
+{
+    return a->size_bytes > 0 && b->size_bytes > 0 &&
+           a->offset_bytes < b->offset_bytes + b->size_bytes &&
+           b->offset_bytes < a->offset_bytes + a->size_bytes;
+}
+
+/* An output shares memory with an input only as the operator's in-place rule says, and then all of
+ * it. */
+static weft_status_t check_in_place(const weft_plan_t *plan, uint32_t index,
+                                    const weft_op_def_t *def)
+{
+    const wefti_plan_kernel_t *kernel = &plan->kernels[index];
+    if ((uint64_t)kernel->input_count * kernel->output_count > MAX_OPERAND_PAIRS) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "kernel %u (%.100s): too many operands", index,
+                           kernel->name);
+    }
+    for (uint32_t o = 0; o < kernel->output_count; o++) {
+        int allowed = o < sizeof def->in_place ? def->in_place[o] : -1;
+        for (uint32_t i = 0; i < kernel->input_count; i++) {
+            if (kernel->outputs[o] == WEFTI_PLAN_NONE || kernel->inputs[i] == WEFTI_PLAN_NONE) {
+                continue;
+            }
+            const wefti_plan_buffer_t *in = &plan->buffers[kernel->inputs[i]];
+            const wefti_plan_buffer_t *out = &plan->buffers[kernel->outputs[o]];
+            if (overlap(in, out) && (allowed != (int)i || in->offset_bytes != out->offset_bytes)) {
+                return bad_kernel(plan, index, "an output overwrites an input that it must not");
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t check_operator(const weft_plan_t *plan, uint32_t index,
                                     const weft_registry_t *registry, wefti_arena_t *arena)
 {
@@ -132,7 +167,8 @@ static weft_status_t check_operator(const weft_plan_t *plan, uint32_t index,
             return bad_kernel(plan, index, "an input that the operator needs is absent");
         }
     }
-    return check_types(plan, index, def, arena);
+    weft_status_t status = check_in_place(plan, index, def);
+    return status == WEFT_OK ? check_types(plan, index, def, arena) : status;
 }
 
 weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry)

@@ -110,9 +110,10 @@ static weft_status_t check_gradients(const weft_plan_t *plan, const wefti_plan_p
             }
             const wefti_plan_collective_t *collective = &plan->collectives[at->index];
             for (uint32_t m = 0; m < collective->member_count; m++) {
-                if (seen[collective->members[m]]++) {
+                uint32_t member = collective->members[m];
+                if (plan->buffers[member].kind == WEFTI_BUFFER_GRAD && seen[member]++) {
                     return wefti_error(WEFT_ERR_FORMAT, "program step: %.100s is reduced twice",
-                                       plan->buffers[collective->members[m]].name);
+                                       plan->buffers[member].name);
                 }
             }
         }

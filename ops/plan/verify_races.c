@@ -1,8 +1,272 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs each program once in memory and watches every access. The arena is cut into segments at all
+ * buffers' ends, so ranges, in-place results and reused temporaries need no special case. Streams
+ * carry vector clocks, events hand them on; an access that does not come behind the last
+ * conflicting one is a race. A temporary must still hold what was written into it by its own name.
+ */
 #include "ops/plan/plan_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+/* Segments visited and clock entries kept; plans of real models need thousands of times less. */
+#define WORK_LIMIT ((uint64_t)1 << 28)
+#define CLOCK_LIMIT ((uint64_t)1 << 26)
+
+typedef struct writer {
+    uint32_t buffer; /* under which name; WEFTI_PLAN_NONE: not in this run */
+    uint32_t stream;
+    uint32_t tick;
+} writer_t;
+
+typedef struct races {
+    const weft_plan_t *plan;
+    uint64_t *edges; /* sorted; segment i lies between edges i and i + 1 */
+    uint32_t segment_count;
+    uint32_t *first, *end;  /* of every buffer, in segments */
+    uint8_t *made;          /* segment holds what a run makes: gradients, temporaries, outputs */
+    writer_t *writers;      /* by segment */
+    uint32_t *reads;        /* by segment and stream: tick of the last read */
+    uint32_t *clocks;       /* by stream and stream: what the first knows of the second */
+    uint32_t *event_clocks; /* by event and stream; tick 0 is "before everything" */
+    uint8_t *recorded;
+    uint64_t work;
+} races_t;
+
+static int compare_edges(const void *a, const void *b)
+{
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return left < right ? -1 : left > right;
+}
+
+static uint32_t segment_at(const races_t *races, uint64_t offset)
+{
+    const uint64_t *found = bsearch(&offset, races->edges, (size_t)races->segment_count + 1,
+                                    sizeof offset, compare_edges);
+    return (uint32_t)(found - races->edges);
+}
+
+static uint64_t end_of(const wefti_plan_buffer_t *buffer)
+{
+    return buffer->offset_bytes + wefti_plan_padded_bytes(buffer->size_bytes);
+}
+
+static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
+{
+    const weft_plan_t *plan = races->plan;
+    size_t count = 0;
+    races->edges =
+        wefti_arena_array(arena, 2 * (size_t)plan->buffer_count + 2, sizeof *races->edges);
+    races->first = wefti_arena_array(arena, plan->buffer_count, sizeof *races->first);
+    races->end = wefti_arena_array(arena, plan->buffer_count, sizeof *races->end);
+    if (!races->edges || !races->first || !races->end) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    races->edges[count++] = 0;
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        races->edges[count++] = plan->buffers[i].offset_bytes;
+        races->edges[count++] = end_of(&plan->buffers[i]);
+    }
+    qsort(races->edges, count, sizeof *races->edges, compare_edges);
+    for (size_t i = 1; i < count; i++) {
+        if (races->edges[i] != races->edges[races->segment_count]) {
+            races->edges[++races->segment_count] = races->edges[i];
+        }
+    }
+    races->made = wefti_arena_alloc(arena, races->segment_count);
+    if (!races->made) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        wefti_buffer_kind_t kind = plan->buffers[i].kind;
+        races->first[i] = segment_at(races, plan->buffers[i].offset_bytes);
+        races->end[i] = segment_at(races, end_of(&plan->buffers[i]));
+        races->work += races->end[i] - races->first[i];
+        if (races->work > WORK_LIMIT) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "the buffers overlap in too many ways to be checked");
+        }
+        if (kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT) {
+            memset(races->made + races->first[i], 1, races->end[i] - races->first[i]);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t prepare(races_t *races, wefti_arena_t *arena)
+{
+    const weft_plan_t *plan = races->plan;
+    weft_status_t status = cut_segments(races, arena);
+    size_t streams = plan->stream_count;
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if ((uint64_t)plan->event_count * streams > CLOCK_LIMIT ||
+        (uint64_t)races->segment_count * streams > CLOCK_LIMIT) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%u events and %u pieces of memory are too many to be checked",
+                           plan->event_count, races->segment_count);
+    }
+    races->writers = wefti_arena_array(arena, races->segment_count, sizeof *races->writers);
+    races->reads = wefti_arena_array(arena, races->segment_count * streams, sizeof *races->reads);
+    races->clocks = wefti_arena_array(arena, streams * streams, sizeof *races->clocks);
+    races->event_clocks =
+        wefti_arena_array(arena, plan->event_count * streams, sizeof *races->event_clocks);
+    races->recorded = wefti_arena_alloc(arena, plan->event_count);
+    return races->writers && races->reads && races->clocks && races->event_clocks && races->recorded
+               ? WEFT_OK
+               : WEFT_ERR_NO_MEMORY;
+}
+
+static void reset(races_t *races)
+{
+    size_t streams = races->plan->stream_count;
+    for (uint32_t i = 0; i < races->segment_count; i++) {
+        races->writers[i] = (writer_t){WEFTI_PLAN_NONE, 0, 0};
+    }
+    memset(races->reads, 0, races->segment_count * streams * sizeof *races->reads);
+    memset(races->clocks, 0, streams * streams * sizeof *races->clocks);
+    memset(races->recorded, 0, races->plan->event_count);
+}
+
+/* What is wrong with an access of stream s to one segment of a buffer, or NULL. */
+static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t segment, int writes)
+{
+    uint32_t streams = races->plan->stream_count;
+    const uint32_t *clock = &races->clocks[(size_t)s * streams];
+    uint32_t *reads = &races->reads[(size_t)segment * streams];
+    writer_t *writer = &races->writers[segment];
+    wefti_buffer_kind_t kind = races->plan->buffers[buffer].kind;
+    if (writer->tick > clock[writer->stream]) {
+        return "is used while another stream writes it";
+    }
+    if (!writes) {
+        int by_name = kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT;
+        if (writer->buffer == WEFTI_PLAN_NONE && races->made[segment]) {
+            return "is read before it is written";
+        }
+        if (by_name && writer->buffer != buffer) {
+            return "is read after its memory was used for something else";
+        }
+        reads[s] = clock[s];
+        return NULL;
+    }
+    for (uint32_t t = 0; t < streams; t++) {
+        if (reads[t] > clock[t]) {
+            return "is written while another stream reads it";
+        }
+    }
+    if (writer->tick == clock[s] && writer->stream == s && writer->buffer != buffer) {
+        return "shares memory with another output of the same step";
+    }
+    *writer = (writer_t){buffer, s, clock[s]};
+    return NULL;
+}
+
+static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                                   uint32_t buffer, int writes)
+{
+    if (buffer == WEFTI_PLAN_NONE) {
+        return WEFT_OK;
+    }
+    races->work += races->end[buffer] - races->first[buffer];
+    if (races->work > WORK_LIMIT) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "the programs are too long to be checked");
+    }
+    for (uint32_t i = races->first[buffer]; i < races->end[buffer]; i++) {
+        const char *what = touch(races, s, buffer, i, writes);
+        if (what) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "program %.100s, stream %.100s: buffer %u (%.100s) %s",
+                               program->name, races->plan->streams[s].name, buffer,
+                               races->plan->buffers[buffer].name, what);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                                uint32_t index)
+{
+    const wefti_plan_kernel_t *kernel = &races->plan->kernels[index];
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < kernel->input_count && status == WEFT_OK; i++) {
+        status = access_buffer(races, program, s, kernel->inputs[i], 0);
+    }
+    for (uint32_t i = 0; i < kernel->output_count && status == WEFT_OK; i++) {
+        status = access_buffer(races, program, s, kernel->outputs[i], 1);
+    }
+    return status;
+}
+
+/* One step that is not blocked. Accesses of a step carry the tick that it begins with. */
+static weft_status_t run_step(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                              const wefti_plan_step_t *step)
+{
+    uint32_t streams = races->plan->stream_count;
+    uint32_t *clock = &races->clocks[(size_t)s * streams];
+    weft_status_t status = WEFT_OK;
+    clock[s]++;
+    if (step->kind == WEFTI_STEP_KERNEL) {
+        return run_kernel(races, program, s, step->index);
+    }
+    if (step->kind == WEFTI_STEP_COLLECTIVE) {
+        uint32_t buffer = races->plan->collectives[step->index].buffer;
+        status = access_buffer(races, program, s, buffer, 0);
+        return status == WEFT_OK ? access_buffer(races, program, s, buffer, 1) : status;
+    }
+    uint32_t *event = &races->event_clocks[(size_t)step->index * streams];
+    if (step->kind == WEFTI_STEP_RECORD) {
+        memcpy(event, clock, streams * sizeof *clock);
+        races->recorded[step->index] = 1;
+        return WEFT_OK;
+    }
+    for (uint32_t t = 0; t < streams; t++) {
+        clock[t] = event[t] > clock[t] ? event[t] : clock[t];
+    }
+    return WEFT_OK;
+}
+
+/* The order is one of many that the events allow; vector clocks make the verdict the same for all.
+ */
+static weft_status_t run_program(races_t *races, const wefti_plan_program_t *program)
+{
+    uint32_t at[WEFTI_PLAN_MAX_STREAMS] = {0};
+    int moved = 1;
+    reset(races);
+    while (moved) {
+        moved = 0;
+        for (uint32_t s = 0; s < races->plan->stream_count; s++) {
+            const wefti_plan_stream_program_t *stream = &program->streams[s];
+            for (; at[s] < stream->step_count; at[s]++, moved = 1) {
+                const wefti_plan_step_t *step = &stream->steps[at[s]];
+                if (step->kind == WEFTI_STEP_WAIT && !races->recorded[step->index]) {
+                    break;
+                }
+                weft_status_t status = run_step(races, program, s, step);
+                if (status != WEFT_OK) {
+                    return status;
+                }
+            }
+        }
+    }
+    return WEFT_OK;
+}
 
 weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
 {
-    (void)plan;
-    return WEFT_OK;
+    weft_status_t status;
+    wefti_arena_t arena;
+    races_t races = {.plan = plan};
+    wefti_arena_init(&arena, plan->arena.allocator, 0);
+    WEFT_TRY(status, prepare(&races, &arena), done);
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        WEFT_TRY(status, run_program(&races, &plan->programs[p]), done);
+    }
+done:
+    wefti_arena_deinit(&arena);
+    return status;
 }

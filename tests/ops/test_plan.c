@@ -366,6 +366,10 @@ static void test_plan_verifies_against_registry(void **in)
     plan->kernels[DW].outputs[0] = GRAD_B; /* would write past its end */
     assert_int_equal(wefti_plan_verify(plan, registry), WEFT_ERR_FORMAT);
     plan->kernels[DW].outputs[0] = GRAD_W;
+    plan->kernels[GEMM].inputs[2] = LOGITS; /* where the result goes */
+    assert_int_equal(wefti_plan_verify(plan, registry), WEFT_ERR_FORMAT);
+    assert_non_null(strstr(weft_last_error(), "overwrites an input"));
+    plan->kernels[GEMM].inputs[2] = B;
     plan->kernels[RELU].op = "Nonsense";
     assert_int_equal(wefti_plan_verify(plan, registry), WEFT_ERR_UNSUPPORTED);
     plan->kernels[RELU].op = "Relu";
@@ -448,6 +452,16 @@ static void test_plan_refuses_what_is_wrong(void **in)
             "communicates");
     REFUSES(plan->programs[0].name, "step", "missing");
     REFUSES(plan->programs[0].name, "begin", "missing");
+    REFUSES(b[ALL_GRADS].offset_bytes, b[GRAD_B].offset_bytes, "a range covers");
+    REFUSES(b[ALL_PARAMS].dtype, WEFT_DTYPE_I32, "a range covers");
+    REFUSES(b[B].dtype, WEFT_DTYPE_I32, "a range covers");
+    REFUSES(b[GRAD_B].kind, WEFTI_BUFFER_STATE, "a range covers");
+    REFUSES(step[0].steps[5], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, DW}), "another stream");
+    REFUSES(step[1].steps[0], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, GEMM}), "another stream");
+    REFUSES(step[0].steps[0], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, RELU}),
+            "before it is written");
+    REFUSES(step[0].steps[2], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, RELU}), "something else");
+    REFUSES(step[0].steps[3], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, DW}), "before it is written");
     REFUSES(plan->bindings[0].role, (weft_binding_role_t)7, "role");
     REFUSES(plan->bindings[0].buffer, BUFFERS, "buffer");
     REFUSES(plan->bindings[0].buffer, W, "kind");

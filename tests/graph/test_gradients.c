@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every gradient rule against central differences of the loss, executed by the real kernels.
+ * Elements at which two step sizes disagree stand on a kink (of Relu or MaxPool) and are left out;
+ * most must remain.
+ */
+#include "tests/graph/support_graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/graph/support_interpreter.h"
+
+#define CHECKS_PER_PARAM 24
+#define STEP 1e-2f
+
+typedef struct fixture {
+    weft_registry_t *registry;
+    wefti_graph_t *graph;
+    test_random_t random;
+} fixture_t;
+
+static void start(fixture_t *f)
+{
+    f->graph = test_graph(&f->registry);
+    f->random.state = test_seed();
+}
+
+static double loss_at(test_interpreter_t *interpreter)
+{
+    test_interpreter_run(interpreter, WEFTI_PHASE_FORWARD);
+    float loss;
+    memcpy(&loss, interpreter->buffers[interpreter->graph->loss], sizeof(loss));
+    return (double)loss;
+}
+
+static double central_difference(test_interpreter_t *interpreter, float *element, float step)
+{
+    float at = *element;
+    *element = at + step;
+    double above = loss_at(interpreter);
+    float high = *element;
+    *element = at - step;
+    double below = loss_at(interpreter);
+    double difference = (above - below) / ((double)high - (double)*element);
+    *element = at;
+    return difference;
+}
+
+static void check_param(fixture_t *f, test_interpreter_t *interpreter, uint32_t param,
+                        uint32_t grad)
+{
+    const wefti_value_t *value = &f->graph->values[param];
+    uint32_t count = (uint32_t)weft_tensor_elem_count(&value->type), checked = 0;
+    uint32_t tries = count < CHECKS_PER_PARAM ? count : CHECKS_PER_PARAM;
+    float *elements = interpreter->buffers[param];
+    const float *gradient = interpreter->buffers[grad];
+    for (uint32_t i = 0; i < tries; i++) {
+        uint32_t at = tries == count ? i : test_random_below(&f->random, count);
+        double coarse = central_difference(interpreter, &elements[at], STEP);
+        double fine = central_difference(interpreter, &elements[at], STEP / 2);
+        double allowed = 1.5e-3 + 1e-2 * fabs(fine);
+        if (fabs(coarse - fine) > allowed) {
+            continue;
+        }
+        if (fabs((double)gradient[at] - fine) > allowed) {
+            print_error("%s[%u]: gradient %g, difference %g\n", value->name, at,
+                        (double)gradient[at], fine);
+        }
+        assert_true(fabs((double)gradient[at] - fine) <= allowed);
+        checked++;
+    }
+    assert_true(checked * 2 >= tries);
+}
+
+/* Fills inputs and parameters, differentiates, and compares all gradients. Labels lie below
+ * classes. */
+static void check_and_free(fixture_t *f, uint32_t classes)
+{
+    wefti_graph_t *graph = f->graph;
+    CHECK(wefti_graph_differentiate(graph));
+    CHECK(wefti_graph_verify(graph));
+    test_interpreter_t interpreter;
+    test_interpreter_init(&interpreter, graph);
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        const wefti_value_t *value = &graph->values[i];
+        int64_t count = weft_tensor_elem_count(&value->type);
+        bool filled = value->kind == WEFTI_VALUE_PARAM || value->kind == WEFTI_VALUE_INPUT;
+        for (int64_t k = 0; filled && k < count; k++) {
+            if (value->type.dtype == WEFT_DTYPE_I64) {
+                ((int64_t *)interpreter.buffers[i])[k] = test_random_below(&f->random, classes);
+            } else {
+                ((float *)interpreter.buffers[i])[k] = test_random_float(&f->random);
+            }
+        }
+    }
+    test_interpreter_run(&interpreter, WEFTI_PHASE_BACKWARD);
+    uint32_t gradients = 0;
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (graph->values[i].grad_of != WEFTI_NONE) {
+            char name[128];
+            snprintf(name, sizeof(name), "%s_grad", graph->values[graph->values[i].grad_of].name);
+            assert_string_equal(graph->values[i].name, name);
+            check_param(f, &interpreter, graph->values[i].grad_of, i);
+            gradients++;
+        }
+    }
+    uint32_t params = 0;
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        params += graph->values[i].kind == WEFTI_VALUE_PARAM;
+    }
+    assert_true(gradients > 0);
+    assert_int_equal(gradients, params);
+    test_interpreter_deinit(&interpreter);
+    test_graph_free(graph, f->registry);
+}
+
+/* A loss over any tensor: rows of its last dimension (all of it for vectors and scalars) are
+ * scores. */
+static void finish_with_loss(fixture_t *f, uint32_t y)
+{
+    const weft_tensor_desc_t *type = &f->graph->values[y].type;
+    int64_t count = weft_tensor_elem_count(type);
+    int64_t columns =
+        type->rank > 1 && type->dims[type->rank - 1] > 1 ? type->dims[type->rank - 1] : count;
+    int64_t shape[] = {count / columns, columns};
+    if (columns == 1) { /* a score against a fixed 0 */
+        uint32_t one = test_ints(f->graph, "one", 2, (const int64_t[]){1, 1});
+        uint32_t zero = test_param(f->graph, "zero", DIMS(1, 2));
+        y = test_node(f->graph, "Add", "pair",
+                      INPUTS(test_node(f->graph, "Reshape", "flat", INPUTS(y, one), NULL, 0), zero),
+                      NULL, 0);
+        uint32_t twice = test_param(f->graph, "twice", DIMS(1, 2));
+        y = test_node(f->graph, "Mul", "scores", INPUTS(y, twice), NULL, 0);
+        shape[0] = 1;
+        columns = 2;
+    } else {
+        uint32_t to = test_ints(f->graph, "to", 2, shape);
+        y = test_node(f->graph, "Reshape", "scores", INPUTS(y, to), NULL, 0);
+    }
+    test_loss(f->graph, y, DIMS(shape[0]));
+    check_and_free(f, (uint32_t)columns);
+}
+
+static void gemm(void **state)
+{
+    (void)state;
+    for (int trans = 0; trans < 4; trans++) {
+        for (int form = 0; form < 5; form++) {
+            fixture_t f;
+            start(&f);
+            bool ta = trans & 1, tb = trans & 2;
+            uint32_t a = test_param(f.graph, "a", ta ? DIMS(4, 3) : DIMS(3, 4));
+            uint32_t b = test_param(f.graph, "b", tb ? DIMS(5, 4) : DIMS(4, 5));
+            weft_attr_t attrs[] = {ATTR_INT("transA", ta), ATTR_INT("transB", tb),
+                                   ATTR_FLOAT("alpha", 0.75f),
+                                   ATTR_FLOAT("beta", form == 0 ? 1.0f : 1.5f)};
+            uint32_t c = WEFTI_NONE;
+            if (form < 4) {
+                c = test_param(f.graph, "c",
+                               form == 0   ? DIMS(5)
+                               : form == 1 ? DIMS(3, 5)
+                               : form == 2 ? DIMS(3, 1)
+                                           : DIMS(1));
+            }
+            uint32_t y = form < 4 ? test_node(f.graph, "Gemm", "y", INPUTS(a, b, c), attrs, 4)
+                                  : test_node(f.graph, "Gemm", "y", INPUTS(a, b), attrs, 4);
+            finish_with_loss(&f, y);
+        }
+    }
+}
+
+static void matmul(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2][6] = {
+        {{3, 4}, {4, 5}},          {{2, 3, 4}, {4, 5}}, {{2, 3, 4}, {2, 4, 5}}, {{3, 4}, {2, 4, 5}},
+        {{2, 1, 3, 4}, {3, 4, 2}}, {{4}, {4, 5}},       {{3, 4}, {4}},          {{4}, {2, 4, 5}},
+        {{2, 3, 4}, {4}},          {{4}, {4}},          {{1, 3, 4}, {2, 4, 3}},
+    };
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        fixture_t f;
+        start(&f);
+        uint32_t a = test_param(f.graph, "a", shapes[i][0]),
+                 b = test_param(f.graph, "b", shapes[i][1]);
+        finish_with_loss(&f, test_node(f.graph, "MatMul", "y", INPUTS(a, b), NULL, 0));
+    }
+}
+
+static void broadcast_binary(void **state)
+{
+    (void)state;
+    static const char *const ops[] = {"Add", "Sub", "Mul"};
+    static const int64_t shapes[][2][5] = {
+        {{3, 4}, {3, 4}},    {{3, 4}, {4}}, {{3, 1}, {4}},
+        {{2, 3, 4}, {3, 1}}, {{1}, {2, 3}}, {{2, 1, 3}, {1, 4, 1}},
+    };
+    for (size_t op = 0; op < 3; op++) {
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+            fixture_t f;
+            start(&f);
+            uint32_t a = test_param(f.graph, "a", shapes[i][0]),
+                     b = test_param(f.graph, "b", shapes[i][1]);
+            finish_with_loss(&f, test_node(f.graph, ops[op], "y", INPUTS(a, b), NULL, 0));
+        }
+    }
+}
+
+static void unary(void **state)
+{
+    (void)state;
+    static const char *const ops[] = {"Relu", "Tanh", "Identity", "Flatten", "Transpose"};
+    for (size_t op = 0; op < sizeof(ops) / sizeof(ops[0]); op++) {
+        fixture_t f;
+        start(&f);
+        uint32_t a = test_param(f.graph, "a", DIMS(2, 3, 4));
+        finish_with_loss(&f, test_node(f.graph, ops[op], "y", INPUTS(a), NULL, 0));
+    }
+}
+
+static void shapes(void **state)
+{
+    (void)state;
+    fixture_t f;
+    start(&f);
+    uint32_t a = test_param(f.graph, "a", DIMS(2, 1, 6));
+    uint32_t to = test_ints(f.graph, "target", 4, (const int64_t[]){2, 2, -1, 1});
+    uint32_t axes = test_ints(f.graph, "axes", 1, (const int64_t[]){3});
+    uint32_t y = test_node(f.graph, "Reshape", "r", INPUTS(a, to), NULL, 0);
+    y = test_node(f.graph, "Squeeze", "s", INPUTS(y, axes), NULL, 0);
+    y = test_node(f.graph, "Unsqueeze", "u", INPUTS(y, axes), NULL, 0);
+    weft_attr_t perm[] = {ATTR_INTS("perm", 4, 1, 3, 2, 0)};
+    y = test_node(f.graph, "Transpose", "t", INPUTS(y), perm, 1);
+    finish_with_loss(&f, y);
+}
+
+static void conv(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t x[5], w[5];
+        weft_attr_t attrs[4];
+        uint32_t attr_count;
+        bool bias;
+    } cases[] = {
+        {{2, 3, 6, 6}, {4, 3, 3, 3}, {ATTR_INTS("pads", 4, 1, 1, 1, 1)}, 1, true},
+        {{2, 3, 7, 6},
+         {4, 3, 3, 2},
+         {ATTR_INTS("strides", 2, 2, 1), ATTR_INTS("pads", 4, 0, 1, 1, 0)},
+         2,
+         true},
+        {{1, 4, 5, 5},
+         {6, 2, 3, 3},
+         {ATTR_INT("group", 2), ATTR_INTS("pads", 4, 1, 1, 1, 1)},
+         2,
+         false},
+        {{1, 2, 7, 7}, {3, 2, 3, 3}, {ATTR_INTS("dilations", 2, 2, 2)}, 1, true},
+        {{1, 2, 6, 6},
+         {2, 2, 3, 3},
+         {ATTR_STRING("auto_pad", "SAME_UPPER"), ATTR_INTS("strides", 2, 2, 2)},
+         2,
+         false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fixture_t f;
+        start(&f);
+        uint32_t x = test_param(f.graph, "x", cases[i].x), w = test_param(f.graph, "w", cases[i].w);
+        uint32_t y = cases[i].bias
+                         ? test_node(f.graph, "Conv", "y",
+                                     INPUTS(x, w, test_param(f.graph, "b", DIMS(cases[i].w[0]))),
+                                     cases[i].attrs, cases[i].attr_count)
+                         : test_node(f.graph, "Conv", "y", INPUTS(x, w), cases[i].attrs,
+                                     cases[i].attr_count);
+        finish_with_loss(&f, y);
+    }
+}
+
+static void pooling(void **state)
+{
+    (void)state;
+    const struct {
+        const char *op;
+        weft_attr_t attrs[5];
+        uint32_t attr_count;
+    } cases[] = {
+        {"MaxPool", {ATTR_INTS("kernel_shape", 2, 2, 2), ATTR_INTS("strides", 2, 2, 2)}, 2},
+        {"MaxPool",
+         {ATTR_INTS("kernel_shape", 2, 3, 3), ATTR_INTS("strides", 2, 2, 1),
+          ATTR_INTS("pads", 4, 1, 1, 1, 1)},
+         3},
+        {"AveragePool", {ATTR_INTS("kernel_shape", 2, 2, 2), ATTR_INTS("strides", 2, 2, 2)}, 2},
+        {"AveragePool",
+         {ATTR_INTS("kernel_shape", 2, 3, 2), ATTR_INTS("strides", 2, 1, 2),
+          ATTR_INTS("pads", 4, 1, 0, 1, 1), ATTR_INT("count_include_pad", 1)},
+         4},
+        {"AveragePool",
+         {ATTR_INTS("kernel_shape", 2, 3, 3), ATTR_INTS("strides", 2, 2, 2),
+          ATTR_INTS("pads", 4, 1, 1, 1, 1), ATTR_INT("ceil_mode", 1)},
+         4},
+        {"GlobalAveragePool", {{0}}, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fixture_t f;
+        start(&f);
+        uint32_t x = test_param(f.graph, "x", DIMS(2, 3, 6, 6));
+        uint32_t scaled = test_node(f.graph, "Mul", "scaled",
+                                    INPUTS(x, test_param(f.graph, "s", DIMS(1, 3, 1, 1))), NULL, 0);
+        finish_with_loss(&f, test_node(f.graph, cases[i].op, "y", INPUTS(scaled), cases[i].attrs,
+                                       cases[i].attr_count));
+    }
+}
+
+static void pad(void **state)
+{
+    (void)state;
+    fixture_t f;
+    start(&f);
+    uint32_t x = test_param(f.graph, "x", DIMS(1, 2, 3, 3));
+    uint32_t pads = test_ints(f.graph, "pads", 8, (const int64_t[]){0, 0, 1, 2, 0, 1, 0, 1});
+    finish_with_loss(&f, test_node(f.graph, "Pad", "y", INPUTS(x, pads), NULL, 0));
+}
+
+static void cross_entropy(void **state)
+{
+    (void)state;
+    static const char *const reductions[] = {"mean", "sum"};
+    for (int form = 0; form < 8; form++) {
+        fixture_t f;
+        start(&f);
+        bool weighted = form & 2, spatial = form & 4;
+        uint32_t x = test_param(f.graph, "x", spatial ? DIMS(2, 4, 3) : DIMS(6, 4));
+        uint32_t label = test_value(f.graph, "label", WEFTI_VALUE_INPUT, WEFT_DTYPE_I64,
+                                    spatial ? DIMS(2, 3) : DIMS(6), NULL);
+        uint32_t weights = test_value(f.graph, "weights", WEFTI_VALUE_CONST, WEFT_DTYPE_F32,
+                                      DIMS(4), (const float[]){0.5f, 1.0f, 2.0f, 0.25f});
+        weft_attr_t attrs[] = {ATTR_STRING("reduction", reductions[form & 1]),
+                               ATTR_INT("ignore_index", 1)};
+        uint32_t loss = weighted ? test_node(f.graph, "SoftmaxCrossEntropyLoss", "l",
+                                             INPUTS(x, label, weights), attrs, 2)
+                                 : test_node(f.graph, "SoftmaxCrossEntropyLoss", "l",
+                                             INPUTS(x, label), attrs, 2);
+        f.graph->loss = loss;
+        f.graph->values[loss].flags |= WEFTI_VALUE_LOSS;
+        check_and_free(&f, 4);
+    }
+}
+
+/* Shared weights, a skip connection, gradients that only pass through, and a chain of everything of
+ * LeNet. */
+static void shared_and_skipped(void **state)
+{
+    (void)state;
+    fixture_t f;
+    start(&f);
+    uint32_t x = test_input(f.graph, "x", DIMS(3, 4)), w = test_param(f.graph, "w", DIMS(4, 4));
+    uint32_t p = test_param(f.graph, "p", DIMS(3, 4)), q = test_param(f.graph, "q", DIMS(3, 4));
+    uint32_t a = test_node(f.graph, "MatMul", "a", INPUTS(x, w), NULL, 0);
+    a = test_node(f.graph, "Add", "pa", INPUTS(p, a), NULL, 0);
+    a = test_node(f.graph, "Add", "qa", INPUTS(a, q), NULL, 0);
+    uint32_t b = test_node(f.graph, "MatMul", "b",
+                           INPUTS(test_node(f.graph, "Tanh", "t", INPUTS(a), NULL, 0), w), NULL, 0);
+    uint32_t c = test_node(f.graph, "Add", "skip", INPUTS(a, b), NULL, 0);
+    c = test_node(f.graph, "Mul", "square", INPUTS(c, c), NULL, 0);
+    c = test_node(f.graph, "Add", "again", INPUTS(c, p), NULL, 0);
+    finish_with_loss(&f, c);
+}
+
+static void lenet(void **state)
+{
+    (void)state;
+    fixture_t f;
+    start(&f);
+    weft_attr_t two[] = {ATTR_INTS("kernel_shape", 2, 2, 2), ATTR_INTS("strides", 2, 2, 2)};
+    weft_attr_t trans[] = {ATTR_INT("transB", 1)}, padded[] = {ATTR_INTS("pads", 4, 1, 1, 1, 1)};
+    wefti_graph_t *g = f.graph;
+    uint32_t y = test_input(g, "x", DIMS(2, 1, 8, 8));
+    y = test_node(g, "Conv", "c1",
+                  INPUTS(y, test_param(g, "w1", DIMS(3, 1, 3, 3)), test_param(g, "b1", DIMS(3))),
+                  padded, 1);
+    y = test_node(g, "MaxPool", "m1", INPUTS(test_node(g, "Tanh", "r1", INPUTS(y), NULL, 0)), two,
+                  2);
+    y = test_node(g, "Conv", "c2",
+                  INPUTS(y, test_param(g, "w2", DIMS(4, 3, 3, 3)), test_param(g, "b2", DIMS(4))),
+                  NULL, 0);
+    y = test_node(g, "AveragePool", "m2", INPUTS(test_node(g, "Relu", "r2", INPUTS(y), NULL, 0)),
+                  two, 2);
+    y = test_node(g, "Flatten", "f", INPUTS(y), NULL, 0);
+    y = test_node(g, "Gemm", "fc",
+                  INPUTS(y, test_param(g, "w3", DIMS(5, 4)), test_param(g, "b3", DIMS(5))), trans,
+                  1);
+    finish_with_loss(&f, y);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(matmul),
+        cmocka_unit_test(broadcast_binary),
+        cmocka_unit_test(unary),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(conv),
+        cmocka_unit_test(pooling),
+        cmocka_unit_test(pad),
+        cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(lenet),
+        cmocka_unit_test(shared_and_skipped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -20,7 +20,7 @@
 #include "tests/fusion/support_view.h"
 
 #define MODEL(name) WEFT_SOURCE_DIR "/samples/models/" name
-enum { BATCH = 8, STEPS = 4, CLASSES = 10, MAX_OPERANDS = 16 };
+enum { BATCH = 8, STEPS = 8, CLASSES = 10, MAX_OPERANDS = 16 };
 
 typedef struct machine {
     const weft_plan_t *plan;
@@ -149,12 +149,12 @@ static float *train(const weft_plan_t *plan, bool apart, size_t *out_count, floa
                     float *out_logits)
 {
     machine_t m;
-    uint64_t random = 88172645463325252u;
     size_t count = 0, used = 0;
     float *params, *step;
     machine_init(&m, plan, apart);
     step = bound(&m, WEFT_ROLE_SCALAR, "step");
     for (uint32_t s = 0; s < STEPS; s++) {
+        uint64_t random = 88172645463325252u; /* the same batch every time: its loss falls */
         feed(&m, &random);
         if (step != NULL) {
             *step = (float)(s + 1);
@@ -248,6 +248,7 @@ static void test_execute_mlp_gives_the_same_bits(void **state)
 static void test_execute_lenet_gives_the_same_bits(void **state)
 {
     (void)state;
+    check_model(MODEL("lenet.onnx"), "momentum");
     check_model(MODEL("lenet.onnx"), "adam");
 }
 

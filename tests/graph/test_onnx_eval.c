@@ -20,6 +20,7 @@
 
 #include "graph/onnx.h"
 #include "ops/plan/plan.h"
+#include "tests/graph/support_interpreter.h"
 #include "tests/graph/support_onnx.h"
 
 static weft_registry_t *registry;
@@ -259,6 +260,68 @@ static void test_onnx_save_writes_given_weights(void **state)
     unlink(path);
 }
 
+/* Logits of graph at batch, by the kernels, for made-up images; the caller frees them. */
+static float *compute_logits(wefti_graph_t *graph, int64_t batch, size_t *out_count)
+{
+    test_interpreter_t interpreter;
+    if (wefti_graph_bind_shapes(graph, batch, NULL, 0) != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    test_interpreter_init(&interpreter, graph);
+    uint32_t image = wefti_graph_find_value(graph, "image");
+    float *pixels = interpreter.buffers[image];
+    size_t pixel_count = (size_t)weft_tensor_elem_count(&graph->values[image].type);
+    for (size_t i = 0; i < pixel_count; i++) {
+        pixels[i] = (float)((i * 2654435761u) >> 8 & 0xffff) / 65536.0f;
+    }
+    test_interpreter_run(&interpreter, WEFTI_PHASE_FORWARD);
+    uint32_t logits = wefti_graph_find_value(graph, "logits");
+    *out_count = (size_t)weft_tensor_elem_count(&graph->values[logits].type);
+    float *copy = malloc(*out_count * sizeof(float));
+    memcpy(copy, interpreter.buffers[logits], *out_count * sizeof(float));
+    test_interpreter_deinit(&interpreter);
+    return copy;
+}
+
+static void test_onnx_save_computes_the_same_logits(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"torch_mlp_batch4", "torch_lenet_avgpool_batch4",
+                                        "torch_reshape_batch4", "torch_reshape"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[] = "/tmp/weft-saved-XXXXXX", from[512];
+        size_t expected_count, count, more_count;
+        int fd = mkstemp(path);
+        assert_true(fd >= 0);
+        close(fd);
+        snprintf(from, sizeof(from), WEFT_SOURCE_DIR "/tests/data/%s.onnx", names[i]);
+        model_t model = open_file(from);
+        assert_int_equal(weft_model_save(model.plan, model.tensors, model.tensor_count, path),
+                         WEFT_OK);
+        float *expected = compute_logits(model.graph, 4, &expected_count);
+        wefti_onnx_import_params_t params = {.path = path, .loss_optional = true};
+        wefti_graph_t *saved = NULL, *larger = NULL;
+        assert_int_equal(wefti_onnx_import(&params, NULL, registry, &saved), WEFT_OK);
+        assert_int_equal(wefti_onnx_import(&params, NULL, registry, &larger), WEFT_OK);
+        float *got = compute_logits(saved, 4, &count);
+        float *more = compute_logits(larger, 9, &more_count);
+        assert_int_equal(count, expected_count);
+        assert_int_equal(more_count, 9 * 10);
+        assert_memory_equal(got, expected, count * sizeof(float));
+        for (size_t k = 0; k < count; k++) {
+            assert_true(more[k] - expected[k] < 1e-5f && expected[k] - more[k] < 1e-5f);
+        }
+        assert_true(expected[0] != expected[1]);
+        free(expected);
+        free(got);
+        free(more);
+        wefti_graph_destroy(saved);
+        wefti_graph_destroy(larger);
+        close_model(&model);
+        unlink(path);
+    }
+}
+
 /* Saving must fail with a message holding text, and leave the file alone. */
 static void check_refused(const model_t *model, const weft_named_tensor_t *tensors, size_t count,
                           weft_status_t expected, const char *text)
@@ -399,6 +462,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_onnx_eval_model_refuses_a_batch_it_cannot_free),
         cmocka_unit_test(test_onnx_eval_model_takes_training_forms_away),
         cmocka_unit_test(test_onnx_save_writes_given_weights),
+        cmocka_unit_test(test_onnx_save_computes_the_same_logits),
         cmocka_unit_test(test_onnx_save_refuses_wrong_weights),
         cmocka_unit_test(test_onnx_save_survives_a_damaged_blob),
     };

@@ -21,9 +21,20 @@ def children(pid):
         return []
 
 
-def weft_sockets():
+def socket_inodes(pid):
+    found = set()
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
+            found |= {match.group(1)} if match else set()
+    except FileNotFoundError:
+        pass
+    return found
+
+
+def sockets_left(inodes):
     with open("/proc/net/unix") as file:
-        return [line for line in file if "@weft-" in line]
+        return [line for line in file if inodes & set(line.split())]
 
 
 class BadInput(Case):
@@ -115,12 +126,15 @@ class Failures(Case):
         # The first progress line comes once all ranks train.
         self.first_line = run.stderr.readline()
         self.assertIn("epoch", self.first_line)
-        return run, children(run.pid)
+        ranks = children(run.pid)
+        self.sockets = set().union(*map(socket_inodes, ranks))
+        self.assertTrue(self.sockets)
+        return run, ranks
 
     def assert_gone(self, pids):
         for pid in pids:
             self.assertFalse(os.path.exists(f"/proc/{pid}"), f"process {pid} is left")
-        self.assertEqual(weft_sockets(), [])
+        self.assertEqual(sockets_left(self.sockets), [])
 
     def kill_one(self, env):
         plan = self.compile("mlp.onnx", "p.weft", 3, 8)

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The saved model: names kept, label dropped, symbolic batch, and the same accuracy in onnxruntime."""
+import gzip
+import sys
+import unittest
+
+import support
+from support import Case, DATA, MODELS, NEED_DATA
+
+try:
+    import numpy as np
+    import onnx
+except ImportError:
+    print("skipped: python3-numpy or python3-onnx is missing")
+    sys.exit(77)
+try:
+    import onnxruntime
+except ImportError:
+    onnxruntime = None
+
+
+def idx(name, offset):
+    with gzip.open(f"{DATA}/{name}") as file:
+        return np.frombuffer(file.read(), np.uint8, offset=offset)
+
+
+@NEED_DATA
+class Save(Case):
+    def train_and_save(self, model, *extra):
+        saved = self.dir / "trained.onnx"
+        report = self.weft_json("run", MODELS / model, "-n", 2, "--batch", 48, "--data", DATA, "--steps", 60,
+                                "--save", saved, *extra)
+        return report, onnx.load(saved)
+
+    def check(self, name, *extra):
+        report, saved = self.train_and_save(name, *extra)
+        source = onnx.load(MODELS / name)
+        onnx.checker.check_model(saved, full_check=True)
+        self.assertEqual({i.name for i in saved.graph.initializer}, {i.name for i in source.graph.initializer})
+        label = source.graph.node[-1].input[1]
+        logits = source.graph.node[-1].input[0]
+        self.assertNotIn(label, {i.name for i in saved.graph.input})
+        self.assertEqual([o.name for o in saved.graph.output], [logits])
+        self.assertTrue(saved.graph.input[0].type.tensor_type.shape.dim[0].dim_param)
+        self.assertTrue(saved.graph.output[0].type.tensor_type.shape.dim[0].dim_param)
+        for before in source.graph.initializer:
+            after = next(i for i in saved.graph.initializer if i.name == before.name)
+            self.assertEqual(list(after.dims), list(before.dims))
+            self.assertFalse(np.array_equal(onnx.numpy_helper.to_array(after), onnx.numpy_helper.to_array(before)))
+        if onnxruntime is None:
+            self.skipTest("onnxruntime cannot be imported; the rest of this test has passed")
+        session = onnxruntime.InferenceSession(saved.SerializeToString(), providers=["CPUExecutionProvider"])
+        images = idx("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28).astype(np.float32) / 255
+        labels = idx("t10k-labels-idx1-ubyte.gz", 8)
+        right = 0
+        for part in np.array_split(np.arange(len(labels)), 7):  # any batch size goes
+            answer, = session.run(None, {saved.graph.input[0].name: images[part]})
+            right += int((answer.argmax(1) == labels[part]).sum())
+        # Ties in the last bit of two logits may fall either way.
+        self.assertAlmostEqual(right / len(labels), report["test_accuracy"], delta=3e-4)
+
+    def test_mlp(self):
+        self.check("mlp.onnx")
+
+    def test_lenet(self):
+        self.check("lenet.onnx", "--optimizer", "adam")
+
+    def test_the_saved_model_has_no_loss_to_train_by(self):
+        self.train_and_save("mlp.onnx")
+        done = self.weft("compile", self.dir / "trained.onnx", "-o", self.dir / "p.weft", "--world", 2, code=2)
+        self.assertIn("loss", done.stderr)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -11,6 +11,8 @@ from support import Case, DATA, MODELS, NEED_DATA
 try:
     import numpy as np
     import onnx
+    import onnx.checker
+    import onnx.numpy_helper
 except ImportError:
     print("skipped: python3-numpy or python3-onnx is missing")
     sys.exit(77)

@@ -4,7 +4,9 @@
 #ifndef WEFT_TRANSPORT_SHM_H
 #define WEFT_TRANSPORT_SHM_H
 
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include "transport/endpoint.h"
 
@@ -45,6 +47,16 @@ typedef struct wefti_shm_packet {
     char text[480];
 } wefti_shm_packet_t;
 _Static_assert(sizeof(wefti_shm_packet_t) == 512, "packets are exchanged between builds");
+
+/* shm_host.c: the same for rank 0. */
+weft_status_t wefti_shm_host(wefti_endpoint_t *endpoint, const char *address,
+                             wefti_shm_peer_t *peers);
+/* "unix:@name" (abstract: no file, gone with its socket) or "unix:/path". */
+weft_status_t wefti_shm_parse_address(const char *address, struct sockaddr_un *out,
+                                      socklen_t *out_length);
+/* Who is at the other end; false when it is another user. */
+bool wefti_shm_peer_credentials(int fd, pid_t *out_pid);
+wefti_shm_packet_t wefti_shm_make_packet(const wefti_endpoint_t *endpoint, wefti_shm_kind_t kind);
 
 /* fds NULL: none. Waits for room until deadline. WEFT_ERR_PEER_DIED when the other end is gone. */
 weft_status_t wefti_shm_send(int fd, const wefti_shm_packet_t *packet, const int *fds,

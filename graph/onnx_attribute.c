@@ -199,8 +199,8 @@ static weft_status_t constant_of(const weft_attr_t *attr, wefti_arena_t *arena,
 weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
                                   wefti_arena_t *arena, weft_tensor_desc_t *out_desc)
 {
-    weft_attr_t *attrs;
-    uint32_t count;
+    weft_attr_t *attrs = NULL;
+    uint32_t count = 0;
     weft_status_t status = wefti_onnx_attributes(file, node, arena, &attrs, &count);
     if (status < 0) {
         return status;

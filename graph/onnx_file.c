@@ -102,7 +102,7 @@ weft_status_t wefti_onnx_file_open(const wefti_onnx_import_params_t *params,
         return status;
     }
     file->model = (Onnx__ModelProto *)message;
-    if (file->model->graph == NULL) {
+    if (message == NULL || file->model->graph == NULL) {
         status =
             wefti_error(WEFT_ERR_FORMAT, "%s: not an ONNX model: it holds no graph", file->label);
         wefti_onnx_file_close(file);

@@ -28,7 +28,7 @@ static weft_status_t set_is_test(wefti_onnx_file_t *file, Onnx__NodeProto *node)
             return WEFT_ERR_NO_MEMORY;
         }
         if (node->n_attribute > 0) {
-            memcpy(attributes, node->attribute, node->n_attribute * sizeof(*attributes));
+            memcpy(attributes, node->attribute, node->n_attribute * sizeof(void *));
         }
         onnx__attribute_proto__init(attribute);
         attribute->name = (char *)(uintptr_t) "is_test";
@@ -100,20 +100,15 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
                                char **out_name)
 {
     Onnx__GraphProto *proto = file->model->graph;
-    size_t n = proto->n_initializer;
     Onnx__TensorProto *tensor = wefti_arena_alloc(&file->arena, sizeof(*tensor));
-    Onnx__TensorProto **all = wefti_arena_array(&file->arena, n + 1, sizeof(Onnx__TensorProto *));
     int64_t *dims = wefti_arena_array(&file->arena, 1, sizeof(*dims));
     int64_t *data = wefti_arena_memdup(&file->arena, shape, count * sizeof(*data));
     char *name = wefti_arena_printf(&file->arena, "%s.shape", output);
     for (uint32_t i = 2; name != NULL && wefti_graph_find_value(graph, name) != WEFTI_NONE; i++) {
         name = wefti_arena_printf(&file->arena, "%s.shape.%u", output, i);
     }
-    if (tensor == NULL || all == NULL || dims == NULL || data == NULL || name == NULL) {
+    if (tensor == NULL || dims == NULL || data == NULL || name == NULL) {
         return WEFT_ERR_NO_MEMORY;
-    }
-    if (n > 0) {
-        memcpy(all, proto->initializer, n * sizeof(*all));
     }
     onnx__tensor_proto__init(tensor);
     tensor->name = name;
@@ -125,9 +120,10 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
     data[0] = 0;
     tensor->n_int64_data = count;
     tensor->int64_data = data;
-    all[n] = tensor;
-    proto->initializer = all;
-    proto->n_initializer = n + 1;
+    proto->initializer[proto->n_initializer++] = tensor;
+    if (file->model->ir_version < 4) {
+        file->model->ir_version = 4; /* before, every initializer had to be an input, too */
+    }
     *out_name = name;
     return WEFT_OK;
 }
@@ -147,12 +143,29 @@ static weft_status_t free_batch(wefti_onnx_file_t *file, const wefti_graph_t *gr
     return add_shape(file, graph, shape, count, node->output[0], &node->input[1]);
 }
 
+/* Room for one more initializer per node. */
+static weft_status_t reserve_shapes(wefti_onnx_file_t *file)
+{
+    Onnx__GraphProto *proto = file->model->graph;
+    size_t n = proto->n_initializer;
+    Onnx__TensorProto **all =
+        wefti_arena_array(&file->arena, n + proto->n_node + 1, sizeof(Onnx__TensorProto *));
+    if (all == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (n > 0) {
+        memcpy(all, proto->initializer, n * sizeof(void *));
+    }
+    proto->initializer = all;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                         int64_t batch)
 {
     Onnx__GraphProto *proto = file->model->graph;
     int64_t opset = wefti_onnx_opset(file->model, "");
-    weft_status_t status = WEFT_OK;
+    weft_status_t status = reserve_shapes(file);
     for (size_t i = 0; i < proto->n_node && status == WEFT_OK; i++) {
         Onnx__NodeProto *node = proto->node[i];
         if (wefti_onnx_domain(node->domain)[0] != '\0') {

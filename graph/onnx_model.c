@@ -11,6 +11,8 @@
 
 /* The newest opset whose changes have been looked at. */
 #define NEWEST_OPSET 21
+/* They are searched for every node. */
+#define MOST_DOMAINS 100
 
 const char *wefti_onnx_node_label(const Onnx__NodeProto *node, size_t index, char *buffer)
 {
@@ -47,6 +49,11 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
     if (!model->has_ir_version || model->ir_version < 1) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: not an ONNX model: it has no ir_version",
                            file->label);
+    }
+    if (model->n_opset_import > MOST_DOMAINS) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: %zu operator sets imported, at most %d are supported", file->label,
+                           model->n_opset_import, MOST_DOMAINS);
     }
     for (size_t i = 0; i < model->n_opset_import; i++) {
         int64_t version = model->opset_import[i]->version;

@@ -462,6 +462,13 @@ static void test_onnx_hostile_models(void **state)
     graph = (wire_t){0};
     model = onnx_model(&graph, 1000);
     check_refused(&model, WEFT_ERR_UNSUPPORTED, "opset 1000", NULL);
+    model = onnx_small_mlp();
+    for (int i = 0; i < 200; i++) {
+        wire_t import = {0};
+        wire_number(&import, 2, 1);
+        wire_message(&model, 8, &import);
+    }
+    check_refused(&model, WEFT_ERR_UNSUPPORTED, "201 operator sets", NULL);
     graph = (wire_t){0};
     onnx_node(&graph, "Gemm", "old", "a,b", "c", NULL);
     model = onnx_model(&graph, 6);

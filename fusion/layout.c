@@ -31,7 +31,7 @@ typedef struct layout_rule {
 
 static const layout_rule_t rules[] = {
     {"Conv", 1u, 1u, false, 0, 1500},
-    {"ConvGrad", 3u, 1u, false, 0, 3000},
+    {"ConvGrad", 3u, 1u, false, 0, 6000},
     {"MaxPool", 1u, 1u, true, 2500, 600},
     {"MaxPoolMask", 1u, 3u, true, 2500, 600},
     {"MaxPoolGrad", 3u, 1u, true, 800, 300},

@@ -62,24 +62,38 @@ static void *translate(const void *address)
     return (void *)(on_card(address) ? value - SHIFT : value);
 }
 
+/* In front of every allocation: imported memory lives until the last rank has let go of it. */
+typedef struct allocation {
+    size_t bytes;
+    _Atomic int references;
+} allocation_t;
+
 static weft_status_t mem_alloc(weft_device_t *device, size_t bytes, void **out_address)
 {
-    size_t *memory = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    allocation_t *memory = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "the fake card has no %zu bytes", bytes);
     }
-    *memory = bytes + 4096;
+    memory->bytes = bytes + 4096;
+    memory->references = 1;
     ((fake_card_t *)device)->live++;
     *out_address = (void *)((uintptr_t)memory + 4096 + SHIFT);
     return WEFT_OK;
 }
 
+static allocation_t *allocation_of(const void *address)
+{
+    return (void *)((uintptr_t)translate(address) - 4096);
+}
+
 static void mem_free(weft_device_t *device, void *address)
 {
     if (address != NULL) {
-        size_t *memory = (void *)((uintptr_t)translate(address) - 4096);
-        munmap(memory, *memory);
+        allocation_t *memory = allocation_of(address);
+        if (--memory->references == 0) {
+            munmap(memory, memory->bytes);
+        }
         ((fake_card_t *)device)->live--;
     }
 }
@@ -94,15 +108,15 @@ static weft_status_t mem_export(weft_device_t *device, void *address, uint8_t ou
 
 static weft_status_t mem_import(weft_device_t *device, const uint8_t handle[64], void **out_address)
 {
-    (void)device;
     memcpy(out_address, handle, sizeof(*out_address));
+    allocation_of(*out_address)->references++;
+    ((fake_card_t *)device)->live++;
     return WEFT_OK;
 }
 
 static void mem_unimport(weft_device_t *device, void *address)
 {
-    (void)device;
-    (void)address;
+    mem_free(device, address);
 }
 
 static weft_status_t run_wait(weft_queue_t *queue, const command_t *command)

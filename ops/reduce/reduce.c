@@ -8,13 +8,10 @@
 #include "ops/reduce/reduce_internal.h"
 #include "runtime/base/error.h"
 
-wefti_reduce_f32_fn wefti_reduce_f32_kernel(wefti_isa_t isa)
+/* isa is one that this CPU has. */
+static wefti_reduce_f32_fn kernel_of(wefti_isa_t isa)
 {
 #if defined(__x86_64__)
-    wefti_isa_t best = wefti_isa_detect();
-    if (isa > best) {
-        isa = best;
-    }
     if (isa == WEFTI_ISA_AVX512) {
         return wefti_reduce_f32_avx512;
     }
@@ -25,6 +22,12 @@ wefti_reduce_f32_fn wefti_reduce_f32_kernel(wefti_isa_t isa)
     (void)isa;
 #endif
     return wefti_reduce_f32_portable;
+}
+
+wefti_reduce_f32_fn wefti_reduce_f32_kernel(wefti_isa_t isa)
+{
+    wefti_isa_t best = wefti_isa_detect();
+    return kernel_of(isa > best ? best : isa);
 }
 
 static weft_status_t check_addresses(const char *what, const void *const *addresses, uint32_t count,
@@ -73,10 +76,10 @@ static void run(const weft_reduce_t *reduce, wefti_isa_t isa)
         wefti_reduce_portable(reduce);
         return;
     }
-    wefti_reduce_f32_kernel(isa)(
-        (float *const *)reduce->destinations, reduce->destination_count,
-        (const float *const *)reduce->sources, reduce->source_count, (size_t)reduce->elem_count,
-        reduce->reduction == WEFT_AVG ? (float)reduce->source_count : 1.0f);
+    kernel_of(isa)((float *const *)reduce->destinations, reduce->destination_count,
+                   (const float *const *)reduce->sources, reduce->source_count,
+                   (size_t)reduce->elem_count,
+                   reduce->reduction == WEFT_AVG ? (float)reduce->source_count : 1.0f);
 }
 
 weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)

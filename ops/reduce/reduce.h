@@ -12,10 +12,14 @@
 
 #include "runtime/base/sync.h"
 
-/* Half types are accumulated in f32 and rounded once; integer avg truncates toward zero. */
+/*
+ * Half types are accumulated in f32 and rounded once; integers in 64 bits, so only the result wraps, and avg
+ * truncates toward zero. isa must be one that the CPU has: parsed or detected, not asked for again on the hot path.
+ */
 weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa);
 
-/* One implementation of dst[d] = tree over src for f32 sum, then times or divided: used by wefti_reduce. */
+/* One implementation of dst[d] = tree over src for f32 sum, then times or divided: used by wefti_reduce.
+ * Here isa is lowered to what the CPU has. */
 typedef void (*wefti_reduce_f32_fn)(float *const *destinations, uint32_t destination_count,
                                     const float *const *sources, uint32_t source_count, size_t elem_count,
                                     float divisor);

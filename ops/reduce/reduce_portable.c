@@ -27,10 +27,27 @@ typedef union block {
     uint64_t u64[BLOCK_ELEMS];
 } block_t;
 
+/*
+ * Runs statement for every i below count. Nearly all blocks are full; with a constant count
+ * compilers vectorise at their usual level of optimisation.
+ */
+#define EACH(count, statement)                                                                     \
+    do {                                                                                           \
+        if ((count) == BLOCK_ELEMS) {                                                              \
+            for (size_t i = 0; i < BLOCK_ELEMS; i++) {                                             \
+                statement                                                                          \
+            }                                                                                      \
+        } else {                                                                                   \
+            for (size_t i = 0; i < (count); i++) {                                                 \
+                statement                                                                          \
+            }                                                                                      \
+        }                                                                                          \
+    } while (0)
+
 typedef void (*load_fn)(block_t *acc, const uint8_t *src, size_t count);
 typedef void (*store_fn)(uint8_t *dst, const block_t *acc, size_t count);
 /* left = left op right */
-typedef void (*combine_fn)(block_t *left, const block_t *right, size_t count);
+typedef void (*combine_fn)(block_t *restrict left, const block_t *restrict right, size_t count);
 typedef void (*divide_fn)(block_t *acc, uint32_t divisor, size_t count);
 
 /* Address by bytes: nothing says that elements are aligned. */
@@ -86,30 +103,23 @@ DEFINE_HALF(bf16)
     }                                                                                              \
     static void store_##name(uint8_t *dst, const block_t *acc, size_t count)                       \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            bits_t bits, nan = (nan_bits);                                                         \
-            memcpy(&bits, &acc->name[i], sizeof bits);                                             \
-            bits = acc->name[i] != acc->name[i] ? nan : bits;                                      \
-            memcpy(dst + i * sizeof bits, &bits, sizeof bits);                                     \
-        }                                                                                          \
+        const bits_t nan_pattern = (nan_bits);                                                     \
+        type out[BLOCK_ELEMS], nan;                                                                \
+        memcpy(&nan, &nan_pattern, sizeof nan);                                                    \
+        EACH(count, out[i] = acc->name[i] != acc->name[i] ? nan : acc->name[i];);                  \
+        memcpy(dst, out, count * sizeof(type));                                                    \
     }                                                                                              \
-    static void sum_##name(block_t *left, const block_t *right, size_t count)                      \
+    static void sum_##name(block_t *restrict left, const block_t *restrict right, size_t count)    \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            left->name[i] += right->name[i];                                                       \
-        }                                                                                          \
+        EACH(count, left->name[i] += right->name[i];);                                             \
     }                                                                                              \
-    static void prod_##name(block_t *left, const block_t *right, size_t count)                     \
+    static void prod_##name(block_t *restrict left, const block_t *restrict right, size_t count)   \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            left->name[i] *= right->name[i];                                                       \
-        }                                                                                          \
+        EACH(count, left->name[i] *= right->name[i];);                                             \
     }                                                                                              \
     static void divide_##name(block_t *acc, uint32_t divisor, size_t count)                        \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            acc->name[i] /= (type)divisor;                                                         \
-        }                                                                                          \
+        EACH(count, acc->name[i] /= (type)divisor;);                                               \
     }                                                                                              \
     /* Equal values with different bits are zeros: or-ing signs gives -0, and-ing gives +0. */     \
     static type pick_##name(type a, type b, int wants_less)                                        \
@@ -127,54 +137,42 @@ DEFINE_HALF(bf16)
         memcpy(&a, &a_bits, sizeof a);                                                             \
         return a;                                                                                  \
     }                                                                                              \
-    static void min_##name(block_t *left, const block_t *right, size_t count)                      \
+    static void min_##name(block_t *restrict left, const block_t *restrict right, size_t count)    \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            left->name[i] = pick_##name(left->name[i], right->name[i], 1);                         \
-        }                                                                                          \
+        EACH(count, left->name[i] = pick_##name(left->name[i], right->name[i], 1););               \
     }                                                                                              \
-    static void max_##name(block_t *left, const block_t *right, size_t count)                      \
+    static void max_##name(block_t *restrict left, const block_t *restrict right, size_t count)    \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            left->name[i] = pick_##name(left->name[i], right->name[i], 0);                         \
-        }                                                                                          \
+        EACH(count, left->name[i] = pick_##name(left->name[i], right->name[i], 0););               \
     }
 DEFINE_FLOAT(f32, float, uint32_t, WEFTI_F32_NAN)
 DEFINE_FLOAT(f64, double, uint64_t, 0x7ff8000000000000ull)
 
 /* Sums and products wrap, so both signs share the unsigned ones. */
-static void sum_int(block_t *left, const block_t *right, size_t count)
+static void sum_int(block_t *restrict left, const block_t *restrict right, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        left->u64[i] += right->u64[i];
-    }
+    EACH(count, left->u64[i] += right->u64[i];);
 }
 
-static void prod_int(block_t *left, const block_t *right, size_t count)
+static void prod_int(block_t *restrict left, const block_t *restrict right, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        left->u64[i] *= right->u64[i];
-    }
+    EACH(count, left->u64[i] *= right->u64[i];);
 }
 
 #define DEFINE_INT(name)                                                                           \
-    static void min_##name(block_t *left, const block_t *right, size_t count)                      \
+    static void min_##name(block_t *restrict left, const block_t *restrict right, size_t count)    \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            left->name[i] = right->name[i] < left->name[i] ? right->name[i] : left->name[i];       \
-        }                                                                                          \
+        EACH(count,                                                                                \
+             left->name[i] = right->name[i] < left->name[i] ? right->name[i] : left->name[i];);    \
     }                                                                                              \
-    static void max_##name(block_t *left, const block_t *right, size_t count)                      \
+    static void max_##name(block_t *restrict left, const block_t *restrict right, size_t count)    \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            left->name[i] = right->name[i] > left->name[i] ? right->name[i] : left->name[i];       \
-        }                                                                                          \
+        EACH(count,                                                                                \
+             left->name[i] = right->name[i] > left->name[i] ? right->name[i] : left->name[i];);    \
     }                                                                                              \
     static void divide_##name(block_t *acc, uint32_t divisor, size_t count)                        \
     {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            acc->name[i] /= divisor;                                                               \
-        }                                                                                          \
+        EACH(count, acc->name[i] /= divisor;);                                                     \
     }
 DEFINE_INT(i64)
 DEFINE_INT(u64)

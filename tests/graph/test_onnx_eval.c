@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <weft/compile.h>
@@ -361,6 +362,69 @@ static void test_onnx_save_refuses_wrong_weights(void **state)
     close_model(&model);
 }
 
+static void test_onnx_save_takes_constants_from_the_plan(void **state)
+{
+    (void)state;
+    const char *path = "/tmp/weft-constants.onnx";
+    model_t model = open_file(WEFT_SOURCE_DIR "/tests/data/torch_reshape.onnx");
+    /* The last parameter is a constant of the plan, the others are trained. */
+    const weft_named_tensor_t *last = &model.tensors[model.tensor_count - 1];
+    wefti_plan_buffer_t buffer = {.name = last->name,
+                                  .kind = WEFTI_BUFFER_CONST,
+                                  .dtype = last->desc.dtype,
+                                  .rank = last->desc.rank,
+                                  .size_bytes = (uint64_t)weft_tensor_elem_count(&last->desc) * 4,
+                                  .data_offset_bytes = 4};
+    memcpy(buffer.dims, last->desc.dims, sizeof(buffer.dims));
+    uint8_t weights[64] = {0};
+    assert_true(buffer.size_bytes + 4 <= sizeof(weights));
+    memcpy(weights + 4, last->desc.data, buffer.size_bytes);
+    model.plan->buffers = &buffer;
+    model.plan->buffer_count = 1;
+    model.plan->weights = weights;
+    model.plan->weights_bytes = 4 + buffer.size_bytes - 1;
+    check_refused(&model, model.tensors, model.tensor_count - 1, WEFT_ERR_INVALID_ARGUMENT,
+                  last->name);
+    model.plan->weights_bytes++;
+    assert_int_equal(weft_model_save(model.plan, model.tensors, model.tensor_count - 1, path),
+                     WEFT_OK);
+    wefti_onnx_import_params_t params = {.path = path, .loss_optional = true};
+    wefti_graph_t *saved = NULL;
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &saved), WEFT_OK);
+    uint32_t value = wefti_graph_find_value(saved, last->name);
+    assert_memory_equal(saved->values[value].type.data, last->desc.data, buffer.size_bytes);
+    wefti_graph_destroy(saved);
+    model.plan->buffers = NULL;
+    model.plan->buffer_count = 0;
+    close_model(&model);
+    unlink(path);
+}
+
+static void test_onnx_save_refuses_more_than_two_gigabytes(void **state)
+{
+    (void)state;
+    int64_t dims[1] = {600000000};
+    size_t size = (size_t)dims[0] * 4;
+    wire_t graph = {0};
+    wire_t hole = onnx_tensor("w", ONNX_FLOAT, 1, dims, NULL, 0);
+    wire_message(&graph, 5, &hole);
+    onnx_value(&graph, 12, "w", ONNX_FLOAT, 1, dims);
+    wire_t wire = onnx_model(&graph, 13);
+    /* Memory that nobody may touch: the refusal comes before. */
+    void *nothing = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(nothing != MAP_FAILED);
+    model_t model = {0};
+    assert_int_equal(wefti_plan_create(NULL, &model.plan), WEFT_OK);
+    model.plan->eval_model = wire.data;
+    model.plan->eval_model_bytes = wire.size;
+    weft_named_tensor_t tensor = {
+        "w", {.dtype = WEFT_DTYPE_F32, .rank = 1, .dims = {dims[0]}, .data = nothing}};
+    check_refused(&model, &tensor, 1, WEFT_ERR_UNSUPPORTED, "2 GiB");
+    weft_plan_release(model.plan);
+    munmap(nothing, size);
+    wire_free(&wire);
+}
+
 static void test_onnx_save_survives_a_damaged_blob(void **state)
 {
     (void)state;
@@ -464,6 +528,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_onnx_save_writes_given_weights),
         cmocka_unit_test(test_onnx_save_computes_the_same_logits),
         cmocka_unit_test(test_onnx_save_refuses_wrong_weights),
+        cmocka_unit_test(test_onnx_save_takes_constants_from_the_plan),
+        cmocka_unit_test(test_onnx_save_refuses_more_than_two_gigabytes),
         cmocka_unit_test(test_onnx_save_survives_a_damaged_blob),
     };
     return argc == 3 ? save_one(argv[1], argv[2]) : cmocka_run_group_tests(tests, setup, teardown);

@@ -35,3 +35,10 @@ endif()
 add_test(NAME graph_onnx_saved COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/graph/check_saved_onnx.py
   $<TARGET_FILE:graph_onnx_eval> ${PROJECT_SOURCE_DIR})
 set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 120 SKIP_RETURN_CODE 77)
+
+# The ONNX reader under fuzzing: two seconds of damaged files; run it longer by hand.
+add_executable(fuzz_onnx graph/fuzz_onnx.c)
+target_link_libraries(fuzz_onnx PRIVATE weft_graph)
+file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)
+add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${fuzz_onnx_corpus})
+set_tests_properties(graph_fuzz_onnx PROPERTIES LABELS fuzz TIMEOUT 120)

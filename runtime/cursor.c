@@ -98,7 +98,9 @@ static weft_status_t advance_run(weft_session_t *session, wefti_cursor_t *cursor
         return WEFT_OK;
     }
     uint64_t end_ns = wefti_now_ns();
-    cursor->busy_ns += end_ns - start_ns;
+    if (record->kind != WEFTI_RECORD_KERNEL) {
+        cursor->busy_ns += end_ns - start_ns;
+    }
     if (record->flags & WEFTI_RECORD_FIRST) {
         cursor->collective_since_ns = start_ns;
     }

@@ -47,6 +47,9 @@ weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program)
     if (status < 0) {
         return status;
     }
+    if (!wefti_endpoint_owned(session->endpoint)) {
+        return wefti_endpoint_check(session->endpoint); /* a forked child: says so */
+    }
     wefti_bound_program_t *bound = &session->programs[program];
     bound->epoch++;
     session->run_count++;

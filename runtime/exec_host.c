@@ -213,7 +213,8 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     for (uint32_t i = 0; i < count; i++) {
         const wefti_cursor_t *cursor = &session->cursors[i];
         comm_ns += cursor->comm_ns;
-        exposed_ns += session->plan->streams[i].communicates ? 0 : cursor->blocked_ns;
+        /* a stream that computes and communicates hides nothing */
+        exposed_ns += session->plan->streams[i].communicates && count > 1 ? 0 : cursor->blocked_ns;
     }
     uint64_t step_ns = end_ns - start_ns;
     exposed_ns = exposed_ns < step_ns ? exposed_ns : step_ns;
@@ -265,7 +266,7 @@ void wefti_exec_host_close(weft_session_t *session)
 {
     for (uint32_t i = 0; session->workers != NULL && i < session->plan->stream_count; i++) {
         wefti_worker_t *worker = &session->workers[i];
-        if (worker->running) {
+        if (worker->running && wefti_endpoint_owned(session->endpoint)) { /* not in a child */
             /* release: the worker sees stop once it sees the start it waits for */
             atomic_store_explicit(&worker->stop, 1, memory_order_release);
             wefti_signal_post(&worker->start, (uint32_t)session->run_count + 1);

@@ -40,7 +40,7 @@ typedef struct wefti_cursor {
     uint32_t epoch;
     uint64_t blocked_since_ns;    /* 0: not blocked */
     uint64_t collective_since_ns; /* start of the collective at hand */
-    uint64_t busy_ns;             /* running records, in this run */
+    uint64_t busy_ns;             /* running records other than kernels, in this run */
     uint64_t blocked_ns;          /* waiting, in this run */
     uint64_t comm_ns;             /* collectives from start to completion, in this run */
     uint64_t copied_bytes;        /* by fusion copies, all runs */

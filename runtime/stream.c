@@ -128,6 +128,10 @@ void weft_stream_destroy(weft_stream_t *stream)
     if (stream == NULL) {
         return;
     }
+    if (!wefti_endpoint_owned(stream->context->endpoint)) {
+        stream_free(stream); /* a forked child has neither the thread nor the work */
+        return;
+    }
     if (weft_stream_synchronize(stream) < 0 && done_count(stream) != tail_count(stream)) {
         /* It will not finish by itself: break it, so that its marks are posted and others go on. */
         wefti_fault_set(&stream->fault, WEFT_ERR_ABORTED, weft_last_error());

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The whole way without files: the MLP compiled, bound and trained, on the CPU and on the fake
+ * card, to one digest. */
+#include "support.h"
+
+#include "support_fake_card.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORLD 2u
+#define STEPS 3u
+#define BATCH 4
+#define MODEL WEFT_SOURCE_DIR "/samples/models/mlp.onnx"
+
+typedef struct mlp_rank {
+    weft_context_params_t params;
+    weft_plan_t *plan;
+    weft_status_t status;
+    char message[512];
+    char digest[65];
+    float loss[STEPS];
+    pthread_t thread;
+} mlp_rank_t;
+
+/* Feeds every input with numbers that depend on rank, step and place only; labels stay below 10. */
+static weft_status_t feed(weft_session_t *session, const weft_plan_t *plan, uint32_t rank,
+                          uint32_t step)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < weft_plan_binding_count(plan) && status >= 0; i++) {
+        weft_binding_t binding = {.struct_size = sizeof(binding)};
+        weft_plan_get_binding(plan, i, &binding);
+        if (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL) {
+            continue;
+        }
+        size_t count = (size_t)weft_tensor_elem_count(&binding.desc);
+        size_t bytes = count * weft_dtype_size_bytes(binding.desc.dtype);
+        void *data = calloc(1, bytes);
+        for (size_t j = 0; j < count; j++) {
+            size_t mixed = rank * 31 + step * 7 + j * 13;
+            switch (binding.desc.dtype) {
+            case WEFT_DTYPE_F32:
+                ((float *)data)[j] = (float)(mixed % 256) / 255.0f;
+                break;
+            case WEFT_DTYPE_I64:
+                ((int64_t *)data)[j] = (int64_t)(mixed % 10);
+                break;
+            default:
+                ((int32_t *)data)[j] = (int32_t)(mixed % 10);
+                break;
+            }
+        }
+        status = weft_session_set_input(session, binding.name, data, bytes);
+        free(data);
+    }
+    return status;
+}
+
+static void *rank_main(void *user)
+{
+    mlp_rank_t *rank = user;
+    weft_context_t *context = NULL;
+    weft_session_t *session = NULL;
+    weft_status_t status = weft_context_create(&rank->params, &context);
+    weft_session_params_t params = {sizeof(params), context, rank->plan, NULL, 0};
+    if (status >= 0) {
+        status = weft_session_create(&params, &session);
+    }
+    for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
+        status = feed(session, rank->plan, (uint32_t)rank->params.rank, step);
+        status = status >= 0 ? weft_session_step(session) : status;
+        status = status >= 0 ? weft_session_get_output(session, "loss", &rank->loss[step],
+                                                       sizeof(float), NULL)
+                             : status;
+    }
+    if (status >= 0) {
+        status = weft_session_param_digest(session, rank->digest);
+    }
+    rank->status = status;
+    snprintf(rank->message, sizeof(rank->message), "%s", status < 0 ? weft_last_error() : "");
+    weft_session_destroy(session);
+    weft_context_release(context);
+    return NULL;
+}
+
+/* Trains and gives back rank 0's digest; every rank's must be the same. */
+static void train(weft_plan_t *plan, weft_progress_t progress, bool card, char digest[65])
+{
+    mlp_rank_t ranks[WORLD];
+    weft_hub_t *hub = NULL;
+    assert_int_equal(weft_hub_create(WORLD, &hub), WEFT_OK);
+    for (uint32_t r = 0; r < WORLD; r++) {
+        weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+        params.rank = (int32_t)r;
+        params.world_size = WORLD;
+        params.hub = hub;
+        params.progress = progress;
+        if (card) {
+            assert_int_equal(fake_card_create(&params.device), WEFT_OK);
+        }
+        ranks[r] = (mlp_rank_t){.params = params, .plan = plan};
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < WORLD; r++) {
+        pthread_join(ranks[r].thread, NULL);
+    }
+    weft_hub_destroy(hub);
+    for (uint32_t r = 0; r < WORLD; r++) {
+        if (ranks[r].status != WEFT_OK) {
+            print_error("rank %u: %s\n", r, ranks[r].message);
+        }
+        assert_int_equal(ranks[r].status, WEFT_OK);
+        assert_string_equal(ranks[r].digest, ranks[0].digest);
+        assert_true(ranks[r].loss[0] > 0.5f && ranks[r].loss[0] < 10.0f);
+        if (card) {
+            assert_int_equal(fake_card_destroy(ranks[r].params.device), 0);
+        }
+    }
+    strcpy(digest, ranks[0].digest);
+}
+
+static weft_plan_t *compile(const char *bucket)
+{
+    weft_plan_t *plan = NULL;
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    params.model_path = MODEL;
+    params.world_size = WORLD;
+    params.batch = BATCH;
+    params.bucket = bucket;
+    weft_status_t status = weft_compile(&params, &plan);
+    if (status != WEFT_OK) {
+        print_error("%s\n", weft_last_error());
+    }
+    assert_int_equal(status, WEFT_OK);
+    return plan;
+}
+
+static void test_mlp_trains_to_the_same_bits_everywhere(void **state)
+{
+    static const char *const policies[] = {"one", "none", "bytes:512K"};
+    char expected[65], digest[65];
+    (void)state;
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        weft_plan_t *plan = compile(policies[i]);
+        train(plan, WEFT_PROGRESS_INLINE, false, digest);
+        if (i == 0) {
+            strcpy(expected, digest);
+        }
+        assert_string_equal(digest, expected);
+        train(plan, WEFT_PROGRESS_THREAD, false, digest);
+        assert_string_equal(digest, expected);
+        train(plan, WEFT_PROGRESS_INLINE, true, digest);
+        assert_string_equal(digest, expected);
+        weft_plan_release(plan);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp_trains_to_the_same_bits_everywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

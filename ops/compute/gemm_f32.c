@@ -151,13 +151,18 @@ typedef struct panel_job {
     const wefti_gemm_kernel_t *kernel;
 } panel_job_t;
 
-/* Widths of 3 vectors keep the most registers busy; a remainder of one vector is taken as 2 + 2. */
-static int next_width(const wefti_gemm_kernel_t *kernel, int64_t left)
+/*
+ * Widths that keep the most registers busy: 3 vectors by 8 rows, or 4 by 6 where there are no more
+ * rows. No single vector is left over, since it could not hide the latency of its few
+ * multiply-adds.
+ */
+static int next_width(const wefti_gemm_kernel_t *kernel, int64_t left, int64_t rows)
 {
     const int64_t vectors = (left + kernel->lanes - 1) / kernel->lanes;
     int64_t take = min_i64(vectors, kernel->max_vectors);
     if (kernel->max_vectors == 4 && vectors > 4) {
-        take = vectors % 3 == 1 ? 2 : 3;
+        const int64_t width = rows <= kernel->max_rows[4] ? 4 : 3;
+        take = vectors % width == 1 ? width - 1 : width;
     }
     return (int)min_i64(left, take * kernel->lanes);
 }
@@ -183,7 +188,7 @@ static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end
 {
     if (col_end - col_begin > row_end - row_begin) {
         for (int64_t col = col_begin; col < col_end;) {
-            const int cols = next_width(job->kernel, col_end - col);
+            const int cols = next_width(job->kernel, col_end - col, row_end - row_begin);
             tile_at(job, row_begin, row_end, col, cols);
             col += cols;
         }
@@ -192,7 +197,7 @@ static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end
     for (int64_t row = row_begin; row < row_end;) {
         int64_t next = row_end;
         for (int64_t col = col_begin; col < col_end;) {
-            const int cols = next_width(job->kernel, col_end - col);
+            const int cols = next_width(job->kernel, col_end - col, row_end - row_begin);
             const int vectors = (cols + job->kernel->lanes - 1) / job->kernel->lanes;
             if (col == col_begin) {
                 next = min_i64(row_end, row + job->kernel->max_rows[vectors]);

@@ -9,6 +9,11 @@
 
 #include <string.h>
 
+/* Compilers do not include the transport: the numbers they write into plans are kept equal here. */
+_Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT == WEFTI_CAP_PUT &&
+                   WEFTI_PLAN_CAP_SIGNAL == WEFTI_CAP_SIGNAL,
+               "plans speak of the transport's capabilities");
+
 /* Where the lowering of one program stands. */
 typedef struct lowering {
     weft_session_t *session;

@@ -190,6 +190,28 @@ static void test_onnx_hostile_no_memory(void **state)
     wire_free(&wire);
 }
 
+static void test_onnx_hostile_no_memory_for_eval_model(void **state)
+{
+    (void)state;
+    wire_t wire = onnx_small_mlp();
+    wefti_onnx_import_params_t params = {.bytes = wire.data, .size_bytes = wire.size};
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    size_t calls = 0;
+    while (status == WEFT_ERR_NO_MEMORY) {
+        meter_t meter = {.fail_after = ++calls};
+        weft_allocator_t allocator = {meter_alloc, meter_realloc, meter_free, &meter};
+        void *blob;
+        size_t size;
+        status = wefti_onnx_eval_model(&params, &allocator, registry, &blob, &size);
+        assert_true((status == WEFT_OK) == (blob != NULL));
+        wefti_free(&allocator, blob);
+        assert_int_equal(meter.now_bytes, 0);
+    }
+    assert_int_equal(status, WEFT_OK);
+    assert_true(calls > 10);
+    wire_free(&wire);
+}
+
 static void test_onnx_hostile_not_onnx(void **state)
 {
     (void)state;
@@ -604,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_onnx_hostile_truncation),
         cmocka_unit_test(test_onnx_hostile_random_bytes),
         cmocka_unit_test(test_onnx_hostile_no_memory),
+        cmocka_unit_test(test_onnx_hostile_no_memory_for_eval_model),
         cmocka_unit_test(test_onnx_hostile_not_onnx),
         cmocka_unit_test(test_onnx_hostile_files),
         cmocka_unit_test(test_onnx_hostile_depth),

@@ -134,10 +134,7 @@ static weft_status_t check_node(const wefti_graph_t *graph, uint32_t id, const u
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t value = node->inputs[i];
-        if (value == WEFTI_NONE) {
-            if (i < def->inputs_min && def->inputs_max != WEFT_VARIADIC && i == 0) {
-                return BROKEN("node '%s' (%s) lacks its first input", node->name, def->name);
-            }
+        if (value == WEFTI_NONE) { /* shape rules know which inputs must be there */
             continue;
         }
         if (value >= graph->value_count) {

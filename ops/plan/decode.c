@@ -16,12 +16,21 @@
 #define BUDGET_BASE_BYTES ((size_t)1 << 20)
 #define BUDGET_FACTOR 32u
 
-static void *arena_alloc(void *user, size_t bytes)
+/* protobuf-c gives up without a reason: remember whether memory was it. */
+typedef struct source {
+    wefti_arena_t *arena;
+    int ran_out;
+} source_t;
+
+static void *source_alloc(void *user, size_t bytes)
 {
-    return wefti_arena_alloc(user, bytes);
+    source_t *source = user;
+    void *ptr = wefti_arena_alloc(source->arena, bytes);
+    source->ran_out |= ptr == NULL;
+    return ptr;
 }
 
-static void arena_free(void *user, void *ptr)
+static void source_free(void *user, void *ptr)
 {
     (void)user;
     (void)ptr;
@@ -227,13 +236,17 @@ static weft_status_t decode_programs(weft_plan_t *plan, const Weft__Plan__Plan *
 weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data, size_t bytes)
 {
     weft_status_t status;
-    ProtobufCAllocator allocator = {arena_alloc, arena_free, &plan->arena};
+    source_t source = {&plan->arena, 0};
+    ProtobufCAllocator allocator = {source_alloc, source_free, &source};
     if (bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_FORMAT, "structure of %zu bytes, at most %zu are allowed",
                            bytes, WEFTI_PLAN_MAX_STRUCTURE_BYTES);
     }
     plan->arena.budget_bytes = BUDGET_BASE_BYTES + BUDGET_FACTOR * bytes;
     Weft__Plan__Plan *message = weft__plan__plan__unpack(&allocator, bytes, data);
+    if (!message && source.ran_out) {
+        return wefti_error_prefix(WEFT_ERR_NO_MEMORY, "the structure section of %zu bytes", bytes);
+    }
     if (!message) {
         return wefti_error(WEFT_ERR_FORMAT, "the structure section is damaged");
     }

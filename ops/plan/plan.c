@@ -47,14 +47,15 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_get_info: %s is NULL",
                            plan ? "info" : "plan");
     }
-    if (info->struct_size != sizeof *info) {
+    /* A caller built with a later header has a larger one: its new fields stay as they are. */
+    if (info->struct_size < sizeof *info) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "weft_plan_get_info: struct_size is %zu, should be %zu",
+                           "weft_plan_get_info: struct_size is %zu, must be at least %zu",
                            info->struct_size, sizeof *info);
     }
     wefti_plan_summarise(plan, &summary);
     *info = (weft_plan_info_t){
-        .struct_size = sizeof *info,
+        .struct_size = info->struct_size,
         .model_name = plan->model_name,
         .world_size = plan->world_size,
         .batch = plan->batch,

@@ -13,8 +13,8 @@
 #include "runtime/base/error.h"
 
 /* Segments visited and clock entries kept; plans of real models need thousands of times less. */
-#define WORK_LIMIT ((uint64_t)1 << 28)
-#define CLOCK_LIMIT ((uint64_t)1 << 26)
+#define WORK_LIMIT ((uint64_t)1 << 27)
+#define CLOCK_LIMIT ((uint64_t)1 << 24)
 
 typedef struct writer {
     uint32_t buffer; /* under which name; WEFTI_PLAN_NONE: not in this run */

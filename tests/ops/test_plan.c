@@ -610,10 +610,65 @@ static void test_plan_bounds_amplification(void **in)
     }
     assert_int_equal(wefti_plan_create(NULL, &plan), WEFT_OK);
     weft_status_t status = wefti_plan_decode_structure(plan, data, bytes);
-    assert_true(status < 0);
+    assert_int_equal(status, WEFT_ERR_NO_MEMORY);
+    assert_non_null(strstr(weft_last_error(), "limit"));
     assert_true(plan->arena.used_bytes <= 33 * bytes);
     weft_plan_release(plan);
     free(data);
+}
+
+typedef struct failing {
+    int left, held;
+} failing_t;
+
+static void *failing_alloc(void *user, size_t bytes)
+{
+    failing_t *failing = user;
+    if (failing->left-- <= 0) {
+        return NULL;
+    }
+    failing->held++;
+    return malloc(bytes);
+}
+
+static void *failing_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    failing_t *failing = user;
+    (void)old_bytes;
+    return failing->left-- <= 0 ? NULL : realloc(ptr, bytes);
+}
+
+static void failing_free(void *user, void *ptr)
+{
+    ((failing_t *)user)->held--;
+    free(ptr);
+}
+
+/* Every allocation of decoding and verifying fails once. */
+static void test_plan_survives_lack_of_memory(void **in)
+{
+    fixture_t *fixture = *in;
+    wefti_mapping_t file;
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    assert_int_equal(weft_plan_save(fixture->plan, fixture->path), WEFT_OK);
+    assert_int_equal(wefti_file_map(fixture->path, &file), WEFT_OK);
+    for (int allowed = 0; status != WEFT_OK; allowed++) {
+        failing_t failing = {allowed, 0};
+        weft_allocator_t allocator = {failing_alloc, failing_realloc, failing_free, &failing};
+        weft_plan_t *plan;
+        status = wefti_plan_create(&allocator, &plan);
+        if (status == WEFT_OK) {
+            status = wefti_plan_decode(plan, file.data, file.size_bytes);
+        }
+        if (status == WEFT_OK) {
+            status = wefti_plan_verify(plan, NULL);
+        }
+        assert_true(status == WEFT_OK || status == WEFT_ERR_NO_MEMORY);
+        weft_plan_release(plan);
+        assert_int_equal(failing.held, 0);
+        assert_true(allowed < 1000);
+    }
+    wefti_file_unmap(&file);
 }
 
 int main(void)
@@ -628,6 +683,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_plan_load_names_what_is_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_bit_flips_of_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_random_structure, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_plan_survives_lack_of_memory, setup, teardown),
         cmocka_unit_test(test_plan_bounds_amplification),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,17 +128,32 @@ done:
     return status;
 }
 
+/* The fixed number that is the batch: the label's if another input shares it, else the first
+ * input's. */
+static int64_t find_fixed_batch(const binder_t *binder)
+{
+    int64_t label_dim = 0, first_dim = 0;
+    uint32_t sharing = 0;
+    for (uint32_t i = 0; i < binder->graph->input_count; i++) {
+        const wefti_value_t *value = batch_input(binder, i);
+        if (value && binder->graph->inputs[i] == binder->graph->label) {
+            label_dim = value->type.dims[0];
+        }
+    }
+    for (uint32_t i = binder->graph->input_count; i-- > 0;) {
+        const wefti_value_t *value = batch_input(binder, i);
+        first_dim = value ? value->type.dims[0] : first_dim;
+        sharing += value && value->type.dims[0] == label_dim;
+    }
+    return sharing > 1 ? label_dim : first_dim;
+}
+
 static weft_status_t replace_fixed_batch(binder_t *binder, int64_t batch)
 {
+    binder->old_batch = find_fixed_batch(binder);
     for (uint32_t i = 0; i < binder->graph->input_count; i++) {
         wefti_value_t *value = batch_input(binder, i);
-        if (!value) {
-            continue;
-        }
-        if (!binder->old_batch) {
-            binder->old_batch = value->type.dims[0];
-        }
-        if (value->type.dims[0] != binder->old_batch || binder->old_batch == batch) {
+        if (!value || value->type.dims[0] != binder->old_batch || binder->old_batch == batch) {
             continue;
         }
         if (binder->has_gradients) {
@@ -193,6 +208,25 @@ static weft_status_t bind_rest(binder_t *binder)
             }
             value->type.dims[d] = binder->numbers[id];
         }
+    }
+    return WEFT_OK;
+}
+
+/* graph->batch, and whether any input agrees with what was asked for. */
+static weft_status_t set_batch(wefti_graph_t *graph, int64_t batch)
+{
+    bool found = false;
+    graph->batch = batch;
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        const weft_tensor_desc_t *type = &graph->values[graph->inputs[i]].type;
+        if (!graph->batch && type->rank) {
+            graph->batch = type->dims[0];
+        }
+        found = found || (type->rank && type->dims[0] == batch);
+    }
+    if (batch && !found) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "no input can have the batch %" PRId64 " as first dimension", batch);
     }
     return WEFT_OK;
 }
@@ -291,11 +325,7 @@ weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
     }
     WEFT_TRY(status, bind_batch(&binder, batch), done);
     WEFT_TRY(status, bind_rest(&binder), done);
-    graph->batch = batch;
-    for (uint32_t i = 0; i < graph->input_count && !graph->batch; i++) {
-        const weft_tensor_desc_t *type = &graph->values[graph->inputs[i]].type;
-        graph->batch = type->rank ? type->dims[0] : 0;
-    }
+    WEFT_TRY(status, set_batch(graph, batch), done);
     status = infer_all(&binder);
     if (status < 0 && binder.old_batch && binder.old_batch != batch) {
         status = wefti_error_prefix(status, "with batch %" PRId64 " in place of %" PRId64, batch,

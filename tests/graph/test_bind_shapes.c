@@ -129,6 +129,26 @@ static void overrides(void **state)
     test_graph_free(m.graph, m.registry);
 }
 
+/* An input in front of the data does not hide the batch; shapes that leave no room for it are
+ * refused. */
+static void batch_is_found(void **state)
+{
+    (void)state;
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    uint32_t mask = test_input(graph, "mask", DIMS(1, 6)), x = test_input(graph, "x", DIMS(4, 6));
+    test_loss(graph, test_node(graph, "Mul", "y", INPUTS(x, mask), NULL, 0), DIMS(4));
+    CHECK(wefti_graph_bind_shapes(graph, 9, NULL, 0));
+    assert_int_equal(graph->values[mask].type.dims[0], 1);
+    assert_int_equal(graph->values[x].type.dims[0], 9);
+    assert_int_equal(graph->values[graph->label].type.dims[0], 9);
+    wefti_shape_override_t shapes[] = {{"mask", 2, {1, 6}}, {"x", 2, {7, 6}}, {"label", 1, {7}}};
+    test_expect_error(wefti_graph_bind_shapes(graph, 8, shapes, 3), WEFT_ERR_INVALID_ARGUMENT,
+                      "no input can have the batch 8");
+    CHECK(wefti_graph_bind_shapes(graph, 7, shapes, 3));
+    test_graph_free(graph, registry);
+}
+
 static void too_large_is_refused(void **state)
 {
     (void)state;
@@ -148,6 +168,7 @@ int main(void)
         cmocka_unit_test(batch_table),
         cmocka_unit_test(graphs_with_gradients_need_a_symbol),
         cmocka_unit_test(overrides),
+        cmocka_unit_test(batch_is_found),
         cmocka_unit_test(too_large_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/sync.h"
 #include "tests/graph/support_interpreter.h"
 
 /* x [4, 6] -> Gemm 5 -> Relu -> Gemm 3 -> loss. */
@@ -197,6 +198,30 @@ static void generic_rule(void **state)
     test_graph_free(graph, registry);
 }
 
+/* 20,000 layers differentiate, get their updates and are sorted in far less than quadratic time. */
+static void deep_chain(void **state)
+{
+    (void)state;
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    uint32_t y = test_input(graph, "x", DIMS(2, 3));
+    uint64_t start = wefti_now_ns();
+    for (int i = 0; i < 20000; i++) {
+        y = test_node(graph, "Add", "a", INPUTS(y, test_param(graph, "b", DIMS(3))), NULL, 0);
+        y = test_node(graph, "Tanh", "t", INPUTS(y), NULL, 0);
+    }
+    test_loss(graph, y, DIMS(2));
+    CHECK(wefti_graph_differentiate(graph));
+    CHECK(wefti_graph_add_optimizer(graph, &momentum));
+    CHECK(wefti_graph_sort(graph));
+    CHECK(wefti_graph_verify(graph));
+    uint64_t took_ns = wefti_now_ns() - start;
+    print_message("%u nodes in %.0f ms\n", graph->order_count, (double)took_ns / 1e6);
+    assert_int_equal(graph->order_count, 20000 * 5 + 2);
+    assert_true(took_ns < 10000000000u);
+    test_graph_free(graph, registry);
+}
+
 /* A few steps with each optimizer lower the loss, and update memory in place. */
 static void optimizers_train(void **state)
 {
@@ -344,6 +369,7 @@ int main(void)
         cmocka_unit_test(generic_rule),
         cmocka_unit_test(optimizers_train),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(deep_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

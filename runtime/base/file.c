@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -114,6 +115,23 @@ static weft_status_t write_pieces(int fd, const char *path, const wefti_piece_t 
     return status;
 }
 
+/* Beyond the limit on file sizes write would end the process by a signal. */
+static weft_status_t check_limit(const char *path, const wefti_piece_t *pieces, size_t piece_count)
+{
+    struct rlimit limit;
+    size_t total = 0;
+    for (size_t i = 0; i < piece_count; i++) {
+        if (!wefti_add_size(total, pieces[i].size_bytes, &total)) {
+            return wefti_error_errno(WEFT_ERR_SYSTEM, EFBIG, "cannot write %s", path);
+        }
+    }
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        total > limit.rlim_cur) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, EFBIG, "cannot write %s", path);
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count)
 {
     static const char suffix[] = ".XXXXXX";
@@ -128,6 +146,10 @@ weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, si
     /* A rename would replace a device such as /dev/null or a pipe. */
     if (stat(path, &facts) == 0 && !S_ISREG(facts.st_mode)) {
         return wefti_error(WEFT_ERR_SYSTEM, "cannot write %s: not a regular file", path);
+    }
+    status = check_limit(path, pieces, piece_count);
+    if (status != WEFT_OK) {
+        return status;
     }
     temporary = wefti_alloc(NULL, length + sizeof suffix);
     if (!temporary) {

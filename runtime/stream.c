@@ -275,7 +275,7 @@ weft_status_t weft_stream_query(weft_stream_t *stream)
     if (stream->queue != NULL) {
         return wefti_stream_poll(stream);
     }
-    wefti_streams_progress(stream->context);
+    wefti_streams_progress(stream->context, NULL, NULL);
     if (done_count(stream) != tail_count(stream)) {
         return WEFT_IN_PROGRESS;
     }
@@ -295,24 +295,41 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
     return wefti_signal_reached(done_count(stream), target);
 }
 
+/*
+ * One nap of a host wait: until signal, or what an inline stream is blocked on, or the slice is
+ * over. Other inline streams may be blocked on something else, hence the slice.
+ */
+static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target, bool inline_work,
+                wefti_mark_t *blocked, uint32_t blocked_value, uint64_t slice_ns)
+{
+    uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
+    if (context->device != NULL) {
+        sched_yield();
+    } else if (blocked != NULL) {
+        wefti_signal_sleep(blocked->signal, blocked_value, spin_ns, slice_ns);
+    } else {
+        wefti_signal_sleep(signal, target, spin_ns, inline_work ? slice_ns : CHECK_NS);
+    }
+}
+
 weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
                                 uint32_t target, const char *what)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
-    uint64_t spin_ns = endpoint->may_spin ? context->settings.spin_ns : 0;
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
     wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done;
     for (;;) {
-        bool inline_work = wefti_streams_progress(context);
-        if (wait_over(mark, stream, target)) {
+        wefti_mark_t *blocked = NULL;
+        uint32_t blocked_value = 0;
+        bool inline_work = wefti_streams_progress(context, &blocked, &blocked_value);
+        bool over = wait_over(mark, stream, target);
+        if (!over) {
+            nap(context, signal, target, inline_work, blocked, blocked_value, slice_ns);
+        }
+        wefti_mark_release(blocked);
+        if (over) {
             return WEFT_OK;
         }
-        if (context->device != NULL) {
-            sched_yield();
-        } else if (wefti_signal_sleep(signal, target, spin_ns, inline_work ? slice_ns : CHECK_NS)) {
-            return WEFT_OK;
-        }
-        spin_ns = 0;
         slice_ns = slice_ns * 2 < SLICE_MAX_NS ? slice_ns * 2 : SLICE_MAX_NS;
         uint64_t now_ns = wefti_now_ns();
         if (now_ns - checked_ns < CHECK_NS) {

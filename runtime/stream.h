@@ -68,8 +68,12 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
 /* stream_host.c: runs what can be run; the caller holds busy or is the thread. */
 void wefti_stream_run(weft_stream_t *stream);
 void *wefti_stream_main(void *stream);
-/* Runs all inline streams of context as far as they go. True when there is any. */
-bool wefti_streams_progress(weft_context_t *context);
+/*
+ * Runs all inline streams of context as far as they go. True when there is any. *out_mark
+ * (retained; may be NULL itself, else NULL at first) becomes what one of them is blocked on at
+ * *out_value, for sleeping until then.
+ */
+bool wefti_streams_progress(weft_context_t *context, wefti_mark_t **out_mark, uint32_t *out_value);
 
 /* stream_device.c */
 weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot);

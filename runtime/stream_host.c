@@ -90,7 +90,22 @@ void *wefti_stream_main(void *user)
     }
 }
 
-bool wefti_streams_progress(weft_context_t *context)
+/* Takes what the stream at hand is blocked on; the caller holds busy. */
+static void note_blocked(weft_stream_t *stream, wefti_mark_t **out_mark, uint32_t *out_value)
+{
+    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+    if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+        return;
+    }
+    const wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+    if (*out_mark == NULL && slot->record.kind == WEFTI_RECORD_WAIT) {
+        wefti_mark_retain(slot->mark);
+        *out_mark = slot->mark;
+        *out_value = slot->value;
+    }
+}
+
+bool wefti_streams_progress(weft_context_t *context, wefti_mark_t **out_mark, uint32_t *out_value)
 {
     bool any = false;
     for (size_t i = 0;; i++) {
@@ -108,6 +123,9 @@ bool wefti_streams_progress(weft_context_t *context)
         pthread_mutex_unlock(&context->lock);
         if (stream != NULL) { /* busy keeps it alive: destroy takes it too */
             wefti_stream_run(stream);
+            if (out_mark != NULL) {
+                note_blocked(stream, out_mark, out_value);
+            }
             atomic_flag_clear_explicit(&stream->busy, memory_order_release);
         }
         if (!more) {

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: arguments, environment, agreement; and every constructor running out of memory. */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static weft_context_params_t alone(void)
+{
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.rank = 0;
+    params.world_size = 1;
+    return params;
+}
+
+static void test_context_refuses_bad_params(void **state)
+{
+    weft_context_t *context = (weft_context_t *)state;
+    weft_context_params_t params = {0};
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    assert_null(context);
+    params = alone();
+    params.rank = 3;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "rank 3"));
+    params = alone();
+    params.isa = 7;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    params = alone();
+    params.progress = (weft_progress_t)9;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    weft_device_ops_t ops = {.abi_version = 99};
+    weft_device_t device = {&ops};
+    params = alone();
+    params.device = &device;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    weft_context_release(NULL);
+}
+
+static void test_context_reads_the_environment(void **state)
+{
+    weft_context_t *context = NULL;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    (void)state;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_OK); /* alone by default */
+    assert_int_equal(weft_context_world_size(context), 1);
+    weft_context_release(context);
+    setenv("WEFT_RANK", "1x", 1);
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "WEFT_RANK"));
+    setenv("WEFT_RANK", "2", 1);
+    setenv("WEFT_WORLD_SIZE", "2", 1);
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    unsetenv("WEFT_RANK");
+    unsetenv("WEFT_WORLD_SIZE");
+    setenv("WEFT_PROGRESS", "sometimes", 1);
+    assert_int_equal(weft_context_create(&params, &context), WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "WEFT_PROGRESS"));
+    unsetenv("WEFT_PROGRESS");
+}
+
+typedef struct talker {
+    weft_context_params_t params;
+    uint32_t seen[4];
+    weft_status_t status, aborted;
+    char message[256];
+    pthread_t thread;
+} talker_t;
+
+static void *talk(void *user)
+{
+    talker_t *talker = user;
+    weft_context_t *context = NULL;
+    talker->status = weft_context_create(&talker->params, &context);
+    if (talker->status == WEFT_OK) {
+        uint32_t own = weft_context_rank(context) * 10;
+        weft_context_retain(context);
+        weft_context_release(context);
+        talker->status = weft_context_all_gather(context, &own, sizeof(own), talker->seen);
+    }
+    if (talker->status == WEFT_OK) {
+        talker->status = weft_context_barrier(context);
+    }
+    if (talker->status == WEFT_OK) {
+        if (weft_context_rank(context) == 2) {
+            weft_context_abort(context, "rank two has had enough");
+        }
+        talker->aborted = weft_context_barrier(context);
+        snprintf(talker->message, sizeof(talker->message), "%s", weft_last_error());
+    }
+    weft_context_release(context);
+    return NULL;
+}
+
+static void test_context_ranks_talk_and_abort(void **state)
+{
+    talker_t talkers[4];
+    weft_hub_t *hub = NULL;
+    (void)state;
+    assert_int_equal(weft_hub_create(4, &hub), WEFT_OK);
+    for (int r = 0; r < 4; r++) {
+        talkers[r] = (talker_t){.params = WEFT_CONTEXT_PARAMS_INIT};
+        talkers[r].params.rank = r;
+        talkers[r].params.world_size = 4;
+        talkers[r].params.hub = hub;
+        assert_int_equal(pthread_create(&talkers[r].thread, NULL, talk, &talkers[r]), 0);
+    }
+    for (int r = 0; r < 4; r++) {
+        pthread_join(talkers[r].thread, NULL);
+    }
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(talkers[r].status, WEFT_OK);
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_int_equal(talkers[r].seen[i], 10 * i);
+        }
+        assert_int_equal(talkers[r].aborted, WEFT_ERR_ABORTED);
+        assert_non_null(strstr(talkers[r].message, "rank two has had enough"));
+    }
+    weft_hub_destroy(hub);
+}
+
+/* An allocator that says no from the n-th request on, and counts what is not given back. */
+typedef struct miser {
+    long left, live;
+} miser_t;
+
+static void *miser_alloc(void *user, size_t bytes)
+{
+    miser_t *miser = user;
+    void *ptr = __atomic_sub_fetch(&miser->left, 1, __ATOMIC_RELAXED) < 0 ? NULL : malloc(bytes);
+    __atomic_add_fetch(&miser->live, ptr != NULL, __ATOMIC_RELAXED);
+    return ptr;
+}
+
+static void *miser_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    miser_t *miser = user;
+    (void)old_bytes;
+    if (__atomic_sub_fetch(&miser->left, 1, __ATOMIC_RELAXED) < 0) {
+        return NULL;
+    }
+    __atomic_add_fetch(&miser->live, ptr == NULL, __ATOMIC_RELAXED);
+    return realloc(ptr, bytes);
+}
+
+static void miser_free(void *user, void *ptr)
+{
+    miser_t *miser = user;
+    __atomic_sub_fetch(&miser->live, ptr != NULL, __ATOMIC_RELAXED);
+    free(ptr);
+}
+
+/* Everything a rank can make, in a world of one. */
+static weft_status_t make_everything(const weft_allocator_t *allocator, weft_plan_t *plan,
+                                     const weft_registry_t *registry, weft_stream_flags_t flags)
+{
+    weft_context_params_t params = alone();
+    weft_context_t *context = NULL;
+    weft_session_t *session = NULL;
+    weft_stream_t *stream = NULL;
+    weft_event_t *event = NULL;
+    weft_notify_t *notify = NULL;
+    weft_stream_params_t stream_params = {sizeof(stream_params), NULL, flags, 8};
+    params.allocator = allocator;
+    params.progress = flags ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_INLINE;
+    params.log = support_quiet;
+    weft_status_t status = weft_context_create(&params, &context);
+    if (status >= 0) {
+        weft_session_params_t session_params = {sizeof(session_params), context, plan, registry, 1};
+        status = weft_session_create(&session_params, &session);
+    }
+    if (status >= 0) {
+        status = weft_session_step(session);
+    }
+    if (status >= 0) {
+        status = weft_stream_create(context, &stream_params, &stream);
+    }
+    if (status >= 0) {
+        status = weft_event_create(context, &event);
+    }
+    if (status >= 0) {
+        status = weft_notify_create(context, &notify);
+    }
+    if (status >= 0) {
+        status = weft_event_record(event, stream);
+    }
+    weft_notify_destroy(notify);
+    weft_event_destroy(event);
+    weft_stream_destroy(stream);
+    weft_session_destroy(session);
+    weft_context_release(context);
+    return status;
+}
+
+static void test_constructors_survive_running_out_of_memory(void **state)
+{
+    weft_plan_t *plan = NULL;
+    weft_registry_t *registry = NULL;
+    training_t training = {.world = 1, .buckets = 2};
+    (void)state;
+    assert_int_equal(support_plan(&training, false, &plan), WEFT_OK);
+    assert_int_equal(support_registry(true, &registry), WEFT_OK);
+    for (int threaded = 0; threaded < 2; threaded++) {
+        weft_status_t status = WEFT_ERR_NO_MEMORY;
+        long limit = 0;
+        for (; status != WEFT_OK && limit < 2000; limit++) {
+            miser_t miser = {limit, 0};
+            weft_allocator_t allocator = {miser_alloc, miser_realloc, miser_free, &miser};
+            status = make_everything(&allocator, plan, registry, (weft_stream_flags_t)threaded);
+            assert_true(status == WEFT_OK || status == WEFT_ERR_NO_MEMORY);
+            assert_int_equal(miser.live, 0);
+        }
+        assert_int_equal(status, WEFT_OK);
+        assert_true(limit > 5);
+    }
+    weft_plan_release(plan);
+    weft_registry_destroy(registry);
+}
+
+static void test_context_is_unusable_in_a_forked_child(void **state)
+{
+    weft_context_params_t params = alone();
+    weft_context_t *context = NULL;
+    weft_plan_t *plan = NULL;
+    weft_registry_t *registry = NULL;
+    weft_session_t *session = NULL;
+    weft_stream_t *stream = NULL;
+    weft_stream_params_t stream_params = {sizeof(stream_params), NULL, WEFT_STREAM_THREAD, 0};
+    training_t training = {.world = 1, .buckets = 2};
+    (void)state;
+    params.progress = WEFT_PROGRESS_THREAD;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
+    assert_int_equal(support_plan(&training, false, &plan), WEFT_OK);
+    assert_int_equal(support_registry(true, &registry), WEFT_OK);
+    weft_session_params_t session_params = {sizeof(session_params), context, plan, registry, 0};
+    assert_int_equal(weft_session_create(&session_params, &session), WEFT_OK);
+    assert_int_equal(weft_stream_create(context, &stream_params, &stream), WEFT_OK);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool told = weft_session_step(session) < 0 && weft_last_error()[0] != '\0';
+        weft_stream_destroy(stream); /* must not wait for threads that are not here */
+        weft_session_destroy(session);
+        weft_context_release(context);
+        _exit(told ? 0 : 1);
+    }
+    int wait_status = 1;
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_int_equal(wait_status, 0);
+    assert_int_equal(weft_session_step(session), WEFT_OK); /* and the parent goes on */
+    weft_stream_destroy(stream);
+    weft_session_destroy(session);
+    weft_plan_release(plan);
+    weft_registry_destroy(registry);
+    weft_context_release(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_context_is_unusable_in_a_forked_child),
+        cmocka_unit_test(test_context_refuses_bad_params),
+        cmocka_unit_test(test_context_reads_the_environment),
+        cmocka_unit_test(test_context_ranks_talk_and_abort),
+        cmocka_unit_test(test_constructors_survive_running_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

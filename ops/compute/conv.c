@@ -2,7 +2,7 @@
 /* Conv and ConvGrad; X and Y in either layout, weights plain. */
 #include "ops/compute/conv_f32.h"
 #include "ops/compute/kernel_check.h"
-#include "ops/compute/onednn_kernels.h"
+#include "ops/compute/product_kernels.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 

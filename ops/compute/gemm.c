@@ -2,7 +2,7 @@
 /* Gemm: Y = alpha A B + beta C, C broadcast to [M, N]. */
 #include "ops/compute/gemm_f32.h"
 #include "ops/compute/kernel_check.h"
-#include "ops/compute/onednn_kernels.h"
+#include "ops/compute/product_kernels.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 

@@ -2,7 +2,7 @@
 /* Every built-in kernel. */
 #include "ops/op_defs.h"
 
-#include "ops/compute/onednn_kernels.h"
+#include "ops/compute/product_kernels.h"
 #include "ops/compute/own_kernels.h"
 
 const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)

@@ -2,7 +2,7 @@
 /* MatMul and FusedMatMul: the last two dimensions are matrices, the others are broadcast. */
 #include "ops/compute/gemm_f32.h"
 #include "ops/compute/kernel_check.h"
-#include "ops/compute/onednn_kernels.h"
+#include "ops/compute/product_kernels.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
@@ -104,6 +104,11 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
         !wefti_node_has_output(node, 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: needs two inputs and an output",
                            node->op);
+    }
+    if (weft_node_attr_int(node, "transBatchA", 0) != 0 ||
+        weft_node_attr_int(node, "transBatchB", 0) != 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: transBatchA and transBatchB are not supported", node->op);
     }
     WEFT_TRY(status, wefti_check_f32(node, &node->inputs[0], "input 0", false), out);
     WEFT_TRY(status, wefti_check_f32(node, &node->inputs[1], "input 1", false), out);

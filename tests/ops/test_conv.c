@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "ops/compute/onednn_kernels.h"
+#include "ops/compute/product_kernels.h"
 
 static uint32_t random_state = 77003;
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "ops/compute/onednn_kernels.h"
+#include "ops/compute/product_kernels.h"
 
 enum { MAX_ELEMS = 400000, SEED = 20240511 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels that oneDNN computes; ops/compute/kernels.c lists them. */
-#ifndef WEFT_OPS_COMPUTE_ONEDNN_KERNELS_H
-#define WEFT_OPS_COMPUTE_ONEDNN_KERNELS_H
+/* Kernels of matrix products and convolutions; ops/compute/kernels.c lists them. */
+#ifndef WEFT_OPS_COMPUTE_PRODUCT_KERNELS_H
+#define WEFT_OPS_COMPUTE_PRODUCT_KERNELS_H
 
 #include <weft/registry.h>
 

@@ -20,7 +20,7 @@ static void print_history(weft_session_t *session)
     static const char *const kinds[] = {"",           "kernel",    "collective",
                                         "waited for", "signalled", "ran"};
     const wefti_log_t *log = &session->context->log;
-    wefti_log(log, WEFT_LOG_WARN, "rank %u: run %llu failed: %s", session->endpoint->rank,
+    wefti_log(log, WEFT_LOG_INFO, "rank %u: run %llu failed: %s", session->endpoint->rank,
               (unsigned long long)session->run_count, session->fault.text);
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_cursor_t *cursor = &session->cursors[i];

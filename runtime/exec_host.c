@@ -8,9 +8,7 @@
 
 #include "runtime/base/error.h"
 
-#include <omp.h>
 #include <sched.h>
-#include <string.h>
 
 #define FAULT_SLICE_NS 10000000ull /* how late a thread notices that another one failed */
 
@@ -185,6 +183,7 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     uint32_t run = (uint32_t)session->run_count;
     uint64_t start_ns = wefti_now_ns();
     uint64_t poll_ns = 0;
+    wefti_context_enter_thread(session->context); /* any thread may step */
     for (uint32_t i = 0; i < count; i++) {
         wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
                            session->run_count);

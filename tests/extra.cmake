@@ -42,3 +42,8 @@ target_link_libraries(fuzz_onnx PRIVATE weft_graph)
 file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)
 add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${fuzz_onnx_corpus})
 set_tests_properties(graph_fuzz_onnx PROPERTIES LABELS fuzz TIMEOUT 120)
+
+if(TARGET weft_sample_streams)
+  add_test(NAME sample_streams COMMAND weft_sample_streams)
+  set_tests_properties(sample_streams PROPERTIES LABELS unit TIMEOUT 60)
+endif()

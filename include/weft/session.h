@@ -50,7 +50,7 @@ WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const cha
 WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data, size_t *out_bytes);
 /** Sets a scalar plan input such as "lr", from the next step on. */
 WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value);
-/** Runs program step once, to completion. Collective. The scalar "step", where the plan has one, counts from 1. */
+/** Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. The scalar "step", where the plan has one, counts from 1. */
 WEFT_API weft_status_t weft_session_step(weft_session_t *session);
 /** Runs program eval once: forward only, no communication. Not collective. */
 WEFT_API weft_status_t weft_session_eval(weft_session_t *session);

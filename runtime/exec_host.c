@@ -180,7 +180,6 @@ static void *worker_main(void *user)
 weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program)
 {
     uint32_t count = session->plan->stream_count;
-    uint32_t run = (uint32_t)session->run_count;
     uint64_t start_ns = wefti_now_ns();
     uint64_t poll_ns = 0;
     wefti_context_enter_thread(session->context); /* any thread may step */
@@ -188,10 +187,10 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
         wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
                            session->run_count);
     }
-    /* Every worker runs every time, with nothing to do if need be: run numbers stay equal. */
+    /* A stream with nothing to do (eval has no communication) does not wake its thread. */
     for (uint32_t i = 0; i < count; i++) {
-        if (session->on_worker[i]) {
-            wefti_signal_post(&session->workers[i].start, run);
+        if (session->on_worker[i] && program->streams[i].count > 0) {
+            wefti_signal_post(&session->workers[i].start, ++session->workers[i].asked);
         }
     }
     weft_status_t status = run_caller(session, &poll_ns);
@@ -201,7 +200,8 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     uint64_t own_end_ns = wefti_now_ns();
     for (uint32_t i = 0; i < count; i++) {
         if (session->on_worker[i]) {
-            wefti_signal_sleep(&session->workers[i].done, run, idle_spin_ns(session), UINT64_MAX);
+            wefti_signal_sleep(&session->workers[i].done, session->workers[i].asked,
+                               idle_spin_ns(session), UINT64_MAX);
         }
     }
     if ((status = wefti_fault_get(&session->fault)) < 0) {
@@ -268,7 +268,7 @@ void wefti_exec_host_close(weft_session_t *session)
         if (worker->running && wefti_endpoint_owned(session->endpoint)) { /* not in a child */
             /* release: the worker sees stop once it sees the start it waits for */
             atomic_store_explicit(&worker->stop, 1, memory_order_release);
-            wefti_signal_post(&worker->start, (uint32_t)session->run_count + 1);
+            wefti_signal_post(&worker->start, worker->asked + 1);
             pthread_join(worker->thread, NULL);
             worker->running = false;
         }

@@ -31,12 +31,12 @@ install_packages() {
     "${missing[@]}" >/dev/null || return 1
 }
 
-# configure_and_build DIR [cmake options]: prints the log only when it fails.
+# configure_and_build DIR TARGET [cmake options]: prints the log only when it fails.
 configure_and_build() {
-  local dir=$1 log
-  shift
+  local dir=$1 target=$2 log
+  shift 2
   log=$(mktemp)
-  if ! { cmake -S . -B "$dir" -G Ninja "$@" && cmake --build "$dir" -j "$jobs"; } >"$log" 2>&1; then
+  if ! { cmake -S . -B "$dir" -G Ninja "$@" && cmake --build "$dir" -j "$jobs" --target "$target"; } >"$log" 2>&1; then
     tail -n 60 "$log" >&2
     rm -f "$log"
     echo "building $dir failed" >&2

@@ -10,7 +10,7 @@ data=/usr/share/datasets/fashion-mnist
 install_packages "${build_packages[@]}" dataset-fashion-mnist
 
 say "building (build/)"
-configure_and_build build -DCMAKE_BUILD_TYPE=RelWithDebInfo
+configure_and_build build weft_tool -DCMAKE_BUILD_TYPE=RelWithDebInfo
 weft=build/weft
 mkdir -p demo
 

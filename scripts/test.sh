@@ -33,7 +33,7 @@ run_suite() { # run_suite TITLE DIR LABELS [cmake options]
   local title=$1 dir=$2 labels=$3
   shift 3
   say "$title"
-  configure_and_build "$dir" -DWEFT_WERROR=ON "$@" || { failed=1; return; }
+  configure_and_build "$dir" all -DWEFT_WERROR=ON "$@" || { failed=1; return; }
   [ "$labels" = none ] && return
   ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$jobs" ${labels:+-L "$labels"} || failed=1
 }

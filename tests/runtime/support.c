@@ -458,8 +458,11 @@ void support_rank(const training_t *training, const weft_context_params_t *param
              out);
     weft_session_params_t session_params = {sizeof(session_params), context, plan, registry,
                                             training->trace != NULL};
-    WEFT_TRY(status, weft_session_create(&session_params, &session), out);
-    status = train(training, session, rank, outcome);
+    for (uint32_t i = 0; i <= training->repeats; i++) {
+        weft_session_destroy(session);
+        WEFT_TRY(status, weft_session_create(&session_params, &session), out);
+        WEFT_TRY(status, train(training, session, rank, outcome), out);
+    }
 out:
     outcome->status = status;
     snprintf(outcome->message, sizeof(outcome->message), "%s", status < 0 ? weft_last_error() : "");

@@ -33,6 +33,7 @@ typedef struct training {
     bool card;         /* on the fake card */
     int isa;           /* as in weft_context_params_t; 0: portable */
     const char *trace; /* path of a timeline */
+    uint32_t repeats;  /* sessions after the first one, on the same context */
     /* what goes wrong */
     int bad_kernel_rank; /* 1 + the rank whose gradient kernel fails in step bad_step */
     int dead_rank;       /* 1 + the rank whose process kills itself in step bad_step */

@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void expect_trained(const training_t *training, const outcome_t *outcomes)
@@ -83,6 +84,57 @@ static void test_session_trains_on_the_fake_card(void **state)
     }
 }
 
+static void test_session_after_session_starts_afresh(void **state)
+{
+    outcome_t outcomes[3];
+    (void)state;
+    for (int card = 0; card < 2; card++) {
+        training_t training = {.world = 3,
+                               .steps = 3,
+                               .buckets = 2,
+                               .repeats = 4,
+                               .progress = card ? WEFT_PROGRESS_INLINE : WEFT_PROGRESS_THREAD,
+                               .card = card == 1};
+        support_run_threads(&training, outcomes);
+        expect_trained(&training, outcomes);
+    }
+}
+
+typedef struct lines {
+    int stopped, history, failed;
+} lines_t;
+
+static void count_lines(void *user, weft_log_level_t level, const char *line)
+{
+    lines_t *lines = user;
+    lines->stopped += level == WEFT_LOG_WARN && strstr(line, "stopped at gradient 0") != NULL;
+    lines->history += level == WEFT_LOG_DEBUG && strstr(line, "run 4 kernel loss 0") != NULL;
+    lines->failed += level == WEFT_LOG_INFO && strstr(line, "not a number") != NULL;
+}
+
+static void test_session_failure_prints_the_last_records(void **state)
+{
+    lines_t lines = {0, 0, 0};
+    outcome_t outcome = {0};
+    training_t training = {.world = 1, .steps = 3, .buckets = 1, .bad_kernel_rank = 1};
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    (void)state;
+    params.rank = 0;
+    params.world_size = 1;
+    params.log = count_lines;
+    params.log_user = &lines;
+    training.bad_step = 2;
+    setenv("WEFT_LOG", "debug", 1);
+    support_rank(&training, &params, &outcome);
+    unsetenv("WEFT_LOG");
+    assert_int_equal(outcome.status, WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(lines.stopped, 1);
+    assert_int_equal(lines.failed, 1);
+    /* run 1 is init, so run 4 is the third step, whose loss kernel ran before the gradient failed
+     */
+    assert_int_equal(lines.history, 1);
+}
+
 /* Everybody fails with the same status, and every message holds both words. */
 static void expect_failed(const training_t *training, const outcome_t *outcomes,
                           weft_status_t status, const char *word, const char *other_word)
@@ -149,7 +201,9 @@ static void test_session_kernel_error_reaches_every_rank(void **state)
             expect_failed(&training, outcomes, WEFT_ERR_INVALID_ARGUMENT, "not a number",
                           card ? "" : "rank 1: kernel \"gradient 0\"");
             for (uint32_t r = 0; r < 3; r++) {
-                assert_int_equal(outcomes[r].stats.steps, 2);
+                /* a rank that still polls its card for the end of the step before may lose that one
+                 * too */
+                assert_true(outcomes[r].stats.steps == 2 || (card && outcomes[r].stats.steps == 1));
                 assert_true(outcomes[r].late_ms < 1000);
                 /* and every later call says the same */
                 assert_int_equal((int64_t)outcomes[r].after, WEFT_ERR_INVALID_ARGUMENT);
@@ -297,6 +351,8 @@ int main(void)
         cmocka_unit_test(test_session_trains_to_the_computed_bits),
         cmocka_unit_test(test_session_bits_do_not_depend_on_buckets_streams_and_isa),
         cmocka_unit_test(test_session_trains_on_the_fake_card),
+        cmocka_unit_test(test_session_after_session_starts_afresh),
+        cmocka_unit_test(test_session_failure_prints_the_last_records),
         cmocka_unit_test(test_session_refuses_different_plans),
         cmocka_unit_test(test_session_refuses_another_world),
         cmocka_unit_test(test_session_names_a_missing_kernel),

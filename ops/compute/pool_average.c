@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "ops/compute/pool.h"
+#include "ops/compute/pool_pairs.h"
 #include "ops/compute/sum_f32.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
@@ -177,14 +177,22 @@ WEFTI_CLONES(mean_grad, PARAMS, (p, x, y));
 static weft_status_t run_mean(const weft_kernel_call_t *call)
 {
     const wefti_pool_t *p = call->state;
-    mean[p->isa](p, call->inputs[0], call->outputs[0]);
+    if (wefti_pool_is_pairs(p)) {
+        wefti_pool_pairs_mean(p, call->inputs[0], call->outputs[0]);
+    } else {
+        mean[p->isa](p, call->inputs[0], call->outputs[0]);
+    }
     return WEFT_OK;
 }
 
 static weft_status_t run_grad(const weft_kernel_call_t *call)
 {
     const wefti_pool_t *p = call->state;
-    mean_grad[p->isa](p, call->inputs[0], call->outputs[0]);
+    if (wefti_pool_is_pairs(p)) {
+        wefti_pool_pairs_mean_grad(p, call->inputs[0], call->outputs[0]);
+    } else {
+        mean_grad[p->isa](p, call->inputs[0], call->outputs[0]);
+    }
     return WEFT_OK;
 }
 

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/compute/pool.h"
+#include "ops/compute/pool_pairs.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -143,17 +143,24 @@ WEFTI_INLINE void max_pool_body(const wefti_pool_t *p, const float *x, float *y,
 WEFTI_CLONES(max_pool, (const wefti_pool_t *p, const float *x, float *y, uint8_t *mask),
              (p, x, y, mask));
 
+static void run_forward(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)
+{
+    if (wefti_pool_is_pairs(p)) {
+        wefti_pool_pairs_max(p, x, y, mask);
+    } else {
+        max_pool[p->isa](p, x, y, mask);
+    }
+}
+
 static weft_status_t run_max(const weft_kernel_call_t *call)
 {
-    const wefti_pool_t *p = call->state;
-    max_pool[p->isa](p, call->inputs[0], call->outputs[0], NULL);
+    run_forward(call->state, call->inputs[0], call->outputs[0], NULL);
     return WEFT_OK;
 }
 
 static weft_status_t run_mask(const weft_kernel_call_t *call)
 {
-    const wefti_pool_t *p = call->state;
-    max_pool[p->isa](p, call->inputs[0], call->outputs[0], call->outputs[1]);
+    run_forward(call->state, call->inputs[0], call->outputs[0], call->outputs[1]);
     return WEFT_OK;
 }
 
@@ -238,6 +245,10 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
         offsets[tap] =
             (tap / p->x.kernel * p->y.dilation * p->x.in + tap % p->x.kernel * p->x.dilation) *
             pixel;
+    }
+    if (wefti_pool_is_pairs(p)) {
+        wefti_pool_pairs_max_grad(p, dy, mask, dx);
+        return WEFT_OK;
     }
     memset(dx, 0, (size_t)(p->n * p->c * size) * sizeof(*dx));
     /* Columns whose windows lie inside altogether need no checks. */

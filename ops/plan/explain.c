@@ -52,23 +52,34 @@ static void add_members(wefti_text_t *out, const weft_plan_t *plan,
             wefti_text_printf(out, "       and %" PRIu32 " more\n", bucket->member_count - i);
             return;
         }
-        wefti_text_printf(out, "       %10s  ", wefti_format_bytes(member->size_bytes, bytes));
+        uint64_t covered = wefti_plan_covered_bytes(plan, bucket, i);
+        wefti_text_printf(out, "       %10s  ", wefti_format_bytes(covered, bytes));
         add_name(out, member->name);
+        if (covered < member->size_bytes) {
+            wefti_text_printf(out, "  (of %s)", wefti_format_bytes(member->size_bytes, bytes));
+        }
         wefti_text_add(out, "\n");
     }
 }
 
 static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
                        const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream,
-                       uint64_t all_bytes)
+                       const wefti_plan_summary_t *summary, wefti_plan_pieces_t *pieces)
 {
+    uint32_t parts, part = wefti_plan_next_piece(plan, pieces, bucket, &parts);
+    uint64_t all_bytes = summary->bucket_bytes;
     uint64_t bytes = wefti_plan_member_bytes(plan, bucket);
     char text[32];
     double share = all_bytes ? 100.0 * (double)bytes / (double)all_bytes : 0.0;
-    wefti_text_printf(out,
-                      "  %3" PRIu32 "  %10s  %5.1f%%  %3" PRIu32 " tensor%s  %s %s  order=", index,
-                      wefti_format_bytes(bytes, text), share, bucket->member_count,
-                      bucket->member_count == 1 ? " " : "s", weft_reduction_name(bucket->reduction),
+    wefti_text_printf(out, "  %3" PRIu32 "  %10s  %5.1f%%  ", index,
+                      wefti_format_bytes(bytes, text), share);
+    if (part > 0) {
+        wefti_text_printf(out, "piece %" PRIu32 "/%" PRIu32, part, parts);
+    } else {
+        wefti_text_printf(out, "%3" PRIu32 " tensor%s", bucket->member_count,
+                          bucket->member_count == 1 ? " " : "s");
+    }
+    wefti_text_printf(out, "  %s %s  order=", weft_reduction_name(bucket->reduction),
                       weft_dtype_name(bucket->dtype));
     add_name(out, bucket->order);
     wefti_text_add(out, "  algorithm ");
@@ -90,7 +101,7 @@ static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
 }
 
 static void add_buckets(wefti_text_t *out, const weft_plan_t *plan,
-                        const wefti_plan_summary_t *summary)
+                        const wefti_plan_summary_t *summary, wefti_plan_pieces_t *pieces)
 {
     const wefti_plan_collective_t *bucket;
     uint64_t position = 0;
@@ -99,7 +110,7 @@ static void add_buckets(wefti_text_t *out, const weft_plan_t *plan,
     wefti_text_printf(out, "\nbuckets of a step: %" PRIu32 ", %s of gradients\n",
                       summary->bucket_count, wefti_format_bytes(summary->bucket_bytes, text));
     for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
-        add_bucket(out, plan, bucket, i, stream, summary->bucket_bytes);
+        add_bucket(out, plan, bucket, i, stream, summary, pieces);
     }
 }
 
@@ -133,14 +144,21 @@ static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
     add_bytes(out, "copied for fusion", plan->fusion_copied_bytes);
 }
 
-void wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out)
+weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out)
 {
     wefti_plan_summary_t summary;
+    wefti_plan_pieces_t pieces;
+    weft_status_t status = wefti_plan_pieces_init(plan, &pieces);
+    if (status != WEFT_OK) {
+        return status;
+    }
     wefti_plan_summarise(plan, &summary);
     add_head(out, plan);
-    add_buckets(out, plan, &summary);
+    add_buckets(out, plan, &summary, &pieces);
     add_streams(out, plan);
     add_memory(out, plan, &summary);
+    wefti_plan_pieces_deinit(plan, &pieces);
+    return WEFT_OK;
 }
 
 weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text)
@@ -151,10 +169,11 @@ weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_te
                            plan ? "out_text" : "plan");
     }
     wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
-    if (json) {
-        wefti_plan_explain_json(plan, &text);
-    } else {
-        wefti_plan_explain_text(plan, &text);
+    weft_status_t status =
+        json ? wefti_plan_explain_json(plan, &text) : wefti_plan_explain_text(plan, &text);
+    if (status != WEFT_OK) {
+        wefti_text_deinit(&text);
+        return status;
     }
     *out_text = wefti_text_take(&text);
     return *out_text ? WEFT_OK : WEFT_ERR_NO_MEMORY;

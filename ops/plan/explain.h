@@ -6,7 +6,7 @@
 #include "ops/plan/plan.h"
 #include "runtime/base/text.h"
 
-void wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
-void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);
+weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
+weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);
 
 #endif

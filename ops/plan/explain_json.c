@@ -5,8 +5,10 @@
 #include "ops/plan/plan_internal.h"
 
 static void add_bucket(wefti_json_t *json, const weft_plan_t *plan,
-                       const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream)
+                       const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream,
+                       wefti_plan_pieces_t *pieces)
 {
+    uint32_t parts, part = wefti_plan_next_piece(plan, pieces, bucket, &parts);
     wefti_json_begin_object(json, NULL);
     wefti_json_int(json, "index", index);
     wefti_json_string(json, "name", bucket->name);
@@ -15,9 +17,13 @@ static void add_bucket(wefti_json_t *json, const weft_plan_t *plan,
         wefti_json_string(json, NULL, plan->buffers[bucket->members[i]].name);
     }
     wefti_json_end_array(json);
+    if (part > 0) {
+        wefti_json_int(json, "part", part);
+        wefti_json_int(json, "parts", parts);
+    }
     wefti_json_begin_array(json, "member_bytes");
     for (uint32_t i = 0; i < bucket->member_count; i++) {
-        wefti_json_int(json, NULL, (int64_t)plan->buffers[bucket->members[i]].size_bytes);
+        wefti_json_int(json, NULL, (int64_t)wefti_plan_covered_bytes(plan, bucket, i));
     }
     wefti_json_end_array(json);
     wefti_json_int(json, "bytes", (int64_t)wefti_plan_member_bytes(plan, bucket));
@@ -66,7 +72,7 @@ static void add_memory(wefti_json_t *json, const weft_plan_t *plan,
     wefti_json_int(json, "fusion_copied_bytes", (int64_t)plan->fusion_copied_bytes);
 }
 
-void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
+weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
 {
     const wefti_plan_collective_t *bucket;
     wefti_plan_summary_t summary;
@@ -74,6 +80,11 @@ void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
     uint64_t position = 0;
     uint32_t stream;
     char hex[65];
+    wefti_plan_pieces_t pieces;
+    weft_status_t status = wefti_plan_pieces_init(plan, &pieces);
+    if (status != WEFT_OK) {
+        return status;
+    }
     wefti_plan_summarise(plan, &summary);
     wefti_json_init(&json, out, true);
     wefti_json_begin_object(&json, NULL);
@@ -84,7 +95,7 @@ void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
     wefti_json_string(&json, "optimizer", plan->optimizer);
     wefti_json_begin_array(&json, "buckets");
     for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
-        add_bucket(&json, plan, bucket, i, stream);
+        add_bucket(&json, plan, bucket, i, stream, &pieces);
     }
     wefti_json_end_array(&json);
     add_streams(&json, plan);
@@ -95,4 +106,6 @@ void wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
     wefti_json_string(&json, "weights_digest", wefti_digest_hex(&plan->weights_digest, hex));
     wefti_json_end_object(&json);
     wefti_text_add(out, "\n");
+    wefti_plan_pieces_deinit(plan, &pieces);
+    return WEFT_OK;
 }

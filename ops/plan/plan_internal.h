@@ -29,6 +29,7 @@ weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry);
 weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_races(const weft_plan_t *plan);
 
 /* Bytes a buffer takes in the arena. Only after its size has been checked. */
@@ -49,7 +50,23 @@ void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_sum
  * 0. */
 const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, uint64_t *position,
                                                       uint32_t *out_stream);
+/* Payload bytes that the collective covers of one member, and of all. */
+uint64_t wefti_plan_covered_bytes(const weft_plan_t *plan,
+                                  const wefti_plan_collective_t *collective, uint32_t member);
 uint64_t wefti_plan_member_bytes(const weft_plan_t *plan,
                                  const wefti_plan_collective_t *collective);
+
+/* Which buckets are pieces of one tensor, by the tensor's buffer. */
+typedef struct wefti_plan_pieces {
+    uint32_t *parts; /* how many buckets are pieces of it */
+    uint32_t *seen;  /* how many wefti_plan_next_piece has met */
+} wefti_plan_pieces_t;
+
+weft_status_t wefti_plan_pieces_init(const weft_plan_t *plan, wefti_plan_pieces_t *out_pieces);
+void wefti_plan_pieces_deinit(const weft_plan_t *plan, wefti_plan_pieces_t *pieces);
+/* If the bucket is a piece, its number (from 1) in the order of the steps and of how many; else 0.
+ * To be asked once for each bucket, in that order. */
+uint32_t wefti_plan_next_piece(const weft_plan_t *plan, wefti_plan_pieces_t *pieces,
+                               const wefti_plan_collective_t *bucket, uint32_t *out_parts);
 
 #endif

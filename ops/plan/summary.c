@@ -27,13 +27,67 @@ const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, u
     return NULL;
 }
 
+uint64_t wefti_plan_covered_bytes(const weft_plan_t *plan,
+                                  const wefti_plan_collective_t *collective, uint32_t member)
+{
+    const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+    const wefti_plan_buffer_t *buffer = &plan->buffers[collective->members[member]];
+    uint64_t begin = range->offset_bytes, end = begin + range->size_bytes;
+    uint64_t buffer_end = buffer->offset_bytes + buffer->size_bytes;
+    begin = begin > buffer->offset_bytes ? begin : buffer->offset_bytes;
+    end = end < buffer_end ? end : buffer_end;
+    return end > begin ? end - begin : 0;
+}
+
 uint64_t wefti_plan_member_bytes(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < collective->member_count; i++) {
-        bytes += plan->buffers[collective->members[i]].size_bytes;
+        bytes += wefti_plan_covered_bytes(plan, collective, i);
     }
     return bytes;
+}
+
+/* The buffer that the bucket is a piece of, or WEFTI_PLAN_NONE. */
+static uint32_t whole_of(const weft_plan_t *plan, const wefti_plan_collective_t *bucket)
+{
+    uint32_t member = bucket->members[0];
+    return bucket->member_count == 1 &&
+                   wefti_plan_covered_bytes(plan, bucket, 0) < plan->buffers[member].size_bytes
+               ? member
+               : WEFTI_PLAN_NONE;
+}
+
+weft_status_t wefti_plan_pieces_init(const weft_plan_t *plan, wefti_plan_pieces_t *out_pieces)
+{
+    const wefti_plan_collective_t *bucket;
+    uint64_t position = 0;
+    uint32_t stream, *counts = wefti_alloc(plan->arena.allocator,
+                                           2 * ((size_t)plan->buffer_count + 1) * sizeof *counts);
+    if (!counts) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *out_pieces = (wefti_plan_pieces_t){counts, counts + plan->buffer_count};
+    while ((bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL) {
+        uint32_t whole = whole_of(plan, bucket);
+        if (whole != WEFTI_PLAN_NONE) {
+            out_pieces->parts[whole]++;
+        }
+    }
+    return WEFT_OK;
+}
+
+void wefti_plan_pieces_deinit(const weft_plan_t *plan, wefti_plan_pieces_t *pieces)
+{
+    wefti_free(plan->arena.allocator, pieces->parts);
+}
+
+uint32_t wefti_plan_next_piece(const weft_plan_t *plan, wefti_plan_pieces_t *pieces,
+                               const wefti_plan_collective_t *bucket, uint32_t *out_parts)
+{
+    uint32_t whole = whole_of(plan, bucket);
+    *out_parts = whole == WEFTI_PLAN_NONE ? 0 : pieces->parts[whole];
+    return whole == WEFTI_PLAN_NONE ? 0 : ++pieces->seen[whole];
 }
 
 void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_summary)

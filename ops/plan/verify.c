@@ -152,7 +152,8 @@ static const extent_t *find_extent(const extent_t *extents, size_t count, uint64
 }
 
 /*
- * A range begins and ends with buffers of a region, and between them lies nothing else. Extents are
+ * A range begins and ends in buffers of a region, cut only at multiples of 64, and between them
+ * lies nothing else. Extents are
  * sorted; run numbers are equal for neighbours of one kind and dtype that touch.
  */
 static weft_status_t check_ranges(const weft_plan_t *plan, const extent_t *extents, uint32_t *runs,
@@ -173,13 +174,14 @@ static weft_status_t check_ranges(const weft_plan_t *plan, const extent_t *exten
         uint64_t end = range->offset_bytes + range->size_bytes;
         const extent_t *first = find_extent(extents, count, range->offset_bytes);
         const extent_t *last = range->size_bytes ? find_extent(extents, count, end - 1) : NULL;
-        if (!first || !last || first->begin != range->offset_bytes ||
-            runs[first - extents] != runs[last - extents] ||
+        if (!first || !last || runs[first - extents] != runs[last - extents] ||
             !in_region(plan->buffers[first->id].kind) ||
             plan->buffers[first->id].dtype != range->dtype ||
-            end < last->begin + plan->buffers[last->id].size_bytes) {
+            (end < last->begin + plan->buffers[last->id].size_bytes &&
+             end % WEFTI_PLAN_ALIGNMENT != 0)) {
             return bad_buffer(plan, i,
-                              "a range covers whole parameters, gradients or states of its dtype");
+                              "a range covers parameters, gradients or states of its dtype, cut "
+                              "only at multiples of 64");
         }
     }
     return WEFT_OK;
@@ -312,6 +314,7 @@ weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *
     WEFT_TRY(status, wefti_plan_verify_kernels(plan, registry), fail);
     WEFT_TRY(status, wefti_plan_verify_collectives(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_programs(plan), fail);
+    WEFT_TRY(status, wefti_plan_verify_gradients(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_races(plan), fail);
 fail:
     return status;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives: a range covers its members without a gap, and nothing else. */
+/*
+ * Collectives: a range covers its members without a gap, and nothing else. Of gradients the first
+ * and the last member may be covered in part, at multiples of 64 bytes (verify.c checks that of all
+ * ranges); that the rest is covered too is for verify_gradients.c.
+ */
 #include "ops/plan/plan_internal.h"
 
 #include <string.h>
@@ -52,11 +56,58 @@ static int in_region(wefti_buffer_kind_t kind)
     return kind == WEFTI_BUFFER_PARAM || kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_STATE;
 }
 
+/* What is wrong with one member, which must begin at *next, or NULL; then *next is its padded end.
+ */
+static const char *check_member(const weft_plan_t *plan, const wefti_plan_collective_t *collective,
+                                uint32_t index, uint64_t *next)
+{
+    const wefti_plan_buffer_t *member, *first;
+    if (collective->members[index] >= plan->buffer_count) {
+        return "a member is no buffer";
+    }
+    member = &plan->buffers[collective->members[index]];
+    first = &plan->buffers[collective->members[0]]; /* itself, or checked before */
+    if (member->kind == WEFTI_BUFFER_RANGE || member->dtype != collective->dtype ||
+        member->kind != first->kind) {
+        return "its members differ in kind or dtype";
+    }
+    if (index > 0 && member->offset_bytes != *next) {
+        return "its members do not follow one another";
+    }
+    *next = member->offset_bytes + wefti_plan_padded_bytes(member->size_bytes);
+    return NULL;
+}
+
+/* The range begins in the first member and ends in the last, or NULL. */
+static const char *check_ends(const weft_plan_t *plan, const wefti_plan_collective_t *collective,
+                              uint64_t padded_end)
+{
+    const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+    const wefti_plan_buffer_t *first = &plan->buffers[collective->members[0]],
+                              *last =
+                                  &plan->buffers[collective->members[collective->member_count - 1]];
+    uint64_t begin = range->offset_bytes, end = range->offset_bytes + range->size_bytes;
+    uint64_t first_end = first->offset_bytes + first->size_bytes,
+             last_end = last->offset_bytes + last->size_bytes;
+    int whole = begin == first->offset_bytes && end >= last_end;
+    if (begin < first->offset_bytes || (begin > first->offset_bytes && begin >= first_end)) {
+        return "its buffer does not begin with its first member";
+    }
+    if (end > padded_end || end < last->offset_bytes ||
+        (end == last->offset_bytes && last->size_bytes > 0)) {
+        return "its buffer does not end with its last member";
+    }
+    if (!whole && (collective->op != WEFTI_COLLECTIVE_ALL_REDUCE ||
+                   first->kind != WEFTI_BUFFER_GRAD || range->kind != WEFTI_BUFFER_RANGE)) {
+        return "only gradients are reduced in pieces";
+    }
+    return NULL;
+}
+
 static const char *check_members(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
     const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
-    uint64_t next = range->offset_bytes; /* where the next member must begin */
-    uint64_t end = next;                 /* of the payload so far */
+    uint64_t next = 0; /* where the next member must begin */
     uint64_t bytes;
     if (__builtin_mul_overflow(collective->elem_count, weft_dtype_size_bytes(collective->dtype),
                                &bytes) ||
@@ -64,19 +115,10 @@ static const char *check_members(const weft_plan_t *plan, const wefti_plan_colle
         return "its element count is not its buffer's";
     }
     for (uint32_t i = 0; i < collective->member_count; i++) {
-        if (collective->members[i] >= plan->buffer_count) {
-            return "a member is no buffer";
+        const char *what = check_member(plan, collective, i, &next);
+        if (what) {
+            return what;
         }
-        const wefti_plan_buffer_t *member = &plan->buffers[collective->members[i]];
-        if (member->kind == WEFTI_BUFFER_RANGE || member->dtype != collective->dtype ||
-            member->kind != plan->buffers[collective->members[0]].kind) {
-            return "its members differ in kind or dtype";
-        }
-        if (member->offset_bytes != next) {
-            return "its members do not follow one another from its buffer's start";
-        }
-        end = member->offset_bytes + member->size_bytes;
-        next = member->offset_bytes + wefti_plan_padded_bytes(member->size_bytes);
     }
     if (range->kind == WEFTI_BUFFER_RANGE &&
         !in_region(plan->buffers[collective->members[0]].kind)) {
@@ -86,9 +128,7 @@ static const char *check_members(const weft_plan_t *plan, const wefti_plan_colle
         (collective->member_count != 1 || collective->members[0] != collective->buffer)) {
         return "its only member must be its buffer";
     }
-    uint64_t range_end = range->offset_bytes + range->size_bytes;
-    return range_end < end || range_end > next ? "its buffer does not end with its last member"
-                                               : NULL;
+    return check_ends(plan, collective, next);
 }
 
 weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan)

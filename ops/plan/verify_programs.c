@@ -97,36 +97,6 @@ static const char *simulate(const weft_plan_t *plan, const wefti_plan_program_t 
     return finished ? NULL : "a wait is never satisfied";
 }
 
-/* Every gradient is averaged exactly once: never means ranks drift apart, twice a wrong mean. */
-static weft_status_t check_gradients(const weft_plan_t *plan, const wefti_plan_program_t *step,
-                                     uint8_t *seen)
-{
-    for (uint32_t s = 0; s < plan->stream_count; s++) {
-        for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
-            const wefti_plan_step_t *at = &step->streams[s].steps[i];
-            if (at->kind != WEFTI_STEP_COLLECTIVE ||
-                plan->collectives[at->index].op != WEFTI_COLLECTIVE_ALL_REDUCE) {
-                continue;
-            }
-            const wefti_plan_collective_t *collective = &plan->collectives[at->index];
-            for (uint32_t m = 0; m < collective->member_count; m++) {
-                uint32_t member = collective->members[m];
-                if (plan->buffers[member].kind == WEFTI_BUFFER_GRAD && seen[member]++) {
-                    return wefti_error(WEFT_ERR_FORMAT, "program step: %.100s is reduced twice",
-                                       plan->buffers[member].name);
-                }
-            }
-        }
-    }
-    for (uint32_t i = 0; plan->world_size > 1 && i < plan->buffer_count; i++) {
-        if (plan->buffers[i].kind == WEFTI_BUFFER_GRAD && !seen[i]) {
-            return wefti_error(WEFT_ERR_FORMAT, "program step: gradient %.100s is not reduced",
-                               plan->buffers[i].name);
-        }
-    }
-    return WEFT_OK;
-}
-
 static int has_collectives(const weft_plan_t *plan, const wefti_plan_program_t *program)
 {
     for (uint32_t s = 0; s < plan->stream_count; s++) {
@@ -173,8 +143,7 @@ weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan)
         return wefti_error(WEFT_ERR_FORMAT, "%u events in %llu steps", plan->event_count,
                            (unsigned long long)steps);
     }
-    scratch =
-        wefti_alloc(plan->arena.allocator, 2 * (size_t)plan->event_count + plan->buffer_count);
+    scratch = wefti_alloc(plan->arena.allocator, 2 * (size_t)plan->event_count);
     if (!scratch) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -188,10 +157,6 @@ weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan)
     }
     if (status == WEFT_OK && has_collectives(plan, wefti_plan_program(plan, "eval"))) {
         status = wefti_error(WEFT_ERR_FORMAT, "program eval: it communicates");
-    }
-    if (status == WEFT_OK) {
-        status = check_gradients(plan, wefti_plan_program(plan, "step"),
-                                 scratch + 2 * (size_t)plan->event_count);
     }
     wefti_free(plan->arena.allocator, scratch);
     return status;

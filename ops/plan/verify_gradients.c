@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every byte of every gradient is averaged exactly once in a step: never means ranks drift apart,
+ * twice a wrong mean.
+ */
+#include "ops/plan/plan_internal.h"
+
+#include <stdlib.h>
+
+#include "runtime/base/error.h"
+
+typedef struct piece {
+    uint64_t begin, end;
+    uint32_t collective;
+} piece_t;
+
+static int compare_pieces(const void *a, const void *b)
+{
+    const piece_t *left = a, *right = b;
+    if (left->begin != right->begin) {
+        return left->begin < right->begin ? -1 : 1;
+    }
+    return left->collective < right->collective ? -1 : left->collective > right->collective;
+}
+
+/* The all-reduces over gradients that the program runs; out may be NULL to count them. */
+static size_t find_pieces(const weft_plan_t *plan, const wefti_plan_program_t *step, piece_t *out)
+{
+    size_t count = 0;
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
+            const wefti_plan_step_t *at = &step->streams[s].steps[i];
+            const wefti_plan_collective_t *collective =
+                at->kind == WEFTI_STEP_COLLECTIVE ? &plan->collectives[at->index] : NULL;
+            if (!collective || collective->op != WEFTI_COLLECTIVE_ALL_REDUCE ||
+                plan->buffers[collective->members[0]].kind != WEFTI_BUFFER_GRAD ||
+                plan->buffers[collective->buffer].size_bytes == 0) {
+                continue;
+            }
+            if (out) {
+                const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+                out[count] = (piece_t){range->offset_bytes, range->offset_bytes + range->size_bytes,
+                                       at->index};
+            }
+            count++;
+        }
+    }
+    return count;
+}
+
+/* Sorted pieces do not overlap. */
+static weft_status_t check_once(const weft_plan_t *plan, const piece_t *pieces, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        if (pieces[i].begin < pieces[i - 1].end) {
+            const wefti_plan_collective_t *collective = &plan->collectives[pieces[i].collective];
+            return wefti_error(
+                WEFT_ERR_FORMAT,
+                "program step: %.100s is reduced twice, by collectives %u (%.100s) and %u (%.100s)",
+                plan->buffers[collective->members[0]].name, pieces[i - 1].collective,
+                plan->collectives[pieces[i - 1].collective].name, pieces[i].collective,
+                collective->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The last piece that begins at or before offset, or count. */
+static size_t find_piece(const piece_t *pieces, size_t count, uint64_t offset)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (pieces[middle].begin <= offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low > 0 ? low - 1 : count;
+}
+
+static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *pieces, size_t count)
+{
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[b];
+        uint64_t at = buffer->offset_bytes, end = at + buffer->size_bytes;
+        if (buffer->kind != WEFTI_BUFFER_GRAD) {
+            continue;
+        }
+        for (size_t i = find_piece(pieces, count, at); at < end; i++) {
+            if (i >= count || pieces[i].begin > at || pieces[i].end <= at) {
+                return wefti_error(WEFT_ERR_FORMAT,
+                                   "program step: gradient %.100s is not reduced from byte %llu on",
+                                   buffer->name, (unsigned long long)(at - buffer->offset_bytes));
+            }
+            at = pieces[i].end;
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan)
+{
+    weft_status_t status;
+    const wefti_plan_program_t *step = wefti_plan_program(plan, "step");
+    size_t count = find_pieces(plan, step, NULL);
+    piece_t *pieces = wefti_alloc(plan->arena.allocator, count * sizeof *pieces);
+    if (!pieces) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    find_pieces(plan, step, pieces);
+    qsort(pieces, count, sizeof *pieces, compare_pieces);
+    status = check_once(plan, pieces, count);
+    if (status == WEFT_OK && plan->world_size > 1) {
+        status = check_covered(plan, pieces, count);
+    }
+    wefti_free(plan->arena.allocator, pieces);
+    return status;
+}

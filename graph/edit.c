@@ -225,6 +225,9 @@ static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' (%s) cannot be fused",
                                member->name, member->def->name);
         }
+        if (wefti_node_attr(member, "parts")) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' is split", member->name);
+        }
         bool same =
             member->def == first->def && first_dtype(graph, member) == first_dtype(graph, first);
         for (size_t k = 0; k < sizeof(equal) / sizeof(equal[0]); k++) {
@@ -364,6 +367,34 @@ done:
     return status;
 }
 
+/* The pieces are made where memory is known: here the collective only learns of them. */
+static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    uint32_t id;
+    WEFT_TRY(status, resolve(graph, edit->op_a, "split", &id), done);
+    const wefti_node_t *node = &graph->nodes[id];
+    if (!(node->def->effects & WEFT_EFFECT_COMMUNICATES) || node->input_count != 1 ||
+        node->output_count != 1 || node->inputs[0] == WEFTI_NONE) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "split: '%s' is not a collective of one tensor", node->name);
+    }
+    const wefti_value_t *value = &graph->values[node->inputs[0]];
+    uint64_t units = wefti_value_bytes(value) / 64 + (wefti_value_bytes(value) % 64 != 0);
+    if (edit->parts < 2 || edit->parts > units) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "split: %u parts of '%s', which has %llu units of 64 bytes", edit->parts,
+                           value->name, (unsigned long long)units);
+    }
+    weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_INT, .i = edit->parts};
+    weft_attr_t why = {
+        .name = "split_reason", .type = WEFT_ATTR_STRING, .s = edit->text ? edit->text : ""};
+    WEFT_TRY(status, wefti_graph_set_attr(graph, id, &parts), done);
+    WEFT_TRY(status, wefti_graph_set_attr(graph, id, &why), done);
+done:
+    return status;
+}
+
 static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
 {
     switch (edit->kind) {
@@ -375,6 +406,8 @@ static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
         return add_constraint(editor->graph, edit);
     case WEFT_EDIT_ALGORITHM:
         return set_algorithm(editor->graph, edit);
+    case WEFT_EDIT_SPLIT:
+        return split(editor->graph, edit);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist", (int)edit->kind);
 }

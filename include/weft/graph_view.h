@@ -51,7 +51,7 @@ typedef struct weft_graph_view {
     const uint32_t *edges; /**< pairs of op ids: the first runs before the second though no value says so */
 } weft_graph_view_t;
 
-#define WEFT_GRAPH_VIEW_INIT {sizeof(weft_graph_view_t), 0}
+#define WEFT_GRAPH_VIEW_INIT {sizeof(weft_graph_view_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 typedef enum weft_edit_kind {
     /** Insert collective op_name after value; its users (not the collective) read the new value, which
@@ -63,6 +63,10 @@ typedef enum weft_edit_kind {
     WEFT_EDIT_ORDER = 3,
     /** Collective op (or the fusion that holds it): candidates in order of preference, comma-separated. */
     WEFT_EDIT_ALGORITHM = 4,
+    /** Collective op_a (or the fusion that holds it), of one tensor, is carried out in parts pieces: the
+     * tensor's U = ceil(bytes / 64) units of 64 bytes are cut at U * i / parts, rounded down, so pieces
+     * differ by at most one unit and each is a collective of its own over its range, in this order. */
+    WEFT_EDIT_SPLIT = 5,
 } weft_edit_kind_t;
 
 typedef struct weft_edit {
@@ -73,8 +77,10 @@ typedef struct weft_edit {
     uint32_t group;       /**< INSERT_COLLECTIVE */
     const uint32_t *members; /**< FUSE: op ids */
     uint32_t member_count;
-    uint32_t op_a, op_b;  /**< ORDER; ALGORITHM uses op_a */
-    const char *text;     /**< ALGORITHM: names; FUSE: the reason, one line */
+    uint32_t op_a, op_b;  /**< ORDER; ALGORITHM and SPLIT use op_a */
+    const char *text;     /**< ALGORITHM: names; FUSE: the reason, one line; SPLIT: what the tensor does
+                           * that it is split, as in "alone has 1.5 MiB, above the cap of 512 KiB" */
+    uint32_t parts;       /**< SPLIT: at least 2, at most one per 64 bytes */
 } weft_edit_t;
 
 /** Edits are applied in order. The list owns everything its edits point to. */

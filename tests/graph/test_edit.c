@@ -176,6 +176,41 @@ static void fusion_refusals(void **state)
     }
 }
 
+static void split_marks_one_tensor(void **state)
+{
+    (void)state;
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    uint32_t x = test_input(graph, "x", DIMS(100)); /* 400 bytes: 7 units */
+    uint32_t a = test_node_outputs(graph, "weft", "AllReduce", "a", INPUTS(x), 1, NULL, 0);
+    uint32_t b = test_node_outputs(graph, "weft", "AllReduce", "b", INPUTS(x), 1, NULL, 0);
+    uint32_t relu = test_node_outputs(graph, "", "Relu", "relu", INPUTS(x), 1, NULL, 0);
+    static const char *const messages[] = {"1 parts",        "8 parts",  "not a collective",
+                                           "does not exist", "is split", "of one tensor"};
+    for (int form = 0; form < 6; form++) {
+        weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT, .op_a = a, .parts = 3};
+        uint32_t members[] = {a, b};
+        weft_edit_list_t *list = new_list();
+        edit.parts = form == 0 ? 1 : form == 1 ? 8 : 3;
+        edit.op_a = form == 2 ? relu : form == 3 ? 99 : a;
+        if (form == 5) { /* fused first, behind the refusal of form 4 */
+            members[0] = b;
+            members[1] = test_node_outputs(graph, "weft", "AllReduce", "c", INPUTS(x), 1, NULL, 0);
+            assert_int_equal(wefti_node_attr(&graph->nodes[a], "parts")->i, 3);
+            fuse(list, members, 2);
+            edit.op_a = b;
+        }
+        CHECK(weft_edit_list_add(list, &edit));
+        if (form == 4) {
+            fuse(list, members, 2);
+        }
+        test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
+                          messages[form]);
+        weft_edit_list_destroy(list);
+    }
+    test_graph_free(graph, registry);
+}
+
 /* a -> d and c -> b: {a, b} and {c, d} are each fine, together they close a cycle. */
 static void two_fusions_may_not_cross(void **state)
 {
@@ -369,6 +404,7 @@ int main(void)
         cmocka_unit_test(insert_takes_over_users_and_gradient),
         cmocka_unit_test(fuse_makes_one_node),
         cmocka_unit_test(fusion_refusals),
+        cmocka_unit_test(split_marks_one_tensor),
         cmocka_unit_test(two_fusions_may_not_cross),
         cmocka_unit_test(order_edges_hold),
         cmocka_unit_test(random_graphs),

@@ -22,6 +22,9 @@ typedef struct candidate {
     bool taken;
 } candidate_t;
 
+/* Pieces of one graph: enough for 64 MiB buckets of 4 TiB, and checking a plan stays quick. */
+#define MAX_PIECES 65536u
+
 typedef struct bucketing {
     const weft_graph_view_t *view;
     const wefti_policy_t *policy;
@@ -32,6 +35,7 @@ typedef struct bucketing {
     uint32_t *members; /* candidates of the bucket being built */
     uint32_t member_count;
     uint64_t bytes;
+    uint64_t piece_count; /* of all gradients that are split */
     weft_edit_list_t *edits;
 } bucketing_t;
 
@@ -122,6 +126,13 @@ static weft_status_t cut_by_index(bucketing_t *b)
             "--bucket index: position %llu does not exist, the model has %u gradients (0 to %u)",
             (unsigned long long)last, b->count, b->count - 1);
     }
+    if (last == b->count - 1) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "--bucket index: position %llu is the last gradient, so the final bucket "
+            "would be empty; the final bucket's end is not given",
+            (unsigned long long)last);
+    }
     for (uint32_t i = 0, segment = 0; i < b->count; i++) {
         b->candidates[i].segment = segment;
         segment += segment < policy->value_count && policy->values[segment] == i;
@@ -188,15 +199,6 @@ static const char *incompatible(const bucketing_t *b, const candidate_t *c)
     return NULL;
 }
 
-static char *above_cap(bucketing_t *b)
-{
-    char sizes[2][32];
-    return wefti_arena_printf(
-        &b->arena, "%s alone has %s, above the cap of %s: a bucket of its own",
-        b->candidates[b->members[0]].name, wefti_format_bytes(b->bytes, sizes[0]),
-        wefti_format_bytes(b->policy->cap_bytes, sizes[1]));
-}
-
 /* Does the policy end the open bucket before candidate c? Then *out_reason says why. */
 static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
 {
@@ -217,8 +219,6 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
                                (unsigned long long)policy->values[first->segment]);
     } else if (policy->kind != WEFTI_POLICY_BYTES) {
         return false;
-    } else if (b->bytes > policy->cap_bytes) {
-        *out_reason = above_cap(b);
     } else if (b->bytes + c->bytes > policy->cap_bytes) {
         *out_reason = wefti_arena_printf(&b->arena, "with %s it would have %s, above the cap of %s",
                                          c->name, sizes[1], sizes[0]);
@@ -259,6 +259,37 @@ static weft_status_t emit(bucketing_t *b, const char *reason)
     return weft_edit_list_add(b->edits, &edit);
 }
 
+/* A gradient above the cap: a bucket of its own, split so that every piece keeps to the cap. */
+static weft_status_t split(bucketing_t *b, uint32_t first)
+{
+    weft_status_t status;
+    const candidate_t *c = &b->candidates[first];
+    uint64_t units = c->bytes / WEFTI_PLAN_ALIGNMENT;
+    uint64_t most = b->policy->cap_bytes / WEFTI_PLAN_ALIGNMENT; /* units of a piece */
+    uint64_t parts = units / most + (units % most != 0);
+    char sizes[2][32];
+    weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT, .op_a = c->op, .parts = (uint32_t)parts};
+    wefti_format_bytes(c->bytes, sizes[0]);
+    wefti_format_bytes(b->policy->cap_bytes, sizes[1]);
+    b->piece_count = parts > MAX_PIECES ? parts : b->piece_count + parts;
+    if (b->piece_count > MAX_PIECES) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "--bucket bytes: the cap of %s cuts the gradients up to %s into more than "
+            "%u pieces",
+            sizes[1], c->name, MAX_PIECES);
+    }
+    edit.text =
+        wefti_arena_printf(&b->arena, "alone has %s, above the cap of %s", sizes[0], sizes[1]);
+    if (edit.text == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, emit(b, wefti_arena_printf(&b->arena, "%s %s", c->name, edit.text)), fail);
+    status = weft_edit_list_add(b->edits, &edit);
+fail:
+    return status;
+}
+
 /* Fills one bucket from candidate first on. */
 static weft_status_t build_bucket(bucketing_t *b, uint32_t first)
 {
@@ -269,6 +300,9 @@ static weft_status_t build_bucket(bucketing_t *b, uint32_t first)
     b->member_count = 0;
     b->bytes = 0;
     WEFT_TRY(status, take(b, first), fail);
+    if (b->policy->kind == WEFTI_POLICY_BYTES && b->bytes > b->policy->cap_bytes) {
+        return split(b, first);
+    }
     for (uint32_t i = first + 1; i < b->count; i++) {
         const candidate_t *c = &b->candidates[i];
         const char *why;
@@ -287,9 +321,7 @@ static weft_status_t build_bucket(bucketing_t *b, uint32_t first)
             skipped_why = why;
         }
     }
-    if (b->policy->kind == WEFTI_POLICY_BYTES && b->bytes > b->policy->cap_bytes) {
-        reason = above_cap(b);
-    } else if (skipped != NULL) {
+    if (skipped != NULL) {
         reason = wefti_arena_printf(&b->arena, "no later gradient fits: %s %s", skipped->name,
                                     skipped_why);
     } else if (b->policy->kind == WEFTI_POLICY_ONE) {

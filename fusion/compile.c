@@ -23,7 +23,6 @@ typedef struct compiler {
     wefti_policy_t policy;
     wefti_optimizer_params_t optimizer;
     wefti_graph_t *graph;
-    weft_edit_list_t *buckets;
 } compiler_t;
 
 static weft_status_t read_optimizer(const weft_compile_params_t *params,
@@ -146,33 +145,28 @@ fail:
     return status;
 }
 
-/* Runs one pass that answers with edits, and applies them. out_edits: who wants to keep them, or
- * NULL. */
-static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits, weft_edit_list_t **out_edits)
+/* Applies what a pass answered. */
+static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits)
 {
     weft_status_t status = wefti_graph_apply(c->graph, edits);
     wefti_log(&c->log, WEFT_LOG_DEBUG, "%zu edits", weft_edit_list_count(edits));
-    if (out_edits != NULL && status >= 0) {
-        *out_edits = edits;
-    } else {
-        weft_edit_list_destroy(edits);
-    }
+    weft_edit_list_destroy(edits);
     return status;
 }
 
 static weft_status_t insert_and_fuse(compiler_t *c)
 {
     weft_status_t status;
-    weft_graph_view_t view = {.struct_size = sizeof(view)};
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     weft_edit_list_t *edits = NULL;
     uint64_t *ready_ns = NULL;
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
-    WEFT_TRY(status, apply(c, edits, NULL), fail);
+    WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->arena, &ready_ns), fail);
     WEFT_TRY(status, wefti_pass_bucket(&view, &c->policy, ready_ns, c->allocator, &edits), fail);
-    WEFT_TRY(status, apply(c, edits, &c->buckets), fail);
+    WEFT_TRY(status, apply(c, edits), fail);
 fail:
     return status;
 }
@@ -214,7 +208,6 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .policy = c->params.bucket,
                                    .optimizer = c->params.optimizer,
                                    .model_name = slash == NULL ? c->params.model_path : slash + 1,
-                                   .buckets = c->buckets,
                                    .allocator = c->allocator};
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, add_eval_model(c, plan), fail);
@@ -263,7 +256,6 @@ weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **ou
     WEFT_TRY(status, read_params(&c, params), done);
     WEFT_TRY(status, compile(&c, out_plan), done);
 done:
-    weft_edit_list_destroy(c.buckets);
     wefti_graph_destroy(c.graph); /* before the registry whose definitions it uses */
     weft_registry_destroy(c.own_registry);
     wefti_arena_deinit(&c.arena);

@@ -26,7 +26,7 @@ typedef enum wefti_policy_kind {
 
 typedef struct wefti_policy {
     wefti_policy_kind_t kind;
-    uint64_t cap_bytes; /* BYTES: never exceeded by a bucket of more than one gradient */
+    uint64_t cap_bytes; /* BYTES: never exceeded; at least 64 */
     uint64_t
         window_ns; /* BYTES: 0, or close a bucket this long after its first gradient became ready */
     uint32_t value_count;
@@ -40,8 +40,8 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
 weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
                                             const weft_allocator_t *allocator,
                                             weft_edit_list_t **out_edits);
-/* bucket.c: FUSE edits by policy; ready times (ns per op, predicted) only for time windows. Rules
- * of README.md. */
+/* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap; ready times (ns per
+ * op, predicted) only for time windows. Rules of README.md. */
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_policy_t *policy,
                                 const uint64_t *ready_ns, const weft_allocator_t *allocator,
                                 weft_edit_list_t **out_edits);
@@ -60,8 +60,6 @@ weft_status_t wefti_pass_layout(wefti_graph_t *graph);
 typedef struct wefti_lower_params {
     uint32_t world_size;
     const char *policy, *optimizer, *model_name;
-    const weft_edit_list_t
-        *buckets; /* what wefti_pass_bucket answered, for the reasons; may be NULL */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

@@ -2,10 +2,11 @@
 /*
  * What the parts of lowering share. They run in this order:
  *
- *   lower_order.c    items (what the compute stream runs), buckets (what the comm stream runs),
- * members lower_memory.c   plan buffers, regions, lifetimes, offsets lower_kernels.c  plan kernels;
- * one update per bucket where its members agree lower_program.c  plan collectives, events and
- * programs lower_data.c     weights section and bindings
+ *   lower_order.c    items (what the compute stream runs), buckets (the comm stream), members
+ *   lower_memory.c   plan buffers, lifetimes, offsets; lower_regions.c lays out what lasts
+ *   lower_kernels.c  plan kernels; one update per bucket where its members agree
+ *   lower_program.c  plan collectives, events and programs
+ *   lower_data.c     weights section and bindings
  */
 #ifndef WEFT_FUSION_LOWER_H
 #define WEFT_FUSION_LOWER_H
@@ -14,9 +15,10 @@
 
 /* One kernel of the compute stream. */
 typedef struct wefti_item {
-    uint32_t node;   /* a coalesced update: the update of the bucket's first member */
-    uint32_t bucket; /* WEFTI_NONE, or the bucket whose members this updates at once */
-    uint32_t kernel; /* in the plan */
+    uint32_t node;        /* a coalesced update: the update of the bucket's first member */
+    uint32_t bucket;      /* WEFTI_NONE, or the bucket whose range this updates at once */
+    uint32_t kernel;      /* in the plan */
+    uint32_t eval_kernel; /* in the plan: what program eval runs */
 } wefti_item_t;
 
 /* One tensor of a collective. */
@@ -27,16 +29,18 @@ typedef struct wefti_member {
     uint32_t update;  /* the node that updates param, or WEFTI_NONE */
 } wefti_member_t;
 
-/* One collective. Members lie side by side. */
+/* One collective. Members lie side by side. A collective that is split is as many buckets, one
+ * behind the other, of one node and one member, each with its part of the member's range. */
 typedef struct wefti_bucket {
     uint32_t node;
     wefti_member_t *members;
     uint32_t member_count;
+    uint32_t part, parts; /* parts is 1 unless split */
     uint32_t ready;       /* how many items have run when all members are written */
     uint64_t begin_bytes; /* of the bucket in each region: gradients, parameters, states */
     uint64_t end_bytes;
     bool gradients; /* all members are gradients: they have regions; else a single buffer */
-    bool coalesced; /* one kernel updates all members */
+    bool coalesced; /* one kernel updates all of the range */
 } wefti_bucket_t;
 
 typedef struct wefti_lowering {
@@ -49,13 +53,15 @@ typedef struct wefti_lowering {
     wefti_bucket_t *buckets; /* in the order of the comm stream */
     uint32_t bucket_count;
     uint32_t *item_of;    /* node -> item, or WEFTI_NONE */
-    uint32_t *bucket_of;  /* node -> bucket, or WEFTI_NONE */
+    uint32_t *bucket_of;  /* node -> (first) bucket, or WEFTI_NONE */
     uint32_t *buffer_of;  /* value -> plan buffer, or WEFTI_NONE */
     uint32_t *state_slot; /* STATE value -> which state of its parameter, or WEFTI_NONE outside the
                              regions */
     uint32_t state_count; /* state regions */
     uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
     uint64_t region_bytes;                          /* of each of them */
+    uint64_t arena_cursor;                          /* arena bytes handed out */
+    uint64_t kept_bytes;                            /* payload of what is there all the time */
 } wefti_lowering_t;
 
 weft_status_t wefti_lower_order(wefti_lowering_t *lowering);
@@ -64,6 +70,13 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_programs(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
 
+/* lower_regions.c: buffers of parameters, gradients, states and what is fed. */
+weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
+/* Hands out bytes of the arena, padded. */
+weft_status_t wefti_lower_advance(wefti_lowering_t *lowering, uint64_t bytes);
+/* Adds the plan buffer of a value. */
+weft_status_t wefti_lower_add_buffer(wefti_lowering_t *lowering, uint32_t value,
+                                     wefti_buffer_kind_t kind, uint64_t offset);
 /* Adds a flat range of one region of a bucket as a plan buffer. */
 weft_status_t wefti_lower_add_range(wefti_lowering_t *lowering, const char *name,
                                     weft_dtype_t dtype, uint64_t offset_bytes, uint64_t size_bytes,

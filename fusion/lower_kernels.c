@@ -187,18 +187,69 @@ fail:
     return status;
 }
 
+/* Is output index of the node read in the forward pass, or by whoever asked for the graph's
+ * outputs? */
+static bool read_forward(const wefti_graph_t *graph, const wefti_node_t *node, uint32_t index)
+{
+    uint32_t value = index < node->output_count ? node->outputs[index] : WEFTI_NONE;
+    if (value == WEFTI_NONE) {
+        return false;
+    }
+    for (uint32_t n = 0; n < graph->order_count; n++) {
+        const wefti_node_t *reader = &graph->nodes[graph->order[n]];
+        for (uint32_t j = 0; reader->phase == WEFTI_PHASE_FORWARD && j < reader->input_count; j++) {
+            if (reader->inputs[j] == value) {
+                return true;
+            }
+        }
+    }
+    return (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
+}
+
+/* Evaluation has no use for the mask that a pooling keeps for its gradient. */
+static weft_status_t add_eval_kernel(wefti_lowering_t *l, wefti_item_t *item)
+{
+    weft_status_t status;
+    const wefti_node_t *node = &l->graph->nodes[item->node];
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    const weft_op_def_t *def = NULL;
+    if (strcmp(node->def->domain, "weft") == 0 && strcmp(node->def->name, "MaxPoolMask") == 0 &&
+        !read_forward(l->graph, node, 1)) {
+        def = weft_registry_find_op(l->graph->registry, "", "MaxPool", l->graph->opset);
+    }
+    if (def == NULL) {
+        return WEFT_OK;
+    }
+    item->eval_kernel = l->plan->kernel_count;
+    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
+    kernel->domain = wefti_arena_strdup(&l->plan->arena, def->domain);
+    kernel->op = wefti_arena_strdup(&l->plan->arena, def->name);
+    if (kernel->domain == NULL || kernel->op == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    kernel->version = l->graph->opset;
+    kernel->inputs[0] = buffer_or_none(l, node->inputs[0]);
+    kernel->outputs[0] = buffer_or_none(l, node->outputs[0]);
+    kernel->output_count = 1;
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    l->plan->kernels = wefti_arena_array(&l->plan->arena, l->item_count, sizeof(*l->plan->kernels));
+    l->plan->kernels =
+        wefti_arena_array(&l->plan->arena, 2 * (size_t)l->item_count, sizeof(*l->plan->kernels));
     if (l->plan->kernels == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < l->item_count; i++) {
         wefti_item_t *item = &l->items[i];
-        item->kernel = l->plan->kernel_count;
+        item->kernel = item->eval_kernel = l->plan->kernel_count;
         if (item->bucket == WEFTI_NONE) {
             WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
+            WEFT_TRY(status, add_eval_kernel(l, item), fail);
         } else {
             WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
         }

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plan buffers and where they lie in the arena:
+ * What kernels make for kernels, behind the regions of lower_regions.c:
  *
- *   | parameters | gradients | state 0 | state 1 ... | inputs, scalars, constants, outputs |
- * activations |
+ *   | outputs | activations |
  *
- * The regions have the members of all buckets in the order of the comm stream, each padded to the
- * alignment, so a bucket is one range at the same place of every region. Activations share memory
- * by lifetime.
+ * Activations share memory by lifetime.
  */
 #include <string.h>
 
@@ -28,202 +25,7 @@ typedef struct memory {
     uint32_t storage_count;
     uint32_t *storage_of; /* value -> storage, or WEFTI_NONE */
     uint32_t *last_use;   /* value -> last item that needs it; item_count: the end of the step */
-    uint64_t cursor;      /* arena bytes handed out */
-    uint64_t kept_bytes;  /* payload of what is always there */
 } memory_t;
-
-static weft_status_t advance(uint64_t *cursor, uint64_t bytes)
-{
-    uint64_t padded;
-    if (__builtin_add_overflow(bytes == 0 ? 1 : bytes, WEFTI_PLAN_ALIGNMENT - 1, &padded) ||
-        __builtin_add_overflow(*cursor, padded / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT,
-                               cursor) ||
-        *cursor > INT64_MAX) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "the model needs more memory than can be counted");
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t add_buffer(memory_t *m, uint32_t value, wefti_buffer_kind_t kind,
-                                uint64_t offset)
-{
-    wefti_lowering_t *l = m->l;
-    const wefti_value_t *v = &l->graph->values[value];
-    wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
-    if (v->type.dtype == WEFT_DTYPE_NONE || weft_tensor_elem_count(&v->type) < 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the shape of %s is not known", v->name);
-    }
-    buffer->name = wefti_arena_strdup(&l->plan->arena, v->name);
-    if (buffer->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    buffer->kind = kind;
-    buffer->dtype = v->type.dtype;
-    buffer->layout = v->type.layout;
-    buffer->rank = v->type.rank;
-    memcpy(buffer->dims, v->type.dims, v->type.rank * sizeof(buffer->dims[0]));
-    buffer->offset_bytes = offset;
-    buffer->size_bytes = wefti_value_bytes(v);
-    buffer->default_value = kind == WEFTI_BUFFER_SCALAR ? v->default_value : 0;
-    l->buffer_of[value] = l->plan->buffer_count++;
-    return WEFT_OK;
-}
-
-/* A buffer with memory of its own, alive all the time. */
-static weft_status_t add_kept(memory_t *m, uint32_t value, wefti_buffer_kind_t kind)
-{
-    weft_status_t status;
-    WEFT_TRY(status, add_buffer(m, value, kind, m->cursor), fail);
-    m->kept_bytes += wefti_value_bytes(&m->l->graph->values[value]);
-    return advance(&m->cursor, wefti_value_bytes(&m->l->graph->values[value]));
-fail:
-    return status;
-}
-
-static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_member_t *member)
-{
-    const wefti_value_t *grad = &l->graph->values[member->value],
-                        *param = &l->graph->values[member->param];
-    if (param->kind != WEFTI_VALUE_PARAM || wefti_value_bytes(grad) != wefti_value_bytes(param) ||
-        grad->type.dtype != param->type.dtype || grad->type.layout != WEFT_LAYOUT_PLAIN) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s is not a gradient of %s: type, shape or layout differ", grad->name,
-                           param->name);
-    }
-    if (l->buffer_of[member->param] != WEFTI_NONE || l->buffer_of[member->value] != WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has more than one gradient", param->name);
-    }
-    return WEFT_OK;
-}
-
-/* Parameters of all buckets, then those without a gradient; fixes where buckets lie in every
- * region. */
-static weft_status_t add_params(memory_t *m)
-{
-    weft_status_t status = WEFT_OK;
-    wefti_lowering_t *l = m->l;
-    l->param_begin = m->cursor;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        wefti_bucket_t *bucket = &l->buckets[b];
-        bucket->begin_bytes = m->cursor - l->param_begin;
-        for (uint32_t i = 0; bucket->gradients && i < bucket->member_count; i++) {
-            WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
-            WEFT_TRY(status, add_kept(m, bucket->members[i].param, WEFTI_BUFFER_PARAM), fail);
-        }
-        bucket->end_bytes = m->cursor - l->param_begin;
-    }
-    l->region_bytes = m->cursor - l->param_begin;
-    for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffer_of[v] == WEFTI_NONE) {
-            WEFT_TRY(status, add_kept(m, v, WEFTI_BUFFER_PARAM), fail);
-        }
-    }
-fail:
-    return status;
-}
-
-static weft_status_t add_gradients(memory_t *m)
-{
-    weft_status_t status = WEFT_OK;
-    wefti_lowering_t *l = m->l;
-    l->grad_begin = m->cursor;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; bucket->gradients && i < bucket->member_count; i++) {
-            WEFT_TRY(status, add_kept(m, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
-            l->buffer_of[bucket->members[i].reduced] = l->buffer_of[bucket->members[i].value];
-        }
-    }
-fail:
-    return status;
-}
-
-/* The state that goes into region slot beside the member's parameter, or WEFTI_NONE. */
-static uint32_t find_state(const wefti_lowering_t *l, const wefti_member_t *member, uint32_t slot)
-{
-    const wefti_node_t *node =
-        member->update == WEFTI_NONE ? NULL : &l->graph->nodes[member->update];
-    for (uint32_t j = 0; node != NULL && j < node->input_count; j++) {
-        uint32_t v = node->inputs[j];
-        if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE &&
-            l->graph->values[v].state_of == member->param && l->state_slot[v] == slot) {
-            return v;
-        }
-    }
-    return WEFTI_NONE;
-}
-
-/* One state region: the state of every parameter at the parameter's place. */
-static weft_status_t add_state_region(memory_t *m, uint32_t slot)
-{
-    weft_status_t status = WEFT_OK;
-    wefti_lowering_t *l = m->l;
-    l->state_begin[slot] = m->cursor;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        const wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; bucket->gradients && i < bucket->member_count; i++) {
-            uint32_t v = find_state(l, &bucket->members[i], slot);
-            uint32_t param = l->buffer_of[bucket->members[i].param];
-            uint64_t offset = l->plan->buffers[param].offset_bytes - l->param_begin + m->cursor;
-            if (v != WEFTI_NONE) {
-                WEFT_TRY(status, add_buffer(m, v, WEFTI_BUFFER_STATE, offset), fail);
-                m->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
-            }
-        }
-    }
-    return advance(&m->cursor, l->region_bytes);
-fail:
-    return status;
-}
-
-static weft_status_t add_states(memory_t *m)
-{
-    weft_status_t status = WEFT_OK;
-    wefti_lowering_t *l = m->l;
-    l->state_begin = wefti_arena_array(&l->arena, l->state_count, sizeof(*l->state_begin));
-    if (l->state_begin == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t k = 0; k < l->state_count && l->region_bytes > 0; k++) {
-        WEFT_TRY(status, add_state_region(m, k), fail);
-    }
-    for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffer_of[v] == WEFTI_NONE) {
-            WEFT_TRY(status, add_kept(m, v, WEFTI_BUFFER_STATE), fail);
-        }
-    }
-fail:
-    return status;
-}
-
-/* Inputs, scalars and the constants that a kernel reads. */
-static weft_status_t add_fed(memory_t *m)
-{
-    weft_status_t status = WEFT_OK;
-    const wefti_graph_t *graph = m->l->graph;
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        if (graph->values[v].kind == WEFTI_VALUE_INPUT) {
-            WEFT_TRY(status, add_kept(m, v, WEFTI_BUFFER_INPUT), fail);
-        }
-    }
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
-            WEFT_TRY(status, add_kept(m, v, WEFTI_BUFFER_SCALAR), fail);
-        }
-    }
-    for (uint32_t i = 0; i < m->l->item_count; i++) {
-        const wefti_node_t *node = &graph->nodes[m->l->items[i].node];
-        for (uint32_t j = 0; j < node->input_count; j++) {
-            uint32_t v = node->inputs[j];
-            if (v != WEFTI_NONE && graph->values[v].kind == WEFTI_VALUE_CONST &&
-                m->l->buffer_of[v] == WEFTI_NONE) {
-                WEFT_TRY(status, add_kept(m, v, WEFTI_BUFFER_CONST), fail);
-            }
-        }
-    }
-fail:
-    return status;
-}
 
 static bool is_output(const wefti_graph_t *graph, uint32_t value)
 {
@@ -357,10 +159,10 @@ static weft_status_t place_activations(memory_t *m)
     }
     for (uint32_t s = 0; s < m->storage_count; s++) {
         const storage_t *storage = &m->storages[s];
-        items[s] =
-            (wefti_memory_item_t){storage->size_bytes, storage->first, storage->last, m->cursor};
+        items[s] = (wefti_memory_item_t){storage->size_bytes, storage->first, storage->last,
+                                         l->arena_cursor};
         if (storage->output) {
-            WEFT_TRY(status, advance(&m->cursor, storage->size_bytes), fail);
+            WEFT_TRY(status, wefti_lower_advance(l, storage->size_bytes), fail);
         } else {
             index[s] = shared_count;
             shared[shared_count++] = items[s];
@@ -370,9 +172,9 @@ static weft_status_t place_activations(memory_t *m)
     WEFT_TRY(status,
              wefti_memory_assign(shared, shared_count, WEFTI_PLAN_ALIGNMENT, allocator, &total),
              fail);
-    begin = m->cursor;
+    begin = l->arena_cursor;
     if (total > 0) {
-        WEFT_TRY(status, advance(&m->cursor, total), fail);
+        WEFT_TRY(status, wefti_lower_advance(l, total), fail);
     }
     for (uint32_t i = 0; i < l->item_count; i++) {
         const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
@@ -382,14 +184,15 @@ static weft_status_t place_activations(memory_t *m)
             if (s != WEFTI_NONE) {
                 bool output = m->storages[s].output;
                 WEFT_TRY(status,
-                         add_buffer(m, value, output ? WEFTI_BUFFER_OUTPUT : WEFTI_BUFFER_TEMP,
-                                    output ? items[s].offset_bytes
-                                           : begin + shared[index[s]].offset_bytes),
+                         wefti_lower_add_buffer(l, value,
+                                                output ? WEFTI_BUFFER_OUTPUT : WEFTI_BUFFER_TEMP,
+                                                output ? items[s].offset_bytes
+                                                       : begin + shared[index[s]].offset_bytes),
                          fail);
             }
         }
     }
-    l->plan->live_bytes = m->kept_bytes + peak;
+    l->plan->live_bytes = l->kept_bytes + peak;
 fail:
     return status;
 }
@@ -425,16 +228,13 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     }
     memset(l->buffer_of, 0xff, graph->value_count * sizeof(*l->buffer_of));
     memset(m.storage_of, 0xff, graph->value_count * sizeof(*m.storage_of));
-    WEFT_TRY(status, add_params(&m), fail);
-    WEFT_TRY(status, add_gradients(&m), fail);
-    WEFT_TRY(status, add_states(&m), fail);
-    WEFT_TRY(status, add_fed(&m), fail);
+    WEFT_TRY(status, wefti_lower_regions(l), fail);
     WEFT_TRY(status, alias_updates(&m), fail);
     find_last_uses(&m);
     assign_storages(&m);
     WEFT_TRY(status, place_activations(&m), fail);
     alias_collectives(l);
-    l->plan->arena_bytes = m.cursor;
+    l->plan->arena_bytes = l->arena_cursor;
 fail:
     return status;
 }

@@ -11,6 +11,8 @@
 
 #include "runtime/base/error.h"
 
+#define MAX_PARTS (1u << 20)
+
 static bool communicates(const wefti_node_t *node)
 {
     return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
@@ -74,6 +76,30 @@ static void add_item(wefti_lowering_t *l, uint32_t node, uint32_t bucket)
     l->items[l->item_count++] = (wefti_item_t){.node = node, .bucket = bucket};
 }
 
+/* How many pieces a collective is carried out in; 1 for what does not communicate, too. */
+static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *node,
+                              uint32_t *out_parts)
+{
+    const weft_attr_t *attr = communicates(node) ? wefti_node_attr(node, "parts") : NULL;
+    uint64_t bytes;
+    *out_parts = 1;
+    if (attr == NULL) {
+        return WEFT_OK;
+    }
+    bytes = node->input_count == 1 && node->inputs[0] != WEFTI_NONE
+                ? wefti_value_bytes(&l->graph->values[node->inputs[0]])
+                : 0;
+    if (attr->type != WEFT_ATTR_INT || attr->i < 1 ||
+        (uint64_t)attr->i > (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT ||
+        attr->i > MAX_PARTS) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: parts is no number of pieces that its one tensor can be cut into",
+                           node->name);
+    }
+    *out_parts = (uint32_t)attr->i;
+    return WEFT_OK;
+}
+
 /* A collective works in place, so nobody else may want what was there before. */
 static weft_status_t check_member(const wefti_lowering_t *l, const readers_t *readers,
                                   const wefti_node_t *node, uint32_t value)
@@ -105,7 +131,8 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const readers_t *readers, 
                            "%s: %s inside a step is not supported yet (AllReduce is)", node->name,
                            node->def->name);
     }
-    *bucket = (wefti_bucket_t){.node = id, .member_count = node->input_count, .gradients = true};
+    *bucket = (wefti_bucket_t){
+        .node = id, .member_count = node->input_count, .parts = 1, .gradients = true};
     bucket->members = wefti_arena_array(&l->arena, node->input_count, sizeof(*bucket->members));
     if (bucket->members == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -135,6 +162,16 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const readers_t *readers, 
                            node->name);
     }
     l->bucket_of[id] = l->bucket_count++;
+    WEFT_TRY(status, parts_of(l, node, &bucket->parts), fail);
+    if (bucket->parts > 1 && !bucket->gradients) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s is split, but its tensor is no gradient",
+                           node->name);
+    }
+    for (uint32_t part = 1; part < bucket->parts; part++) {
+        wefti_bucket_t *piece = &l->buckets[l->bucket_count++];
+        *piece = *bucket;
+        piece->part = part;
+    }
     return WEFT_OK;
 fail:
     return status;
@@ -150,7 +187,7 @@ static int compare_ready(const void *a, const void *b)
 }
 
 /* Stable: buckets ready at the same time keep the graph's order, so one that reads another's result
- * follows it. */
+ * follows it, and pieces stay together. */
 static void sort_buckets(wefti_lowering_t *l)
 {
     for (uint32_t i = 1; i < l->bucket_count; i++) {
@@ -163,7 +200,9 @@ static void sort_buckets(wefti_lowering_t *l)
         l->buckets[at] = moved;
     }
     for (uint32_t i = 0; i < l->bucket_count; i++) {
-        l->bucket_of[l->buckets[i].node] = i;
+        if (l->buckets[i].part == 0) {
+            l->bucket_of[l->buckets[i].node] = i;
+        }
     }
 }
 
@@ -281,6 +320,28 @@ static weft_status_t number_states(wefti_lowering_t *l)
     return WEFT_OK;
 }
 
+/* Updates of the members of one bucket. Of pieces the first gets the member's item if they cannot
+ * be updated one by one; else their items follow one another. */
+static void add_bucket_updates(wefti_lowering_t *l, uint32_t index)
+{
+    wefti_bucket_t *bucket = &l->buckets[index];
+    if (bucket->part > 0) {
+        if (bucket->coalesced) {
+            l->items[l->item_count++] =
+                (wefti_item_t){.node = bucket->members[0].update, .bucket = index};
+        }
+        return;
+    }
+    for (uint32_t j = 0; j < bucket->member_count; j++) {
+        uint32_t update = bucket->members[j].update;
+        if (bucket->coalesced && j > 0) {
+            l->item_of[update] = l->item_count - 1;
+        } else if (update != WEFTI_NONE) {
+            add_item(l, update, bucket->coalesced ? index : WEFTI_NONE);
+        }
+    }
+}
+
 /* All updates behind everything else, by bucket; what belongs to no bucket comes last. */
 static void add_updates(wefti_lowering_t *l, const readers_t *readers)
 {
@@ -293,14 +354,7 @@ static void add_updates(wefti_lowering_t *l, const readers_t *readers)
                                  : find_update(l, readers, member->reduced);
         }
         bucket->coalesced = can_coalesce(l, bucket);
-        for (uint32_t j = 0; j < bucket->member_count; j++) {
-            uint32_t update = bucket->members[j].update;
-            if (bucket->coalesced && j > 0) {
-                l->item_of[update] = l->item_count - 1;
-            } else if (update != WEFTI_NONE) {
-                add_item(l, update, bucket->coalesced ? i : WEFTI_NONE);
-            }
-        }
+        add_bucket_updates(l, i);
     }
     for (uint32_t i = 0; i < l->graph->order_count; i++) {
         uint32_t id = l->graph->order[i];
@@ -354,8 +408,14 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
     weft_status_t status;
     const wefti_graph_t *graph = l->graph;
     readers_t readers = {0};
-    l->items = wefti_arena_array(&l->arena, graph->order_count, sizeof(*l->items));
-    l->buckets = wefti_arena_array(&l->arena, graph->order_count, sizeof(*l->buckets));
+    size_t most = 0; /* items, or buckets: a node may become as many as it is split into */
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t parts;
+        WEFT_TRY(status, parts_of(l, &graph->nodes[graph->order[i]], &parts), fail);
+        most += parts;
+    }
+    l->items = wefti_arena_array(&l->arena, most, sizeof(*l->items));
+    l->buckets = wefti_arena_array(&l->arena, most, sizeof(*l->buckets));
     l->item_of = new_map(l, graph->node_count);
     l->bucket_of = new_map(l, graph->node_count);
     if (l->items == NULL || l->buckets == NULL || l->item_of == NULL || l->bucket_of == NULL) {

@@ -28,22 +28,23 @@ static weft_status_t add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t
     return mesh->name == NULL || collective->order == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
-/* Why the bucket that node carries out ends where it ends: the reason of the edit that made it. */
-static const char *reason_of(const wefti_lowering_t *l, uint32_t node)
+static const char *text_attr(const wefti_node_t *node, const char *name)
 {
-    const weft_edit_list_t *edits = l->params->buckets;
-    for (size_t i = 0; edits != NULL && i < weft_edit_list_count(edits); i++) {
-        const weft_edit_t *edit = weft_edit_list_get(edits, i);
-        uint32_t id =
-            edit->kind == WEFT_EDIT_FUSE && edit->member_count > 0 ? edit->members[0] : WEFTI_NONE;
-        while (id != WEFTI_NONE && l->graph->nodes[id].dead) {
-            id = l->graph->nodes[id].replaced_by;
-        }
-        if (id == node && edit->text != NULL) {
-            return edit->text;
-        }
+    const weft_attr_t *attr = wefti_node_attr(node, name);
+    return attr != NULL && attr->type == WEFT_ATTR_STRING && attr->s != NULL ? attr->s : "";
+}
+
+/* Why the bucket ends where it ends, in the words of the pass that decided it. */
+static const char *reason_of(wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    const char *reason = text_attr(node, "reason"), *split = text_attr(node, "split_reason");
+    if (bucket->parts > 1) {
+        return wefti_arena_printf(&l->plan->arena, "piece %u of %u of %s%s%s", bucket->part + 1,
+                                  bucket->parts, l->graph->values[bucket->members[0].value].name,
+                                  split[0] != '\0' ? ", which " : "", split);
     }
-    return "given by the graph";
+    return wefti_arena_strdup(&l->plan->arena, reason[0] != '\0' ? reason : "given by the graph");
 }
 
 static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *status)
@@ -93,7 +94,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     buffer = &l->plan->buffers[collective->buffer];
     collective->elem_count = buffer->size_bytes / weft_dtype_size_bytes(collective->dtype);
     collective->name = wefti_arena_printf(arena, "bucket %u", index);
-    collective->reason = wefti_arena_strdup(arena, reason_of(l, bucket->node));
+    collective->reason = reason_of(l, bucket);
     collective->member_count = bucket->member_count;
     collective->members =
         wefti_arena_array(arena, bucket->member_count, sizeof(*collective->members));
@@ -195,6 +196,16 @@ static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t
                : WEFT_OK;
 }
 
+/* Item reads all of bucket and of its pieces, or is the first of their updates, one for each. */
+static void note_reader(const wefti_lowering_t *l, uint32_t bucket, uint32_t item, uint32_t *reader)
+{
+    bool by_piece = l->items[item].bucket == bucket;
+    for (uint32_t part = 0; part < l->buckets[bucket].parts; part++) {
+        uint32_t first = by_piece ? item + part : item;
+        reader[bucket + part] = first < reader[bucket + part] ? first : reader[bucket + part];
+    }
+}
+
 /* For every bucket the first item of the program that reads a result of it, or item_count. */
 static void find_readers(const wefti_lowering_t *l, const bool *needed, uint32_t *reader)
 {
@@ -211,8 +222,8 @@ static void find_readers(const wefti_lowering_t *l, const bool *needed, uint32_t
             uint32_t value = node->inputs[j];
             uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
             uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
-            if (bucket != WEFTI_NONE && item < reader[bucket]) {
-                reader[bucket] = item;
+            if (bucket != WEFTI_NONE) {
+                note_reader(l, bucket, item, reader);
             }
         }
     }
@@ -256,8 +267,8 @@ typedef struct writer {
     wefti_plan_program_t *program;
     uint32_t *reader;  /* bucket -> first item that reads it */
     uint32_t *done;    /* bucket -> event recorded behind it */
-    uint32_t *waiting; /* item -> first bucket that it waits for, or WEFTI_NONE */
-    uint32_t *next;    /* bucket -> next one that the same item waits for */
+    uint32_t *waiting; /* item -> the bucket that it waits for, or WEFTI_NONE */
+    bool eval;
 } writer_t;
 
 static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, const bool *needed,
@@ -265,20 +276,23 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, const b
 {
     weft_status_t status;
     size_t buckets = l->bucket_count;
-    *w = (writer_t){.l = l};
+    *w = (writer_t){.l = l, .eval = needed != NULL};
     w->reader = wefti_arena_array(&l->arena, buckets, sizeof(*w->reader));
     w->done = wefti_arena_array(&l->arena, buckets, sizeof(*w->done));
-    w->next = wefti_arena_array(&l->arena, buckets, sizeof(*w->next));
     w->waiting = wefti_arena_array(&l->arena, (size_t)l->item_count + 1, sizeof(*w->waiting));
-    if (w->reader == NULL || w->done == NULL || w->next == NULL || w->waiting == NULL) {
+    if (w->reader == NULL || w->done == NULL || w->waiting == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     WEFT_TRY(status, begin_program(l, name, l->item_count + 2 * buckets, 3 * buckets, &w->program),
              fail);
     find_readers(l, needed, w->reader);
     memset(w->waiting, 0xff, ((size_t)l->item_count + 1) * sizeof(*w->waiting));
-    for (uint32_t b = l->bucket_count; b-- > 0;) {
-        w->next[b] = w->waiting[w->reader[b]];
+    /* One stream runs the buckets in their order: waiting for an item's last one is enough. */
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        uint32_t before = w->waiting[w->reader[b]];
+        if (before != WEFTI_NONE) {
+            w->reader[before] = l->item_count;
+        }
         w->waiting[w->reader[b]] = b;
     }
 fail:
@@ -288,7 +302,7 @@ fail:
 static void write_bucket(writer_t *w, uint32_t bucket)
 {
     wefti_lowering_t *l = w->l;
-    if (l->buckets[bucket].ready > 0) {
+    if (l->buckets[bucket].ready > 0 && l->buckets[bucket].part == 0) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
     }
@@ -301,10 +315,11 @@ static void write_bucket(writer_t *w, uint32_t bucket)
 
 static void write_item(writer_t *w, uint32_t item)
 {
-    for (uint32_t b = w->waiting[item]; b != WEFTI_NONE; b = w->next[b]) {
-        push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->done[b]);
+    const wefti_item_t *at = &w->l->items[item];
+    if (w->waiting[item] != WEFTI_NONE) {
+        push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->done[w->waiting[item]]);
     }
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->items[item].kernel);
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->eval ? at->eval_kernel : at->kernel);
 }
 
 /* needed NULL: everything. Events are numbered over all programs, each is recorded by one of them.

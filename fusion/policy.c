@@ -58,9 +58,11 @@ static weft_status_t parse_bytes(const char *text, const char *cursor, wefti_pol
             WEFT_ERR_INVALID_ARGUMENT,
             "--bucket %s: bytes wants a size such as 25M (K, M, G are powers of 1024)", text);
     }
-    if (policy->cap_bytes == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--bucket %s: the size must be above 0",
-                           text);
+    if (policy->cap_bytes < WEFTI_PLAN_ALIGNMENT) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--bucket %s: the size must be at least %u bytes, the unit in which "
+                           "tensors are split",
+                           text, WEFTI_PLAN_ALIGNMENT);
     }
     if (strncmp(cursor, ",time:", 6) == 0) {
         cursor += 6;

@@ -14,7 +14,7 @@
 #include "tests/fusion/support_view.h"
 
 /* Buckets as text: members by the number of their parameter's gradient in the order of creation, "0
- * 1|2". */
+ * 1|2", and "/3" behind one that is split into three pieces. */
 static char *buckets_as_text(const weft_graph_view_t *view, const weft_edit_list_t *edits,
                              char *text, size_t size)
 {
@@ -22,6 +22,12 @@ static char *buckets_as_text(const weft_graph_view_t *view, const weft_edit_list
     text[0] = '\0';
     for (size_t e = 0; e < weft_edit_list_count(edits); e++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, e);
+        if (edit->kind == WEFT_EDIT_SPLIT) { /* of the bucket before it */
+            assert_int_equal(weft_edit_list_get(edits, e - 1)->member_count, 1);
+            assert_int_equal(weft_edit_list_get(edits, e - 1)->members[0], edit->op_a);
+            used += (size_t)snprintf(text + used, size - used, "/%u", edit->parts);
+            continue;
+        }
         assert_int_equal(edit->kind, WEFT_EDIT_FUSE);
         for (uint32_t i = 0; i < edit->member_count; i++) {
             uint32_t number = 0;
@@ -68,14 +74,17 @@ static void test_bucket_follows_the_policy(void **state)
         {"one", "0 1 2 3 4 5", "one bucket", "one bucket"},
         {"none", "0|1|2|3|4|5", "of its own", "no gradient is left"},
         {"bytes:25M", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
-        {"bytes:704", "0 1|2|3|4|5", "with v6 it would have 1.9 KiB, above the cap of 704 B",
+        {"bytes:704", "0 1|2/2|3|4/4|5", "with v6 it would have 1.9 KiB, above the cap of 704 B",
          "no gradient is left"},
-        {"bytes:2048", "0 1 2 3|4|5", "above the cap", "no gradient is left"},
-        {"bytes:1", "0|1|2|3|4|5", "alone has", "alone has"},
+        {"bytes:2048", "0 1 2 3|4/2|5", "above the cap", "no gradient is left"},
+        {"bytes:2559", "0 1 2 3|4/2|5", "above the cap", "no gradient is left"},
+        {"bytes:2560", "0 1 2 3|4|5", "above the cap", "no gradient is left"},
+        {"bytes:100", "0/10|1|2/20|3|4/40|5", "v0 alone has 640 B, above the cap of 100 B",
+         "no gradient is left"},
         {"bytes:25M,time:2us", "0 1 2|3 4 5", "ms after the first", "no gradient is left"},
         {"bytes:25M,time:1500ns", "0 1|2 3|4 5", "ms after the first", "no gradient is left"},
         {"index:0,4", "0|1 2 3 4|5", "position 0", "no gradient is left"},
-        {"index:5", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
+        {"index:4", "0 1 2 3 4|5", "position 4", "no gradient is left"},
         {"percent:60,40", "0 1 2 3|4 5", "share of 60", "no gradient is left"},
         {"percent:90,5,5", "0 1 2 3|4|5", "share of 90", "no gradient is left"},
         {"percent:10,10,10,70", "0|1|2|3 4 5", "share of 10", "no gradient is left"},
@@ -114,6 +123,9 @@ static void test_bucket_refuses_positions_that_do_not_exist(void **state)
     assert_int_equal(run_policy(view, "index:0,6", ready_ns, &edits), WEFT_ERR_INVALID_ARGUMENT);
     assert_null(edits);
     assert_non_null(strstr(weft_last_error(), "position 6"));
+    assert_int_equal(run_policy(view, "index:0,5", ready_ns, &edits), WEFT_ERR_INVALID_ARGUMENT);
+    assert_null(edits);
+    assert_non_null(strstr(weft_last_error(), "final bucket would be empty"));
     assert_int_equal(run_policy(view, "percent:10,10,10,10,10,10,40", ready_ns, &edits),
                      WEFT_ERR_INVALID_ARGUMENT);
     assert_null(edits);
@@ -122,7 +134,7 @@ static void test_bucket_refuses_positions_that_do_not_exist(void **state)
 
 static void test_bucket_of_a_graph_without_gradients_is_empty(void **state)
 {
-    static const char *const policies[] = {"one", "none", "bytes:1", "index:3", "percent:50,50"};
+    static const char *const policies[] = {"one", "none", "bytes:64", "index:3", "percent:50,50"};
     static view_builder_t b;
     (void)state;
     view_begin(&b);
@@ -249,27 +261,48 @@ static bool has_cycle(const weft_graph_view_t *view, const uint32_t *bucket_of, 
     return done_count != node_count;
 }
 
+/* Only what is larger than the cap is split, into the fewest pieces, none of them above the cap. */
+static void check_pieces(const weft_edit_t *fusion, const weft_edit_t *split, uint64_t bytes,
+                         uint64_t cap_bytes)
+{
+    uint64_t units = bytes / 64, before = 0;
+    assert_int_equal(fusion->member_count, 1);
+    assert_int_equal(split->op_a, fusion->members[0]);
+    assert_true(bytes > cap_bytes && split->parts >= 2);
+    assert_non_null(strstr(split->text, "above the cap"));
+    for (uint32_t i = 1; i <= split->parts; i++) {
+        uint64_t end = units * i / split->parts;
+        assert_true(end > before && (end - before) * 64 <= cap_bytes);
+        before = end;
+    }
+    assert_int_equal(before, units);
+    assert_true((split->parts - 1) * (cap_bytes / 64) < units);
+}
+
 static void check_buckets(const view_builder_t *b, const weft_edit_list_t *edits,
                           uint64_t cap_bytes)
 {
     const weft_graph_view_t *view = &b->view;
-    uint32_t bucket_of[VIEW_MAX], nodes = (uint32_t)weft_edit_list_count(edits), fence[VIEW_MAX],
-                                  fences = 0;
+    uint32_t bucket_of[VIEW_MAX], nodes = 0, fence[VIEW_MAX], fences = 0;
     memset(bucket_of, 0xff, sizeof(bucket_of));
     for (uint32_t o = 0; o < view->op_count; o++) {
         fences += (view->ops[o].effects & WEFT_EFFECT_UNKNOWN) != 0;
         fence[o] = fences;
     }
-    for (uint32_t e = 0; e < nodes; e++) {
-        const weft_edit_t *edit = weft_edit_list_get(edits, e);
+    for (size_t e = 0; e < weft_edit_list_count(edits); e++) {
+        const weft_edit_t *edit = weft_edit_list_get(edits, e),
+                          *split = weft_edit_list_get(edits, e + 1);
         uint64_t bytes = 0;
+        if (edit->kind == WEFT_EDIT_SPLIT) {
+            continue;
+        }
         assert_true(edit->member_count > 0 && strlen(edit->text) > 8);
         for (uint32_t i = 0; i < edit->member_count; i++) {
             const weft_view_op_t *op = &view->ops[edit->members[i]],
                                  *first = &view->ops[edit->members[0]];
             const weft_view_value_t *value = &view->values[view->op_inputs[op->first_input]];
             assert_int_equal(bucket_of[edit->members[i]], UINT32_MAX); /* in one bucket only */
-            bucket_of[edit->members[i]] = e;
+            bucket_of[edit->members[i]] = nodes;
             bytes += (value->bytes + 63) / 64 * 64;
             assert_ptr_equal(op->def, first->def);
             assert_int_equal(op->group, first->group);
@@ -277,7 +310,12 @@ static void check_buckets(const view_builder_t *b, const weft_edit_list_t *edits
             assert_int_equal(fence[edit->members[i]], fence[edit->members[0]]);
             assert_true(i == 0 || edit->members[i] > edit->members[i - 1]); /* readiness order */
         }
-        assert_true(bytes <= cap_bytes || edit->member_count == 1);
+        nodes++;
+        if (split != NULL && split->kind == WEFT_EDIT_SPLIT) {
+            check_pieces(edit, split, bytes, cap_bytes);
+        } else {
+            assert_true(bytes <= cap_bytes);
+        }
     }
     for (uint32_t o = 0; o < view->op_count; o++) {
         bool candidate = strcmp(view->ops[o].def->name, "AllReduce") == 0;
@@ -312,12 +350,12 @@ static void test_bucket_rules_hold_on_random_graphs(void **state)
             snprintf(policy, sizeof(policy), "index:0");
             break;
         case 3:
-            cap = 1 + random_below(&random, 20000);
+            cap = 64 + random_below(&random, 9000);
             snprintf(policy, sizeof(policy), "bytes:%u,time:%uus", (unsigned)cap,
                      1 + random_below(&random, 20));
             break;
         default:
-            cap = 1 + random_below(&random, 20000);
+            cap = 64 + random_below(&random, 9000);
             snprintf(policy, sizeof(policy), "bytes:%u", (unsigned)cap);
         }
         for (int twice = 0; twice < 2; twice++) {

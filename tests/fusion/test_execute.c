@@ -218,7 +218,7 @@ static void same_result(const weft_plan_t *plan, bool apart, const float *expect
 
 static void check_model(const char *model, const char *optimizer)
 {
-    static const char *const policies[] = {"none", "bytes:64K", "index:1,3"};
+    static const char *const policies[] = {"none", "bytes:64K", "bytes:7000", "index:1,3"};
     float losses[STEPS], logits[BATCH * CLASSES];
     size_t bytes;
     weft_plan_t *plan = compile(model, "bytes:25M", optimizer);

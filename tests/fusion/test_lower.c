@@ -102,14 +102,14 @@ static weft_status_t fuse(wefti_graph_t *graph, weft_edit_list_t **out_edits)
     return status;
 }
 
-static weft_status_t lower(wefti_graph_t *graph, const weft_edit_list_t *buckets,
-                           weft_plan_t **out_plan)
+static weft_status_t lower(wefti_graph_t *graph, weft_plan_t **out_plan)
 {
-    wefti_lower_params_t params = {.world_size = 2,
-                                   .policy = "one",
-                                   .optimizer = "sgd",
-                                   .model_name = "test",
-                                   .buckets = buckets};
+    wefti_lower_params_t params = {
+        .world_size = 2,
+        .policy = "one",
+        .optimizer = "sgd",
+        .model_name = "test",
+    };
     return wefti_lower(graph, &params, out_plan);
 }
 
@@ -145,7 +145,7 @@ static void test_lower_a_collective_inside_the_forward_pass(void **state)
     c = relu(graph, b);
     relu(graph, x); /* takes nothing from the collective's memory while peers read there */
     assert_int_equal(wefti_graph_add_output(graph, c), WEFT_OK);
-    assert_int_equal(lower(graph, NULL, &plan), WEFT_OK);
+    assert_int_equal(lower(graph, &plan), WEFT_OK);
     assert_string_equal(steps_as_text(plan, "step", 0, text), "krwkk");
     assert_string_equal(steps_as_text(plan, "step", 1, text), "wcr");
     assert_string_equal(steps_as_text(plan, "init", 1, text), "");
@@ -163,7 +163,7 @@ static void test_lower_refuses_a_collective_that_destroys_what_others_read(void 
     weft_plan_t *plan = (weft_plan_t *)graph;
     relu(graph, a);
     add_op(graph, "weft", "AllReduce", &a, 1, WEFTI_PHASE_COMM);
-    assert_int_equal(lower(graph, NULL, &plan), WEFT_ERR_UNSUPPORTED);
+    assert_int_equal(lower(graph, &plan), WEFT_ERR_UNSUPPORTED);
     assert_null(plan);
     assert_non_null(strstr(weft_last_error(), "reads it too"));
 }
@@ -174,7 +174,7 @@ static void test_lower_refuses_a_collective_on_an_input(void **state)
     uint32_t x = add_value(graph, "x", WEFTI_VALUE_INPUT, 16);
     weft_plan_t *plan;
     add_op(graph, "weft", "AllReduce", &x, 1, WEFTI_PHASE_COMM);
-    assert_int_equal(lower(graph, NULL, &plan), WEFT_ERR_UNSUPPORTED);
+    assert_int_equal(lower(graph, &plan), WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "x, which no operator"));
 }
 
@@ -184,7 +184,7 @@ static void test_lower_names_a_collective_it_does_not_know(void **state)
     uint32_t x = add_value(graph, "x", WEFTI_VALUE_INPUT, 16), a = relu(graph, x);
     weft_plan_t *plan;
     add_op(graph, "weft", "Reduce", &a, 1, WEFTI_PHASE_COMM);
-    assert_int_equal(lower(graph, NULL, &plan), WEFT_ERR_UNSUPPORTED);
+    assert_int_equal(lower(graph, &plan), WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "Reduce inside a step is not supported"));
 }
 
@@ -208,7 +208,7 @@ static void test_lower_updates_a_bucket_at_once_only_if_members_agree(void **sta
         add_training(graph, "c", 33, lr, 0.5f);
         add_value(graph, "frozen", WEFTI_VALUE_PARAM, 7); /* no gradient: behind the others */
         assert_int_equal(fuse(graph, &edits), WEFT_OK);
-        if (lower(graph, edits, &plan) < 0) {
+        if (lower(graph, &plan) < 0) {
             fail_msg("%s", weft_last_error());
         }
         assert_int_equal(count_updates(plan), rows[r].updates);

@@ -55,6 +55,30 @@ class Basic(Case):
         self.assertEqual(len(buckets("percent:60,40")), 2)
         self.assertGreater(len(buckets("bytes:1M")), 1)
 
+    def test_no_bucket_exceeds_the_cap(self):
+        plan = self.compile("mlp.onnx", "p.weft", 2, 64, "--bucket", "bytes:256K")
+        buckets = self.weft_json("explain", plan)["buckets"]
+        self.assertTrue(all(b["bytes"] <= 256 * 1024 for b in buckets))
+        self.assertTrue(all(b["elem_count"] * 4 <= 256 * 1024 for b in buckets))
+        self.assertEqual(sum(b["bytes"] for b in buckets), 535818 * 4)
+        self.assertTrue(all(sum(b["member_bytes"]) == b["bytes"] for b in buckets))
+        large = [b for b in buckets if b["members"] == ["fc1.weight_grad"]]
+        self.assertEqual([(b["part"], b["parts"]) for b in large], [(i, 7) for i in range(1, 8)])
+        self.assertIn("piece 2 of 7 of fc1.weight_grad, which alone has 1.5 MiB", large[1]["reason"])
+        self.assertIn("piece 7/7", self.weft("explain", plan).stdout)
+
+    def test_policies_that_cannot_be_honoured(self):
+        for policy, says in (("bytes:63", "at least 64"), ("index:0,5", "final bucket would be empty"),
+                             ("bytes:64,time:5ms", None)):
+            args = ("compile", MODELS / "mlp.onnx", "-o", self.dir / "x.weft", "--world", 2, "--batch", 4,
+                    "--bucket", policy)
+            if says:
+                done = self.weft(*args, code=2)
+                self.assert_one_line(done.stderr)
+                self.assertIn(says, done.stderr)
+            else:
+                self.weft(*args)  # 33,495 pieces of 64 bytes
+
     def test_ops_and_info(self):
         self.assertIn("ncclAllReduce", self.weft("ops").stdout)
         ops = self.weft_json("ops")["operators"]

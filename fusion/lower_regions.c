@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of the arena that is there all the time:
+ *
+ *   | parameters | gradients | state 0 | state 1 ... | inputs, scalars, constants |
+ *
+ * The regions have the members of all buckets in the order of the comm stream, each padded to the
+ * alignment, so a bucket is one range at the same place of every region, and a piece of a split
+ * tensor is a part of such a range.
+ */
+#include <string.h>
+
+#include "fusion/lower.h"
+#include "runtime/base/error.h"
+
+weft_status_t wefti_lower_advance(wefti_lowering_t *l, uint64_t bytes)
+{
+    uint64_t padded;
+    if (__builtin_add_overflow(bytes == 0 ? 1 : bytes, WEFTI_PLAN_ALIGNMENT - 1, &padded) ||
+        __builtin_add_overflow(l->arena_cursor,
+                               padded / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT,
+                               &l->arena_cursor) ||
+        l->arena_cursor > INT64_MAX) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "the model needs more memory than can be counted");
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_lower_add_buffer(wefti_lowering_t *l, uint32_t value, wefti_buffer_kind_t kind,
+                                     uint64_t offset)
+{
+    const wefti_value_t *v = &l->graph->values[value];
+    wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
+    if (v->type.dtype == WEFT_DTYPE_NONE || weft_tensor_elem_count(&v->type) < 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "the shape of %s is not known", v->name);
+    }
+    buffer->name = wefti_arena_strdup(&l->plan->arena, v->name);
+    if (buffer->name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    buffer->kind = kind;
+    buffer->dtype = v->type.dtype;
+    buffer->layout = v->type.layout;
+    buffer->rank = v->type.rank;
+    memcpy(buffer->dims, v->type.dims, v->type.rank * sizeof(buffer->dims[0]));
+    buffer->offset_bytes = offset;
+    buffer->size_bytes = wefti_value_bytes(v);
+    buffer->default_value = kind == WEFTI_BUFFER_SCALAR ? v->default_value : 0;
+    l->buffer_of[value] = l->plan->buffer_count++;
+    return WEFT_OK;
+}
+
+/* A buffer with memory of its own, alive all the time. */
+static weft_status_t add_kept(wefti_lowering_t *l, uint32_t value, wefti_buffer_kind_t kind)
+{
+    weft_status_t status;
+    WEFT_TRY(status, wefti_lower_add_buffer(l, value, kind, l->arena_cursor), fail);
+    l->kept_bytes += wefti_value_bytes(&l->graph->values[value]);
+    return wefti_lower_advance(l, wefti_value_bytes(&l->graph->values[value]));
+fail:
+    return status;
+}
+
+/* Members that lie in regions; pieces of one share the first one's. */
+static uint32_t own_members(const wefti_bucket_t *bucket)
+{
+    return bucket->gradients && bucket->part == 0 ? bucket->member_count : 0;
+}
+
+static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_member_t *member)
+{
+    const wefti_value_t *grad = &l->graph->values[member->value],
+                        *param = &l->graph->values[member->param];
+    if (param->kind != WEFTI_VALUE_PARAM || wefti_value_bytes(grad) != wefti_value_bytes(param) ||
+        grad->type.dtype != param->type.dtype || grad->type.layout != WEFT_LAYOUT_PLAIN) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s is not a gradient of %s: type, shape or layout differ", grad->name,
+                           param->name);
+    }
+    if (l->buffer_of[member->param] != WEFTI_NONE || l->buffer_of[member->value] != WEFTI_NONE) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has more than one gradient", param->name);
+    }
+    return WEFT_OK;
+}
+
+/* Of a split member each piece gets its share of units; the others get all of it. */
+static void place_bucket(wefti_bucket_t *bucket, uint64_t begin, uint64_t end)
+{
+    uint64_t units = (end - begin) / WEFTI_PLAN_ALIGNMENT;
+    bucket->begin_bytes = begin + units * bucket->part / bucket->parts * WEFTI_PLAN_ALIGNMENT;
+    bucket->end_bytes = begin + units * (bucket->part + 1) / bucket->parts * WEFTI_PLAN_ALIGNMENT;
+}
+
+/* Parameters of all buckets, then those without a gradient; fixes where buckets lie in every
+ * region. */
+static weft_status_t add_params(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    uint64_t begin = 0;
+    l->param_begin = l->arena_cursor;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        wefti_bucket_t *bucket = &l->buckets[b];
+        begin = bucket->part == 0 ? l->arena_cursor - l->param_begin : begin;
+        for (uint32_t i = 0; i < own_members(bucket); i++) {
+            WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
+            WEFT_TRY(status, add_kept(l, bucket->members[i].param, WEFTI_BUFFER_PARAM), fail);
+        }
+        place_bucket(bucket, begin, l->arena_cursor - l->param_begin);
+    }
+    l->region_bytes = l->arena_cursor - l->param_begin;
+    for (uint32_t v = 0; v < l->graph->value_count; v++) {
+        if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffer_of[v] == WEFTI_NONE) {
+            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_PARAM), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_gradients(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    l->grad_begin = l->arena_cursor;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        wefti_bucket_t *bucket = &l->buckets[b];
+        for (uint32_t i = 0; i < own_members(bucket); i++) {
+            WEFT_TRY(status, add_kept(l, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
+            l->buffer_of[bucket->members[i].reduced] = l->buffer_of[bucket->members[i].value];
+        }
+    }
+fail:
+    return status;
+}
+
+/* The state that goes into region slot beside the member's parameter, or WEFTI_NONE. */
+static uint32_t find_state(const wefti_lowering_t *l, const wefti_member_t *member, uint32_t slot)
+{
+    const wefti_node_t *node =
+        member->update == WEFTI_NONE ? NULL : &l->graph->nodes[member->update];
+    for (uint32_t j = 0; node != NULL && j < node->input_count; j++) {
+        uint32_t v = node->inputs[j];
+        if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE &&
+            l->graph->values[v].state_of == member->param && l->state_slot[v] == slot) {
+            return v;
+        }
+    }
+    return WEFTI_NONE;
+}
+
+/* One state region: the state of every parameter at the parameter's place. */
+static weft_status_t add_state_region(wefti_lowering_t *l, uint32_t slot)
+{
+    weft_status_t status = WEFT_OK;
+    l->state_begin[slot] = l->arena_cursor;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets[b];
+        for (uint32_t i = 0; i < own_members(bucket); i++) {
+            uint32_t v = find_state(l, &bucket->members[i], slot);
+            uint32_t param = l->buffer_of[bucket->members[i].param];
+            uint64_t offset =
+                l->plan->buffers[param].offset_bytes - l->param_begin + l->arena_cursor;
+            if (v != WEFTI_NONE) {
+                WEFT_TRY(status, wefti_lower_add_buffer(l, v, WEFTI_BUFFER_STATE, offset), fail);
+                l->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
+            }
+        }
+    }
+    return wefti_lower_advance(l, l->region_bytes);
+fail:
+    return status;
+}
+
+static weft_status_t add_states(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    l->state_begin = wefti_arena_array(&l->arena, l->state_count, sizeof(*l->state_begin));
+    if (l->state_begin == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t k = 0; k < l->state_count && l->region_bytes > 0; k++) {
+        WEFT_TRY(status, add_state_region(l, k), fail);
+    }
+    for (uint32_t v = 0; v < l->graph->value_count; v++) {
+        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffer_of[v] == WEFTI_NONE) {
+            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_STATE), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+/* Inputs, scalars and the constants that a kernel reads. */
+static weft_status_t add_fed(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_graph_t *graph = l->graph;
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_INPUT) {
+            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_INPUT), fail);
+        }
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
+            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_SCALAR), fail);
+        }
+    }
+    for (uint32_t i = 0; i < l->item_count; i++) {
+        const wefti_node_t *node = &graph->nodes[l->items[i].node];
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t v = node->inputs[j];
+            if (v != WEFTI_NONE && graph->values[v].kind == WEFTI_VALUE_CONST &&
+                l->buffer_of[v] == WEFTI_NONE) {
+                WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_CONST), fail);
+            }
+        }
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_regions(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    WEFT_TRY(status, add_params(l), fail);
+    WEFT_TRY(status, add_gradients(l), fail);
+    WEFT_TRY(status, add_states(l), fail);
+    WEFT_TRY(status, add_fed(l), fail);
+fail:
+    return status;
+}

@@ -26,23 +26,26 @@ struct weft_registry {
 typedef struct {
     const char *domain, *name;
     int32_t version;
+    const char *family; /* of kernels; "": none, which sorts first */
 } registry_key_t;
 
 static int compare_keys(const registry_key_t *a, const registry_key_t *b)
 {
     int order = strcmp(a->domain, b->domain);
     order = order != 0 ? order : strcmp(a->name, b->name);
-    return order != 0 ? order : (a->version > b->version) - (a->version < b->version);
+    order = order != 0 ? order : (a->version > b->version) - (a->version < b->version);
+    return order != 0 ? order : strcmp(a->family, b->family);
 }
 
 static registry_key_t def_key(const weft_op_def_t *def)
 {
-    return (registry_key_t){def->domain, def->name, def->since_version};
+    return (registry_key_t){def->domain, def->name, def->since_version, ""};
 }
 
 static registry_key_t kernel_key(const weft_kernel_t *kernel)
 {
-    return (registry_key_t){kernel->domain, kernel->op, kernel->since_version};
+    return (registry_key_t){kernel->domain, kernel->op, kernel->since_version,
+                            kernel->family != NULL ? kernel->family : ""};
 }
 
 /* Number of definitions whose key is not above key. */
@@ -130,6 +133,23 @@ weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_
     return WEFT_OK;
 }
 
+/* Removes the alternatives beside the kernel without a family. */
+static void drop_families(weft_registry_t *registry, const registry_key_t *key)
+{
+    size_t at = kernel_upper(registry, key), end = at;
+    while (end < registry->kernel_count) {
+        registry_key_t found = kernel_key(registry->kernels[end]);
+        found.family = "";
+        if (compare_keys(&found, key) != 0) {
+            break;
+        }
+        end++;
+    }
+    memmove(&registry->kernels[at], &registry->kernels[end],
+            (registry->kernel_count - end) * sizeof(registry->kernels[0]));
+    registry->kernel_count -= end - at;
+}
+
 weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_kernel_t *kernel)
 {
     if (registry == NULL || kernel == NULL || kernel->domain == NULL || kernel->op == NULL ||
@@ -142,6 +162,9 @@ weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_ker
             kernel->domain, kernel->op, kernel->abi_version, WEFT_KERNEL_ABI_VERSION);
     }
     registry_key_t key = kernel_key(kernel);
+    if (key.family[0] == '\0') {
+        drop_families(registry, &key);
+    }
     size_t at = kernel_upper(registry, &key);
     if (at > 0) {
         registry_key_t before = kernel_key(registry->kernels[at - 1]);
@@ -234,7 +257,7 @@ void weft_op_registry_visit(const weft_registry_t *registry, weft_op_visit_fn vi
 const weft_op_def_t *weft_registry_find_op(const weft_registry_t *registry, const char *domain,
                                            const char *name, int32_t version)
 {
-    registry_key_t key = {domain != NULL ? domain : "", name, version};
+    registry_key_t key = {domain != NULL ? domain : "", name, version, ""};
     if (registry == NULL || name == NULL) {
         return NULL;
     }
@@ -246,19 +269,37 @@ const weft_op_def_t *weft_registry_find_op(const weft_registry_t *registry, cons
     return strcmp(def->domain, key.domain) == 0 && strcmp(def->name, name) == 0 ? def : NULL;
 }
 
-const weft_kernel_t *weft_registry_find_kernel(const weft_registry_t *registry, const char *domain,
-                                               const char *op, int32_t version)
+const weft_kernel_t *weft_registry_find_kernel_of(const weft_registry_t *registry,
+                                                  const char *family, const char *domain,
+                                                  const char *op, int32_t version)
 {
-    registry_key_t key = {domain != NULL ? domain : "", op, version};
+    /* Everything up to the version, whatever its family: no family sorts behind "\xff". */
+    registry_key_t key = {domain != NULL ? domain : "", op, version, "\xff"};
+    const weft_kernel_t *plain = NULL;
     if (registry == NULL || op == NULL) {
         return NULL;
     }
-    size_t at = kernel_upper(registry, &key);
-    if (at == 0) {
-        return NULL;
+    for (size_t at = kernel_upper(registry, &key); at-- > 0;) {
+        const weft_kernel_t *kernel = registry->kernels[at];
+        if (strcmp(kernel->domain, key.domain) != 0 || strcmp(kernel->op, op) != 0) {
+            break;
+        }
+        if (plain != NULL && kernel->since_version < plain->since_version) {
+            break;
+        }
+        if (kernel_key(kernel).family[0] == '\0') {
+            plain = plain != NULL ? plain : kernel;
+        } else if (family != NULL && strcmp(kernel->family, family) == 0) {
+            return kernel; /* met before the plain one of its version */
+        }
     }
-    const weft_kernel_t *kernel = registry->kernels[at - 1];
-    return strcmp(kernel->domain, key.domain) == 0 && strcmp(kernel->op, op) == 0 ? kernel : NULL;
+    return plain;
+}
+
+const weft_kernel_t *weft_registry_find_kernel(const weft_registry_t *registry, const char *domain,
+                                               const char *op, int32_t version)
+{
+    return weft_registry_find_kernel_of(registry, NULL, domain, op, version);
 }
 
 weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *path)

@@ -83,6 +83,11 @@ typedef struct weft_kernel_call {
  * A compute kernel. prepare runs once per node, at bind: it looks at shapes, layouts and attributes, makes
  * state (NULL is fine) and says how much scratch it needs; it may allocate. run computes; it must not
  * allocate, lock or block. destroy accepts NULL. in-place outputs share the input's address.
+ *
+ * An operator may have several kernels: one without a family, and one per family beside it. Whoever binds
+ * a node asks for the family wished for; where that kernel's prepare answers WEFT_ERR_UNSUPPORTED, the one
+ * without a family takes the node, and the log says so at level info. Built in are the "exact" kernels (no
+ * family; the same bits on every instruction set, no allocation) and, for products and convolutions, "onednn".
  */
 typedef struct weft_kernel {
     uint32_t abi_version; /**< WEFT_KERNEL_ABI_VERSION */
@@ -96,6 +101,11 @@ typedef struct weft_kernel {
     void (*destroy)(void *state);
     /** Optional one-line name of the implementation chosen for state ("jit:avx512_core"), or NULL. */
     const char *(*implementation)(void *state);
+    /**
+     * NULL: serves every choice. Else the kernel is an alternative, taken only where this family ("onednn") is
+     * asked for, as the setting WEFT_KERNELS does, and only for nodes that its prepare accepts.
+     */
+    const char *family;
 } weft_kernel_t;
 
 /** Called for every definition; return 0 to go on, anything else to stop. */
@@ -111,16 +121,26 @@ WEFT_API weft_status_t weft_registry_create(const weft_allocator_t *allocator, w
 WEFT_API void weft_registry_destroy(weft_registry_t *registry);
 /** Adds an operator definition (borrowed until destroy). WEFT_ERR_INVALID_ARGUMENT if it exists. */
 WEFT_API weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_t *def);
-/** Adds a kernel (borrowed until destroy). The last one added for an operator wins. */
+/**
+ * Adds a kernel (borrowed until destroy). The last one added for an operator wins: one without a family
+ * takes the place of all kernels of that operator and version, one of a family that of its family.
+ */
 WEFT_API weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_kernel_t *kernel);
 /** Visits all definitions, ordered by domain, name and version. */
 WEFT_API void weft_op_registry_visit(const weft_registry_t *registry, weft_op_visit_fn visit, void *user);
 /** @return the definition with the highest since_version <= version, or NULL. */
 WEFT_API const weft_op_def_t *weft_registry_find_op(const weft_registry_t *registry, const char *domain,
                                                     const char *name, int32_t version);
-/** @return the kernel with the highest since_version <= version, or NULL. */
+/** @return the kernel without a family that has the highest since_version <= version, or NULL. */
 WEFT_API const weft_kernel_t *weft_registry_find_kernel(const weft_registry_t *registry, const char *domain,
                                                         const char *op, int32_t version);
+/**
+ * @param[in] family the family wished for, or NULL
+ * @return among the kernels of family and those without one, that with the highest since_version <= version, of
+ *         family where both have it; or NULL.
+ */
+WEFT_API const weft_kernel_t *weft_registry_find_kernel_of(const weft_registry_t *registry, const char *family,
+                                                           const char *domain, const char *op, int32_t version);
 /** Loads a shared library and calls its weft_plugin_init; it stays loaded until destroy. */
 WEFT_API weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *path);
 WEFT_EXTERN_C_END

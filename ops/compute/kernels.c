@@ -2,8 +2,9 @@
 /* Every built-in kernel. */
 #include "ops/op_defs.h"
 
-#include "ops/compute/product_kernels.h"
+#include "ops/compute/onednn_kernels.h"
 #include "ops/compute/own_kernels.h"
+#include "ops/compute/product_kernels.h"
 
 const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
 {
@@ -42,6 +43,12 @@ const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
         &wefti_kernel_sgd,
         &wefti_kernel_momentum,
         &wefti_kernel_adam,
+        /* alternatives, after the kernels that they stand beside */
+        &wefti_onednn_gemm,
+        &wefti_onednn_matmul,
+        &wefti_onednn_fused_matmul,
+        &wefti_onednn_conv,
+        &wefti_onednn_conv_grad,
     };
     *out_count = sizeof(kernels) / sizeof(kernels[0]);
     return kernels;

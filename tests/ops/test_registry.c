@@ -166,7 +166,13 @@ static void test_every_kernel_has_a_definition(void **state)
         assert_int_equal(k->abi_version, WEFT_KERNEL_ABI_VERSION);
         assert_true(k->prepare != NULL && k->run != NULL && k->destroy != NULL);
         assert_non_null(weft_registry_find_op(case_registry(), k->domain, k->op, 1000));
-        assert_ptr_equal(weft_registry_find_kernel(case_registry(), k->domain, k->op, 1000), k);
+        assert_ptr_equal(
+            weft_registry_find_kernel_of(case_registry(), k->family, k->domain, k->op, 1000), k);
+        /* An alternative stands beside a kernel for every choice. */
+        const weft_kernel_t *plain =
+            weft_registry_find_kernel(case_registry(), k->domain, k->op, 1000);
+        assert_non_null(plain);
+        assert_null(plain->family);
         k->destroy(NULL);
     }
 }
@@ -246,6 +252,52 @@ static void test_own_operators_and_kernels_can_be_added(void **state)
     weft_registry_destroy(NULL);
 }
 
+static void test_families_of_kernels(void **state)
+{
+    weft_kernel_t kernel = {.abi_version = WEFT_KERNEL_ABI_VERSION,
+                            .domain = "",
+                            .op = "Gemm",
+                            .since_version = 1,
+                            .prepare = prepare_nothing,
+                            .run = run_nothing,
+                            .destroy = destroy_nothing};
+    weft_kernel_t fast = kernel, newer = kernel, faster = kernel;
+    weft_registry_t *r = NULL;
+    (void)state;
+    fast.family = faster.family = "fast";
+    faster.since_version = 9;
+    newer.since_version = 11;
+    assert_int_equal(weft_registry_create(NULL, &r), WEFT_OK);
+    const weft_kernel_t *exact = weft_registry_find_kernel(r, "", "Gemm", 13);
+    const weft_kernel_t *onednn = weft_registry_find_kernel_of(r, "onednn", "", "Gemm", 13);
+    assert_null(exact->family);
+    assert_string_equal(onednn->family, "onednn");
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "unheard of", "", "Gemm", 13), exact);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, NULL, "", "Gemm", 13), exact);
+    assert_null(weft_registry_find_kernel_of(r, "onednn", "", "Gemm", 0));
+    /* Families stand side by side. */
+    assert_int_equal(weft_registry_add_kernel(r, &fast), WEFT_OK);
+    assert_ptr_equal(weft_registry_find_kernel(r, "", "Gemm", 13), exact);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "onednn", "", "Gemm", 13), onednn);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 13), &fast);
+    /* A newer version wins, a family only among those of one version. */
+    assert_int_equal(weft_registry_add_kernel(r, &faster), WEFT_OK);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 13), &faster);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "onednn", "", "Gemm", 13), onednn);
+    assert_int_equal(weft_registry_add_kernel(r, &newer), WEFT_OK);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 13), &newer);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 10), &faster);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 8), &fast);
+    /* A kernel for every choice takes the place of all of its version. */
+    assert_int_equal(weft_registry_add_kernel(r, &kernel), WEFT_OK);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "onednn", "", "Gemm", 8), &kernel);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 8), &kernel);
+    assert_ptr_equal(weft_registry_find_kernel_of(r, "fast", "", "Gemm", 10), &faster);
+    assert_string_equal(weft_registry_find_kernel_of(r, "onednn", "", "Conv", 11)->family,
+                        "onednn");
+    weft_registry_destroy(r);
+}
+
 static void test_plugins_that_are_none_are_named(void **state)
 {
     weft_registry_t *r = NULL;
@@ -308,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_versions_select_the_newest_meaning_that_is_old_enough),
         cmocka_unit_test(test_every_kernel_has_a_definition),
         cmocka_unit_test(test_own_operators_and_kernels_can_be_added),
+        cmocka_unit_test(test_families_of_kernels),
         cmocka_unit_test(test_plugins_that_are_none_are_named),
         cmocka_unit_test(test_creation_survives_every_failed_allocation),
     };

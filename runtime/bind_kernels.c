@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,15 +37,11 @@ static weft_status_t find_streams(weft_session_t *session)
     return WEFT_OK;
 }
 
-static weft_status_t prepare(weft_session_t *session, uint32_t index)
+static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
+                                 const char *family, const weft_kernel_t **out_found)
 {
-    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
-    wefti_bound_kernel_t *bound = &session->kernels[index];
-    const weft_kernel_env_t env = {sizeof(env), session->context->settings.isa,
-                                   session->context->kernel_threads};
-    weft_node_desc_t desc;
-    const weft_kernel_t *found =
-        weft_registry_find_kernel(session->registry, kernel->domain, kernel->op, kernel->version);
+    const weft_kernel_t *found = weft_registry_find_kernel_of(
+        session->registry, family, kernel->domain, kernel->op, kernel->version);
     if (found == NULL) {
         return wefti_error(WEFT_ERR_NOT_FOUND,
                            "no kernel for operator %s%s%s version %d of node \"%s\"",
@@ -55,19 +52,57 @@ static weft_status_t prepare(weft_session_t *session, uint32_t index)
         return wefti_error(WEFT_ERR_UNSUPPORTED, "kernel %s.%s has abi version %u, not %u",
                            kernel->domain, kernel->op, found->abi_version, WEFT_KERNEL_ABI_VERSION);
     }
-    weft_status_t status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
+    *out_found = found;
+    return WEFT_OK;
+}
+
+/* One line per node whose kernel has something to say; declined: why the wished-for family did not
+ * take it. */
+static void log_choice(weft_session_t *session, const wefti_plan_kernel_t *kernel,
+                       const wefti_bound_kernel_t *bound, const char *declined)
+{
+    const char *name =
+        bound->kernel->implementation != NULL ? bound->kernel->implementation(bound->state) : NULL;
+    if (name != NULL || declined[0] != '\0') {
+        wefti_log(&session->context->log, WEFT_LOG_INFO, "kernel %s: %s%s%s%s", kernel->name,
+                  name != NULL ? name : "built in", declined[0] != '\0' ? " (" : "", declined,
+                  declined[0] != '\0' ? ")" : "");
+    }
+}
+
+/* The family that WEFT_KERNELS asks for first; what it declines goes to the kernel for every
+ * choice. */
+static weft_status_t prepare(weft_session_t *session, uint32_t index)
+{
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
+    wefti_bound_kernel_t *bound = &session->kernels[index];
+    const wefti_settings_t *settings = &session->context->settings;
+    const weft_kernel_env_t env = {sizeof(env), settings->isa, session->context->kernel_threads};
+    const char *family =
+        settings->kernels == WEFTI_KERNELS_ONEDNN ? wefti_kernels_name(settings->kernels) : NULL;
+    weft_node_desc_t desc;
+    const weft_kernel_t *found = NULL;
+    char declined[160] = "";
+    weft_status_t status = find_kernel(session, kernel, family, &found);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
     if (status >= 0 && found->prepare != NULL) {
         status = found->prepare(&desc, &env, &bound->state, &bound->scratch_bytes);
+        if (status == WEFT_ERR_UNSUPPORTED && found->family != NULL) {
+            snprintf(declined, sizeof(declined), "%s", weft_last_error());
+            status = find_kernel(session, kernel, NULL, &found);
+            if (status >= 0) {
+                status = found->prepare(&desc, &env, &bound->state, &bound->scratch_bytes);
+            }
+        }
     }
     if (status < 0) {
         return wefti_error_prefix(status, "node \"%s\" (%s)", kernel->name, kernel->op);
     }
     bound->kernel = found;
-    if (found->implementation != NULL) {
-        const char *name = found->implementation(bound->state);
-        wefti_log(&session->context->log, WEFT_LOG_DEBUG, "node \"%s\" (%s): %s", kernel->name,
-                  kernel->op, name != NULL ? name : "built in");
-    }
+    log_choice(session, kernel, bound, declined);
     return WEFT_OK;
 }
 

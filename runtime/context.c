@@ -111,7 +111,7 @@ static uint32_t collective_settings(uint64_t *hashes, const char **names)
         if (defs[i].collective) {
             const char *text = getenv(defs[i].name);
             names[used] = defs[i].name;
-            hashes[used++] = text_hash(text != NULL ? text : defs[i].default_text);
+            hashes[used++] = text_hash(text != NULL && *text != '\0' ? text : defs[i].default_text);
         }
     }
     return used;

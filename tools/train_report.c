@@ -68,6 +68,7 @@ static void print_json(const train_report_t *report)
     wefti_json_double(&json, "comm_ms_p50", stats->comm_ms_p50);
     wefti_json_double(&json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
     wefti_json_double(&json, "overlap_fraction", stats->overlap_fraction);
+    wefti_json_string(&json, "kernels", stats->kernels);
     wefti_json_string(&json, "progress", stats->inline_progress ? "inline" : "thread");
     wefti_json_int(&json, "fusion_copied_bytes", (int64_t)stats->fusion_copied_bytes);
     wefti_json_int(&json, "arena_bytes", (int64_t)stats->arena_bytes);

@@ -13,7 +13,8 @@
 #define MASK_WORDS (CPU_SETSIZE / 64)
 
 typedef struct introduction {
-    uint64_t reserve_bytes;    /* the setting flagged collective */
+    uint64_t reserve_bytes; /* the settings flagged collective */
+    uint64_t kernels;
     uint64_t cpus[MASK_WORDS]; /* where this rank may run */
     uint32_t pid, quota_cpus;  /* quota: processor time its control group may use, 0: no limit */
 } introduction_t;
@@ -35,6 +36,7 @@ static void introduce(const wefti_endpoint_t *endpoint, introduction_t *own)
     cpu_set_t set;
     memset(own, 0, sizeof *own);
     own->reserve_bytes = endpoint->settings->reserve_bytes;
+    own->kernels = endpoint->settings->kernels;
     own->pid = endpoint->control[endpoint->rank]->pid;
     own->quota_cpus = read_quota();
     if (sched_getaffinity(0, sizeof set, &set) != 0) {
@@ -119,6 +121,12 @@ static weft_status_t compare(const wefti_endpoint_t *endpoint, const introductio
                                "WEFT_RESERVE_BYTES differs: rank 0 has %llu, rank %u has %llu",
                                (unsigned long long)all[0].reserve_bytes, r,
                                (unsigned long long)all[r].reserve_bytes);
+        }
+        if (all[r].kernels != all[0].kernels) {
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "WEFT_KERNELS differs: rank 0 has %s, rank %u has %s",
+                               wefti_kernels_name((wefti_kernels_t)all[0].kernels), r,
+                               wefti_kernels_name((wefti_kernels_t)all[r].kernels));
         }
     }
     return WEFT_OK;

@@ -28,6 +28,7 @@ typedef struct weft_session_stats {
     uint64_t arena_bytes;
     uint64_t scratch_bytes;       /**< kernels' scratch, outside the arena */
     uint64_t fusion_copied_bytes; /**< bytes copied only to fuse, counted while running */
+    const char *kernels; /**< "exact" or "onednn": what WEFT_KERNELS asked for; static storage */
 } weft_session_stats_t;
 
 WEFT_EXTERN_C_BEGIN

@@ -42,6 +42,23 @@ static weft_status_t parse_progress(const char *text, void *field)
     return WEFT_OK;
 }
 
+static const char *const kernels_names[] = {"exact", "onednn"};
+
+const char *wefti_kernels_name(wefti_kernels_t kernels)
+{
+    return kernels_names[kernels == WEFTI_KERNELS_ONEDNN];
+}
+
+static weft_status_t parse_kernels(const char *text, void *field)
+{
+    int found = choice(text, kernels_names, 2);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not exact or onednn", text);
+    }
+    *(wefti_kernels_t *)field = (wefti_kernels_t)found;
+    return WEFT_OK;
+}
+
 static weft_status_t parse_log_level(const char *text, void *field)
 {
     static const char *const names[] = {"error", "warn", "info", "debug", "trace"};
@@ -137,7 +154,10 @@ static weft_status_t parse_threads(const char *text, void *field)
     X("WEFT_LOG", log_level, parse_log_level, "warn", "", 0,                                       \
       "what is logged: error, warn, info, debug or trace")                                         \
     X("WEFT_THREADS", threads, parse_threads, "0", "threads", 0,                                   \
-      "kernel threads per rank; 0 is the rank's share of the cores")
+      "kernel threads per rank; 0 is the rank's share of the cores")                               \
+    X("WEFT_KERNELS", kernels, parse_kernels, "exact", "", 1,                                      \
+      "products and convolutions: exact (the same bits on every instruction set, no allocation "   \
+      "per step) or onednn (results depend on instruction set and threads)")
 
 static const wefti_setting_def_t defs[] = {
 #define SETTING_DEF(env, field, parse, text, unit, collective, help)                               \

@@ -11,6 +11,12 @@ typedef enum wefti_progress {
     WEFTI_PROGRESS_THREAD = 2, /* communication runs on a thread of its own */
 } wefti_progress_t;
 
+typedef enum wefti_kernels {
+    WEFTI_KERNELS_EXACT = 0, /* the same bits on every instruction set, no allocation per step */
+    WEFTI_KERNELS_ONEDNN =
+        1, /* products and convolutions by oneDNN where it has more than reference code */
+} wefti_kernels_t;
+
 typedef struct wefti_settings {
     wefti_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */
     wefti_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
@@ -19,6 +25,7 @@ typedef struct wefti_settings {
     uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
+    wefti_kernels_t kernels;   /* WEFT_KERNELS: exact, onednn */
 } wefti_settings_t;
 
 typedef struct wefti_setting_def {
@@ -29,8 +36,11 @@ typedef struct wefti_setting_def {
     int collective; /* must be equal on all ranks: part of the agreed digest */
 } wefti_setting_def_t;
 
-/* Reads the environment; a value that does not parse is WEFT_ERR_INVALID_ARGUMENT naming the variable. */
+/* Reads the environment; a value that does not parse is WEFT_ERR_INVALID_ARGUMENT naming the
+ * variable. */
 weft_status_t wefti_settings_load(wefti_settings_t *out_settings);
+/* "exact" or "onednn". */
+const char *wefti_kernels_name(wefti_kernels_t kernels);
 /* The table, for `weft info`; *out_count rows. */
 const wefti_setting_def_t *wefti_setting_defs(size_t *out_count);
 

@@ -163,6 +163,8 @@ static void test_settings_parse_or_name_the_variable(void **in)
         {"WEFT_THREADS", "4097", 0},
         {"WEFT_THREADS", "two", 0},
         {"WEFT_THREADS", "", 1}, /* empty is unset */
+        {"WEFT_KERNELS", "onednn", 1},
+        {"WEFT_KERNELS", "fast", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         wefti_settings_t settings = {.threads = 77};

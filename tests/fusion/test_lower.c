@@ -102,6 +102,17 @@ static weft_status_t fuse(wefti_graph_t *graph, weft_edit_list_t **out_edits)
     return status;
 }
 
+static void split(wefti_graph_t *graph, uint32_t op, uint32_t parts)
+{
+    weft_edit_t edit = {
+        .kind = WEFT_EDIT_SPLIT, .op_a = op, .parts = parts, .text = "is for a test"};
+    weft_edit_list_t *edits;
+    assert_int_equal(weft_edit_list_create(NULL, &edits), WEFT_OK);
+    assert_int_equal(weft_edit_list_add(edits, &edit), WEFT_OK);
+    assert_int_equal(wefti_graph_apply(graph, edits), WEFT_OK);
+    weft_edit_list_destroy(edits);
+}
+
 static weft_status_t lower(wefti_graph_t *graph, weft_plan_t **out_plan)
 {
     wefti_lower_params_t params = {
@@ -228,6 +239,85 @@ static void test_lower_updates_a_bucket_at_once_only_if_members_agree(void **sta
     }
 }
 
+static void verify(weft_plan_t *plan, const weft_registry_t *registry)
+{
+    assert_int_equal(wefti_plan_seal(plan), WEFT_OK);
+    if (wefti_plan_verify(plan, registry) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+}
+
+/* Pieces start by one event, one behind the other; each has its update, which waits for it only. */
+static void test_lower_updates_piece_by_piece(void **state)
+{
+    static const uint64_t begins[] = {0, 64, 128}, sizes[] = {64, 64, 128};
+    wefti_graph_t *graph = ((fixture_t *)*state)->graph;
+    uint32_t lr = add_value(graph, "lr", WEFTI_VALUE_SCALAR, 1);
+    weft_plan_t *plan;
+    char text[64];
+    add_training(graph, "a", 61, lr, 0); /* 244 bytes: 4 units */
+    add_training(graph, "b", 5, lr, 0);
+    split(graph, graph->values[graph->nodes[graph->order[1]].outputs[0]].producer, 3);
+    if (lower(graph, &plan) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+    assert_string_equal(steps_as_text(plan, "step", 0, text), "krkrwkwkwkwk");
+    assert_string_equal(steps_as_text(plan, "step", 1, text), "wcrcrcrwcr");
+    for (uint32_t i = 0; i < 3; i++) {
+        const wefti_plan_collective_t *piece = &plan->collectives[i];
+        const wefti_plan_buffer_t *range = &plan->buffers[piece->buffer];
+        const wefti_plan_kernel_t *update = &plan->kernels[2 + i];
+        assert_int_equal(range->offset_bytes - plan->buffers[piece->members[0]].offset_bytes,
+                         begins[i]);
+        assert_int_equal(range->size_bytes, sizes[i]);
+        assert_int_equal(plan->buffers[update->inputs[1]].offset_bytes, range->offset_bytes);
+        assert_int_equal(plan->buffers[update->outputs[0]].size_bytes, sizes[i]);
+        assert_int_equal(update->phase, WEFTI_PHASE_UPDATE);
+    }
+    assert_non_null(strstr(plan->collectives[1].reason, "piece 2 of 3 of "));
+    assert_non_null(strstr(plan->collectives[1].reason, ", which is for a test"));
+    verify(plan, ((fixture_t *)*state)->registry);
+    weft_plan_release(plan);
+}
+
+/* Who reads the whole tensor waits for the last piece. */
+static void test_lower_waits_once_for_all_pieces(void **state)
+{
+    wefti_graph_t *graph = ((fixture_t *)*state)->graph;
+    uint32_t param = add_value(graph, "p", WEFTI_VALUE_PARAM, 64), grad, reduced;
+    weft_plan_t *plan;
+    char text[64];
+    grad = add_op(graph, "", "Relu", &param, 1, WEFTI_PHASE_BACKWARD);
+    reduced = add_op(graph, "weft", "AllReduce", &grad, 1, WEFTI_PHASE_COMM);
+    graph->values[reduced].grad_of = param;
+    add_op(graph, "", "Tanh", &reduced, 1, WEFTI_PHASE_BACKWARD);
+    split(graph, graph->values[reduced].producer, 4);
+    assert_int_equal(lower(graph, &plan), WEFT_OK);
+    assert_string_equal(steps_as_text(plan, "step", 0, text), "krwk");
+    assert_string_equal(steps_as_text(plan, "step", 1, text), "wccccr");
+    verify(plan, ((fixture_t *)*state)->registry);
+    weft_plan_release(plan);
+}
+
+static void test_lower_refuses_pieces_it_cannot_make(void **state)
+{
+    wefti_graph_t *graph = ((fixture_t *)*state)->graph;
+    uint32_t x = add_value(graph, "x", WEFTI_VALUE_INPUT, 64), a = relu(graph, x);
+    uint32_t reduced = add_op(graph, "weft", "AllReduce", &a, 1, WEFTI_PHASE_COMM);
+    uint32_t op = graph->values[reduced].producer;
+    weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_INT, .i = 5};
+    weft_plan_t *plan;
+    split(graph, op, 2);
+    assert_int_equal(lower(graph, &plan), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "is no gradient"));
+    for (int form = 0; form < 3; form++) { /* as a model file might say */
+        parts.i = form == 0 ? 5 : form == 1 ? -1 : INT64_MAX;
+        assert_int_equal(wefti_graph_set_attr(graph, op, &parts), WEFT_OK);
+        assert_int_equal(lower(graph, &plan), WEFT_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(weft_last_error(), "no number of pieces"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +329,9 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_lower_names_a_collective_it_does_not_know, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_lower_updates_piece_by_piece, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lower_waits_once_for_all_pieces, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lower_refuses_pieces_it_cannot_make, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lower_updates_a_bucket_at_once_only_if_members_agree,
                                         setup, teardown),
     };

@@ -23,7 +23,7 @@ class Train(Case):
 
     def test_bits_do_not_depend_on_policy_progress_instruction_set_or_run(self):
         digests = {}
-        for policy in ("bytes:25M", "bytes:1M,time:5ms", "index:0,4", "percent:60,40", "one", "none"):
+        for policy in ("bytes:25M", "bytes:1M,time:5ms", "bytes:256K", "index:0,4", "percent:60,40", "one", "none"):
             plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--bucket", policy)
             digests[policy] = self.train(plan)["param_digest"]
         for name, env in (("again", {}), ("inline", {"WEFT_PROGRESS": "inline"}),

@@ -2,10 +2,11 @@
 /*
  * What the parts of lowering share. They run in this order:
  *
- *   lower_order.c    items (what the compute stream runs), buckets (the comm stream), members
+ *   lower_order.c    items (what the compute stream runs), buckets (the comm stream), members;
+ *                    lower_updates.c has what comes last
  *   lower_memory.c   plan buffers, lifetimes, offsets; lower_regions.c lays out what lasts
  *   lower_kernels.c  plan kernels; one update per bucket where its members agree
- *   lower_program.c  plan collectives, events and programs
+ *   lower_program.c  events and programs; lower_collectives.c plan collectives
  *   lower_data.c     weights section and bindings
  */
 #ifndef WEFT_FUSION_LOWER_H
@@ -64,12 +65,26 @@ typedef struct wefti_lowering {
     uint64_t kept_bytes;                            /* payload of what is there all the time */
 } wefti_lowering_t;
 
+/* For every value the nodes that read it: readers of v are nodes[first[v]] up to nodes[first[v +
+ * 1]].
+ */
+typedef struct wefti_readers {
+    uint32_t *first, *nodes;
+} wefti_readers_t;
+
 weft_status_t wefti_lower_order(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_memory(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_kernels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_programs(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
 
+/* lower_order.c: WEFTI_NONE for every id below count; an item at the end. */
+uint32_t *wefti_lower_map(wefti_lowering_t *lowering, uint32_t count);
+void wefti_lower_add_item(wefti_lowering_t *lowering, uint32_t node, uint32_t bucket);
+/* lower_updates.c: their items, behind all others; state_slot and state_count. */
+weft_status_t wefti_lower_updates(wefti_lowering_t *lowering, const wefti_readers_t *readers);
+/* lower_collectives.c: the plan's collectives; the first are the buckets, in their order. */
+weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
 /* lower_regions.c: buffers of parameters, gradients, states and what is fed. */
 weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
 /* Hands out bytes of the arena, padded. */

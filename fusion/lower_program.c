@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives, events and programs. A bucket's collective waits on the comm stream for an event
+ * Events and programs. A bucket's collective waits on the comm stream for an event
  * recorded right behind the kernel that writes its last member; its first reader on the compute
  * stream waits for an event recorded right behind the collective.
  */
@@ -11,164 +11,6 @@
 #include "runtime/base/error.h"
 
 enum { COMPUTE, COMM, STREAM_COUNT };
-
-static weft_status_t add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t *collective,
-                                    uint64_t bytes)
-{
-    wefti_plan_algorithm_t *mesh = wefti_arena_array(&l->plan->arena, 1, sizeof(*mesh));
-    if (mesh == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    mesh->name = wefti_arena_strdup(&l->plan->arena, "mesh");
-    mesh->capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL;
-    mesh->predicted_ps = wefti_predict_mesh_ps(l->params->world_size, bytes);
-    collective->algorithms = mesh;
-    collective->algorithm_count = 1;
-    collective->order = wefti_arena_strdup(&l->plan->arena, "tree");
-    return mesh->name == NULL || collective->order == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-}
-
-static const char *text_attr(const wefti_node_t *node, const char *name)
-{
-    const weft_attr_t *attr = wefti_node_attr(node, name);
-    return attr != NULL && attr->type == WEFT_ATTR_STRING && attr->s != NULL ? attr->s : "";
-}
-
-/* Why the bucket ends where it ends, in the words of the pass that decided it. */
-static const char *reason_of(wefti_lowering_t *l, const wefti_bucket_t *bucket)
-{
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    const char *reason = text_attr(node, "reason"), *split = text_attr(node, "split_reason");
-    if (bucket->parts > 1) {
-        return wefti_arena_printf(&l->plan->arena, "piece %u of %u of %s%s%s", bucket->part + 1,
-                                  bucket->parts, l->graph->values[bucket->members[0].value].name,
-                                  split[0] != '\0' ? ", which " : "", split);
-    }
-    return wefti_arena_strdup(&l->plan->arena, reason[0] != '\0' ? reason : "given by the graph");
-}
-
-static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *status)
-{
-    const weft_attr_t *attr = wefti_node_attr(node, "reduction");
-    *status = WEFT_OK;
-    if (attr == NULL) {
-        return WEFT_SUM;
-    }
-    for (int r = WEFT_SUM; attr->type == WEFT_ATTR_STRING && r <= WEFT_MAX; r++) {
-        if (strcmp(attr->s, weft_reduction_name((weft_reduction_t)r)) == 0) {
-            return (weft_reduction_t)r;
-        }
-    }
-    *status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                          "%s: reduction must be one of sum, avg, prod, min, max", node->name);
-    return WEFT_SUM;
-}
-
-static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
-{
-    weft_status_t status;
-    wefti_arena_t *arena = &l->plan->arena;
-    const wefti_bucket_t *bucket = &l->buckets[index];
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    uint32_t first = l->buffer_of[bucket->members[0].value];
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
-    const wefti_plan_buffer_t *buffer;
-    const weft_attr_t *group = wefti_node_attr(node, "group");
-    collective->op = WEFTI_COLLECTIVE_ALL_REDUCE;
-    collective->dtype = l->plan->buffers[first].dtype;
-    collective->buffer = first;
-    collective->group = group != NULL && group->type == WEFT_ATTR_INT ? (uint32_t)group->i : 0;
-    collective->reduction = reduction_of(node, &status);
-    WEFT_TRY(status, status, fail);
-    if (bucket->gradients) {
-        char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
-        if (range == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        WEFT_TRY(
-            status,
-            wefti_lower_add_range(l, range, collective->dtype, l->grad_begin + bucket->begin_bytes,
-                                  bucket->end_bytes - bucket->begin_bytes, &collective->buffer),
-            fail);
-    }
-    buffer = &l->plan->buffers[collective->buffer];
-    collective->elem_count = buffer->size_bytes / weft_dtype_size_bytes(collective->dtype);
-    collective->name = wefti_arena_printf(arena, "bucket %u", index);
-    collective->reason = reason_of(l, bucket);
-    collective->member_count = bucket->member_count;
-    collective->members =
-        wefti_arena_array(arena, bucket->member_count, sizeof(*collective->members));
-    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < bucket->member_count; i++) {
-        collective->members[i] = l->buffer_of[bucket->members[i].value];
-    }
-    return add_algorithms(l, collective, buffer->size_bytes);
-fail:
-    return status;
-}
-
-/* One broadcast for each run of parameters of one type: they lie side by side, in the order of
- * their buffers. */
-static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t end)
-{
-    weft_status_t status;
-    wefti_arena_t *arena = &l->plan->arena;
-    const wefti_plan_buffer_t *first = &l->plan->buffers[begin], *last = &l->plan->buffers[end - 1];
-    uint64_t offset = first->offset_bytes;
-    uint64_t bytes =
-        wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
-    collective->op = WEFTI_COLLECTIVE_BROADCAST;
-    collective->dtype = first->dtype;
-    WEFT_TRY(status,
-             wefti_lower_add_range(l, "all parameters", first->dtype, offset, bytes,
-                                   &collective->buffer),
-             fail);
-    collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
-    collective->name = wefti_arena_strdup(arena, "initial weights");
-    collective->reason = wefti_arena_strdup(arena, "rank 0 gives everybody its weights");
-    collective->member_count = end - begin;
-    collective->members =
-        wefti_arena_array(arena, collective->member_count, sizeof(*collective->members));
-    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = begin; i < end; i++) {
-        collective->members[i - begin] = i;
-    }
-    return add_algorithms(l, collective, bytes);
-fail:
-    return status;
-}
-
-static weft_status_t add_collectives(wefti_lowering_t *l)
-{
-    weft_status_t status = WEFT_OK;
-    uint32_t param_count = 0; /* they are the first buffers */
-    while (param_count < l->plan->buffer_count &&
-           l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
-        param_count++;
-    }
-    l->plan->collectives = wefti_arena_array(&l->plan->arena, (size_t)l->bucket_count + param_count,
-                                             sizeof(*l->plan->collectives));
-    if (l->plan->collectives == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        WEFT_TRY(status, add_bucket(l, b), fail);
-    }
-    for (uint32_t begin = 0, end; begin < param_count; begin = end) {
-        for (end = begin + 1;
-             end < param_count && l->plan->buffers[end].dtype == l->plan->buffers[begin].dtype;) {
-            end++;
-        }
-        WEFT_TRY(status, add_broadcast(l, begin, end), fail);
-    }
-fail:
-    return status;
-}
 
 static void push(wefti_plan_program_t *program, uint32_t stream, wefti_step_kind_t kind,
                  uint32_t index)
@@ -393,7 +235,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
         }
     }
     l->plan->stream_count = STREAM_COUNT;
-    WEFT_TRY(status, add_collectives(l), fail);
+    WEFT_TRY(status, wefti_lower_collectives(l), fail);
     WEFT_TRY(status, add_init(l), fail);
     WEFT_TRY(status, add_program(l, "step", NULL), fail);
     WEFT_TRY(status, add_eval(l), fail);

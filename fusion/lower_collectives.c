@@ -104,8 +104,17 @@ fail:
     return status;
 }
 
-/* One broadcast for each run of parameters of one type: they lie side by side, in the order of
- * their buffers. */
+/* Has parameter end the type of the one before it, and lies right behind it? */
+static bool continues(const weft_plan_t *plan, uint32_t end)
+{
+    const wefti_plan_buffer_t *last = &plan->buffers[end - 1], *next = &plan->buffers[end];
+    return next->dtype == last->dtype && last->size_bytes > 0 && next->size_bytes > 0 &&
+           next->offset_bytes ==
+               last->offset_bytes + wefti_align_up(last->size_bytes, WEFTI_PLAN_ALIGNMENT);
+}
+
+/* One broadcast for each run of parameters of one type that lie side by side, in the order of their
+ * buffers. */
 static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t end)
 {
     weft_status_t status;
@@ -155,11 +164,12 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
         WEFT_TRY(status, add_bucket(l, b), fail);
     }
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
-        for (end = begin + 1;
-             end < param_count && l->plan->buffers[end].dtype == l->plan->buffers[begin].dtype;) {
+        for (end = begin + 1; end < param_count && continues(l->plan, end);) {
             end++;
         }
-        WEFT_TRY(status, add_broadcast(l, begin, end), fail);
+        if (l->plan->buffers[begin].size_bytes > 0) {
+            WEFT_TRY(status, add_broadcast(l, begin, end), fail);
+        }
     }
 fail:
     return status;

@@ -6,12 +6,14 @@
  *
  * The regions have the members of all buckets in the order of the comm stream, each padded to the
  * alignment, so a bucket is one range at the same place of every region, and a piece of a split
- * tensor is a part of such a range.
+ * tensor is a part of such a range. All regions have one size.
  */
 #include <string.h>
 
 #include "fusion/lower.h"
 #include "runtime/base/error.h"
+
+#define PADDING_SHARE 32u /* of a region may be padding: one in so many bytes */
 
 weft_status_t wefti_lower_advance(wefti_lowering_t *l, uint64_t bytes)
 {
@@ -91,6 +93,18 @@ static void place_bucket(wefti_bucket_t *bucket, uint64_t begin, uint64_t end)
     bucket->end_bytes = begin + units * (bucket->part + 1) / bucket->parts * WEFTI_PLAN_ALIGNMENT;
 }
 
+/*
+ * The regions' size: what lies in them, padded so that every rank can have an equal shard of whole
+ * units. A model too small for its number of ranks is left alone, its memory would be mostly
+ * padding.
+ */
+static uint64_t region_bytes(const wefti_lowering_t *l, uint64_t bytes)
+{
+    uint64_t shards = (uint64_t)l->params->world_size * WEFTI_PLAN_ALIGNMENT;
+    uint64_t padding = (shards - bytes % shards) % shards;
+    return padding <= bytes / PADDING_SHARE ? bytes + padding : bytes;
+}
+
 /* Parameters of all buckets, then those without a gradient; fixes where buckets lie in every
  * region. */
 static weft_status_t add_params(wefti_lowering_t *l)
@@ -107,7 +121,8 @@ static weft_status_t add_params(wefti_lowering_t *l)
         }
         place_bucket(bucket, begin, l->arena_cursor - l->param_begin);
     }
-    l->region_bytes = l->arena_cursor - l->param_begin;
+    l->region_bytes = region_bytes(l, l->arena_cursor - l->param_begin);
+    l->arena_cursor = l->param_begin + l->region_bytes;
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffer_of[v] == WEFTI_NONE) {
             WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_PARAM), fail);
@@ -128,6 +143,7 @@ static weft_status_t add_gradients(wefti_lowering_t *l)
             l->buffer_of[bucket->members[i].reduced] = l->buffer_of[bucket->members[i].value];
         }
     }
+    l->arena_cursor = l->grad_begin + l->region_bytes;
 fail:
     return status;
 }

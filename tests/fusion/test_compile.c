@@ -244,6 +244,26 @@ static void check_plan(const weft_plan_t *plan)
     }
 }
 
+/* Gradients and states lie as their parameters do, and ranks could share every region equally. */
+static void check_regions(const weft_plan_t *plan)
+{
+    const wefti_plan_buffer_t *first[4] = {NULL};
+    for (uint32_t b = plan->buffer_count; b-- > 0;) {
+        if (plan->buffers[b].kind <= WEFTI_BUFFER_STATE) {
+            first[plan->buffers[b].kind] = &plan->buffers[b];
+        }
+    }
+    assert_int_equal(
+        (first[WEFTI_BUFFER_GRAD]->offset_bytes - first[WEFTI_BUFFER_PARAM]->offset_bytes) %
+            (64 * plan->world_size),
+        0);
+    if (first[WEFTI_BUFFER_STATE] != NULL) {
+        assert_int_equal(
+            first[WEFTI_BUFFER_STATE]->offset_bytes - first[WEFTI_BUFFER_GRAD]->offset_bytes,
+            first[WEFTI_BUFFER_GRAD]->offset_bytes - first[WEFTI_BUFFER_PARAM]->offset_bytes);
+    }
+}
+
 static void test_compile_keeps_its_promises(void **state)
 {
     (void)state;
@@ -252,6 +272,7 @@ static void test_compile_keeps_its_promises(void **state)
             weft_plan_t *plan =
                 compile(models[m], policies[p], optimizers[p % OPTIMIZERS], 1 + (uint32_t)p);
             check_plan(plan);
+            check_regions(plan);
             weft_plan_release(plan);
         }
     }

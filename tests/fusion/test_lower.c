@@ -280,6 +280,37 @@ static void test_lower_updates_piece_by_piece(void **state)
     weft_plan_release(plan);
 }
 
+/* Regions end where every rank's share ends; what has no gradient lies behind, with its own
+ * broadcast. */
+static void test_lower_pads_regions_to_equal_shares(void **state)
+{
+    wefti_graph_t *graph = ((fixture_t *)*state)->graph;
+    uint32_t lr = add_value(graph, "lr", WEFTI_VALUE_SCALAR, 1);
+    const wefti_plan_collective_t *c;
+    weft_plan_t *plan;
+    add_training(graph, "a", 1, lr, 0);
+    add_training(graph, "b", 60 * 16 + 1, lr, 0); /* 61 units */
+    add_training(graph, "c", 2, lr, 0);           /* 63 in all: one more for two ranks */
+    add_value(graph, "frozen", WEFTI_VALUE_PARAM, 7);
+    if (lower(graph, &plan) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        if (strcmp(plan->buffers[b].name, "frozen") == 0) {
+            assert_int_equal(plan->buffers[b].offset_bytes, 64 * 64);
+        }
+    }
+    assert_int_equal(plan->buffers[plan->collectives[0].members[0]].offset_bytes, (64 + 1) * 64);
+    assert_int_equal(plan->collective_count, 5);
+    c = plan->collectives;
+    assert_int_equal(c[3].op, WEFTI_COLLECTIVE_BROADCAST);
+    assert_int_equal(c[3].member_count, 3);
+    assert_int_equal(c[4].op, WEFTI_COLLECTIVE_BROADCAST);
+    assert_int_equal(c[4].member_count, 1);
+    verify(plan, ((fixture_t *)*state)->registry);
+    weft_plan_release(plan);
+}
+
 /* Who reads the whole tensor waits for the last piece. */
 static void test_lower_waits_once_for_all_pieces(void **state)
 {
@@ -330,6 +361,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lower_names_a_collective_it_does_not_know, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_lower_updates_piece_by_piece, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lower_pads_regions_to_equal_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lower_waits_once_for_all_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lower_refuses_pieces_it_cannot_make, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lower_updates_a_bucket_at_once_only_if_members_agree,

@@ -19,6 +19,7 @@ typedef struct candidate {
     uint64_t bytes; /* as laid out: padded */
     uint64_t ready_ns;
     uint32_t segment; /* INDEX, PERCENT: which bucket the user wants it in */
+    const char *cut;  /* PERCENT, last of a segment: why it ends there, about its share */
     bool taken;
 } candidate_t;
 
@@ -140,8 +141,30 @@ static weft_status_t cut_by_index(bucketing_t *b)
     return WEFT_OK;
 }
 
-/* Every cut goes to the gradient's end that is nearest to its share, leaving a gradient for each
- * bucket. */
+/* Where the segment that begins with candidate first ends: behind the gradient whose end is nearest
+ * to the target, but with a gradient for it and for each of the left buckets behind it. */
+static uint32_t cut_at(const bucketing_t *b, uint32_t first, uint32_t left, double target,
+                       uint64_t *before, const char **out_why)
+{
+    uint32_t i = first;
+    *out_why = "ends nearest to";
+    for (; i < b->count; i++) {
+        double begin = (double)*before, end = (double)(*before + b->candidates[i].bytes);
+        if (left > 0 && i == b->count - left) {
+            *out_why = "leaves a gradient for every bucket behind";
+            break;
+        }
+        if (left > 0 && end - target > target - begin) {
+            if (i > first) {
+                break;
+            }
+            *out_why = "is one gradient at least, though it ends behind";
+        }
+        *before += b->candidates[i].bytes;
+    }
+    return i;
+}
+
 static weft_status_t cut_by_percent(bucketing_t *b)
 {
     const wefti_policy_t *policy = b->policy;
@@ -157,21 +180,27 @@ static weft_status_t cut_by_percent(bucketing_t *b)
         total += b->candidates[j].bytes;
     }
     for (uint32_t segment = 0; segment < policy->value_count; segment++) {
-        uint32_t left = policy->value_count - segment - 1; /* buckets still to come */
         uint32_t first = i;
-        double target;
+        const char *why;
         share += (double)policy->values[segment];
-        target = (double)total * share / 100.0;
-        for (; i < b->count - left; i++) {
-            double end = (double)(before + b->candidates[i].bytes);
-            if (left > 0 && i > first && end - target > target - (double)before) {
-                break;
-            }
-            before += b->candidates[i].bytes;
-            b->candidates[i].segment = segment;
+        i = cut_at(b, first, policy->value_count - segment - 1, (double)total * share / 100.0,
+                   &before, &why);
+        for (uint32_t j = first; j < i; j++) {
+            b->candidates[j].segment = segment;
         }
+        b->candidates[i - 1].cut = why;
     }
     return WEFT_OK;
+}
+
+/* Of all bytes, the percentage at which a segment should end. */
+static unsigned percent_of(const wefti_policy_t *policy, uint32_t segment)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i <= segment; i++) {
+        sum += policy->values[i];
+    }
+    return (unsigned)sum;
 }
 
 /* Why candidate c may not join the open bucket although the policy would have it, or NULL. */
@@ -204,7 +233,6 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
 {
     const wefti_policy_t *policy = b->policy;
     const candidate_t *first = &b->candidates[b->members[0]];
-    const candidate_t *last = &b->candidates[b->members[b->member_count - 1]];
     char sizes[2][32];
     wefti_format_bytes(policy->cap_bytes, sizes[0]);
     wefti_format_bytes(b->bytes + c->bytes, sizes[1]);
@@ -214,9 +242,9 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
         *out_reason = wefti_arena_printf(&b->arena, "ends at the given position %llu",
                                          (unsigned long long)policy->values[first->segment]);
     } else if (c->segment != first->segment) {
-        *out_reason =
-            wefti_arena_printf(&b->arena, "%s ends nearest to the share of %llu %%", last->name,
-                               (unsigned long long)policy->values[first->segment]);
+        /* Segments are taken in order: the candidate before c is the last of this one. */
+        *out_reason = wefti_arena_printf(&b->arena, "%s %s %u %% of the bytes", c[-1].name,
+                                         c[-1].cut, percent_of(policy, first->segment));
     } else if (policy->kind != WEFTI_POLICY_BYTES) {
         return false;
     } else if (b->bytes + c->bytes > policy->cap_bytes) {

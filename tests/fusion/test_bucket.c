@@ -85,9 +85,13 @@ static void test_bucket_follows_the_policy(void **state)
         {"bytes:25M,time:1500ns", "0 1|2 3|4 5", "ms after the first", "no gradient is left"},
         {"index:0,4", "0|1 2 3 4|5", "position 0", "no gradient is left"},
         {"index:4", "0 1 2 3 4|5", "position 4", "no gradient is left"},
-        {"percent:60,40", "0 1 2 3|4 5", "share of 60", "no gradient is left"},
-        {"percent:90,5,5", "0 1 2 3|4|5", "share of 90", "no gradient is left"},
-        {"percent:10,10,10,70", "0|1|2|3 4 5", "share of 10", "no gradient is left"},
+        {"percent:60,40", "0 1 2 3|4 5", "v9 ends nearest to 60 % of the bytes",
+         "no gradient is left"},
+        {"percent:90,5,5", "0 1 2 3|4|5", "v9 leaves a gradient for every bucket behind 90 %",
+         "no gradient is left"},
+        {"percent:10,10,10,70", "0|1|2|3 4 5", "v0 ends nearest to 10 %", "no gradient is left"},
+        {"percent:1,99", "0|1 2 3 4 5", "v0 is one gradient at least, though it ends behind 1 %",
+         "no gradient is left"},
         {"percent:100", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
     };
     static view_builder_t b;

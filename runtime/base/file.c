@@ -7,12 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+
+static const char temporary_suffix[] = ".XXXXXX";
 
 static weft_status_t open_for_reading(const char *path, int *out_fd)
 {
@@ -132,48 +135,142 @@ static weft_status_t check_limit(const char *path, const wefti_piece_t *pieces, 
     return WEFT_OK;
 }
 
-weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count)
+/* A rename would replace a device such as /dev/null or a pipe. */
+static weft_status_t check_place(const char *path)
 {
-    static const char suffix[] = ".XXXXXX";
-    weft_status_t status;
     struct stat facts;
-    size_t length = strlen(path);
-    char *temporary;
-    int fd;
-    if (length == 0) {
+    if (path[0] == '\0') {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "cannot write a file without a name");
     }
-    /* A rename would replace a device such as /dev/null or a pipe. */
     if (stat(path, &facts) == 0 && !S_ISREG(facts.st_mode)) {
         return wefti_error(WEFT_ERR_SYSTEM, "cannot write %s: not a regular file", path);
     }
-    status = check_limit(path, pieces, piece_count);
+    return WEFT_OK;
+}
+
+/*
+ * A file in path's directory: without a name where the file system has such files, because a
+ * process killed while it writes then leaves nothing behind; otherwise temporary gets its name.
+ */
+static weft_status_t open_beside(const char *path, char *temporary, bool *out_named, int *out_fd)
+{
+    size_t length = strlen(path);
+    const char *slash = strrchr(path, '/');
+    size_t directory = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    memcpy(temporary, directory > 0 ? path : ".", directory > 0 ? directory : 1);
+    temporary[directory > 0 ? directory : 1] = '\0';
+    int fd = *out_named ? -1 : open(temporary, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    memcpy(temporary, path, length);
+    memcpy(temporary + length, temporary_suffix, sizeof temporary_suffix);
+    *out_named = fd < 0;
+    if (fd < 0) {
+        fd = mkostemp(temporary, O_CLOEXEC);
+        if (fd < 0) {
+            return wefti_error_errno(errno == ENOENT ? WEFT_ERR_NOT_FOUND : WEFT_ERR_SYSTEM, errno,
+                                     "cannot write %s", path);
+        }
+        apply_umask(fd);
+    }
+    *out_fd = fd;
+    return WEFT_OK;
+}
+
+/* Gives a file without a name the name path. WEFT_AGAIN: that cannot be done here. */
+static weft_status_t give_name(int fd, const char *path, char *temporary)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
+    char self[40];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    if (linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0) {
+        return WEFT_OK;
+    }
+    for (int tries = 0; errno == EEXIST && tries < 100; tries++) {
+        uint8_t random[sizeof temporary_suffix - 2];
+        if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
+            break;
+        }
+        for (size_t i = 0; i < sizeof random; i++) {
+            temporary[strlen(path) + 1 + i] = letters[random[i] % 32];
+        }
+        /* A link cannot replace what is there; only a rename can. */
+        if (linkat(AT_FDCWD, self, AT_FDCWD, temporary, AT_SYMLINK_FOLLOW) == 0) {
+            if (rename(temporary, path) == 0) {
+                return WEFT_OK;
+            }
+            int error_number = errno;
+            unlink(temporary);
+            return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "cannot write %s", path);
+        }
+    }
+    return WEFT_AGAIN;
+}
+
+/* WEFT_AGAIN: with *out_named set it may work. */
+static weft_status_t write_beside(const char *path, char *temporary, bool *out_named,
+                                  const wefti_piece_t *pieces, size_t piece_count)
+{
+    int fd;
+    weft_status_t status = open_beside(path, temporary, out_named, &fd);
     if (status != WEFT_OK) {
         return status;
     }
-    temporary = wefti_alloc(NULL, length + sizeof suffix);
-    if (!temporary) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    memcpy(temporary, path, length);
-    memcpy(temporary + length, suffix, sizeof suffix);
-    fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        status = wefti_error_errno(errno == ENOENT ? WEFT_ERR_NOT_FOUND : WEFT_ERR_SYSTEM, errno,
-                                   "cannot write %s", path);
-        wefti_free(NULL, temporary);
-        return status;
-    }
-    apply_umask(fd);
     status = write_pieces(fd, path, pieces, piece_count);
+    if (status == WEFT_OK && !*out_named) {
+        status = give_name(fd, path, temporary);
+    }
     if (close(fd) != 0 && status == WEFT_OK) {
         status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write %s", path);
     }
-    if (status == WEFT_OK && rename(temporary, path) != 0) {
+    if (status == WEFT_OK && *out_named && rename(temporary, path) != 0) {
         status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write %s", path);
     }
-    if (status != WEFT_OK) {
+    if (status != WEFT_OK && *out_named) {
         unlink(temporary);
+    }
+    return status;
+}
+
+weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count)
+{
+    bool named = false;
+    weft_status_t status = check_place(path);
+    if (status == WEFT_OK) {
+        status = check_limit(path, pieces, piece_count);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    char *temporary = wefti_alloc(NULL, strlen(path) + sizeof temporary_suffix);
+    if (!temporary) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    status = write_beside(path, temporary, &named, pieces, piece_count);
+    if (status == WEFT_AGAIN) {
+        named = true;
+        status = write_beside(path, temporary, &named, pieces, piece_count);
+    }
+    wefti_free(NULL, temporary);
+    return status;
+}
+
+weft_status_t wefti_file_check_place(const char *path)
+{
+    bool named = false;
+    int fd = -1;
+    weft_status_t status = check_place(path);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    char *temporary = wefti_alloc(NULL, strlen(path) + sizeof temporary_suffix);
+    if (!temporary) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    status = open_beside(path, temporary, &named, &fd);
+    if (status == WEFT_OK) {
+        close(fd);
+        if (named) {
+            unlink(temporary);
+        }
     }
     wefti_free(NULL, temporary);
     return status;

@@ -22,5 +22,7 @@ typedef struct wefti_piece {
 
 /* Writes the pieces to a temporary file beside path and renames it: all or nothing. */
 weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count);
+/* Says before the work is done what writing path would say: no directory, no permission. */
+weft_status_t wefti_file_check_place(const char *path);
 
 #endif

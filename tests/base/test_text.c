@@ -244,7 +244,13 @@ static void test_file_errors_name_the_path(void **in)
     assert_int_equal(wefti_file_write("", &piece, 1), WEFT_ERR_INVALID_ARGUMENT);
     assert_int_equal(wefti_file_write(directory->path, &piece, 1), WEFT_ERR_SYSTEM);
     assert_int_equal(wefti_file_write("/dev/null", &piece, 1), WEFT_ERR_SYSTEM);
-    assert_int_equal(mkfifo(directory->file, 0600), 0); /* must not block */
+    assert_int_equal(wefti_file_check_place("/nonexistent/x"), WEFT_ERR_NOT_FOUND);
+    assert_non_null(strstr(weft_last_error(), "/nonexistent/x"));
+    assert_int_equal(wefti_file_check_place(""), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_file_check_place("/dev/null"), WEFT_ERR_SYSTEM);
+    assert_int_equal(wefti_file_check_place(directory->file), WEFT_OK);
+    assert_int_not_equal(access(directory->file, F_OK), 0); /* only asked */
+    assert_int_equal(mkfifo(directory->file, 0600), 0);     /* must not block */
     assert_int_equal(wefti_file_map(directory->file, &mapping), WEFT_ERR_SYSTEM);
 }
 

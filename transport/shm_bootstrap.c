@@ -142,6 +142,8 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             accepted = true;
             wefti_close_fd(&fds[0]);
             wefti_close_fd(&fds[1]);
+        } else if (status == WEFT_ERR_SYSTEM) {
+            status = wefti_error_prefix(status, "rank %u", endpoint->rank);
         } else {
             status =
                 wefti_error(WEFT_ERR_FORMAT, "what answered in place of rank 0 (pid %d) is no Weft",

@@ -100,24 +100,6 @@ static void dismiss_guest(lobby_t *lobby, uint32_t index, bool close_socket)
             (lobby->guest_count - index) * sizeof *lobby->guests);
 }
 
-static void welcome_guests(lobby_t *lobby)
-{
-    int fd;
-    while ((fd = accept4(lobby->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        guest_t guest = {.socket = fd};
-        if (!wefti_shm_peer_credentials(fd, &guest.pid)) {
-            wefti_log(lobby->endpoint->log, WEFT_LOG_WARN, "turned away a stranger at %s",
-                      lobby->address);
-            close(fd);
-            continue;
-        }
-        if (lobby->guest_count == lobby->guest_capacity) {
-            dismiss_guest(lobby, 0, true); /* whoever kept silent longest */
-        }
-        lobby->guests[lobby->guest_count++] = guest;
-    }
-}
-
 /* The world does not come about: everybody present is told why; those still to come, as they come.
  */
 static void fail(lobby_t *lobby, weft_status_t status)
@@ -137,6 +119,28 @@ static void fail(lobby_t *lobby, weft_status_t status)
     }
     if (lobby->deadline > now + GRACE_NS) {
         lobby->deadline = now + GRACE_NS;
+    }
+}
+
+static void welcome_guests(lobby_t *lobby)
+{
+    int fd;
+    while ((fd = accept4(lobby->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        guest_t guest = {.socket = fd};
+        if (!wefti_shm_peer_credentials(fd, &guest.pid)) {
+            wefti_log(lobby->endpoint->log, WEFT_LOG_WARN, "turned away a stranger at %s",
+                      lobby->address);
+            close(fd);
+            continue;
+        }
+        if (lobby->guest_count == lobby->guest_capacity) {
+            dismiss_guest(lobby, 0, true); /* whoever kept silent longest */
+        }
+        lobby->guests[lobby->guest_count++] = guest;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        fail(lobby, wefti_error_errno(WEFT_ERR_SYSTEM, errno,
+                                      "rank 0 cannot let in more ranks (see ulimit -n)"));
     }
 }
 
@@ -176,6 +180,12 @@ static bool hear_guest(lobby_t *lobby, uint32_t index)
     weft_status_t heard = wefti_shm_receive(guest.socket, &hello, fds);
     if (heard == WEFT_AGAIN) {
         return false;
+    }
+    if (heard == WEFT_ERR_SYSTEM) {
+        fail(lobby, wefti_error_prefix(heard, "rank 0"));
+        wefti_shm_send(guest.socket, &lobby->farewell, NULL, wefti_now_ns());
+        dismiss_guest(lobby, index, true);
+        return true;
     }
     if (heard < 0 || hello.kind != WEFTI_SHM_HELLO || fds[0] < 0 || fds[1] < 0) {
         wefti_log(lobby->endpoint->log, WEFT_LOG_WARN, "pid %d came to %s and is no rank",

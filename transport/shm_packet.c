@@ -75,16 +75,18 @@ weft_status_t wefti_shm_send(int fd, const wefti_shm_packet_t *packet, const int
     }
 }
 
-/* Takes the descriptors that came along; more than we expect are closed by us or by the kernel. */
-static void take_fds(struct msghdr *message, int fds[WEFTI_SHM_FDS])
+/* Takes the descriptors that came along; more than we expect are closed by us or by the kernel.
+ * Returns how many came. */
+static size_t take_fds(struct msghdr *message, int fds[WEFTI_SHM_FDS])
 {
+    size_t taken = 0;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL;
          header = CMSG_NXTHDR(message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
             continue;
         }
         size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++, taken++) {
             int fd;
             memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
             if (i < WEFTI_SHM_FDS && fds[i] < 0) {
@@ -94,6 +96,7 @@ static void take_fds(struct msghdr *message, int fds[WEFTI_SHM_FDS])
             }
         }
     }
+    return taken;
 }
 
 weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFTI_SHM_FDS])
@@ -115,11 +118,18 @@ weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFT
     if (got < 0) {
         return errno == EAGAIN || errno == EWOULDBLOCK ? WEFT_AGAIN : WEFT_ERR_PEER_DIED;
     }
-    take_fds(&message, fds);
+    size_t taken = take_fds(&message, fds);
     if (got == 0) {
         wefti_close_fd(&fds[0]);
         wefti_close_fd(&fds[1]);
         return WEFT_ERR_PEER_DIED;
+    }
+    if ((message.msg_flags & MSG_CTRUNC) != 0 && taken < WEFTI_SHM_FDS) {
+        /* There was room in the message: it is this process that may not open more files. */
+        wefti_close_fd(&fds[0]);
+        wefti_close_fd(&fds[1]);
+        return wefti_error_errno(WEFT_ERR_SYSTEM, EMFILE,
+                                 "cannot take in another rank's memory (see ulimit -n)");
     }
     if (got != (ssize_t)sizeof *packet || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
         packet->magic != WEFTI_SHM_MAGIC) {

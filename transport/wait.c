@@ -88,18 +88,34 @@ static weft_status_t yield(const waiting_t *wait)
     return WEFT_IN_PROGRESS;
 }
 
+/* The rank in whose memory the signal lies, which is the one to post it; world_size: none. */
+static uint32_t owner_of(const wefti_endpoint_t *endpoint, const wefti_signal_t *signal)
+{
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        uintptr_t base = (uintptr_t)endpoint->region_of[r];
+        if (base != 0 && (uintptr_t)signal - base < endpoint->region_bytes) {
+            return r;
+        }
+    }
+    return endpoint->world_size;
+}
+
 static weft_status_t timed_out(const waiting_t *wait)
 {
     const wefti_endpoint_t *endpoint = wait->endpoint;
-    char left[64] = "";
+    char left[64] = "", whose[32] = "";
+    uint32_t owner = owner_of(endpoint, wait->signal);
+    if (owner != endpoint->world_size && owner != endpoint->rank) {
+        snprintf(whose, sizeof whose, "rank %u at ", owner);
+    }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (atomic_load_explicit(&endpoint->control[r]->left, memory_order_acquire) != 0) {
             snprintf(left, sizeof left, " (rank %u has left the world)", r);
             break;
         }
     }
-    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s", endpoint->rank,
-                       (double)endpoint->settings->timeout_ns * 1e-9, wait->what, left);
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s", endpoint->rank,
+                       (double)endpoint->settings->timeout_ns * 1e-9, whose, wait->what, left);
 }
 
 /* Why the wait cannot succeed any more, or WEFT_OK. */

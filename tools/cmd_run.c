@@ -160,12 +160,29 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
     return wefti_train_rank(&command->train, (int32_t)rank, (int32_t)world_size, address);
 }
 
+/* Nobody wants to hear after two epochs that a directory is missing. */
+static weft_status_t check_outputs(const train_options_t *train)
+{
+    const char *const paths[] = {train->save_path, train->trace_path};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        weft_status_t status = paths[i] != NULL ? wefti_file_check_place(paths[i]) : WEFT_OK;
+        if (status < 0) {
+            return status;
+        }
+    }
+    if (paths[0] != NULL && paths[1] != NULL && strcmp(paths[0], paths[1]) == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--save and --trace both say %s", paths[0]);
+    }
+    return WEFT_OK;
+}
+
 /* Everything that can be found wrong before ranks start is found here, and said once. */
 static weft_status_t prepare(run_command_t *command, const char *path)
 {
     weft_status_t status = WEFT_OK;
     train_binding_t binding;
     weft_plan_info_t info = {.struct_size = sizeof info};
+    WEFT_TRY(status, check_outputs(&command->train), done);
     WEFT_TRY(status, load_or_compile(command, path), done);
     WEFT_TRY(status, weft_plan_get_info(command->train.plan, &info), done);
     if (command->ranks == 0) {

@@ -98,6 +98,16 @@ static int parse_number(const char *command, const char *option, const char *val
     return EXIT_OK;
 }
 
+/* Zero means "the default" to the library, so that it cannot be asked for. */
+static int parse_positive(const char *command, const char *option, const char *value,
+                          double *out_value)
+{
+    if (!wefti_parse_double(value, out_value) || !(*out_value > 0)) {
+        return wefti_usage_error(command, "--%s '%s': expected a number above 0", option, value);
+    }
+    return EXIT_OK;
+}
+
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value)
 {
@@ -127,9 +137,9 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         params->optimizer = value;
         return EXIT_OK;
     case KEY_LR:
-        return parse_number(command, "lr", value, 0, &params->lr);
+        return parse_positive(command, "lr", value, &params->lr);
     case KEY_MOMENTUM:
-        return parse_number(command, "momentum", value, 0, &params->momentum);
+        return parse_positive(command, "momentum", value, &params->momentum);
     case KEY_WEIGHT_DECAY:
         return parse_number(command, "weight-decay", value, 0, &params->weight_decay);
     case KEY_BUCKET:

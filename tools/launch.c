@@ -2,6 +2,7 @@
 #include "tools/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +18,9 @@
 #include "tools/tool.h"
 #include "transport/transport.h"
 
+/* How long ranks have to end by themselves: after one was killed, after one failed or an interrupt.
+ */
+#define DEATH_GRACE_NS 800000000ull
 #define GRACE_NS 2000000000ull
 #define MAX_CPUS 1024u
 
@@ -30,6 +34,7 @@ typedef struct rank_process {
     pid_t pid;
     int pipe_fd;
     bool ended;
+    bool killed; /* by us, because it did not end by itself */
     int wait_status;
     rank_report_t report; /* message "" when it left none */
 } rank_process_t;
@@ -78,7 +83,7 @@ static weft_status_t start_rank(launcher_t *launcher, uint32_t rank, rank_fn run
 {
     int fds[2];
     pid_t parent = getpid();
-    if (pipe(fds) != 0) {
+    if (pipe2(fds, O_CLOEXEC) != 0) {
         return WEFT_ERR_SYSTEM;
     }
     fflush(NULL);
@@ -99,10 +104,11 @@ static weft_status_t start_rank(launcher_t *launcher, uint32_t rank, rank_fn run
     return WEFT_OK;
 }
 
-static void signal_all(const launcher_t *launcher, int signal_number)
+static void signal_all(launcher_t *launcher, int signal_number)
 {
     for (uint32_t i = 0; i < launcher->world_size; i++) {
         if (launcher->ranks[i].pid > 0 && !launcher->ranks[i].ended) {
+            launcher->ranks[i].killed = launcher->ranks[i].killed || signal_number == SIGKILL;
             kill(launcher->ranks[i].pid, signal_number);
         }
     }
@@ -129,7 +135,8 @@ static uint32_t reap(launcher_t *launcher)
         rank->report.message[sizeof rank->report.message - 1] = '\0';
         bool failed = !WIFEXITED(rank->wait_status) || WEXITSTATUS(rank->wait_status) != 0;
         if (failed && launcher->deadline_ns == 0) {
-            launcher->deadline_ns = wefti_now_ns() + GRACE_NS;
+            launcher->deadline_ns =
+                wefti_now_ns() + (WIFSIGNALED(rank->wait_status) ? DEATH_GRACE_NS : GRACE_NS);
         }
     }
     return running;
@@ -172,20 +179,42 @@ static bool said_before(const launcher_t *launcher, uint32_t index)
     return false;
 }
 
-/* Prints what went wrong, root causes only where there are any; returns the exit code. */
-static int report_failures(const launcher_t *launcher)
+static void name_deaths(const launcher_t *launcher, bool by_us)
 {
-    int code = EXIT_OK;
-    bool have_cause = false;
     for (uint32_t i = 0; i < launcher->world_size; i++) {
         const rank_process_t *rank = &launcher->ranks[i];
-        if (rank->ended && WIFSIGNALED(rank->wait_status)) {
+        if (!rank->ended || !WIFSIGNALED(rank->wait_status) || rank->killed != by_us) {
+            continue;
+        }
+        if (by_us) {
+            fprintf(stderr, "weft %s: rank %u (pid %d) did not answer any more and was ended\n",
+                    launcher->command, i, (int)rank->pid);
+        } else {
             fprintf(stderr, "weft %s: rank %u (pid %d) was killed by signal %d (%s)\n",
                     launcher->command, i, (int)rank->pid, WTERMSIG(rank->wait_status),
                     strsignal(WTERMSIG(rank->wait_status)));
-            code = EXIT_RUN_FAILED;
         }
-        have_cause = have_cause || (rank->report.status < 0 && !is_echo(rank));
+    }
+}
+
+/* Prints what went wrong, root causes only where there are any; returns the exit code. */
+static int report_failures(const launcher_t *launcher)
+{
+    bool have_cause = false, deaths = false, silent = false, explained = false;
+    for (uint32_t i = 0; i < launcher->world_size; i++) {
+        const rank_process_t *rank = &launcher->ranks[i];
+        bool signalled = rank->ended && WIFSIGNALED(rank->wait_status);
+        bool cause = rank->report.status < 0 && !is_echo(rank);
+        have_cause = have_cause || cause;
+        /* Whoever waited in vain does not explain why others were silent: they are the reason. */
+        explained = explained || (cause && rank->report.status != WEFT_ERR_TIMEOUT);
+        deaths = deaths || (signalled && !rank->killed);
+        silent = silent || (signalled && rank->killed);
+    }
+    silent = silent && !deaths && !explained;
+    int code = deaths || silent ? EXIT_RUN_FAILED : EXIT_OK;
+    if (deaths || silent) {
+        name_deaths(launcher, silent);
     }
     for (uint32_t i = 0; i < launcher->world_size; i++) {
         const rank_process_t *rank = &launcher->ranks[i];

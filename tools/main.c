@@ -2,8 +2,11 @@
 /* The `weft` command: dispatch to subcommands. */
 #include "tools/tool.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct command {
     const char *name;
@@ -33,7 +36,32 @@ static void print_help(FILE *out)
           out);
 }
 
-int main(int argc, char **argv)
+/* A standard stream that is closed would be opened again as some file of ours and written to. */
+static void hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+            /* The lowest free number is fd. Output is /dev/null, too: whoever closes it wants none.
+             */
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+        }
+    }
+}
+
+/* What was asked for and could not be written (a full disk) was not delivered. */
+static int check_output(int code)
+{
+    errno = 0;
+    bool failed = fflush(stdout) != 0;
+    if ((failed || ferror(stdout)) && code == EXIT_OK) {
+        fprintf(stderr, "weft: cannot write standard output: %s\n",
+                errno != 0 ? strerror(errno) : "some of it is lost");
+        return EXIT_BAD_INPUT;
+    }
+    return code;
+}
+
+static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
         print_help(stderr);
@@ -55,4 +83,10 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, "weft: no command '%s'; `weft --help` lists them\n", argv[1]);
     return EXIT_BAD_INPUT;
+}
+
+int main(int argc, char **argv)
+{
+    hold_standard_streams();
+    return check_output(dispatch(argc, argv));
 }

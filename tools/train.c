@@ -168,9 +168,11 @@ static void show_progress(trainer_t *trainer, uint64_t step, float loss)
         return;
     }
     uint64_t per_epoch = trainer->steps_per_epoch;
+    uint64_t left = trainer->steps - step / per_epoch * per_epoch; /* of this epoch and on */
     wefti_progress_show(&trainer->progress, now, (uint32_t)(step / per_epoch) + 1,
                         (uint32_t)((trainer->steps + per_epoch - 1) / per_epoch),
-                        step % per_epoch + 1, per_epoch, loss, stats.exposed_comm_ms_p50);
+                        step % per_epoch + 1, left < per_epoch ? left : per_epoch, loss,
+                        stats.exposed_comm_ms_p50);
 }
 
 static weft_status_t train_step(trainer_t *trainer, uint64_t step, float *out_loss)
@@ -378,7 +380,7 @@ static weft_status_t finish(trainer_t *trainer)
         WEFT_TRY(status, save_model(trainer), done);
     }
     if (trainer->rank == 0) {
-        wefti_report_print(trainer->options, &trainer->report);
+        status = wefti_report_print(trainer->options, &trainer->report);
     }
 done:
     return status;

@@ -53,7 +53,7 @@ weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int
                                const char *address);
 
 /* train_report.c */
-void wefti_report_print(const train_options_t *options, const train_report_t *report);
+weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report);
 /* A live line on a terminal, a line now and then elsewhere; on standard error. */
 typedef struct progress {
     bool terminal, quiet;

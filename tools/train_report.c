@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The live progress line and the final report of `weft run`. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
+#include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
 #include "tools/train.h"
@@ -107,12 +109,15 @@ static void print_text(const train_options_t *options, const train_report_t *rep
     }
 }
 
-void wefti_report_print(const train_options_t *options, const train_report_t *report)
+weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report)
 {
     if (options->json) {
         print_json(report);
     } else {
         print_text(options, report);
     }
-    fflush(stdout);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write standard output");
+    }
+    return WEFT_OK;
 }

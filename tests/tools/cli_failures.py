@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input, killed ranks, Ctrl-C, ranks with different plans: one clear answer and nothing left behind."""
 import os
+import random
 import re
 import resource
 import signal
@@ -118,6 +119,47 @@ class BadInput(Case):
                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
 
 
+    def test_outputs_are_checked_before_training(self):
+        plan = self.compile()
+        nowhere = self.dir / "none" / "x"
+        for option in ("--save", "--trace"):
+            # A data set that is not there would be the second thing to find.
+            self.bad("run", plan, "-n", 2, "--data", self.dir, option, nowhere, match=f"cannot write {nowhere}")
+            self.bad("run", plan, "-n", 2, "--data", self.dir, option, self.dir, match="not a regular file")
+        self.bad("run", plan, "-n", 2, "--data", self.dir, "--save", "x", "--trace", "x", match="both say x")
+
+    def test_zero_is_not_taken_for_the_default(self):
+        for option in ("--lr", "--momentum"):
+            self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", option, "0", match=f"{option} '0'")
+
+    @NEED_DATA
+    def test_a_full_standard_output_is_an_error(self):
+        plan = self.compile()
+        for args in (["ops"], ["info"], ["explain", plan, "--json"],
+                     ["run", plan, "-n", 2, "--data", DATA, "--steps", 1]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([WEFT, *map(str, args)], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      cwd=self.dir, timeout=60)
+            self.assertEqual(done.returncode, 2, args)
+            self.assertIn("cannot write standard output", done.stderr)
+
+    @NEED_DATA
+    def test_closed_standard_streams_are_not_written_into_files(self):
+        plan = self.compile("mlp.onnx", "p.weft", 2, 8)
+        expected = self.train(plan, "--save", "open.onnx", steps=3)
+        subprocess.run(["sh", "-c", '"$0" run p.weft -n 2 --data "$1" --steps 3 --save closed.onnx <&- >&- 2>&-',
+                        WEFT, DATA], cwd=self.dir, check=True, timeout=60)
+        self.assertEqual((self.dir / "open.onnx").read_bytes(), (self.dir / "closed.onnx").read_bytes(), expected)
+
+    @NEED_DATA
+    def test_no_room_for_descriptors(self):
+        plan = self.compile("mlp.onnx", "p.weft", 24, 4)
+        started = time.monotonic()
+        self.bad("run", plan, "-n", 24, "--data", DATA, "--steps", 1, match="Too many open files",
+                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        self.assertLess(time.monotonic() - started, 20)
+
+
 @NEED_DATA
 class Failures(Case):
     def start(self, plan, *extra, **kwargs):
@@ -155,6 +197,51 @@ class Failures(Case):
 
     def test_a_killed_rank_is_named_within_a_second_thread(self):
         self.kill_one({"WEFT_PROGRESS": "thread"})
+
+    def test_a_stopped_rank_is_named_when_the_time_is_over(self):
+        plan = self.compile("mlp.onnx", "p.weft", 3, 8)
+        run, ranks = self.start(plan, env={**os.environ, "WEFT_TIMEOUT": "1"})
+        os.kill(ranks[1], signal.SIGSTOP)
+        out, err = run.communicate(timeout=30)
+        self.assertEqual(run.returncode, 1, err)
+        self.assertRegex(err, r"rank [02] waited 1 s for rank 1 at bucket")
+        self.assertRegex(err, r"rank 1 \(pid \d+\) did not answer any more")
+        self.assertNotIn("killed by signal", err)
+        self.assert_gone(ranks)
+
+    def test_ranks_killed_at_any_moment(self):
+        seed = int(os.environ.get("WEFT_TEST_SEED", time.time_ns() % 100000))
+        print(f"WEFT_TEST_SEED={seed}")
+        draw = random.Random(seed)
+        plan = self.compile("mlp.onnx", "p.weft", 3, 8, "--bucket", "none")
+        self.sockets = set()
+        for turn in range(16):
+            outputs = ["--save", str(self.dir / "t.onnx"), "--trace", str(self.dir / "t.json")]
+            run = subprocess.Popen([WEFT, "run", str(plan), "-n", "3", "--data", DATA, "--steps", "20", *outputs],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while len(children(run.pid)) < 3 and run.poll() is None:
+                time.sleep(0.001)
+            # The first ones while ranks are joining.
+            time.sleep(draw.random() * (0.005 if turn < 5 else 0.5))
+            ranks = children(run.pid)
+            victim = draw.randrange(3)
+            started = time.monotonic()
+            if len(ranks) == 3:
+                os.kill(ranks[victim], signal.SIGKILL)
+            out, err = run.communicate(timeout=60)
+            took = time.monotonic() - started
+            names = sorted(p.name for p in self.dir.iterdir())
+            if run.returncode == 0:
+                self.assertEqual(names, ["p.weft", "t.json", "t.onnx"])
+            else:
+                self.assertEqual(run.returncode, 1, err)
+                self.assertRegex(err, rf"(?m)^weft run: rank {victim} \(pid \d+\) was killed by signal 9")
+                self.assertLess(took, 1.5 if not support.SANITIZED else 5.0, err)
+                self.assertLessEqual(set(names), {"p.weft", "t.json", "t.onnx"})
+            self.assertEqual(err.count("was killed by signal"), int(run.returncode != 0), err)
+            self.assert_gone(ranks)
+            for name in ("t.onnx", "t.json"):
+                (self.dir / name).unlink(missing_ok=True)
 
     def test_interrupt_ends_everything(self):
         plan = self.compile("mlp.onnx", "p.weft", 3, 8)

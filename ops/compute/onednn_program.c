@@ -170,7 +170,8 @@ weft_status_t wefti_onednn_tensor(wefti_onednn_program_t *program, const dnnl_me
                            bytes);
     }
     wefti_onednn_tensor_t *tensor = &program->tensors[program->tensor_count];
-    *tensor = (wefti_onednn_tensor_t){.desc = *desc, .place = place, .at = index};
+    *tensor = (wefti_onednn_tensor_t){
+        .desc = *desc, .place = place, .at = index, .copy_of = WEFTI_ONEDNN_TENSORS};
     /* No address yet: run gives it one. */
     weft_status_t status = wefti_onednn_status(
         dnnl_memory_create(&tensor->memory, desc, program->engine, DNNL_MEMORY_NONE), "a tensor");
@@ -221,6 +222,24 @@ weft_status_t wefti_onednn_reorder(wefti_onednn_program_t *program, uint32_t fro
 out:
     dnnl_primitive_desc_destroy(desc);
     dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+weft_status_t wefti_onednn_input_as(wefti_onednn_program_t *program, uint32_t tensor,
+                                    const dnnl_memory_desc_t *wanted, uint32_t *out_tensor)
+{
+    for (uint32_t i = 0; i < program->tensor_count; i++) {
+        if (program->tensors[i].copy_of == tensor &&
+            dnnl_memory_desc_equal(&program->tensors[i].desc, wanted)) {
+            *out_tensor = i;
+            return WEFT_OK;
+        }
+    }
+    weft_status_t status = wefti_onednn_tensor_as(program, tensor, wanted, out_tensor);
+    if (status == WEFT_OK && *out_tensor != tensor) {
+        program->tensors[*out_tensor].copy_of = tensor;
+        status = wefti_onednn_reorder(program, tensor, *out_tensor);
+    }
     return status;
 }
 

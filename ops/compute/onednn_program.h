@@ -17,7 +17,7 @@
 
 #include <weft/registry.h>
 
-enum { WEFTI_ONEDNN_TENSORS = 16, WEFTI_ONEDNN_STEPS = 8, WEFTI_ONEDNN_ARGS = 6 };
+enum { WEFTI_ONEDNN_TENSORS = 24, WEFTI_ONEDNN_STEPS = 10, WEFTI_ONEDNN_ARGS = 6 };
 
 typedef enum wefti_onednn_place {
     WEFTI_ONEDNN_INPUT,
@@ -30,8 +30,9 @@ typedef struct wefti_onednn_tensor {
     dnnl_memory_desc_t desc;
     dnnl_memory_t memory;
     wefti_onednn_place_t place;
-    size_t at;    /* index of the input or output, or offset into scratch */
-    void *handle; /* what memory holds */
+    size_t at;        /* index of the input or output, or offset into scratch */
+    void *handle;     /* what memory holds */
+    uint32_t copy_of; /* an input that is copied here: its number; else WEFTI_ONEDNN_TENSORS */
 } wefti_onednn_tensor_t;
 
 typedef struct wefti_onednn_step {
@@ -73,6 +74,10 @@ weft_status_t wefti_onednn_tensor(wefti_onednn_program_t *program, const dnnl_me
 /* tensor itself where it has the format wanted already, else a new one in scratch. */
 weft_status_t wefti_onednn_tensor_as(wefti_onednn_program_t *program, uint32_t tensor,
                                      const dnnl_memory_desc_t *wanted, uint32_t *out_tensor);
+/* The same for an input, and adds the reorder that fills it; steps that want one format share it.
+ */
+weft_status_t wefti_onednn_input_as(wefti_onednn_program_t *program, uint32_t tensor,
+                                    const dnnl_memory_desc_t *wanted, uint32_t *out_tensor);
 /* Adds a reorder; nothing when both are one tensor. */
 weft_status_t wefti_onednn_reorder(wefti_onednn_program_t *program, uint32_t from, uint32_t to);
 

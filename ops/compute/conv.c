@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conv and ConvGrad; X and Y in either layout, weights plain. */
-#include "ops/compute/conv_f32.h"
+#include "ops/compute/conv_lanes.h"
 #include "ops/compute/kernel_check.h"
 #include "ops/compute/product_kernels.h"
 #include "runtime/base/error.h"
@@ -10,7 +10,9 @@ typedef struct conv_state {
     wefti_conv_t conv;
     wefti_conv_pass_t pass; /* forward, or the gradient of the input */
     wefti_conv_dw_t dw;
-    bool has_bias, want_dx, want_db;
+    wefti_conv_lanes_t lanes; /* in the place of pass and dw, where that is better */
+    wefti_lanes_dw_t lanes_dw;
+    bool has_bias, want_dx, want_db, use_lanes, use_lanes_dw;
     int64_t weight_elems; /* turned weights at the end of scratch */
 } conv_state_t;
 
@@ -22,6 +24,8 @@ static void destroy(void *opaque)
     }
     wefti_free(NULL, state->pass.at);
     wefti_free(NULL, state->dw.at);
+    wefti_free(NULL, state->lanes.at);
+    wefti_free(NULL, state->lanes_dw.at);
     wefti_free(NULL, state);
 }
 
@@ -54,9 +58,33 @@ static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_k
         WEFT_TRY(status, check_bias(node, &node->inputs[2], "input 2", state->conv.out_channels),
                  out);
     }
+    state->use_lanes = wefti_conv_lanes_fit_forward(&state->conv);
+    if (state->use_lanes) {
+        WEFT_TRY(status, wefti_conv_lanes_plan(&state->conv, false, &state->lanes), out);
+        *out_scratch_bytes = (size_t)state->lanes.scratch_elems * sizeof(float);
+        return WEFT_OK;
+    }
     WEFT_TRY(status, wefti_conv_pass_forward(&state->conv, &state->pass), out);
     *out_scratch_bytes = (size_t)state->pass.scratch_elems * state->pass.threads * sizeof(float);
 out:
+    return status;
+}
+
+static weft_status_t plan_data_grad(const wefti_conv_t *c, int64_t weight_elems,
+                                    conv_state_t *state, int64_t *elems)
+{
+    weft_status_t status;
+    int64_t need;
+    state->use_lanes = wefti_conv_lanes_fit_data_grad(c);
+    if (state->use_lanes) {
+        status = wefti_conv_lanes_plan(c, true, &state->lanes);
+        need = state->lanes.scratch_elems;
+    } else {
+        status = wefti_conv_pass_data_grad(c, &state->pass);
+        state->weight_elems = weight_elems;
+        need = weight_elems + state->pass.scratch_elems * state->pass.threads;
+    }
+    *elems = need > *elems ? need : *elems;
     return status;
 }
 
@@ -77,8 +105,15 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     if (state->want_db) {
         WEFT_TRY(status, check_bias(node, &node->outputs[2], "output 2", c->out_channels), out);
     }
-    WEFT_TRY(status, wefti_conv_dw_plan(c, &state->dw), out);
-    int64_t elems = state->dw.scratch_elems;
+    int64_t elems;
+    state->use_lanes_dw = wefti_conv_lanes_fit_dw(c);
+    if (state->use_lanes_dw) {
+        WEFT_TRY(status, wefti_lanes_dw_plan(c, &state->lanes_dw), out);
+        elems = state->lanes_dw.scratch_elems;
+    } else {
+        WEFT_TRY(status, wefti_conv_dw_plan(c, &state->dw), out);
+        elems = state->dw.scratch_elems;
+    }
     state->want_dx = wefti_node_has_output(node, 0);
     if (state->want_dx) {
         WEFT_TRY(status, wefti_check_f32(node, &node->outputs[0], "output 0", true), out);
@@ -86,10 +121,7 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
                  out);
         wefti_conv_t with_dx = *c;
         with_dx.in_last = node->outputs[0].layout == WEFT_LAYOUT_CHANNELS_LAST;
-        WEFT_TRY(status, wefti_conv_pass_data_grad(&with_dx, &state->pass), out);
-        state->weight_elems = weft_tensor_elem_count(w);
-        const int64_t need = state->weight_elems + state->pass.scratch_elems * state->pass.threads;
-        elems = need > elems ? need : elems;
+        WEFT_TRY(status, plan_data_grad(&with_dx, weft_tensor_elem_count(w), state, &elems), out);
     }
     *out_scratch_bytes = (size_t)elems * sizeof(float);
 out:
@@ -125,8 +157,14 @@ static weft_status_t conv_prepare(const weft_node_desc_t *node, const weft_kerne
 static weft_status_t conv_run(const weft_kernel_call_t *call)
 {
     const conv_state_t *state = call->state;
-    wefti_conv_pass_run(&state->pass, call->inputs[0], call->inputs[1],
-                        state->has_bias ? call->inputs[2] : NULL, call->outputs[0], call->scratch);
+    const float *bias = state->has_bias ? call->inputs[2] : NULL;
+    if (state->use_lanes) {
+        wefti_conv_lanes_run(&state->lanes, call->inputs[0], call->inputs[1], bias,
+                             call->outputs[0], call->scratch);
+    } else {
+        wefti_conv_pass_run(&state->pass, call->inputs[0], call->inputs[1], bias, call->outputs[0],
+                            call->scratch);
+    }
     return WEFT_OK;
 }
 
@@ -156,9 +194,15 @@ static weft_status_t grad_run(const weft_kernel_call_t *call)
 {
     const conv_state_t *state = call->state;
     const float *dy = call->inputs[0], *x = call->inputs[1], *w = call->inputs[2];
-    wefti_conv_dw_run(&state->dw, x, dy, call->outputs[1], state->want_db ? call->outputs[2] : NULL,
-                      call->scratch);
-    if (state->want_dx) {
+    float *db = state->want_db ? call->outputs[2] : NULL;
+    if (state->use_lanes_dw) {
+        wefti_lanes_dw_run(&state->lanes_dw, x, dy, call->outputs[1], db, call->scratch);
+    } else {
+        wefti_conv_dw_run(&state->dw, x, dy, call->outputs[1], db, call->scratch);
+    }
+    if (state->want_dx && state->use_lanes) {
+        wefti_conv_lanes_run(&state->lanes, dy, w, NULL, call->outputs[0], call->scratch);
+    } else if (state->want_dx) {
         float *turned = (float *)call->scratch + state->pass.scratch_elems * state->pass.threads;
         turn_weights(&state->conv, w, turned);
         wefti_conv_pass_run(&state->pass, dy, turned, NULL, call->outputs[0], call->scratch);

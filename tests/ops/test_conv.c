@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "ops/compute/conv_lanes.h"
 #include "ops/compute/product_kernels.h"
 
 static uint32_t random_state = 77003;
@@ -334,12 +335,61 @@ static void test_conv_fixed_shapes(void **state)
     }
 }
 
+/* Enough small images for lanes of them; whether a shape takes that form is checked, too. */
+static void test_conv_lanes_of_images(void **state)
+{
+    (void)state;
+    static const struct {
+        shape_t s;
+        int forward, data_grad, dw;
+    } cases[] = {
+        /* LeNet's; a last block that is not full */
+        {{.n = 48, .c = 1, .o = 6, .in = {28, 28}, .k = {5, 5}, .pad = {2, 2, 2, 2}}, 0, 1, 1},
+        {{.n = 45, .c = 6, .o = 16, .in = {14, 14}, .k = {5, 5}}, 1, 1, 1},
+        /* more taps than one chain takes; rows of several tiles; a last tile of one column */
+        {{.n = 16, .c = 70, .o = 15, .in = {6, 7}, .k = {3, 3}}, 1, 1, 1},
+        /* padding wider than an image, and uneven */
+        {{.n = 32, .c = 9, .o = 20, .in = {4, 5}, .k = {5, 7}, .pad = {4, 5, 2, 6}}, 1, 1, 1},
+        {{.n = 16, .c = 8, .o = 24, .in = {9, 8}, .k = {3, 2}, .dilation = {2, 3}}, 1, 1, 1},
+        /* one line, and windows that see nothing but padding */
+        {{.n = 16, .c = 16, .o = 16, .in = {1, 3}, .k = {3, 1}, .pad = {2, 0, 2, 0}}, 1, 1, 1},
+        /* not: too few images, strides, groups, gradients that would have to be cut */
+        {{.n = 15, .c = 6, .o = 16, .in = {14, 14}, .k = {5, 5}}, 0, 0, 0},
+        {{.n = 16, .c = 8, .o = 16, .in = {9, 9}, .k = {3, 3}, .stride = {2, 1}}, 0, 0, 0},
+        {{.n = 16, .c = 8, .o = 16, .g = 2, .in = {9, 9}, .k = {3, 3}}, 0, 0, 0},
+        {{.n = 16, .c = 8, .o = 16, .in = {5, 5}, .k = {2, 2}, .pad = {2, 2, 0, 0}}, 1, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shape_t s = cases[i].s;
+        s.g = s.g == 0 ? 1 : s.g;
+        for (int d = 0; d < 2; d++) {
+            s.stride[d] = s.stride[d] == 0 ? 1 : s.stride[d];
+            s.dilation[d] = s.dilation[d] == 0 ? 1 : s.dilation[d];
+        }
+        check_shape(s);
+        wefti_conv_t c = {.images = s.n, .in_channels = s.c, .out_channels = s.o, .groups = s.g};
+        for (int d = 0; d < 2; d++) {
+            c.in[d] = s.in[d];
+            c.kernel[d] = s.k[d];
+            c.stride[d] = s.stride[d];
+            c.dilation[d] = s.dilation[d];
+            c.pad[d] = s.pad[d];
+            c.out[d] = (s.in[d] + s.pad[d] + s.pad[d + 2] - (s.k[d] - 1) * s.dilation[d] - 1) /
+                           s.stride[d] +
+                       1;
+        }
+        assert_int_equal(wefti_conv_lanes_fit_forward(&c), cases[i].forward);
+        assert_int_equal(wefti_conv_lanes_fit_data_grad(&c), cases[i].data_grad);
+        assert_int_equal(wefti_conv_lanes_fit_dw(&c), cases[i].dw);
+    }
+}
+
 static void test_conv_random_shapes(void **state)
 {
     (void)state;
     print_message("seed %u\n", random_state);
     for (int i = 0; i < 40; i++) {
-        shape_t s = {.n = between(1, 10), .g = between(1, 2)};
+        shape_t s = {.n = between(1, 40), .g = between(1, 2)};
         s.c = s.g * between(1, 4);
         s.o = s.g * between(1, 9);
         for (int d = 0; d < 2; d++) {
@@ -446,6 +496,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conv_fixed_shapes),
+        cmocka_unit_test(test_conv_lanes_of_images),
         cmocka_unit_test(test_conv_random_shapes),
         cmocka_unit_test(test_conv_one_dimension_and_auto_pad),
         cmocka_unit_test(test_conv_grad_without_dx_and_db),

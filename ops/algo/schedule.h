@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The schedule of one rank: flat arrays of steps and operands, ids and counts only. Authors emit
+ * COPY, REDUCE, POST and WAIT over places on any rank (include/weft/algo.h); lowering turns what a
+ * link cannot do into PUT, SIGNAL and AWAIT; the interpreter walks the steps of each lane.
+ */
+#ifndef WEFT_OPS_ALGO_SCHEDULE_H
+#define WEFT_OPS_ALGO_SCHEDULE_H
+
+#include <stdbool.h>
+
+#include <weft/algo.h>
+
+#include "runtime/base/memory.h"
+
+#define WEFTI_MAX_GROUP 65536u
+#define WEFTI_MAX_LANES 16u
+#define WEFTI_SHARD_BYTES 64u /* shards start on cache lines, so ranks never write the same line   \
+                               */
+
+typedef enum wefti_place_buffer {
+    WEFTI_SEND = WEFT_ALGO_SEND,
+    WEFTI_RECV = WEFT_ALGO_RECV,
+    WEFTI_SCRATCH = WEFT_ALGO_SCRATCH,
+    WEFTI_STAGE = 3,      /* slots that lowering adds, for elements as users see them */
+    WEFTI_STAGE_WIDE = 4, /* and for those of scratch */
+    WEFTI_BUFFER_COUNT = 5,
+} wefti_place_buffer_t;
+
+typedef enum wefti_step_op {
+    WEFTI_DO_POST = 1,   /* own counter of the lane reaches phase */
+    WEFTI_DO_WAIT = 2,   /* the counters of rank_count ranks from first_rank have reached phase */
+    WEFTI_DO_COPY = 3,   /* one source, one destination */
+    WEFTI_DO_REDUCE = 4, /* sources in the in-order tree over their list, to all destinations */
+    WEFTI_DO_PUT = 5,    /* a copy whose destination is reached by a write over a link */
+    WEFTI_DO_SIGNAL =
+        6, /* number index of this lane to peer; what was put there before has landed */
+    WEFTI_DO_AWAIT = 7, /* signal number index of peer's lane has come */
+} wefti_step_op_t;
+
+#define WEFTI_STEP_FINISH (1u << 0)     /* REDUCE: round and divide, to the users' type */
+#define WEFTI_STEP_REPEATABLE (1u << 1) /* REDUCE: may run again with the same result */
+
+/* Why a signal is sent: names for traces; the mechanism is one. */
+typedef enum wefti_signal_kind {
+    WEFTI_SIGNAL_READY = 0,    /* what is known elsewhere as Ack: the buffer may be written */
+    WEFTI_SIGNAL_DATA = 1,     /* DataSignal: what was put has landed */
+    WEFTI_SIGNAL_CONSUMED = 2, /* DataAck: the staging slot may be used again */
+} wefti_signal_kind_t;
+
+typedef struct wefti_operand {
+    uint32_t rank, rank_count;
+    uint32_t block, step;
+    uint32_t buffer; /* wefti_place_buffer_t */
+} wefti_operand_t;
+
+typedef struct wefti_step {
+    uint8_t op;    /* wefti_step_op_t */
+    uint8_t flags; /* WEFTI_STEP_*; SIGNAL and AWAIT: wefti_signal_kind_t */
+    uint16_t lane; /* who runs it */
+    union {
+        struct {
+            uint32_t phase;
+        } post;
+        struct {
+            uint32_t first_rank, rank_count, phase;
+            uint16_t lane, back;
+        } wait;
+        struct {
+            uint32_t operand;            /* first of source_count + destination_count */
+            uint32_t first, step, count; /* the operator's blocks: their lengths */
+            uint16_t source_count, destination_count;
+        } move; /* COPY, REDUCE, PUT */
+        struct {
+            uint32_t peer, index;
+            uint16_t lane, back; /* AWAIT: of the peer */
+        } signal;
+    };
+} wefti_step_t;
+
+typedef struct wefti_schedule {
+    const weft_allocator_t *allocator;
+    uint32_t rank;
+    weft_algo_resources_t resources; /* equal on all ranks */
+    uint32_t stage_slots, stage_wide_slots, stage_sets;
+    uint32_t lane_begin[WEFTI_MAX_LANES + 1]; /* steps are sorted by lane */
+    wefti_step_t *steps;
+    size_t step_count, step_capacity;
+    wefti_operand_t *operands;
+    size_t operand_count, operand_capacity;
+    /* Signals this rank's lane sends to a peer in one run: [lane * group_size + peer], or NULL. */
+    uint32_t *signal_counts;
+} wefti_schedule_t;
+
+/* What builders carry. */
+struct weft_schedule_builder {
+    wefti_schedule_t *schedule;
+    const weft_algo_params_t *params;
+    weft_status_t status;
+};
+
+/* Table of facts about operators. */
+bool wefti_collective_known(weft_collective_t op);
+bool wefti_collective_reduces(weft_collective_t op);
+bool wefti_collective_rooted(weft_collective_t op);
+/* AllReduce, Reduce, Broadcast and SendRecv move one vector, cut into as many shards as wanted. */
+bool wefti_collective_is_vector(weft_collective_t op);
+/* Blocks of the operator: resources->blocks, or the group size. */
+uint32_t wefti_block_count(const weft_algo_params_t *params,
+                           const weft_algo_resources_t *resources);
+/* Whether the buffer exists on rank, and then which of its blocks: *out_first and *out_count. */
+bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resources_t *resources,
+                         uint32_t rank, wefti_place_buffer_t buffer, uint32_t *out_first,
+                         uint32_t *out_count);
+/* The receive block that shares memory with the send block of the same rank when in place, or
+ * false. */
+bool wefti_in_place_alias(const weft_algo_params_t *params, uint32_t rank, uint32_t send_block,
+                          uint32_t *out_recv_block);
+
+/* Arguments, eligibility and resources in one: WEFT_ERR_UNSUPPORTED with the algorithm's reason. */
+weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
+                                   const weft_algo_params_t *params,
+                                   const weft_allocator_t *allocator, wefti_schedule_t *out);
+void wefti_schedule_deinit(wefti_schedule_t *schedule);
+
+/* For lowering: appends as it is; lanes must come in order. */
+wefti_step_t *wefti_schedule_add(wefti_schedule_t *schedule, const wefti_step_t *step);
+weft_status_t wefti_schedule_add_operands(wefti_schedule_t *schedule,
+                                          const wefti_operand_t *operands, size_t count,
+                                          uint32_t *out_first);
+
+/* One line about a step: "reduce send[3] of ranks 0..7 -> recv[3] of ranks 0..7". Returns buffer.
+ */
+const char *wefti_step_text(const wefti_schedule_t *schedule, const wefti_step_t *step,
+                            char *buffer, size_t bytes);
+
+#endif

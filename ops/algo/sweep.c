@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops/algo/sweep.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+static const char *const order_names[] = {"tree", "blocks", "any"};
+
+/* Blocks to simulate, roughly: what a case costs in memory. */
+static uint64_t cells_of(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    weft_algo_resources_t resources = {0};
+    algorithm->resources(params, &resources);
+    uint64_t blocks = wefti_block_count(params, &resources);
+    return params->group_size * (2 * blocks + (uint64_t)resources.scratch_slots);
+}
+
+static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                           const weft_algo_params_t *params)
+{
+    wefti_schedule_t *schedules = NULL;
+    wefti_verify_stats_t stats = {0};
+    weft_status_t status = wefti_schedules_build(algorithm, params, sweep->allocator, &schedules);
+    if (status >= 0) {
+        status = wefti_verify(params, schedules, sweep->allocator, &stats);
+    }
+    wefti_schedules_free(sweep->allocator, schedules, params->group_size);
+    sweep->steps += stats.steps;
+    sweep->accesses += stats.accesses;
+    if (status < 0) {
+        return wefti_error_prefix(status, "%s %s, %u ranks, root %u, order %s%s",
+                                  weft_collective_name(params->op), algorithm->name,
+                                  params->group_size, params->root, order_names[params->order],
+                                  params->in_place ? ", in place" : "");
+    }
+    sweep->proved++;
+    return WEFT_OK;
+}
+
+static weft_status_t prove_case(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                                weft_algo_params_t *params)
+{
+    weft_status_t status = WEFT_OK;
+    bool can_overlap = params->op != WEFT_OP_ALL_TO_ALL_V && params->op != WEFT_OP_SEND_RECV &&
+                       params->op != WEFT_OP_BARRIER;
+    for (params->in_place = 0; params->in_place <= can_overlap && status >= 0; params->in_place++) {
+        if (algorithm->eligible(params) != NULL) {
+            continue;
+        }
+        if (sweep->cell_limit > 0 && cells_of(algorithm, params) > sweep->cell_limit) {
+            sweep->left_out++;
+            continue;
+        }
+        status = prove(sweep, algorithm, params);
+    }
+    return status;
+}
+
+/* Three blocks of different lengths, where there are so many ranks. */
+static uint32_t uneven_blocks(uint32_t n, uint32_t *out_sizes)
+{
+    uint32_t count = n < 3 ? n : 3;
+    uint32_t left = n;
+    for (uint32_t i = 0; i < count; i++) {
+        out_sizes[i] = i + 1 == count ? left : (left - (count - 1 - i)) / 2;
+        out_sizes[i] = out_sizes[i] > 0 ? out_sizes[i] : 1;
+        left -= out_sizes[i];
+    }
+    return count;
+}
+
+static weft_status_t prove_orders(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                                  weft_algo_params_t *params)
+{
+    uint32_t sizes[3];
+    params->order_sizes = sizes;
+    params->order_size_count = uneven_blocks(params->group_size, sizes);
+    weft_status_t status = WEFT_OK;
+    bool reduces = wefti_collective_reduces(params->op);
+    for (int order = WEFT_ORDER_TREE; order <= (reduces ? WEFT_ORDER_ANY : WEFT_ORDER_TREE);
+         order++) {
+        params->order = (weft_order_t)order;
+        if (status >= 0) {
+            status = prove_case(sweep, algorithm, params);
+        }
+    }
+    return status;
+}
+
+weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
+{
+    weft_status_t status = WEFT_OK;
+    const weft_algorithm_t *algorithm;
+    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL && status >= 0; i++) {
+        if ((sweep->op != 0 && algorithm->op != sweep->op) ||
+            (sweep->algorithm != NULL && strcmp(algorithm->name, sweep->algorithm) != 0) ||
+            (algorithm->op == WEFT_OP_SEND_RECV && group_size < 2)) {
+            continue;
+        }
+        sweep->last_op = weft_collective_name(algorithm->op);
+        sweep->last_algorithm = algorithm->name;
+        const uint32_t roots[] = {0, 1, group_size - 1};
+        uint32_t root_count = wefti_collective_rooted(algorithm->op) ? 3 : 1;
+        for (uint32_t r = 0; r < root_count && status >= 0; r++) {
+            if (roots[r] >= group_size || (r == 2 && group_size <= 2)) {
+                continue;
+            }
+            weft_algo_params_t params = {.struct_size = sizeof params,
+                                         .op = algorithm->op,
+                                         .group_size = group_size,
+                                         .root = roots[r],
+                                         .peer = (roots[r] + 1) % group_size};
+            status = prove_orders(sweep, algorithm, &params);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every algorithm over roots, orders, in place and not, of one group size: what tests and `weft
+ * verify` prove. */
+#ifndef WEFT_OPS_ALGO_SWEEP_H
+#define WEFT_OPS_ALGO_SWEEP_H
+
+#include "ops/algo/simulate.h"
+#include "ops/algo/table.h"
+
+typedef struct wefti_sweep {
+    const weft_allocator_t *allocator;
+    weft_collective_t op;  /* 0: all */
+    const char *algorithm; /* NULL: all */
+    uint64_t cell_limit;   /* cases with more blocks than this are left out; 0: none are */
+    bool lowered;          /* also over links that cannot load and store, and with hidden buffers */
+    uint64_t proved, left_out, steps, accesses;
+    const char *last_op, *last_algorithm; /* of the case at hand, for messages */
+} wefti_sweep_t;
+
+/* Proves all cases of a group size; the first that fails ends it, its case before the message. */
+weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All algorithms by operator and name; schedules of all ranks. */
+#ifndef WEFT_OPS_ALGO_TABLE_H
+#define WEFT_OPS_ALGO_TABLE_H
+
+#include "ops/algo/schedule.h"
+
+/* The built-in algorithms one after the other: index from 0, NULL after the last. */
+const weft_algorithm_t *wefti_algorithm_at(size_t index);
+/* The built-in algorithm called name for op, or NULL. */
+const weft_algorithm_t *wefti_algorithm_find(weft_collective_t op, const char *name);
+
+/* Schedules of all ranks (params->rank is not looked at): free with wefti_schedules_free. */
+weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
+                                    const weft_algo_params_t *params,
+                                    const weft_allocator_t *allocator,
+                                    wefti_schedule_t **out_schedules);
+void wefti_schedules_free(const weft_allocator_t *allocator, wefti_schedule_t *schedules,
+                          uint32_t count); /* accepts NULL */
+
+#endif

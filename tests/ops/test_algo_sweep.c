@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every built-in algorithm, proved for every small group and some larger ones. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/status.h>
+
+#include "ops/algo/sweep.h"
+
+static void prove_sizes(const uint32_t *sizes, size_t count, uint64_t least)
+{
+    wefti_sweep_t sweep = {.lowered = true};
+    for (size_t i = 0; i < count; i++) {
+        if (wefti_sweep_size(&sweep, sizes[i]) < 0) {
+            fail_msg("%s", weft_last_error());
+        }
+    }
+    assert_true(sweep.proved >= least);
+    assert_int_equal(sweep.left_out, 0);
+    assert_true(sweep.steps > sweep.proved);
+    print_message("%llu cases, %llu steps, %llu accesses\n", (unsigned long long)sweep.proved,
+                  (unsigned long long)sweep.steps, (unsigned long long)sweep.accesses);
+}
+
+static void test_sweep_proves_every_group_up_to_17(void **state)
+{
+    (void)state;
+    uint32_t sizes[17];
+    for (uint32_t i = 0; i < 17; i++) {
+        sizes[i] = i + 1;
+    }
+    prove_sizes(sizes, 17, 2500);
+}
+
+static void test_sweep_proves_groups_of_32_33_64(void **state)
+{
+    (void)state;
+    const uint32_t sizes[] = {32, 33, 64};
+    prove_sizes(sizes, 3, 450);
+}
+
+/* The same bits need the same tree: who cannot follow the order must say so. */
+static void test_order_decides_who_is_eligible(void **state)
+{
+    (void)state;
+    const uint32_t uneven[] = {3, 5}, halves[] = {4, 4};
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 8};
+    const struct {
+        const char *name;
+        bool tree, halves, uneven;
+    } rows[] = {
+        {"mesh", true, true, true},      {"one-shot", true, true, true},
+        {"doubling", true, true, false}, {"halving-doubling", true, true, false},
+        {"ring", false, false, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const weft_algorithm_t *algorithm = wefti_algorithm_find(params.op, rows[i].name);
+        assert_non_null(algorithm);
+        params.order = WEFT_ORDER_TREE;
+        assert_int_equal(algorithm->eligible(&params) == NULL, rows[i].tree);
+        params.order = WEFT_ORDER_ANY;
+        assert_null(algorithm->eligible(&params));
+        params.order = WEFT_ORDER_BLOCKS;
+        params.order_size_count = 2;
+        params.order_sizes = halves;
+        assert_int_equal(algorithm->eligible(&params) == NULL, rows[i].halves);
+        params.order_sizes = uneven;
+        assert_int_equal(algorithm->eligible(&params) == NULL, rows[i].uneven);
+    }
+}
+
+static void test_every_operator_has_algorithms_with_unique_names(void **state)
+{
+    (void)state;
+    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER; op++) {
+        int count = 0;
+        const weft_algorithm_t *algorithm;
+        for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+            count += (int)algorithm->op == op;
+            assert_ptr_equal(wefti_algorithm_find(algorithm->op, algorithm->name), algorithm);
+            assert_true(strlen(algorithm->doc) > 10);
+        }
+        assert_true(count >= 1);
+    }
+    assert_null(wefti_algorithm_find(WEFT_OP_BARRIER, "ring"));
+    assert_string_equal(weft_collective_name(WEFT_OP_REDUCE_SCATTER_V), "ReduceScatterV");
+    assert_string_equal(weft_collective_name((weft_collective_t)77), "unknown");
+}
+
+static void expect_error(const weft_algo_params_t *params, const char *algorithm, const char *text)
+{
+    wefti_schedule_t *schedules;
+    const weft_algorithm_t *found = wefti_algorithm_find(params->op, algorithm);
+    assert_non_null(found);
+    assert_true(wefti_schedules_build(found, params, NULL, &schedules) < 0);
+    assert_null(schedules);
+    if (strstr(weft_last_error(), text) == NULL) {
+        fail_msg("'%s' does not say '%s'", weft_last_error(), text);
+    }
+}
+
+static void test_build_names_what_is_wrong(void **state)
+{
+    (void)state;
+    const uint32_t sizes[] = {2, 1};
+    weft_algo_params_t params = {.op = WEFT_OP_BROADCAST, .group_size = 4, .root = 4};
+    expect_error(&params, "mesh", "root 4");
+    params.group_size = 0;
+    expect_error(&params, "mesh", "group_size 0");
+    params.group_size = UINT32_MAX;
+    expect_error(&params, "mesh", "group_size 4294967295");
+    params = (weft_algo_params_t){.op = WEFT_OP_ALL_REDUCE, .group_size = 4};
+    expect_error(&params, "ring", "reduction order");
+    params.order = WEFT_ORDER_BLOCKS;
+    params.order_sizes = sizes;
+    params.order_size_count = 2;
+    expect_error(&params, "mesh", "hold 3 ranks together, the group 4");
+    params = (weft_algo_params_t){.op = WEFT_OP_ALL_TO_ALL_V, .group_size = 4, .in_place = 1};
+    expect_error(&params, "mesh", "in place");
+    params = (weft_algo_params_t){.op = WEFT_OP_SEND_RECV, .group_size = 4, .root = 2, .peer = 2};
+    expect_error(&params, "direct", "to itself");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sweep_proves_every_group_up_to_17),
+        cmocka_unit_test(test_sweep_proves_groups_of_32_33_64),
+        cmocka_unit_test(test_order_decides_who_is_eligible),
+        cmocka_unit_test(test_every_operator_has_algorithms_with_unique_names),
+        cmocka_unit_test(test_build_names_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -16,6 +16,7 @@
 #define WEFT_OPS_COMPUTE_CONV_LANES_H
 
 #include "ops/compute/conv_f32.h"
+#include "ops/compute/lanes_transpose.h"
 
 typedef struct wefti_lane_planes {
     int64_t channels, source[2], size[2], shift[2];
@@ -57,17 +58,6 @@ weft_status_t wefti_lanes_dw_plan(const wefti_conv_t *conv, wefti_lanes_dw_t *ou
 /* db may be NULL. */
 void wefti_lanes_dw_run(const wefti_lanes_dw_t *dw, const float *x, const float *dy, float *dw_out,
                         float *db, float *scratch);
-
-/*
- * dst[j * dst_step + i] = src[i * src_image + j] for i < images, 0 for the other lanes up to 16;
- * and back, adding a constant. One of each instruction set in lanes_transpose.c.
- */
-typedef void (*wefti_to_lanes_fn)(const float *src, int64_t src_image, int images, int64_t count,
-                                  float *dst, int64_t dst_step);
-typedef void (*wefti_from_lanes_fn)(const float *src, int64_t src_step, int images, int64_t count,
-                                    float add, float *dst, int64_t dst_image);
-wefti_to_lanes_fn wefti_to_lanes(uint32_t isa);
-wefti_from_lanes_fn wefti_from_lanes(uint32_t isa);
 
 /* Shared by both files. */
 static inline int64_t wefti_lane_plane_elems(const wefti_lane_planes_t *p)

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "ops/compute/lanes_transpose.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
@@ -79,10 +80,14 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-void wefti_transpose_f32(const float *src, int64_t lds, int64_t rows, int64_t cols, float *dst,
-                         int64_t ldd)
+void wefti_transpose_f32(uint32_t isa, const float *src, int64_t lds, int64_t rows, int64_t cols,
+                         float *dst, int64_t ldd)
 {
+    const wefti_to_lanes_fn to_lanes = wefti_to_lanes(isa);
     int64_t i = 0;
+    for (; i + WEFTI_DOT_LANES <= rows; i += WEFTI_DOT_LANES) {
+        to_lanes(src + i * lds, lds, WEFTI_DOT_LANES, cols, dst + i, ldd);
+    }
 #if defined(__SSE__)
     for (; i + 4 <= rows; i += 4) {
         const float *s = src + i * lds;
@@ -291,7 +296,7 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
     }
     job.tile.c = sums;
     if (g->swap && accumulate) {
-        wefti_transpose_f32(c, g->ldc, g->m, g->n, sums, g->m);
+        wefti_transpose_f32(g->isa, c, g->ldc, g->m, g->n, sums, g->m);
     }
     for (int64_t k = 0; k < g->k; k += WEFTI_GEMM_K_BLOCK) {
         const int64_t count = min_i64(g->k - k, WEFTI_GEMM_K_BLOCK);
@@ -302,14 +307,14 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
             job.tile.b = wide + k * wide_ld;
             job.tile.b_k = wide_ld;
         } else {
-            wefti_transpose_f32(wide + k, wide_ld, job.cols, count, packed, job.cols);
+            wefti_transpose_f32(g->isa, wide + k, wide_ld, job.cols, count, packed, job.cols);
             job.tile.b = packed;
             job.tile.b_k = job.cols;
         }
         run_threads(&job, g->threads);
     }
     if (g->swap) {
-        wefti_transpose_f32(sums, g->m, g->n, g->m, c, g->ldc);
+        wefti_transpose_f32(g->isa, sums, g->m, g->n, g->m, c, g->ldc);
     }
     finish(g, bias, c);
 }

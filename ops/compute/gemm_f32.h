@@ -54,8 +54,8 @@ void wefti_gemm_run(const wefti_gemm_t *gemm, const float *a, const float *b,
                     const wefti_gemm_bias_t *bias, bool accumulate, float *c, void *scratch);
 
 /* dst[j * ldd + i] = src[i * lds + j] for i < rows, j < cols. */
-void wefti_transpose_f32(const float *src, int64_t lds, int64_t rows, int64_t cols, float *dst,
-                         int64_t ldd);
+void wefti_transpose_f32(uint32_t isa, const float *src, int64_t lds, int64_t rows, int64_t cols,
+                         float *dst, int64_t ldd);
 
 /*
  * One tile: C[r, j] (+)= sum over k < k_count of a[r * a_row + k * a_k] * b[k * b_k + j], for r <

@@ -4,7 +4,9 @@
  * images, eight or sixteen apart stand in one vector, so that a 4 x 4 transpose inside 128 bits
  * finishes the work.
  */
-#include "ops/compute/conv_lanes.h"
+#include "ops/compute/lanes_transpose.h"
+
+#include "ops/compute/gemm_f32.h"
 
 #define LANES 16
 

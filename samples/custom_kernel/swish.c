@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plugin: the operator Swish(x) = x * sigmoid(x) of domain "sample", its gradient, and kernels for both.
- * Build it as a shared library and give it to `weft run --kernels`. The definition names the gradient operator, and
- * the compiler does the rest: backward pass, buckets, memory.
+ * A plugin: the operator Swish(x) = x * sigmoid(x) of domain "sample", its gradient, and kernels
+ * for both. Build it as a shared library and give it to `weft run --kernels`. The definition names
+ * the gradient operator, and the compiler does the rest: backward pass, buckets, memory.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -61,8 +61,8 @@ static const weft_op_def_t swish_grad_def = {
 };
 
 /* State of a prepared node: how many elements it works on. */
-static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env, void **out_state,
-                             size_t *out_scratch_bytes)
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             void **out_state, size_t *out_scratch_bytes)
 {
     (void)env;
     int64_t *count = malloc(sizeof *count);
@@ -105,11 +105,23 @@ static weft_status_t run_swish_grad(const weft_kernel_call_t *call)
 }
 
 static const weft_kernel_t swish_kernel = {
-    WEFT_KERNEL_ABI_VERSION, "sample", "Swish", 1, prepare, run_swish, free, NULL,
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "sample",
+    .op = "Swish",
+    .since_version = 1,
+    .prepare = prepare,
+    .run = run_swish,
+    .destroy = free,
 };
 
 static const weft_kernel_t swish_grad_kernel = {
-    WEFT_KERNEL_ABI_VERSION, "sample", "SwishGrad", 1, prepare, run_swish_grad, free, NULL,
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "sample",
+    .op = "SwishGrad",
+    .since_version = 1,
+    .prepare = prepare,
+    .run = run_swish_grad,
+    .destroy = free,
 };
 
 /* What `weft run --kernels` calls. */

@@ -90,10 +90,16 @@ static weft_status_t run_loss(const weft_kernel_call_t *call)
     return WEFT_OK;
 }
 
+#define TEST_KERNEL(op_name, run_fn)                                                               \
+    {                                                                                              \
+        .abi_version = WEFT_KERNEL_ABI_VERSION, .domain = "test", .op = (op_name),                 \
+        .since_version = 1, .prepare = prepare, .run = (run_fn), .destroy = free                   \
+    }
+
 static const weft_kernel_t kernels[] = {
-    {WEFT_KERNEL_ABI_VERSION, "test", "Gradient", 1, prepare, run_gradient, free, NULL},
-    {WEFT_KERNEL_ABI_VERSION, "test", "Update", 1, prepare, run_update, free, NULL},
-    {WEFT_KERNEL_ABI_VERSION, "test", "Loss", 1, prepare, run_loss, free, NULL},
+    TEST_KERNEL("Gradient", run_gradient),
+    TEST_KERNEL("Update", run_update),
+    TEST_KERNEL("Loss", run_loss),
 };
 
 weft_status_t support_registry(bool complete, weft_registry_t **out_registry)

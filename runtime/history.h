@@ -10,7 +10,7 @@
 #include <weft/types.h>
 
 #define WEFTI_HISTORY_RECORDER 64u
-#define WEFTI_HISTORY_TRACE 65536u
+#define WEFTI_HISTORY_TRACE 16384u
 
 typedef enum wefti_history_kind {
     WEFTI_HISTORY_KERNEL = 1,

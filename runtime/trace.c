@@ -70,14 +70,20 @@ static void add_arrow(wefti_json_t *json, const weft_session_t *session, uint32_
     wefti_json_end_object(json);
 }
 
+/* next_ns: when the row's next slice starts. Slices that overlap in part would be dropped. */
 static void add_entry(wefti_json_t *json, const weft_session_t *session, uint32_t stream,
-                      const wefti_history_entry_t *entry, uint64_t origin_ns)
+                      const wefti_history_entry_t *entry, uint64_t origin_ns, uint64_t next_ns)
 {
     static const char *const categories[] = {"", "kernel", "collective", "wait", "event", "part"};
     bool arrow = entry->kind == WEFTI_HISTORY_SIGNAL || entry->kind == WEFTI_HISTORY_WAIT;
     uint64_t start_ns = entry->start_ns - origin_ns;
-    uint64_t duration_ns = entry->end_ns - entry->start_ns;
-    duration_ns = arrow && duration_ns < ARROW_NS ? ARROW_NS : duration_ns;
+    uint64_t end_ns = entry->end_ns;
+    if (arrow && end_ns < entry->start_ns + ARROW_NS) {
+        uint64_t shown = entry->start_ns + ARROW_NS;
+        shown = shown < next_ns ? shown : next_ns;
+        end_ns = shown > end_ns ? shown : end_ns;
+    }
+    uint64_t duration_ns = end_ns - entry->start_ns;
     begin_event(json, session, stream, "X", entry->name);
     wefti_json_string(json, "cat", categories[entry->kind]);
     add_time(json, "ts", start_ns);
@@ -91,14 +97,46 @@ static void add_entry(wefti_json_t *json, const weft_session_t *session, uint32_
     wefti_json_end_object(json);
     if (arrow) {
         /* a wait ends where the arrow arrives */
-        uint64_t end_ns = start_ns + duration_ns;
-        add_arrow(json, session, stream, entry,
-                  entry->kind == WEFTI_HISTORY_SIGNAL ? start_ns : end_ns - 1);
+        bool record = entry->kind == WEFTI_HISTORY_SIGNAL || duration_ns == 0;
+        add_arrow(json, session, stream, entry, record ? start_ns : start_ns + duration_ns - 1);
     }
 }
 
+/* Of the oldest entry that is still there. */
+static uint64_t oldest_index(const wefti_history_t *history)
+{
+    return history->count > history->capacity ? history->count - history->capacity : 0;
+}
+
+static const wefti_history_entry_t *entry_at(const wefti_history_t *history, uint64_t index)
+{
+    return &history->entries[index & (history->capacity - 1)];
+}
+
+/* What the timeline shows: whole runs only. */
+static bool is_shown(const weft_session_t *session, const wefti_history_entry_t *entry,
+                     uint64_t first_run)
+{
+    return entry->run >= first_run &&
+           (entry->kind != WEFTI_HISTORY_OTHER || session->context->device != NULL);
+}
+
+/* The first run of which all streams still know everything. */
+static uint64_t first_whole_run(const weft_session_t *session)
+{
+    uint64_t first_run = 0;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        const wefti_history_t *history = &session->cursors[i].history;
+        if (history->count > history->capacity) {
+            uint64_t whole = (uint64_t)entry_at(history, oldest_index(history))->run + 1;
+            first_run = whole > first_run ? whole : first_run;
+        }
+    }
+    return first_run;
+}
+
 /* This rank's events, comma-separated, without the brackets. */
-static char *make_fragment(weft_session_t *session, uint64_t origin_ns)
+static char *make_fragment(weft_session_t *session, uint64_t first_run, uint64_t origin_ns)
 {
     wefti_text_t text;
     wefti_json_t json;
@@ -108,13 +146,19 @@ static char *make_fragment(weft_session_t *session, uint64_t origin_ns)
     add_names(&json, session);
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_history_t *history = &session->cursors[i].history;
-        uint64_t first =
-            history->count > history->capacity ? history->count - history->capacity : 0;
-        for (uint64_t j = first; j < history->count; j++) {
-            const wefti_history_entry_t *entry = &history->entries[j & (history->capacity - 1)];
-            if (entry->kind != WEFTI_HISTORY_OTHER || session->context->device != NULL) {
-                add_entry(&json, session, i, entry, origin_ns);
+        const wefti_history_entry_t *previous = NULL;
+        for (uint64_t j = oldest_index(history); j < history->count; j++) {
+            const wefti_history_entry_t *entry = entry_at(history, j);
+            if (!is_shown(session, entry, first_run)) {
+                continue;
             }
+            if (previous != NULL) {
+                add_entry(&json, session, i, previous, origin_ns, entry->start_ns);
+            }
+            previous = entry;
+        }
+        if (previous != NULL) {
+            add_entry(&json, session, i, previous, origin_ns, UINT64_MAX);
         }
     }
     wefti_json_end_array(&json);
@@ -126,29 +170,40 @@ static char *make_fragment(weft_session_t *session, uint64_t origin_ns)
     return fragment;
 }
 
-static uint64_t oldest_ns(const weft_session_t *session)
+/* Entries are in the order of their ends, so the first is not always the one that starts first. */
+static uint64_t oldest_ns(const weft_session_t *session, uint64_t first_run)
 {
     uint64_t oldest = UINT64_MAX;
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_history_t *history = &session->cursors[i].history;
-        uint64_t first =
-            history->count > history->capacity ? history->count - history->capacity : 0;
-        if (history->count > 0) {
-            uint64_t start = history->entries[first & (history->capacity - 1)].start_ns;
-            oldest = start < oldest ? start : oldest;
+        for (uint64_t j = oldest_index(history); j < history->count; j++) {
+            const wefti_history_entry_t *entry = entry_at(history, j);
+            if (is_shown(session, entry, first_run) && entry->start_ns < oldest) {
+                oldest = entry->start_ns;
+            }
         }
     }
     return oldest;
 }
 
-/* The start of all rank's timelines. Ranks of one host share CLOCK_MONOTONIC. */
-static weft_status_t agree_on_origin(weft_session_t *session, uint64_t *all,
-                                     uint64_t *out_origin_ns)
+/* Where all ranks' timelines start. Ranks of one host share CLOCK_MONOTONIC. */
+static weft_status_t agree_on_start(weft_session_t *session, uint64_t *all, uint64_t *out_first_run,
+                                    uint64_t *out_origin_ns)
 {
-    uint64_t own = oldest_ns(session);
-    weft_status_t status = wefti_endpoint_all_gather(session->endpoint, &own, sizeof(own), all);
-    *out_origin_ns = own;
-    for (uint32_t rank = 0; status >= 0 && rank < session->endpoint->world_size; rank++) {
+    wefti_endpoint_t *endpoint = session->endpoint;
+    uint64_t own = first_whole_run(session);
+    *out_first_run = 0;
+    *out_origin_ns = UINT64_MAX;
+    weft_status_t status = wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all);
+    for (uint32_t rank = 0; status >= 0 && rank < endpoint->world_size; rank++) {
+        *out_first_run = all[rank] > *out_first_run ? all[rank] : *out_first_run;
+    }
+    if (status < 0) {
+        return status;
+    }
+    own = oldest_ns(session, *out_first_run);
+    status = wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all);
+    for (uint32_t rank = 0; status >= 0 && rank < endpoint->world_size; rank++) {
         *out_origin_ns = all[rank] < *out_origin_ns ? all[rank] : *out_origin_ns;
     }
     return status;
@@ -212,7 +267,7 @@ weft_status_t weft_session_write_trace(weft_session_t *session, const char *path
 {
     wefti_endpoint_t *endpoint = session->endpoint;
     char *fragment = NULL;
-    uint64_t origin_ns = 0;
+    uint64_t first_run = 0, origin_ns = 0;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0) {
         return status;
@@ -226,8 +281,8 @@ weft_status_t weft_session_write_trace(weft_session_t *session, const char *path
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path is NULL");
     }
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-    WEFT_TRY(status, agree_on_origin(session, all, &origin_ns), out);
-    fragment = make_fragment(session, origin_ns);
+    WEFT_TRY(status, agree_on_start(session, all, &first_run, &origin_ns), out);
+    fragment = make_fragment(session, first_run, origin_ns);
     WEFT_TRY(status, join(session, fragment, all, path), out);
 out:
     wefti_free(session->allocator, fragment);

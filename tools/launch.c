@@ -236,6 +236,16 @@ static int report_failures(const launcher_t *launcher)
     return code;
 }
 
+static bool any_failed(const launcher_t *launcher)
+{
+    for (uint32_t i = 0; i < launcher->world_size; i++) {
+        if (launcher->ranks[i].wait_status != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static weft_status_t prepare(launcher_t *launcher)
 {
     uint64_t token = 0;
@@ -273,6 +283,10 @@ int wefti_launch(const char *command, uint32_t world_size, rank_fn run, void *us
         }
     }
     watch(&launcher);
+    if ((launcher.interrupted || code != EXIT_OK || any_failed(&launcher)) &&
+        isatty(STDERR_FILENO) == 1) {
+        fputs("\r\033[K", stderr); /* a progress line that nobody ended */
+    }
     if (launcher.interrupted) {
         fprintf(stderr, "weft %s: interrupted, all ranks ended\n", command);
         code = EXIT_INTERRUPTED;

@@ -2,7 +2,9 @@
 /* The live progress line and the final report of `weft run`. */
 #include <errno.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
@@ -27,15 +29,31 @@ bool wefti_progress_due(const progress_t *progress, uint64_t now_ns)
     return !progress->quiet && now_ns >= progress->next_ns;
 }
 
+/* One column short of the terminal's width: a line that wraps cannot be drawn over. */
+static size_t line_width(const progress_t *progress)
+{
+    struct winsize size;
+    if (!progress->terminal) {
+        return SIZE_MAX;
+    }
+    bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return known ? (size_t)size.ws_col - 1 : 79;
+}
+
 void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, uint32_t epochs,
                          uint64_t step, uint64_t steps, double loss, double exposed_ms)
 {
     double seconds = (double)(now_ns - progress->started_ns) * 1e-9;
-    fprintf(stderr,
-            "%sepoch %u/%u  step %llu/%llu  loss %.4f  %.0f images/s  exposed communication "
-            "%.3f ms%s",
-            progress->terminal ? "\r\033[K" : "", epoch, epochs, (unsigned long long)step,
-            (unsigned long long)steps, loss, (double)progress->images_done / seconds, exposed_ms,
+    size_t width = line_width(progress);
+    char line[256];
+    snprintf(line, sizeof line,
+             "epoch %u/%u  step %llu/%llu  loss %.4f  %.0f images/s  exposed comm %.3f ms", epoch,
+             epochs, (unsigned long long)step, (unsigned long long)steps, loss,
+             (double)progress->images_done / seconds, exposed_ms);
+    if (width < sizeof line) {
+        line[width] = '\0';
+    }
+    fprintf(stderr, "%s%s%s", progress->terminal ? "\r\033[K" : "", line,
             progress->terminal ? "" : "\n");
     fflush(stderr);
     progress->next_ns = now_ns + (progress->terminal ? TERMINAL_INTERVAL_NS : LOG_INTERVAL_NS);

@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Training runs: keys of the report, equal bits, agreement over rank counts, timeline."""
+import bisect
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import termios
 import unittest
 
 import support
@@ -84,6 +91,66 @@ class Train(Case):
         starts = {e["id"] for e in events if e["ph"] == "s"}
         ends = {e["id"] for e in events if e["ph"] == "f"}
         self.assertTrue(starts and starts & ends)
+
+    def test_timeline_obeys_the_rules_of_its_viewers(self):
+        trace = self.dir / "t.json"
+        # More steps than the timeline remembers: it shows whole runs only.
+        for model, mode, steps in (("lenet.onnx", "inline", 800), ("mlp.onnx", "thread", 20)):
+            plan = self.compile(model, "p.weft", 2, 16, "--bucket", "none")
+            self.train(plan, "--trace", trace, steps=steps, env={"WEFT_PROGRESS": mode})
+            self.assertLess(trace.stat().st_size, 16 << 20)
+            events = json.loads(trace.read_text())["traceEvents"]
+            slices, arrows = {}, {"s": {}, "f": {}}
+            for e in events:
+                if e["ph"] == "X":
+                    slices.setdefault((e["pid"], e["tid"]), []).append((e["ts"], -e["dur"], e["name"]))
+                elif e["ph"] in "sf":
+                    self.assertNotIn(e["id"], arrows[e["ph"]])
+                    arrows[e["ph"]][e["id"]] = e
+            self.assertEqual(sorted(slices), [(0, 0), (0, 1), (1, 0), (1, 1)])
+            self.assertEqual(set(arrows["s"]), set(arrows["f"]))
+            self.assertTrue(all(e.get("bp") == "e" for e in arrows["f"].values()))
+            for number, start in arrows["s"].items():
+                self.assertLessEqual(start["ts"], arrows["f"][number]["ts"])
+            for row, parts in slices.items():
+                parts.sort()
+                self.assertGreaterEqual(parts[0][0], 0)
+                self.assertLess(parts[-1][0], 60e6)  # microseconds
+                open_ends = []
+                for start, minus_duration, name in parts:
+                    end = start - minus_duration
+                    while open_ends and open_ends[-1] <= start + 1e-4:
+                        open_ends.pop()
+                    # A slice lies inside what encloses it, or viewers drop it.
+                    self.assertTrue(not open_ends or end <= open_ends[-1] + 1e-4, (row, name, start))
+                    open_ends.append(end)
+                spans = [(start, start - minus_duration) for start, minus_duration, _ in parts]
+                for e in [*arrows["s"].values(), *arrows["f"].values()]:
+                    if (e["pid"], e["tid"]) == row:  # an arrow starts and ends in a slice
+                        at = bisect.bisect_right(spans, (e["ts"] + 1e-4, 1e18)) - 1
+                        self.assertLessEqual(e["ts"], spans[at][1] + 1e-4, e)
+
+    def test_the_progress_line_fits_the_terminal(self):
+        plan = self.compile()
+        for columns in (80, 30):
+            mine, theirs = pty.openpty()
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            run = subprocess.Popen([support.WEFT, "run", str(plan), "-n", "2", "--data", support.DATA, "--steps",
+                                    "300"], stderr=theirs, stdout=subprocess.DEVNULL)
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := os.read(mine, 4096):
+                    shown += part
+            except OSError:  # how a terminal without a writer ends
+                pass
+            os.close(mine)
+            self.assertEqual(run.wait(60), 0)
+            lines = shown.decode().split("\r\033[K")
+            self.assertGreater(len(lines), 2)
+            self.assertTrue(any(line.startswith("epoch 1/") for line in lines))
+            self.assertLess(max(map(len, lines)), columns)
+            self.assertEqual(lines[-1], "")
 
     def test_progress_lines_on_a_long_run(self):
         plan = self.compile()

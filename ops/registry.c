@@ -145,6 +145,9 @@ static void drop_families(weft_registry_t *registry, const registry_key_t *key)
         }
         end++;
     }
+    if (end == at) {
+        return; /* and there may be no array yet */
+    }
     memmove(&registry->kernels[at], &registry->kernels[end],
             (registry->kernel_count - end) * sizeof(registry->kernels[0]));
     registry->kernel_count -= end - at;

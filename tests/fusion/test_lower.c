@@ -32,7 +32,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static const float contents[64];
+static const float contents[1024];
 
 static uint32_t add_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
                           int64_t elems)

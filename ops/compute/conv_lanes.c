@@ -12,7 +12,7 @@
 /* What moving an element costs, in products: copying a line into planes, to lanes, and back. */
 #define COPY 6
 #define TO_LANES 8
-#define FROM_LANES 13
+#define FROM_LANES 9
 
 static int64_t min_i64(int64_t a, int64_t b)
 {

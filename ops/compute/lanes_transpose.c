@@ -6,6 +6,8 @@
  */
 #include "ops/compute/lanes_transpose.h"
 
+#include <stdbool.h>
+
 #include "ops/compute/gemm_f32.h"
 
 #define LANES 16
@@ -47,25 +49,33 @@ AVX2 INLINE void turn256(__m256 r[4])
     r[3] = _mm256_shuffle_ps(b, d, 0xee);
 }
 
+/* dst[k * dst_step + 0..7] = src[0..7 * src_step + k] + add for k < 4. */
+AVX2 INLINE void turn_half(const float *src, int64_t src_step, __m256 add, bool adds, float *dst,
+                           int64_t dst_step)
+{
+    __m256 r[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        const float *from = src + k * src_step;
+        r[k] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)),
+                                    _mm_loadu_ps(from + 4 * src_step), 1);
+    }
+    turn256(r);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        _mm256_storeu_ps(dst + k * dst_step, adds ? _mm256_add_ps(r[k], add) : r[k]);
+    }
+}
+
 AVX2 static void to_avx2(const float *src, int64_t src_image, int images, int64_t count, float *dst,
                          int64_t dst_step)
 {
+    const __m256 zero = _mm256_setzero_ps();
     int64_t j = 0;
     for (; images == LANES && j + 4 <= count; j += 4) {
-        for (int half = 0; half < 2; half++) {
-            __m256 r[4];
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) {
-                const float *from = src + (half * 8 + k) * src_image + j;
-                r[k] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)),
-                                            _mm_loadu_ps(from + 4 * src_image), 1);
-            }
-            turn256(r);
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) {
-                _mm256_storeu_ps(dst + (j + k) * dst_step + half * 8, r[k]);
-            }
-        }
+        float *to = dst + j * dst_step;
+        turn_half(src + j, src_image, zero, false, to, dst_step);
+        turn_half(src + 8 * src_image + j, src_image, zero, false, to + 8, dst_step);
     }
     to_portable(src + j, src_image, images, count - j, dst + j * dst_step, dst_step);
 }
@@ -73,22 +83,11 @@ AVX2 static void to_avx2(const float *src, int64_t src_image, int images, int64_
 AVX2 static void from_avx2(const float *src, int64_t src_step, int images, int64_t count, float add,
                            float *dst, int64_t dst_image)
 {
-    const __m256 addend = _mm256_set1_ps(add);
     int64_t j = 0;
-    for (; images == LANES && j + 4 <= count; j += 4) {
-        for (int half = 0; half < 2; half++) {
-            __m256 r[4];
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) {
-                r[k] = _mm256_add_ps(_mm256_loadu_ps(src + (j + k) * src_step + half * 8), addend);
-            }
-            turn256(r);
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) {
-                float *to = dst + (half * 8 + k) * dst_image + j;
-                _mm_storeu_ps(to, _mm256_castps256_ps128(r[k]));
-                _mm_storeu_ps(to + 4 * dst_image, _mm256_extractf128_ps(r[k], 1));
-            }
+    for (; images == LANES && j + 8 <= count; j += 8) {
+        for (int i = 0; i < LANES; i += 4) {
+            turn_half(src + j * src_step + i, src_step, _mm256_set1_ps(add), true,
+                      dst + i * dst_image + j, dst_image);
         }
     }
     from_portable(src + j * src_step, src_step, images, count - j, add, dst + j, dst_image);
@@ -104,25 +103,32 @@ AVX512 INLINE void turn512(__m512 r[4])
     r[3] = _mm512_shuffle_ps(b, d, 0xee);
 }
 
+/* dst[k * dst_step + 0..15] = src[0..15 * src_step + k] + add for k < 4. */
+AVX512 INLINE void turn_four(const float *src, int64_t src_step, __m512 add, bool adds, float *dst,
+                             int64_t dst_step)
+{
+    __m512 r[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        const float *from = src + k * src_step;
+        r[k] = _mm512_castps128_ps512(_mm_loadu_ps(from));
+        r[k] = _mm512_insertf32x4(r[k], _mm_loadu_ps(from + 4 * src_step), 1);
+        r[k] = _mm512_insertf32x4(r[k], _mm_loadu_ps(from + 8 * src_step), 2);
+        r[k] = _mm512_insertf32x4(r[k], _mm_loadu_ps(from + 12 * src_step), 3);
+    }
+    turn512(r);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        _mm512_storeu_ps(dst + k * dst_step, adds ? _mm512_add_ps(r[k], add) : r[k]);
+    }
+}
+
 AVX512 static void to_avx512(const float *src, int64_t src_image, int images, int64_t count,
                              float *dst, int64_t dst_step)
 {
     int64_t j = 0;
     for (; images == LANES && j + 4 <= count; j += 4) {
-        __m512 r[4];
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++) {
-            const float *from = src + k * src_image + j;
-            r[k] = _mm512_castps128_ps512(_mm_loadu_ps(from));
-            r[k] = _mm512_insertf32x4(r[k], _mm_loadu_ps(from + 4 * src_image), 1);
-            r[k] = _mm512_insertf32x4(r[k], _mm_loadu_ps(from + 8 * src_image), 2);
-            r[k] = _mm512_insertf32x4(r[k], _mm_loadu_ps(from + 12 * src_image), 3);
-        }
-        turn512(r);
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++) {
-            _mm512_storeu_ps(dst + (j + k) * dst_step, r[k]);
-        }
+        turn_four(src + j, src_image, _mm512_setzero_ps(), false, dst + j * dst_step, dst_step);
     }
     to_portable(src + j, src_image, images, count - j, dst + j * dst_step, dst_step);
 }
@@ -130,13 +136,18 @@ AVX512 static void to_avx512(const float *src, int64_t src_image, int images, in
 AVX512 static void from_avx512(const float *src, int64_t src_step, int images, int64_t count,
                                float add, float *dst, int64_t dst_image)
 {
-    const __m512 addend = _mm512_set1_ps(add);
     int64_t j = 0;
+    for (; images == LANES && j + LANES <= count; j += LANES) {
+        for (int i = 0; i < LANES; i += 4) {
+            turn_four(src + j * src_step + i, src_step, _mm512_set1_ps(add), true,
+                      dst + i * dst_image + j, dst_image);
+        }
+    }
     for (; images == LANES && j + 4 <= count; j += 4) {
         __m512 r[4];
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++) {
-            r[k] = _mm512_add_ps(_mm512_loadu_ps(src + (j + k) * src_step), addend);
+            r[k] = _mm512_add_ps(_mm512_loadu_ps(src + (j + k) * src_step), _mm512_set1_ps(add));
         }
         turn512(r);
 #pragma GCC unroll 4

@@ -9,16 +9,19 @@
 
 #include "ops/compute/pool.h"
 
-/* Line functions: top and bottom are 2 * count elements of the large tensor, the rest count of the
- * small one. */
+/* What to do: lines of count outputs each. Line i of the small tensor is at i * count; its two
+ * lines of the large one are at i * 2 * wide and i * 2 * wide + wide. */
+typedef struct wefti_pool_lines {
+    int64_t lines, count, wide;
+} wefti_pool_lines_t;
+
 typedef struct wefti_pool_pairs {
     /* As pool_max.c defines maxima; mask may be NULL. */
-    void (*max)(const float *top, const float *bottom, int64_t count, float *y, uint8_t *mask);
-    /* Writes all of top and bottom; a mask above 3 counts nowhere. */
-    void (*max_grad)(const float *dy, const uint8_t *mask, int64_t count, float *top,
-                     float *bottom);
-    void (*mean)(const float *top, const float *bottom, int64_t count, float *y);
-    void (*mean_grad)(const float *dy, int64_t count, float *top, float *bottom);
+    void (*max)(const wefti_pool_lines_t *l, const float *x, float *y, uint8_t *mask);
+    /* Writes all of both lines but an element left over; a mask above 3 counts nowhere. */
+    void (*max_grad)(const wefti_pool_lines_t *l, const float *dy, const uint8_t *mask, float *dx);
+    void (*mean)(const wefti_pool_lines_t *l, const float *x, float *y);
+    void (*mean_grad)(const wefti_pool_lines_t *l, const float *dy, float *dx);
 } wefti_pool_pairs_t;
 
 bool wefti_pool_is_pairs(const wefti_pool_t *pool);

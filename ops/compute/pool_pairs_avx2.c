@@ -57,8 +57,7 @@ INLINE void store_bytes(uint8_t *x, int64_t count, __m256i where)
     }
 }
 
-TARGET static void max(const float *top, const float *bottom, int64_t count, float *y,
-                       uint8_t *mask)
+INLINE void max_line(const float *top, const float *bottom, int64_t count, float *y, uint8_t *mask)
 {
     for (int64_t i = 0; i < count; i += 8) {
         __m256 best, right, left;
@@ -93,8 +92,8 @@ INLINE __m256 only(__m256i where, int tap, __m256 d)
     return _mm256_and_ps(_mm256_castsi256_ps(here), d);
 }
 
-TARGET static void max_grad(const float *dy, const uint8_t *mask, int64_t count, float *top,
-                            float *bottom)
+INLINE void max_grad_line(const float *dy, const uint8_t *mask, int64_t count, float *top,
+                          float *bottom)
 {
     for (int64_t i = 0; i < count; i += 8) {
         const __m256 d =
@@ -105,7 +104,7 @@ TARGET static void max_grad(const float *dy, const uint8_t *mask, int64_t count,
     }
 }
 
-TARGET static void mean(const float *top, const float *bottom, int64_t count, float *y)
+INLINE void mean_line(const float *top, const float *bottom, int64_t count, float *y)
 {
     for (int64_t i = 0; i < count; i += 8) {
         __m256 even, odd, sum = _mm256_setzero_ps();
@@ -117,7 +116,7 @@ TARGET static void mean(const float *top, const float *bottom, int64_t count, fl
     }
 }
 
-TARGET static void mean_grad(const float *dy, int64_t count, float *top, float *bottom)
+INLINE void mean_grad_line(const float *dy, int64_t count, float *top, float *bottom)
 {
     for (int64_t i = 0; i < count; i += 8) {
         const __m256 d = _mm256_maskload_ps(dy + i, lanes(count - i));
@@ -125,6 +124,40 @@ TARGET static void mean_grad(const float *dy, int64_t count, float *top, float *
             _mm256_add_ps(_mm256_setzero_ps(), _mm256_mul_ps(d, _mm256_set1_ps(0.25f)));
         store_pairs(top + 2 * i, count - i, share, share);
         store_pairs(bottom + 2 * i, count - i, share, share);
+    }
+}
+
+TARGET static void max(const wefti_pool_lines_t *l, const float *x, float *y, uint8_t *mask)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        const float *top = x + line * 2 * l->wide;
+        max_line(top, top + l->wide, l->count, y + line * l->count,
+                 mask == NULL ? NULL : mask + line * l->count);
+    }
+}
+
+TARGET static void max_grad(const wefti_pool_lines_t *l, const float *dy, const uint8_t *mask,
+                            float *dx)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        float *top = dx + line * 2 * l->wide;
+        max_grad_line(dy + line * l->count, mask + line * l->count, l->count, top, top + l->wide);
+    }
+}
+
+TARGET static void mean(const wefti_pool_lines_t *l, const float *x, float *y)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        const float *top = x + line * 2 * l->wide;
+        mean_line(top, top + l->wide, l->count, y + line * l->count);
+    }
+}
+
+TARGET static void mean_grad(const wefti_pool_lines_t *l, const float *dy, float *dx)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        float *top = dx + line * 2 * l->wide;
+        mean_grad_line(dy + line * l->count, l->count, top, top + l->wide);
     }
 }
 

@@ -45,8 +45,7 @@ INLINE void take(__m512 *best, __m512i *where, __m512 value, int tap)
     *where = _mm512_mask_mov_epi32(*where, wins, _mm512_set1_epi32(tap));
 }
 
-TARGET static void max(const float *top, const float *bottom, int64_t count, float *y,
-                       uint8_t *mask)
+INLINE void max_line(const float *top, const float *bottom, int64_t count, float *y, uint8_t *mask)
 {
     for (int64_t i = 0; i < count; i += 16) {
         __m512 best, right, left;
@@ -58,7 +57,7 @@ TARGET static void max(const float *top, const float *bottom, int64_t count, flo
         take(&best, &where, right, 3);
         _mm512_mask_storeu_ps(y + i, lanes(count - i), best);
         if (mask != NULL) {
-            _mm512_mask_cvtepi32_storeu_epi8(mask + i, lanes(count - i), where);
+            _mm_mask_storeu_epi8(mask + i, lanes(count - i), _mm512_cvtepi32_epi8(where));
         }
     }
 }
@@ -73,8 +72,8 @@ INLINE __m512 only(__m512i where, int tap, __m512 d)
     return _mm512_maskz_mov_ps(_mm512_cmpeq_epi32_mask(where, _mm512_set1_epi32(tap)), d);
 }
 
-TARGET static void max_grad(const float *dy, const uint8_t *mask, int64_t count, float *top,
-                            float *bottom)
+INLINE void max_grad_line(const float *dy, const uint8_t *mask, int64_t count, float *top,
+                          float *bottom)
 {
     for (int64_t i = 0; i < count; i += 16) {
         const __m512 d =
@@ -85,7 +84,7 @@ TARGET static void max_grad(const float *dy, const uint8_t *mask, int64_t count,
     }
 }
 
-TARGET static void mean(const float *top, const float *bottom, int64_t count, float *y)
+INLINE void mean_line(const float *top, const float *bottom, int64_t count, float *y)
 {
     for (int64_t i = 0; i < count; i += 16) {
         __m512 even, odd, sum = _mm512_setzero_ps();
@@ -97,7 +96,7 @@ TARGET static void mean(const float *top, const float *bottom, int64_t count, fl
     }
 }
 
-TARGET static void mean_grad(const float *dy, int64_t count, float *top, float *bottom)
+INLINE void mean_grad_line(const float *dy, int64_t count, float *top, float *bottom)
 {
     for (int64_t i = 0; i < count; i += 16) {
         const __m512 d = _mm512_maskz_loadu_ps(lanes(count - i), dy + i);
@@ -105,6 +104,76 @@ TARGET static void mean_grad(const float *dy, int64_t count, float *top, float *
             _mm512_add_ps(_mm512_setzero_ps(), _mm512_mul_ps(d, _mm512_set1_ps(0.25f)));
         store_pairs(top + 2 * i, count - i, share, share);
         store_pairs(bottom + 2 * i, count - i, share, share);
+    }
+}
+
+/* Lines of up to 8 outputs: two of them fill a vector, and their outputs lie side by side. */
+INLINE void max_two_lines(const wefti_pool_lines_t *l, const float *x, float *y, uint8_t *mask)
+{
+    const int64_t count = l->count, step = 2 * l->wide;
+    int32_t from[16];
+    for (int i = 0; i < 16; i++) {
+        from[i] = i < count ? 2 * i : i < 2 * count ? 16 + 2 * (i - (int)count) : 0;
+    }
+    const __m512i even = _mm512_loadu_si512(from);
+    const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+    const __mmask16 in = lanes(2 * count), out = lanes(2 * count);
+    for (int64_t line = 0; line + 2 <= l->lines; line += 2, x += 2 * step, y += 2 * count) {
+        const __m512 top = _mm512_maskz_loadu_ps(in, x);
+        const __m512 bottom = _mm512_maskz_loadu_ps(in, x + l->wide);
+        const __m512 next_top = _mm512_maskz_loadu_ps(in, x + step);
+        const __m512 next_bottom = _mm512_maskz_loadu_ps(in, x + step + l->wide);
+        __m512 best = _mm512_permutex2var_ps(top, even, next_top);
+        __m512i where = _mm512_setzero_si512();
+        take(&best, &where, _mm512_permutex2var_ps(top, odd, next_top), 1);
+        take(&best, &where, _mm512_permutex2var_ps(bottom, even, next_bottom), 2);
+        take(&best, &where, _mm512_permutex2var_ps(bottom, odd, next_bottom), 3);
+        _mm512_mask_storeu_ps(y, out, best);
+        if (mask != NULL) {
+            _mm_mask_storeu_epi8(mask, out, _mm512_cvtepi32_epi8(where));
+            mask += 2 * count;
+        }
+    }
+    if (l->lines % 2 != 0) {
+        max_line(x, x + l->wide, count, y, mask);
+    }
+}
+
+TARGET static void max(const wefti_pool_lines_t *l, const float *x, float *y, uint8_t *mask)
+{
+    if (l->count <= 8) {
+        max_two_lines(l, x, y, mask);
+        return;
+    }
+    for (int64_t line = 0; line < l->lines; line++) {
+        const float *top = x + line * 2 * l->wide;
+        max_line(top, top + l->wide, l->count, y + line * l->count,
+                 mask == NULL ? NULL : mask + line * l->count);
+    }
+}
+
+TARGET static void max_grad(const wefti_pool_lines_t *l, const float *dy, const uint8_t *mask,
+                            float *dx)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        float *top = dx + line * 2 * l->wide;
+        max_grad_line(dy + line * l->count, mask + line * l->count, l->count, top, top + l->wide);
+    }
+}
+
+TARGET static void mean(const wefti_pool_lines_t *l, const float *x, float *y)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        const float *top = x + line * 2 * l->wide;
+        mean_line(top, top + l->wide, l->count, y + line * l->count);
+    }
+}
+
+TARGET static void mean_grad(const wefti_pool_lines_t *l, const float *dy, float *dx)
+{
+    for (int64_t line = 0; line < l->lines; line++) {
+        float *top = dx + line * 2 * l->wide;
+        mean_grad_line(dy + line * l->count, l->count, top, top + l->wide);
     }
 }
 

@@ -344,7 +344,7 @@ static void test_conv_lanes_of_images(void **state)
         int forward, data_grad, dw;
     } cases[] = {
         /* LeNet's; a last block that is not full */
-        {{.n = 48, .c = 1, .o = 6, .in = {28, 28}, .k = {5, 5}, .pad = {2, 2, 2, 2}}, 0, 1, 1},
+        {{.n = 48, .c = 1, .o = 6, .in = {28, 28}, .k = {5, 5}, .pad = {2, 2, 2, 2}}, 1, 1, 1},
         {{.n = 45, .c = 6, .o = 16, .in = {14, 14}, .k = {5, 5}}, 1, 1, 1},
         /* more taps than one chain takes; rows of several tiles; a last tile of one column */
         {{.n = 16, .c = 70, .o = 15, .in = {6, 7}, .k = {3, 3}}, 1, 1, 1},

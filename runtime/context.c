@@ -2,6 +2,7 @@
 #include "runtime/context.h"
 
 #include "runtime/base/error.h"
+#include "runtime/group.h"
 
 #include <errno.h>
 #include <omp.h>
@@ -169,6 +170,7 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
 
 static void context_destroy(weft_context_t *context)
 {
+    wefti_eager_destroy(context);
     wefti_endpoint_close(context->endpoint);
     wefti_free(context->allocator, context->streams);
     pthread_mutex_destroy(&context->lock);
@@ -199,6 +201,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
         context->allocator = &context->own_allocator;
     }
     context->device = params->device;
+    context->one_process = params->hub != NULL;
     pthread_mutex_init(&context->lock, NULL);
     WEFT_TRY(status, read_params(context, params, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);

@@ -26,6 +26,9 @@ struct weft_context {
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
+    struct wefti_eager *eager; /* groups and peers' memory; NULL until first used */
+    bool one_process;          /* ranks are threads: any address reaches */
+
     pthread_mutex_t lock; /* guards streams: only creating, destroying and walking take it */
     weft_stream_t **streams;
     size_t stream_count, stream_capacity;

@@ -140,7 +140,7 @@ weft_status_t weft_event_query(weft_event_t *event)
     if (value == 0) {
         return WEFT_OK;
     }
-    wefti_streams_progress(event->mark->context, NULL, NULL);
+    wefti_streams_progress(event->mark->context, NULL);
     weft_status_t status = wefti_fault_get(&event->mark->fault);
     if (status < 0 || wefti_mark_reached(event->mark, value)) {
         return status;

@@ -57,6 +57,7 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
     case WEFTI_RECORD_HOST:
         return record->host.fn(record->host.user);
     case WEFTI_RECORD_WAIT:
+    case WEFTI_RECORD_COLLECTIVE:
         break;
     }
     return wefti_error(WEFT_ERR_INTERNAL, "record kind %u cannot be run", record->kind);
@@ -85,6 +86,7 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
     case WEFTI_RECORD_COPY:
         return ops->copy(queue, record->copy.dst, record->copy.src, record->copy.size_bytes);
     case WEFTI_RECORD_HOST:
+    case WEFTI_RECORD_COLLECTIVE:
         break;
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\" cannot run work on the host",

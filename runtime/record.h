@@ -36,6 +36,7 @@ typedef enum wefti_record_kind {
     WEFTI_RECORD_REDUCE = 4,
     WEFTI_RECORD_COPY = 5,
     WEFTI_RECORD_HOST = 6,
+    WEFTI_RECORD_COLLECTIVE = 7, /* public streams only: a call of a group */
 } wefti_record_kind_t;
 
 #define WEFTI_RECORD_FIRST (1u << 0)       /* first record of a collective */
@@ -74,6 +75,9 @@ typedef struct wefti_record {
             weft_host_fn fn;
             void *user;
         } host;
+        struct {
+            struct wefti_call *call;
+        } collective;
     };
 } wefti_record_t;
 

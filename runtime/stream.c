@@ -275,7 +275,7 @@ weft_status_t weft_stream_query(weft_stream_t *stream)
     if (stream->queue != NULL) {
         return wefti_stream_poll(stream);
     }
-    wefti_streams_progress(stream->context, NULL, NULL);
+    wefti_streams_progress(stream->context, NULL);
     if (done_count(stream) != tail_count(stream)) {
         return WEFT_IN_PROGRESS;
     }
@@ -300,13 +300,13 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
  * over. Other inline streams may be blocked on something else, hence the slice.
  */
 static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target, bool inline_work,
-                wefti_mark_t *blocked, uint32_t blocked_value, uint64_t slice_ns)
+                const wefti_stream_block_t *blocked, uint64_t slice_ns)
 {
     uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
     if (context->device != NULL) {
         sched_yield();
-    } else if (blocked != NULL) {
-        wefti_signal_sleep(blocked->signal, blocked_value, spin_ns, slice_ns);
+    } else if (blocked->signal != NULL) {
+        wefti_signal_sleep(blocked->signal, blocked->target, spin_ns, slice_ns);
     } else {
         wefti_signal_sleep(signal, target, spin_ns, inline_work ? slice_ns : CHECK_NS);
     }
@@ -319,14 +319,13 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
     wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done;
     for (;;) {
-        wefti_mark_t *blocked = NULL;
-        uint32_t blocked_value = 0;
-        bool inline_work = wefti_streams_progress(context, &blocked, &blocked_value);
+        wefti_stream_block_t blocked = {0};
+        bool inline_work = wefti_streams_progress(context, &blocked);
         bool over = wait_over(mark, stream, target);
         if (!over) {
-            nap(context, signal, target, inline_work, blocked, blocked_value, slice_ns);
+            nap(context, signal, target, inline_work, &blocked, slice_ns);
         }
-        wefti_mark_release(blocked);
+        wefti_mark_release(blocked.mark);
         if (over) {
             return WEFT_OK;
         }

@@ -15,6 +15,12 @@
 #include "runtime/context.h"
 #include "runtime/record.h"
 
+/* What a call of a group, which does not block, waits for. */
+typedef struct wefti_blocked {
+    wefti_signal_t *signal;
+    uint32_t target;
+} wefti_blocked_t;
+
 /*
  * A counter that streams post and others wait for, with what goes with it. Counted, because queued
  * records may outlive the event they belong to.
@@ -55,6 +61,7 @@ struct weft_stream {
     pthread_t thread;
     _Atomic uint32_t stop;
     weft_queue_t *queue; /* not on the CPU device */
+    wefti_blocked_t blocked; /* inline: what the collective at hand waits for; under busy */
 };
 
 /* stream.c: room for one more, or WEFT_AGAIN, or the stream's error; then commit. */
@@ -68,12 +75,18 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
 /* stream_host.c: runs what can be run; the caller holds busy or is the thread. */
 void wefti_stream_run(weft_stream_t *stream);
 void *wefti_stream_main(void *stream);
+/* What an inline stream is blocked on, for sleeping until then. */
+typedef struct wefti_stream_block {
+    wefti_signal_t *signal; /* NULL: nothing */
+    uint32_t target;
+    wefti_mark_t *mark; /* retained; NULL: the signal belongs to a group's call in flight */
+} wefti_stream_block_t;
+
 /*
- * Runs all inline streams of context as far as they go. True when there is any. *out_mark
- * (retained; may be NULL itself, else NULL at first) becomes what one of them is blocked on at
- * *out_value, for sleeping until then.
+ * Runs all inline streams of context as far as they go. True when there is any. *out_block (may be
+ * NULL itself, else all zero at first) becomes what one of them is blocked on.
  */
-bool wefti_streams_progress(weft_context_t *context, wefti_mark_t **out_mark, uint32_t *out_value);
+bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_block);
 
 /* stream_device.c */
 weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot);

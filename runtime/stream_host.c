@@ -2,6 +2,7 @@
 #include "runtime/stream.h"
 
 #include "runtime/base/error.h"
+#include "runtime/group.h"
 
 #define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
 
@@ -27,6 +28,17 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         atomic_store_explicit(&slot->mark->time_ns, wefti_now_ns(), memory_order_relaxed);
         wefti_signal_raise(slot->mark->signal, slot->value);
         return WEFT_OK;
+    case WEFTI_RECORD_COLLECTIVE:
+        if (broken) {
+            wefti_call_drop(slot->record.collective.call);
+            return WEFT_OK;
+        }
+        status = stream->threaded ? wefti_call_run(slot->record.collective.call)
+                                  : wefti_call_poll(slot->record.collective.call, &stream->blocked);
+        if (status == WEFT_IN_PROGRESS) {
+            return status;
+        }
+        break;
     default:
         if (!broken) {
             status = wefti_record_run(&slot->record, 0, stream->context->settings.isa);
@@ -91,21 +103,26 @@ void *wefti_stream_main(void *user)
 }
 
 /* Takes what the stream at hand is blocked on; the caller holds busy. */
-static void note_blocked(weft_stream_t *stream, wefti_mark_t **out_mark, uint32_t *out_value)
+static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
 {
     uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
-    if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+    if (out->signal != NULL ||
+        done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
         return;
     }
     const wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
-    if (*out_mark == NULL && slot->record.kind == WEFTI_RECORD_WAIT) {
+    if (slot->record.kind == WEFTI_RECORD_WAIT) {
         wefti_mark_retain(slot->mark);
-        *out_mark = slot->mark;
-        *out_value = slot->value;
+        out->mark = slot->mark;
+        out->signal = slot->mark->signal;
+        out->target = slot->value;
+    } else if (slot->record.kind == WEFTI_RECORD_COLLECTIVE) {
+        out->signal = stream->blocked.signal;
+        out->target = stream->blocked.target;
     }
 }
 
-bool wefti_streams_progress(weft_context_t *context, wefti_mark_t **out_mark, uint32_t *out_value)
+bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_block)
 {
     bool any = false;
     for (size_t i = 0;; i++) {
@@ -123,8 +140,8 @@ bool wefti_streams_progress(weft_context_t *context, wefti_mark_t **out_mark, ui
         pthread_mutex_unlock(&context->lock);
         if (stream != NULL) { /* busy keeps it alive: destroy takes it too */
             wefti_stream_run(stream);
-            if (out_mark != NULL) {
-                note_blocked(stream, out_mark, out_value);
+            if (out_block != NULL) {
+                note_blocked(stream, out_block);
             }
             atomic_flag_clear_explicit(&stream->busy, memory_order_release);
         }

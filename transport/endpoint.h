@@ -42,6 +42,12 @@ weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd);
  */
 weft_status_t wefti_memory_check(size_t bytes, uint32_t count);
 
+/* Maps [offset, offset + bytes) of a memfd over the pages at address, not inherited by children. */
+weft_status_t wefti_memfd_map_over(int fd, size_t offset, size_t bytes, void *address);
+/* region_map where there is no memfd. */
+weft_status_t wefti_region_map_unsupported(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
+                                           void *address);
+
 /* First line of a file of the process's own control group; false when there is none. */
 bool wefti_cgroup_read(const char *name, char *line, size_t capacity);
 

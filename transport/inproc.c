@@ -311,5 +311,6 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .close = inproc_close,
     .all_gather = inproc_all_gather,
     .region_grow = inproc_region_grow,
+    .region_map = wefti_region_map_unsupported,
     .check_peers = inproc_check_peers,
 };

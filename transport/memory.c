@@ -190,6 +190,26 @@ weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd)
     return WEFT_OK;
 }
 
+weft_status_t wefti_memfd_map_over(int fd, size_t offset, size_t bytes, void *address)
+{
+    if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
+             (off_t)offset) == MAP_FAILED) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot adopt %zu bytes at %p", bytes,
+                                 address);
+    }
+    madvise(address, bytes, MADV_DONTFORK);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_region_map_unsupported(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
+                                           void *address)
+{
+    (void)offset;
+    (void)address;
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "transport %s cannot adopt %zu bytes",
+                       endpoint->ops->name, bytes);
+}
+
 /* Adds what is still free under the control group's limit, if there is one. */
 static uint64_t cgroup_available(void)
 {

@@ -71,5 +71,6 @@ const wefti_transport_ops_t wefti_transport_null = {
     .close = null_close,
     .all_gather = null_all_gather,
     .region_grow = null_region_grow,
+    .region_map = wefti_region_map_unsupported,
     .check_peers = null_check_peers,
 };

@@ -349,6 +349,13 @@ static weft_status_t shm_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
     return status;
 }
 
+static weft_status_t shm_region_map(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
+                                    void *address)
+{
+    shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
+    return wefti_memfd_map_over(shm->peers[endpoint->rank].region_fd, offset, bytes, address);
+}
+
 const wefti_transport_ops_t wefti_transport_shm = {
     .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "shm",
@@ -358,5 +365,6 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .close = shm_close,
     .all_gather = shm_all_gather,
     .region_grow = shm_region_grow,
+    .region_map = shm_region_map,
     .check_peers = shm_check_peers,
 };

@@ -69,6 +69,10 @@ typedef struct wefti_transport_ops {
     /* Host memory only: makes the own region at least bytes long (pre-faulted) and maps all peers'.
      * Collective. */
     weft_status_t (*region_grow)(wefti_endpoint_t *endpoint, size_t bytes);
+    /* Host memory only: puts the own region's [offset, offset + bytes) in place of the pages at
+     * address, which then are the same memory. Not where ranks share an address space. */
+    weft_status_t (*region_map)(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
+                                void *address);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
 } wefti_transport_ops_t;

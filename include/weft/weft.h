@@ -3,10 +3,14 @@
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
+#include <weft/algo.h>
+#include <weft/collective.h>
 #include <weft/compile.h>
 #include <weft/context.h>
 #include <weft/device.h>
 #include <weft/graph_view.h>
+#include <weft/group.h>
+#include <weft/memory.h>
 #include <weft/plan.h>
 #include <weft/registry.h>
 #include <weft/session.h>

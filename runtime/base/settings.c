@@ -151,6 +151,8 @@ static weft_status_t parse_threads(const char *text, void *field)
       "how long a wait spins before it yields; not at all when ranks outnumber cores")             \
     X("WEFT_RESERVE_BYTES", reserve_bytes, parse_bytes, "64G", "bytes", 1,                         \
       "address space reserved per rank for memory that peers reach; takes no memory itself")       \
+    X("WEFT_STAGING_BYTES", staging_bytes, parse_bytes, "512K", "bytes", 1,                        \
+      "staging buffers per group and rank, for collectives on memory that peers do not reach")     \
     X("WEFT_LOG", log_level, parse_log_level, "warn", "", 0,                                       \
       "what is logged: error, warn, info, debug or trace")                                         \
     X("WEFT_THREADS", threads, parse_threads, "0", "threads", 0,                                   \

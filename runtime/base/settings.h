@@ -23,6 +23,7 @@ typedef struct wefti_settings {
     uint64_t timeout_ns;       /* WEFT_TIMEOUT: seconds a wait may last, 0 for ever; default 600 */
     uint64_t spin_ns;          /* WEFT_SPIN_US: microseconds a wait spins before it yields */
     uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
+    uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not reach */
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
     wefti_kernels_t kernels;   /* WEFT_KERNELS: exact, onednn */

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file collective.h Collectives without a graph.
+ *
+ * Every call is asynchronous in stream's order: buffers must live, and not be written, until it is
+ * done there. stream NULL: the call runs on the calling thread and returns when it is done (the
+ * quickest way for small sizes). WEFT_AGAIN: the stream or the group (64 calls in flight) is full,
+ * retry after progress.
+ *
+ * Counts are elements. In place: send == recv for all-reduce, broadcast, reduce and all-to-all;
+ * send lies where this rank's block of recv is for all-gather and gather; recv lies where this
+ * rank's block of send is for reduce-scatter and scatter. Otherwise the buffers do not overlap.
+ * Buffers that only the root uses may be NULL elsewhere. Reductions combine ranks in the in-order
+ * tree over the group, so bits depend neither on the path that data takes nor on timing.
+ */
+#ifndef WEFT_COLLECTIVE_H
+#define WEFT_COLLECTIVE_H
+
+#include <weft/group.h>
+
+WEFT_EXTERN_C_BEGIN
+/** recv[i] = reduction over ranks of send[i]. */
+WEFT_API weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count,
+                                       weft_dtype_t dtype, weft_reduction_t reduction,
+                                       weft_group_t *group, weft_stream_t *stream);
+/** send holds size * count elements; this rank gets the reduced block number rank. */
+WEFT_API weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count,
+                                           weft_dtype_t dtype, weft_reduction_t reduction,
+                                           weft_group_t *group, weft_stream_t *stream);
+/** recv holds size * count elements: the blocks of all ranks in order. */
+WEFT_API weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count,
+                                       weft_dtype_t dtype, weft_group_t *group,
+                                       weft_stream_t *stream);
+WEFT_API weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count,
+                                      weft_dtype_t dtype, uint32_t root, weft_group_t *group,
+                                      weft_stream_t *stream);
+WEFT_API weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                                   weft_reduction_t reduction, uint32_t root, weft_group_t *group,
+                                   weft_stream_t *stream);
+/** recv, on root, holds size * count elements. */
+WEFT_API weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                                   uint32_t root, weft_group_t *group, weft_stream_t *stream);
+/** send, on root, holds size * count elements. */
+WEFT_API weft_status_t weft_scatter(const void *send, void *recv, uint64_t count,
+                                    weft_dtype_t dtype, uint32_t root, weft_group_t *group,
+                                    weft_stream_t *stream);
+/** Both hold size * count elements: block d goes to rank d, block s came from rank s. */
+WEFT_API weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count,
+                                       weft_dtype_t dtype, weft_group_t *group,
+                                       weft_stream_t *stream);
+/**
+ * Blocks of different lengths: rank r's has counts[r] elements and lies at displacements[r] of recv
+ * (NULL: one after the other). Arrays of size elements, copied by the call; counts are equal on all
+ * ranks.
+ */
+WEFT_API weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
+                                         const uint64_t *displacements, weft_dtype_t dtype,
+                                         weft_group_t *group, weft_stream_t *stream);
+/** The same for blocks of send. */
+WEFT_API weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t *counts,
+                                             const uint64_t *displacements, weft_dtype_t dtype,
+                                             weft_reduction_t reduction, weft_group_t *group,
+                                             weft_stream_t *stream);
+/** Every pair has its own length; what s sends to d and what d expects from s must agree. Not in
+ * place. */
+WEFT_API weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
+                                         const uint64_t *send_displacements, void *recv,
+                                         const uint64_t *recv_counts,
+                                         const uint64_t *recv_displacements, weft_dtype_t dtype,
+                                         weft_group_t *group, weft_stream_t *stream);
+/** Done when data may be overwritten. Calls between the same two ranks match in order. */
+WEFT_API weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype,
+                                 uint32_t peer, weft_group_t *group, weft_stream_t *stream);
+WEFT_API weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                                 weft_group_t *group, weft_stream_t *stream);
+WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
+/**
+ * Sends and receives between begin and end (at most 64) run side by side, so that an exchange needs
+ * no order. They only check their arguments; end submits them, on its stream, and their own stream
+ * is ignored.
+ */
+WEFT_API weft_status_t weft_batch_begin(weft_group_t *group);
+WEFT_API weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream);
+WEFT_EXTERN_C_END
+
+#endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moving data through memory that the group owns. Two areas per rank take turns: a rank fills one
+ * for the second time only after all peers have published the round in between, so are done with
+ * the first. Users' buffers are never touched by peers here. All parts of a round are staged before
+ * any of it is taken, and blocks advance side by side, which is what lets calls be in place.
+ */
+#include <string.h>
+
+#include "ops/reduce/reduce.h"
+#include "runtime/base/error.h"
+#include "runtime/group.h"
+
+#define LINE_BYTES 64u
+/* A reduction in two shots moves less where there are more ranks than two, but waits twice. */
+#define TWO_SHOT_MIN_BYTES 32768u
+
+typedef struct block {
+    const uint8_t *from;
+    uint8_t *to;
+    uint64_t bytes;
+} block_t;
+
+/* One block for all peers, or one for each. */
+static bool is_shared(weft_collective_t op)
+{
+    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_ALL_GATHER || op == WEFT_OP_ALL_GATHER_V ||
+           op == WEFT_OP_REDUCE || op == WEFT_OP_GATHER || op == WEFT_OP_BROADCAST;
+}
+
+static bool only_root_sends(weft_collective_t op)
+{
+    return op == WEFT_OP_BROADCAST || op == WEFT_OP_SCATTER;
+}
+
+static bool only_root_receives(weft_collective_t op)
+{
+    return op == WEFT_OP_REDUCE || op == WEFT_OP_GATHER;
+}
+
+static bool reduces(weft_collective_t op)
+{
+    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER ||
+           op == WEFT_OP_REDUCE_SCATTER_V;
+}
+
+/* What this rank has for rank to. */
+static block_t send_block(const wefti_call_t *call, uint32_t to)
+{
+    const weft_group_t *group = call->group;
+    uint32_t n = group->size;
+    uint64_t bytes = call->count * call->elem_bytes;
+    if (only_root_sends(call->op) && group->rank != call->root) {
+        return (block_t){0};
+    }
+    switch (call->op) {
+    case WEFT_OP_ALL_GATHER_V:
+        return (block_t){call->send, NULL, call->counts[2 * n + group->rank] * call->elem_bytes};
+    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_OP_ALL_TO_ALL_V:
+        return (block_t){call->send + call->counts[n + to] * call->elem_bytes, NULL,
+                         call->counts[to] * call->elem_bytes};
+    case WEFT_OP_BARRIER:
+        return (block_t){0};
+    default:
+        return (block_t){is_shared(call->op) ? call->send : call->send + to * bytes, NULL, bytes};
+    }
+}
+
+/* Where what comes from rank from goes. */
+static block_t recv_block(const wefti_call_t *call, uint32_t from)
+{
+    const weft_group_t *group = call->group;
+    uint32_t n = group->size;
+    uint64_t bytes = call->count * call->elem_bytes;
+    if ((only_root_sends(call->op) && from != call->root) ||
+        (only_root_receives(call->op) && group->rank != call->root)) {
+        return (block_t){0};
+    }
+    switch (call->op) {
+    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_OP_ALL_TO_ALL_V:
+        return (block_t){NULL, call->recv + call->counts[3 * n + from] * call->elem_bytes,
+                         call->counts[2 * n + from] * call->elem_bytes};
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_GATHER:
+    case WEFT_OP_ALL_TO_ALL:
+        return (block_t){NULL, call->recv + from * bytes, bytes};
+    case WEFT_OP_BARRIER:
+        return (block_t){0};
+    default:
+        return (block_t){NULL, call->recv, bytes};
+    }
+}
+
+static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
+{
+    return at >= bytes ? 0 : bytes - at < piece_bytes ? bytes - at : piece_bytes;
+}
+
+static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+    if (bytes > 0 && to != from) {
+        memmove(to, from, (size_t)bytes); /* the own block may be asked for in place, shifted */
+    }
+}
+
+void wefti_call_measure(wefti_call_t *call)
+{
+    uint32_t n = call->group->size;
+    call->longest = 0;
+    if (call->counts != NULL &&
+        (call->op == WEFT_OP_ALL_GATHER_V || call->op == WEFT_OP_REDUCE_SCATTER_V ||
+         call->op == WEFT_OP_ALL_TO_ALL_V)) {
+        const uint64_t *counts =
+            call->op == WEFT_OP_ALL_GATHER_V ? call->counts + 2 * n : call->counts;
+        for (uint32_t r = 0; r < n; r++) {
+            call->longest = counts[r] > call->longest ? counts[r] : call->longest;
+        }
+        call->longest *= call->elem_bytes;
+    } else if (call->op != WEFT_OP_BARRIER) {
+        call->longest = call->count * call->elem_bytes;
+    }
+    uint64_t blocks = is_shared(call->op) ? 1 : n;
+    call->area_bytes =
+        call->longest > WEFTI_POSTING_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
+}
+
+bool wefti_call_fits_posting(const wefti_call_t *call)
+{
+    return call->area_bytes <= WEFTI_POSTING_DATA && call->op != WEFT_OP_ALL_TO_ALL_V;
+}
+
+weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
+{
+    uint32_t n = call->group->size;
+    size_t room = call->group->layout.staging_bytes;
+    call->lead = call->trail = 0;
+    call->two_shot = call->op == WEFT_OP_ALL_REDUCE && n > 2 && call->longest >= TWO_SHOT_MIN_BYTES;
+    if (!is_shared(call->op) || call->two_shot) {
+        room /= n;
+    }
+    call->piece_bytes = room / LINE_BYTES * LINE_BYTES;
+    if (call->piece_bytes == 0) {
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "staging buffers of %zu bytes have no room for %u ranks",
+                           call->group->layout.staging_bytes, n);
+    }
+    uint64_t per_round = call->two_shot ? n * (uint64_t)call->piece_bytes : call->piece_bytes;
+    call->rounds = call->longest / per_round + (call->longest % per_round != 0);
+    return WEFT_OK;
+}
+
+/* Two-shot: rank owner's shard of the round at hand. */
+static uint64_t shard(const wefti_call_t *call, uint32_t owner, uint64_t *out_bytes)
+{
+    uint64_t at = (call->round * call->group->size + owner) * call->piece_bytes;
+    *out_bytes = piece_at(call->longest, at, call->piece_bytes);
+    return at;
+}
+
+void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, size_t piece_bytes)
+{
+    const weft_group_t *group = call->group;
+    uint64_t at = round * piece_bytes;
+    if (group->size == 1) {
+        return;
+    }
+    if (is_shared(call->op) && !call->two_shot) {
+        block_t block = send_block(call, group->rank);
+        copy(area, block.from + at, piece_at(block.bytes, at, piece_bytes));
+        return;
+    }
+    for (uint32_t i = 1; i < group->size; i++) {
+        uint32_t to = (group->rank + i) % group->size;
+        uint64_t bytes;
+        if (call->two_shot) {
+            at = shard(call, to, &bytes);
+            copy(area + to * piece_bytes, call->send + at, bytes);
+        } else {
+            block_t block = send_block(call, to);
+            bytes = piece_at(block.bytes, at, piece_bytes);
+            copy(area + to * piece_bytes, block.from + at, bytes);
+        }
+    }
+}
+
+static weft_status_t reduce_to(wefti_call_t *call, uint32_t destination_count, uint64_t bytes)
+{
+    weft_group_t *group = call->group;
+    weft_reduce_t reduce = {
+        .sources = group->sources,
+        .source_count = group->size,
+        .destinations = group->destinations,
+        .destination_count = destination_count,
+        .elem_count = bytes / call->elem_bytes,
+        .dtype = call->dtype,
+        .reduction = call->reduction,
+    };
+    return wefti_reduce(&reduce, group->context->settings.isa);
+}
+
+static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64_t at,
+                                  size_t piece_bytes)
+{
+    weft_group_t *group = call->group;
+    if (only_root_receives(call->op) && group->rank != call->root) {
+        return WEFT_OK;
+    }
+    block_t own = send_block(call, group->rank);
+    uint64_t bytes = piece_at(own.bytes, at, piece_bytes);
+    if (bytes == 0) {
+        return WEFT_OK;
+    }
+    size_t skip = is_shared(call->op) ? 0 : group->rank * piece_bytes;
+    for (uint32_t r = 0; r < group->size; r++) {
+        group->sources[r] = r == group->rank ? own.from + at : area(call, r) + skip;
+    }
+    group->destinations[0] = call->recv + at;
+    return reduce_to(call, 1, bytes);
+}
+
+weft_status_t wefti_call_take(wefti_call_t *call, wefti_area_fn area, uint64_t round,
+                              size_t piece_bytes)
+{
+    const weft_group_t *group = call->group;
+    uint64_t at = round * piece_bytes;
+    if (reduces(call->op)) {
+        return take_reduced(call, area, at, piece_bytes);
+    }
+    size_t skip = is_shared(call->op) ? 0 : group->rank * piece_bytes;
+    for (uint32_t i = 0; i < group->size; i++) {
+        uint32_t from = (group->rank + i) % group->size;
+        block_t to = recv_block(call, from);
+        uint64_t bytes = piece_at(to.bytes, at, piece_bytes);
+        if (bytes > 0) {
+            const uint8_t *source =
+                i == 0 ? send_block(call, group->rank).from + at : area(call, from) + skip;
+            copy(to.to + at, source, bytes);
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_call_reduce_shard(wefti_call_t *call, wefti_area_fn area)
+{
+    weft_group_t *group = call->group;
+    uint64_t bytes;
+    uint64_t at = shard(call, group->rank, &bytes);
+    size_t skip = group->rank * call->piece_bytes;
+    if (bytes == 0) {
+        return WEFT_OK;
+    }
+    for (uint32_t r = 0; r < group->size; r++) {
+        group->sources[r] = r == group->rank ? call->send + at : area(call, r) + skip;
+    }
+    group->destinations[0] = call->recv + at;
+    group->destinations[1] = wefti_staging_of(group, group->rank) + skip;
+    return reduce_to(call, 2, bytes);
+}
+
+void wefti_call_take_results(wefti_call_t *call, wefti_area_fn area)
+{
+    const weft_group_t *group = call->group;
+    for (uint32_t i = 1; i < group->size; i++) {
+        uint32_t from = (group->rank + i) % group->size;
+        uint64_t bytes;
+        uint64_t at = shard(call, from, &bytes);
+        copy(call->recv + at, area(call, from) + from * call->piece_bytes, bytes);
+    }
+}
+
+void wefti_call_stage_ends(const wefti_call_t *call, uint8_t *area)
+{
+    uint64_t lead = call->lead * call->elem_bytes, trail = call->trail * call->elem_bytes;
+    copy(area, call->send, lead);
+    copy(area + lead, call->send + call->longest - trail, trail);
+}
+
+weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area)
+{
+    weft_group_t *group = call->group;
+    uint64_t lead = call->lead * call->elem_bytes, trail = call->trail * call->elem_bytes;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t end = 0; status == WEFT_OK && end < 2; end++) {
+        uint64_t at = end == 0 ? 0 : call->longest - trail;
+        for (uint32_t r = 0; r < group->size; r++) {
+            group->sources[r] =
+                r == group->rank ? call->send + at : area(call, r) + (end == 0 ? 0 : lead);
+        }
+        group->destinations[0] = call->recv + at;
+        status = reduce_to(call, 1, end == 0 ? lead : trail);
+    }
+    return status;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public collectives: arguments are checked here once, then a call is filled in and submitted. */
+#include <weft/collective.h>
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/group.h"
+
+typedef struct request {
+    weft_collective_t op;
+    const void *send;
+    void *recv;
+    uint64_t count;
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    uint32_t root;
+    bool reduces;
+} request_t;
+
+static weft_status_t bad_argument(const request_t *request, const char *text)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s", weft_collective_name(request->op),
+                       text);
+}
+
+/* blocks of count elements must be addressable. */
+static weft_status_t check_types(const request_t *request, uint64_t blocks)
+{
+    size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
+    size_t bytes;
+    if (elem_bytes == 0) {
+        return bad_argument(request, "dtype is not a weft_dtype_t");
+    }
+    if (request->reduces && request->dtype == WEFT_DTYPE_BOOL) {
+        return bad_argument(request, "dtype bool cannot be reduced");
+    }
+    if (request->reduces && (uint32_t)request->reduction > WEFT_MAX) {
+        return bad_argument(request, "reduction is not a weft_reduction_t");
+    }
+    if (!wefti_mul_size((size_t)request->count, elem_bytes, &bytes) ||
+        !wefti_mul_size(bytes, (size_t)blocks, &bytes) || bytes > SIZE_MAX / 2) {
+        return bad_argument(request, "count is larger than memory can be");
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_buffers(const request_t *request, const weft_group_t *group)
+{
+    bool root = group->rank == request->root;
+    bool needs_send = true, needs_recv = true;
+    switch (request->op) {
+    case WEFT_OP_BROADCAST:
+    case WEFT_OP_SCATTER:
+        needs_send = root;
+        break;
+    case WEFT_OP_REDUCE:
+    case WEFT_OP_GATHER:
+        needs_recv = root;
+        break;
+    default:
+        break;
+    }
+    if (needs_send && request->send == NULL) {
+        return bad_argument(request, "send is NULL");
+    }
+    return needs_recv && request->recv == NULL ? bad_argument(request, "recv is NULL") : WEFT_OK;
+}
+
+static uint64_t what_of(const request_t *request)
+{
+    return (uint64_t)request->op | (uint64_t)request->dtype << 8 |
+           (uint64_t)request->reduction << 16 | (uint64_t)request->root << 32;
+}
+
+static void fill(wefti_call_t *call, const request_t *request)
+{
+    call->op = request->op;
+    call->send = request->send;
+    call->recv = request->recv;
+    call->count = request->count;
+    call->dtype = request->dtype;
+    call->elem_bytes = (uint32_t)weft_dtype_size_bytes(request->dtype);
+    call->reduction = request->reduction;
+    call->root = request->root;
+    call->what = what_of(request);
+    call->posted_count = request->count;
+    wefti_call_measure(call);
+}
+
+/* blocks: how many blocks of count the larger buffer holds. */
+static weft_status_t submit(const request_t *request, bool per_rank, weft_group_t *group,
+                            weft_stream_t *stream)
+{
+    wefti_call_t *call = NULL;
+    weft_status_t status = wefti_call_reserve(group, stream, &call);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    status = check_types(request, per_rank ? group->size : 1);
+    if (status == WEFT_OK && request->root >= group->size) {
+        status = bad_argument(request, "root is not a rank of the group");
+    }
+    if (status == WEFT_OK && request->count > 0) {
+        status = check_buffers(request, group);
+    }
+    if (status < 0) {
+        return status;
+    }
+    fill(call, request);
+    return wefti_call_submit(call, stream);
+}
+
+weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                              weft_reduction_t reduction, weft_group_t *group,
+                              weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype, reduction, 0, true};
+    return submit(&request, false, group, stream);
+}
+
+weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                                  weft_reduction_t reduction, weft_group_t *group,
+                                  weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0, true};
+    return submit(&request, true, group, stream);
+}
+
+weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                              weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_ALL_GATHER, send, recv, count, dtype, WEFT_SUM, 0, false};
+    return submit(&request, true, group, stream);
+}
+
+weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                             uint32_t root, weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_BROADCAST, send, recv, count, dtype, WEFT_SUM, root, false};
+    return submit(&request, false, group, stream);
+}
+
+weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                          weft_reduction_t reduction, uint32_t root, weft_group_t *group,
+                          weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype, reduction, root, true};
+    return submit(&request, false, group, stream);
+}
+
+weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                          uint32_t root, weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_GATHER, send, recv, count, dtype, WEFT_SUM, root, false};
+    return submit(&request, true, group, stream);
+}
+
+weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_SCATTER, send, recv, count, dtype, WEFT_SUM, root, false};
+    return submit(&request, true, group, stream);
+}
+
+weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                              weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_ALL_TO_ALL, send, recv, count, dtype, WEFT_SUM, 0, false};
+    return submit(&request, true, group, stream);
+}
+
+weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_BARRIER, NULL, NULL, 0, WEFT_DTYPE_U8, WEFT_SUM, 0, false};
+    return submit(&request, false, group, stream);
+}
+
+/* ---- counts per rank ---- */
+
+typedef struct counts {
+    const uint64_t *counts, *displacements; /* displacements NULL: one after the other */
+} counts_t;
+
+/* Into counts[0, n) and displacements[0, n) of the call, checked. */
+static weft_status_t copy_counts(const request_t *request, const counts_t *from, uint32_t n,
+                                 uint64_t *counts)
+{
+    uint64_t limit = SIZE_MAX / 2 / weft_dtype_size_bytes(request->dtype);
+    uint64_t next = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        uint64_t count = from->counts[r];
+        uint64_t at = from->displacements != NULL ? from->displacements[r] : next;
+        if (count > limit || at > limit || at + count > limit) {
+            return bad_argument(request, "counts are larger than memory can be");
+        }
+        counts[r] = count;
+        counts[n + r] = at;
+        next = at + count;
+    }
+    return WEFT_OK;
+}
+
+static uint64_t hash_counts(const uint64_t *counts, uint32_t n)
+{
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a over words */
+    for (uint32_t r = 0; r < n; r++) {
+        hash = (hash ^ counts[r]) * 1099511628211ull;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static weft_status_t reserve_v(const request_t *request, const counts_t *send, const counts_t *recv,
+                               weft_group_t *group, weft_stream_t *stream, wefti_call_t **out_call)
+{
+    weft_status_t status = wefti_call_reserve(group, stream, out_call);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    wefti_call_t *call = *out_call;
+    status = check_types(request, 1);
+    if (status == WEFT_OK &&
+        ((send != NULL && send->counts == NULL) || (recv != NULL && recv->counts == NULL))) {
+        status = bad_argument(request, "counts are NULL");
+    }
+    if (status == WEFT_OK && call->counts == NULL) { /* once per place in the ring */
+        call->counts = wefti_alloc(group->context->allocator, 4 * group->size * sizeof(uint64_t));
+        status = call->counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    if (status == WEFT_OK && send != NULL) {
+        status = copy_counts(request, send, group->size, call->counts);
+    }
+    if (status == WEFT_OK && recv != NULL) {
+        status = copy_counts(request, recv, group->size, call->counts + 2 * group->size);
+    }
+    return status;
+}
+
+static bool any(const uint64_t *counts, uint32_t n)
+{
+    uint64_t all = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        all |= counts[r];
+    }
+    return all != 0;
+}
+
+weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
+                                const uint64_t *displacements, weft_dtype_t dtype,
+                                weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0, false};
+    counts_t blocks = {counts, displacements};
+    wefti_call_t *call = NULL;
+    weft_status_t status = reserve_v(&request, NULL, &blocks, group, stream, &call);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if ((send == NULL && counts[group->rank] > 0) || (recv == NULL && any(counts, group->size))) {
+        return bad_argument(&request, send == NULL ? "send is NULL" : "recv is NULL");
+    }
+    fill(call, &request);
+    call->posted_count = hash_counts(counts, group->size);
+    return wefti_call_submit(call, stream);
+}
+
+weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t *counts,
+                                    const uint64_t *displacements, weft_dtype_t dtype,
+                                    weft_reduction_t reduction, weft_group_t *group,
+                                    weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0, true};
+    counts_t blocks = {counts, displacements};
+    wefti_call_t *call = NULL;
+    weft_status_t status = reserve_v(&request, &blocks, NULL, group, stream, &call);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if ((recv == NULL && counts[group->rank] > 0) || (send == NULL && any(counts, group->size))) {
+        return bad_argument(&request, send == NULL ? "send is NULL" : "recv is NULL");
+    }
+    fill(call, &request);
+    call->count = counts[group->rank]; /* this rank's block */
+    call->posted_count = hash_counts(counts, group->size);
+    return wefti_call_submit(call, stream);
+}
+
+weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
+                                const uint64_t *send_displacements, void *recv,
+                                const uint64_t *recv_counts, const uint64_t *recv_displacements,
+                                weft_dtype_t dtype, weft_group_t *group, weft_stream_t *stream)
+{
+    request_t request = {WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0, false};
+    counts_t outgoing = {send_counts, send_displacements};
+    counts_t incoming = {recv_counts, recv_displacements};
+    wefti_call_t *call = NULL;
+    weft_status_t status = reserve_v(&request, &outgoing, &incoming, group, stream, &call);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if (group->size > WEFTI_TABLE_RANKS) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: %u ranks, at most %u", group->size,
+                           WEFTI_TABLE_RANKS);
+    }
+    if ((send == NULL && any(send_counts, group->size)) ||
+        (recv == NULL && any(recv_counts, group->size))) {
+        return bad_argument(&request, send == NULL ? "send is NULL" : "recv is NULL");
+    }
+    if (send == recv && send != NULL) {
+        return bad_argument(&request, "send and recv are the same");
+    }
+    fill(call, &request);
+    return wefti_call_submit(call, stream);
+}

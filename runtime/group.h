@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of groups and of collectives without a graph.
+ *
+ *   group.c          create and destroy, agreement on a channel
+ *   channel.c        the memory that ranks of a group share, and the pool it comes from
+ *   group_fault.c    the first error of a group, written down for all its ranks
+ *   memory_region.c  weft_mem_*: what peers reach directly
+ *   collective.c     public calls: arguments, signatures
+ *   call.c           one call in flight: a state machine that never blocks, and waiting for it
+ *   call_staged.c    moving data through postings and staging buffers
+ *   call_direct.c    moving data in place, by loads and stores to peers' memory
+ *   call_pair.c      send and receive
+ */
+#ifndef WEFT_RUNTIME_GROUP_H
+#define WEFT_RUNTIME_GROUP_H
+
+#include <weft/collective.h>
+
+#include "runtime/context.h"
+#include "runtime/stream.h"
+
+#define WEFTI_CALLS 64u /* in flight per group; a power of two */
+#define WEFTI_POSTING_DATA 8192u
+#define WEFTI_POSTING_TINY 40u
+
+/*
+ * What a rank says when it enters a call: the call's number, which is what others wait for, what it
+ * believes the call to be, and either its data or where its buffers are. Two of them take turns: a
+ * rank overwrites one only when all peers have said that they are at the next call, so are done
+ * with this one.
+ */
+typedef struct wefti_posting {
+    uint8_t signal[8]; /* value and waiters of a wefti_signal_t: wefti_posting_signal() */
+    uint64_t what;     /* operator, type, reduction, order, flags, root: wefti_what() */
+    uint64_t count;    /* elements; a hash of the counts where there are many */
+    union {
+        struct {
+            uint64_t send, recv;  /* addresses relative to the rank's region */
+            uint32_t lead, trail; /* bytes at both ends that peers do not reach */
+            uint64_t longest;     /* all-to-all-v: bytes of this rank's longest block */
+        } at;
+        uint8_t tiny[WEFTI_POSTING_TINY]; /* data that fits beside the flag */
+    };
+    uint8_t data[WEFTI_POSTING_DATA];
+} wefti_posting_t;
+_Static_assert(sizeof(wefti_posting_t) == 64 + WEFTI_POSTING_DATA, "postings are shared memory");
+
+static inline wefti_signal_t *wefti_posting_signal(wefti_posting_t *posting)
+{
+    return (wefti_signal_t *)(void *)posting; /* only value and waiters are ever touched */
+}
+
+#define WEFTI_POSTED_REACHABLE (1u << 0) /* what the operator needs of this rank can be reached */
+#define WEFTI_POSTED_DATA (1u << 1)      /* data is in the posting */
+#define WEFTI_WHAT_FLAGS_SHIFT 24
+#define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
+
+/* What one rank shares with the others of a group: at the same offset of every rank's region. */
+typedef struct wefti_channel {
+    wefti_signal_t staged; /* rounds of staging that this rank has filled in */
+    wefti_signal_t done;   /* calls in which this rank is done with the peers' memory */
+    struct {
+        _Atomic uint32_t state; /* 0 none, 1 being written, 2 readable */
+        int32_t status;
+        char text[WEFTI_ABORT_TEXT_BYTES];
+    } abort;
+    uint8_t pad[24];
+    wefti_posting_t postings[2];
+} wefti_channel_t;
+_Static_assert(offsetof(wefti_channel_t, postings) == 768, "channels are shared memory");
+
+/* From s to d: in s's channel, number d. Followed by two buffers. */
+typedef struct wefti_mailbox {
+    wefti_signal_t posted;   /* pieces that s has put in */
+    wefti_signal_t consumed; /* in d's channel, number s: pieces that d has taken out */
+    struct {
+        uint64_t what, count, send;
+    } head[2];
+    uint8_t pad[80];
+} wefti_mailbox_t;
+_Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
+
+/* Where the parts of a channel are, from its start; equal on all ranks of a context. */
+typedef struct wefti_channel_layout {
+    size_t staging, staging_bytes; /* two halves of staging_bytes */
+    size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
+    size_t total_bytes;
+} wefti_channel_layout_t;
+
+#define WEFTI_POOLS 8u
+#define WEFTI_POOL_CHANNELS 16u
+
+/* Where the context's groups take their channels from. Created with its first group. */
+typedef struct wefti_channels {
+    wefti_channel_layout_t layout;
+    size_t offsets[WEFTI_POOLS]; /* of each pool in the region */
+    uint32_t pool_count;
+    uint16_t used[WEFTI_POOLS]; /* bits of channels */
+    uint32_t last_number;       /* highest number that a destroyed group's calls had */
+} wefti_channels_t;
+
+void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
+                          size_t staging_bytes);
+/* One more pool. Collective over the world. */
+weft_status_t wefti_channels_grow(weft_context_t *context);
+
+/* An adopted allocation: [begin, end) of this process is region [offset, ...). */
+typedef struct wefti_adopted {
+    uint8_t *address; /* as given to weft_mem_register */
+    uint8_t *begin, *end;
+    size_t offset;
+    bool held; /* memory of the region belongs to it */
+} wefti_adopted_t;
+
+/* Everything of a context that only eager collectives need; made at first use. */
+typedef struct wefti_eager {
+    wefti_channels_t channels;
+    wefti_adopted_t *adopted;
+    size_t adopted_count, adopted_capacity;
+} wefti_eager_t;
+
+weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager);
+void wefti_eager_destroy(weft_context_t *context); /* accepts none */
+
+/*
+ * True when peers reach [address + *out_lead, address + bytes - *out_trail), which is at
+ * *out_offset from the own region (for address itself); false when they reach nothing of it.
+ */
+bool wefti_memory_reach(weft_context_t *context, const void *address, size_t bytes,
+                        uint64_t *out_offset, uint32_t *out_lead, uint32_t *out_trail);
+/* The peer's bytes at offset, or NULL when they are not within its region. */
+uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,
+                              uint64_t bytes);
+
+typedef enum wefti_call_state {
+    WEFTI_CALL_FREE = 0,
+    WEFTI_CALL_ISSUED,  /* waits for the call before it, then posts */
+    WEFTI_CALL_POSTED,  /* waits for the peers' postings */
+    WEFTI_CALL_STAGING, /* waits for the peers' part of a round */
+    WEFTI_CALL_RESULTS, /* the same for the second half of a two-shot round */
+    WEFTI_CALL_FINAL,   /* waits until peers are done with its memory */
+    WEFTI_CALL_DONE,
+} wefti_call_state_t;
+
+/* One end of a send or receive. */
+typedef struct wefti_pair {
+    uint32_t peer;
+    bool sends;
+    const uint8_t *data;
+    uint64_t count, bytes, moved;
+    uint32_t piece; /* number of the next piece */
+    uint8_t state;
+    weft_dtype_t dtype;
+    bool direct;
+} wefti_pair_t;
+
+typedef struct wefti_call {
+    weft_group_t *group;
+    wefti_call_state_t state;
+    uint32_t number, order;
+    weft_collective_t op;
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    uint32_t root;
+    uint32_t elem_bytes;
+    const uint8_t *send;
+    uint8_t *recv;
+    uint64_t count; /* elements of one block */
+    uint64_t what, posted_count;
+    /* V forms: [4 * size] send counts, send displacements, receive counts, displacements; elements
+     */
+    uint64_t *counts;
+
+    uint32_t peer;        /* how many peers were seen in this state */
+    uint32_t flags;       /* of all ranks' postings, and-ed */
+    uint64_t longest;     /* bytes of the longest block of any rank */
+    uint64_t lead, trail; /* all-reduce: elements at both ends that peers do not reach everywhere */
+    uint64_t round, rounds; /* of staging */
+    size_t piece_bytes;     /* of each block in a round */
+    size_t area_bytes;      /* data that this rank posts, where it fits a posting */
+    bool two_shot;
+    uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
+    bool posted, published_round, published_done; /* sleepers were not looked for since */
+    wefti_pair_t *pairs;                          /* a batch, or one send or receive */
+    uint32_t pair_count;
+    wefti_pair_t single;
+    wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch in this place of the ring */
+} wefti_call_t;
+
+struct weft_group {
+    weft_context_t *context; /* retained */
+    wefti_endpoint_t *endpoint;
+    uint32_t size, rank;
+    uint32_t *ranks; /* in the world */
+    bool whole_world;
+    uint32_t pool, channel; /* which of the context's channels */
+    uint8_t **bases;        /* the ranks' regions, as seen here */
+    wefti_channel_t **channels;
+    wefti_channel_layout_t layout;
+    size_t region_limit; /* adresses in postings are checked against it; SIZE_MAX: one process */
+    wefti_fault_t fault;
+
+    uint32_t number;          /* of the last collective; the same on all ranks */
+    uint32_t issued;          /* calls so far, sends and receives too; the issuing thread's */
+    wefti_signal_t completed; /* of these: calls run in the order in which they were issued */
+    uint32_t staged;          /* how often rounds were published */
+    uint32_t area;            /* which half of the staging buffers, by its lowest bit */
+    wefti_call_t calls[WEFTI_CALLS];
+    const void **sources; /* [size] */
+    void **destinations;  /* [size] */
+
+    wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch */
+    uint32_t batch_count;
+    bool batching;
+    uint32_t *sent, *received; /* pieces so far, per peer */
+};
+
+static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,
+                                                uint32_t number)
+{
+    return &group->channels[rank]->postings[number & 1];
+}
+
+static inline uint8_t *wefti_staging_of(const weft_group_t *group, uint32_t rank)
+{
+    return (uint8_t *)group->channels[rank] + group->layout.staging +
+           (group->area & 1u) * group->layout.staging_bytes;
+}
+
+/* Publishes what was written before. Sleepers are woken by wefti_signal_settle, which must follow.
+ */
+static inline void wefti_signal_publish(wefti_signal_t *signal, uint32_t value)
+{
+    atomic_store_explicit(&signal->value, value, memory_order_release);
+}
+
+/*
+ * Orders the publish before the look at waiters, as wefti_signal_post does, but later: by then the
+ * store has left the core while peers' lines were on their way, so the fence is cheap.
+ */
+static inline void wefti_fence(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    _Atomic uint32_t word = 0;
+    atomic_fetch_add_explicit(&word, 1, memory_order_seq_cst);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+static inline void wefti_signal_settle(wefti_signal_t *signal)
+{
+    if (atomic_load_explicit(&signal->waiters, memory_order_relaxed) != 0) {
+        wefti_futex_wake_all(&signal->value);
+    }
+}
+
+/* group_fault.c: the first error of the group goes to all its ranks and wakes them. Returns it. */
+weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
+/* WEFT_OK, or what broke the group or the world. */
+weft_status_t wefti_group_check(weft_group_t *group);
+/* The quick half of it, for every try of a blocked call: whether some rank wrote an error down. */
+static inline bool wefti_group_broken(const weft_group_t *group)
+{
+    return atomic_load_explicit(&group->channels[group->rank]->abort.state, memory_order_relaxed) !=
+           0;
+}
+/* "AllReduce(f32, sum, 100 elements)"; buffer holds 160 bytes. Returns buffer. */
+const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
+weft_status_t wefti_group_mismatch(wefti_call_t *call, uint32_t peer);
+weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
+
+/*
+ * call.c. A place in the ring for the next call; WEFT_AGAIN when 64 are in flight. issue gives it
+ * its number; submit hands it to stream (NULL: runs it to the end).
+ */
+weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
+                                 wefti_call_t **out_call);
+weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream);
+/* WEFT_OK: done; WEFT_IN_PROGRESS: blocked on *out_blocked (signal NULL: on an earlier call). */
+weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* To the end, by the transport's way of waiting. */
+weft_status_t wefti_call_run(wefti_call_t *call);
+/* For streams: once more; looks for errors and at the time-out, too. */
+weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* Waits until everything issued on this rank is done. */
+weft_status_t wefti_group_drain(weft_group_t *group);
+/* Gives up a call that will never run: its stream is broken. */
+void wefti_call_drop(wefti_call_t *call);
+
+/*
+ * call_staged.c. An area holds what a rank shows its peers of one round: of its one block the same
+ * piece to all, or for each peer a piece of that peer's block.
+ */
+typedef const uint8_t *(*wefti_area_fn)(const wefti_call_t *call, uint32_t rank);
+/* Fills longest and area_bytes. */
+void wefti_call_measure(wefti_call_t *call);
+bool wefti_call_fits_posting(const wefti_call_t *call);
+weft_status_t wefti_call_plan_rounds(wefti_call_t *call);
+/* This rank's part of round into area. */
+void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, size_t piece_bytes);
+/* What this rank gets in round, out of all areas. */
+weft_status_t wefti_call_take(wefti_call_t *call, wefti_area_fn area, uint64_t round,
+                              size_t piece_bytes);
+/* Two-shot all-reduce: this rank's shard of the round to recv and to its own area; then the
+ * others'. */
+weft_status_t wefti_call_reduce_shard(wefti_call_t *call, wefti_area_fn area);
+void wefti_call_take_results(wefti_call_t *call, wefti_area_fn area);
+/* All-reduce in place of all but a few elements at the ends. */
+void wefti_call_stage_ends(const wefti_call_t *call, uint8_t *area);
+weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area);
+
+/* call_direct.c: whether peers reach what they need of this rank, said in posting; then moving it.
+ */
+bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
+weft_status_t wefti_call_move(wefti_call_t *call);
+/* All-to-all-v: what every rank sends here is what is expected. */
+weft_status_t wefti_call_check_table(wefti_call_t *call);
+#define WEFTI_TABLE_RANKS (WEFTI_POSTING_DATA / 16)
+
+/* call_pair.c */
+weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The first error of a group: found by one rank, returned by all. */
+#include "runtime/group.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+static void write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
+{
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong_explicit(&channel->abort.state, &none, 1,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return;
+    }
+    channel->abort.status = status;
+    snprintf(channel->abort.text, sizeof channel->abort.text, "%s", text);
+    /* release: the record is complete before anybody reads it */
+    atomic_store_explicit(&channel->abort.state, 2, memory_order_release);
+}
+
+static void wake(const weft_group_t *group, uint32_t rank)
+{
+    wefti_channel_t *channel = group->channels[rank];
+    wefti_futex_wake_all(&wefti_posting_signal(&channel->postings[0])->value);
+    wefti_futex_wake_all(&wefti_posting_signal(&channel->postings[1])->value);
+    wefti_futex_wake_all(&channel->staged.value);
+    wefti_futex_wake_all(&channel->done.value);
+    for (uint32_t i = 0; i < group->size; i++) {
+        wefti_mailbox_t *mailbox =
+            (wefti_mailbox_t *)(void *)((uint8_t *)channel + group->layout.pairs +
+                                        i * group->layout.pair_bytes);
+        wefti_futex_wake_all(&mailbox->posted.value);
+        wefti_futex_wake_all(&mailbox->consumed.value);
+    }
+}
+
+/* Takes over what some rank wrote into this rank's record; it is a peer's text, so not trusted. */
+static weft_status_t adopt(weft_group_t *group)
+{
+    const wefti_channel_t *own = group->channels[group->rank];
+    char text[WEFTI_ABORT_TEXT_BYTES];
+    memcpy(text, own->abort.text, sizeof text);
+    text[sizeof text - 1] = '\0';
+    int32_t status = own->abort.status;
+    if (status >= 0 || status < WEFT_ERR_INTERNAL) {
+        status = WEFT_ERR_ABORTED;
+    }
+    wefti_fault_set(&group->fault, (weft_status_t)status, text);
+    return wefti_fault_get(&group->fault);
+}
+
+weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
+{
+    char text[WEFTI_ABORT_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", weft_last_error());
+    if (!wefti_endpoint_owned(group->endpoint)) {
+        return status;
+    }
+    /* The own record first: whoever comes second adopts what the first one wrote. */
+    for (uint32_t i = 0; i < group->size; i++) {
+        write_down(group->channels[(group->rank + i) % group->size], status, text);
+    }
+    for (uint32_t r = 0; r < group->size; r++) {
+        wake(group, r);
+    }
+    return wefti_group_check(group);
+}
+
+weft_status_t wefti_group_check(weft_group_t *group)
+{
+    weft_status_t status = wefti_fault_get(&group->fault);
+    if (status < 0) {
+        return status;
+    }
+    if (!wefti_endpoint_owned(group->endpoint)) {
+        return wefti_endpoint_check(group->endpoint);
+    }
+    const wefti_channel_t *own = group->channels[group->rank];
+    /* acquire pairs with the release in write_down */
+    uint32_t state = atomic_load_explicit(&own->abort.state, memory_order_acquire);
+    for (uint32_t i = 0; state == 1 && i < 100000; i++) { /* being written: a few hundred bytes */
+        wefti_cpu_relax();
+        state = atomic_load_explicit(&own->abort.state, memory_order_acquire);
+    }
+    if (state != 0) {
+        return adopt(group);
+    }
+    status = wefti_endpoint_check(group->endpoint);
+    if (status < 0) {
+        wefti_fault_set(&group->fault, status, weft_last_error());
+    }
+    return status;
+}
+
+const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
+{
+    weft_collective_t op = (weft_collective_t)(what & 0xff);
+    const char *name = weft_collective_name(op);
+    const char *dtype = weft_dtype_name((weft_dtype_t)(what >> 8 & 0xff));
+    const char *reduction = weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf));
+    unsigned long long n = count;
+    unsigned int root = (unsigned int)(what >> 32);
+    switch (op) {
+    case WEFT_OP_ALL_REDUCE:
+    case WEFT_OP_REDUCE_SCATTER:
+        snprintf(buffer, 160, "%s(%s, %s, %llu elements)", name, dtype, reduction, n);
+        break;
+    case WEFT_OP_REDUCE:
+        snprintf(buffer, 160, "%s(%s, %s, %llu elements, root %u)", name, dtype, reduction, n,
+                 root);
+        break;
+    case WEFT_OP_BROADCAST:
+    case WEFT_OP_GATHER:
+    case WEFT_OP_SCATTER:
+        snprintf(buffer, 160, "%s(%s, %llu elements, root %u)", name, dtype, n, root);
+        break;
+    case WEFT_OP_REDUCE_SCATTER_V:
+        snprintf(buffer, 160, "%s(%s, %s, counts %016llx)", name, dtype, reduction, n);
+        break;
+    case WEFT_OP_ALL_GATHER_V:
+        snprintf(buffer, 160, "%s(%s, counts %016llx)", name, dtype, n);
+        break;
+    case WEFT_OP_ALL_TO_ALL_V:
+        snprintf(buffer, 160, "%s(%s)", name, dtype);
+        break;
+    case WEFT_OP_BARRIER:
+        snprintf(buffer, 160, "%s", name);
+        break;
+    default:
+        snprintf(buffer, 160, "%s(%s, %llu elements)", name, dtype, n);
+        break;
+    }
+    return buffer;
+}
+
+weft_status_t wefti_group_mismatch(wefti_call_t *call, uint32_t peer)
+{
+    weft_group_t *group = call->group;
+    const wefti_posting_t *theirs = wefti_posting_of(group, peer, call->number);
+    char own_text[160], their_text[160];
+    /* The lower rank first, so that both sides say the same. */
+    const char *own = wefti_what_text(call->what, call->posted_count, own_text);
+    const char *their = wefti_what_text(theirs->what, theirs->count, their_text);
+    bool first = group->rank < peer;
+    wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree: rank %u calls %s, rank %u calls %s",
+                first ? group->rank : peer, first ? own : their, first ? peer : group->rank,
+                first ? their : own);
+    return wefti_group_fail(group, WEFT_ERR_MISMATCH);
+}
+
+weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
+{
+    weft_group_t *group = call->group;
+    char text[160], late[200] = "";
+    size_t used = 0;
+    if (call->pair_count > 0) {
+        snprintf(late, sizeof late, " %u", group->ranks[call->pairs[0].peer]);
+    }
+    for (uint32_t r = 0; call->pair_count == 0 && r < group->size && used + 24 < sizeof late; r++) {
+        wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
+        uint32_t at =
+            atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire);
+        if (!wefti_signal_reached(at, call->number)) {
+            used += (size_t)snprintf(late + used, sizeof late - used, " %u", group->ranks[r]);
+        }
+    }
+    wefti_error(status, "rank %u waited %.3g s in %s; late: rank%s", group->ranks[group->rank],
+                (double)group->endpoint->settings->timeout_ns * 1e-9,
+                wefti_what_text(call->what, call->posted_count, text),
+                late[0] != '\0' ? late : " unknown");
+    return wefti_group_fail(group, status);
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that peers reach: parts of the region, and adopted pages that were mapped over by parts of
+ * it. */
+#include <weft/memory.h>
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/base/error.h"
+#include "runtime/group.h"
+
+#define PAGE_BYTES ((uintptr_t)4096)
+
+weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_address)
+{
+    size_t offset;
+    *out_address = NULL;
+    if (context == NULL || bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
+                           context == NULL ? "context is NULL" : "bytes is 0");
+    }
+    weft_status_t status = wefti_region_alloc(context->endpoint, bytes, &offset);
+    if (status == WEFT_OK) {
+        *out_address = context->endpoint->region_of[context->endpoint->rank] + offset;
+    }
+    return status;
+}
+
+weft_status_t weft_mem_free(weft_context_t *context, void *address)
+{
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
+    wefti_endpoint_t *endpoint = context->endpoint;
+    if (address == NULL || !wefti_endpoint_owned(endpoint)) {
+        return WEFT_OK;
+    }
+    size_t offset = (size_t)((uint8_t *)address - endpoint->region_of[endpoint->rank]);
+    for (size_t i = 0; i < endpoint->block_count; i++) {
+        if (endpoint->blocks[i].offset == offset) {
+            wefti_region_free(endpoint, offset);
+            return WEFT_OK;
+        }
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not from weft_mem_alloc", address);
+}
+
+static weft_status_t find(weft_context_t *context, const void *address, size_t *out_index)
+{
+    const wefti_eager_t *eager = context->eager;
+    for (size_t i = 0; eager != NULL && i < eager->adopted_count; i++) {
+        if (eager->adopted[i].address == address) {
+            *out_index = i;
+            return WEFT_OK;
+        }
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not registered", address);
+}
+
+/* Room in the region for the longest of all ranks' pages. */
+static weft_status_t take_region(weft_context_t *context, wefti_adopted_t *adopted)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint64_t own = (uint64_t)(adopted->end - adopted->begin), longest = 0;
+    uint64_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status == WEFT_OK) {
+        status = wefti_endpoint_all_gather(endpoint, &own, sizeof own, all);
+    }
+    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
+        longest = all[r] > longest ? all[r] : longest;
+    }
+    wefti_free(context->allocator, all);
+    if (status == WEFT_OK && longest > 0) {
+        status = wefti_region_alloc(endpoint, longest, &adopted->offset);
+        adopted->held = status == WEFT_OK;
+    }
+    return status;
+}
+
+static weft_status_t map_over(weft_context_t *context, const wefti_adopted_t *adopted)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    size_t bytes = (size_t)(adopted->end - adopted->begin);
+    if (bytes == 0) {
+        return WEFT_OK;
+    }
+    memcpy(endpoint->region_of[endpoint->rank] + adopted->offset, adopted->begin, bytes);
+    return endpoint->ops->region_map(endpoint, adopted->offset, bytes, adopted->begin);
+}
+
+/* Private memory with the same contents moves over the shared pages in one step. */
+static weft_status_t map_back(const wefti_adopted_t *adopted)
+{
+    size_t bytes = (size_t)(adopted->end - adopted->begin);
+    if (bytes == 0) {
+        return WEFT_OK;
+    }
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) {
+        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "no memory to give %zu bytes back",
+                                 bytes);
+    }
+    memcpy(copy, adopted->begin, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, adopted->begin) == MAP_FAILED) {
+        weft_status_t status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "mremap");
+        munmap(copy, bytes);
+        return status;
+    }
+    return WEFT_OK;
+}
+
+/* Ranks that share an address space, or a world of one, reach everything already. */
+static bool reaches_all(const weft_context_t *context)
+{
+    return context->one_process || context->endpoint->world_size == 1;
+}
+
+static weft_status_t check_range(weft_context_t *context, const uint8_t *address, size_t bytes)
+{
+    size_t index;
+    if (address == NULL || bytes == 0 || bytes > SIZE_MAX - (uintptr_t)address) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
+                           address == NULL ? "address is NULL" : "bytes: no such range");
+    }
+    if (find(context, address, &index) == WEFT_OK) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is registered already",
+                           (const void *)address);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t bytes)
+{
+    wefti_eager_t *eager = NULL;
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
+    wefti_endpoint_t *endpoint = context->endpoint;
+    weft_status_t status = wefti_eager_get(context, &eager);
+    if (status == WEFT_OK) {
+        status = check_range(context, address, bytes);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_array_reserve(context->allocator, &eager->adopted, &eager->adopted_capacity,
+                                     eager->adopted_count + 1, sizeof *eager->adopted);
+    }
+    wefti_adopted_t adopted = {.address = address};
+    if (!reaches_all(context)) {
+        status = wefti_endpoint_agree(endpoint, status);
+    }
+    if (status < 0) {
+        return status;
+    }
+    uintptr_t begin = ((uintptr_t)address + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    uintptr_t end = ((uintptr_t)address + bytes) & ~(PAGE_BYTES - 1);
+    adopted.begin = (uint8_t *)address + (begin - (uintptr_t)address);
+    adopted.end = end > begin ? adopted.begin + (end - begin) : adopted.begin;
+    if (!reaches_all(context)) {
+        status = take_region(context, &adopted);
+        if (status < 0) {
+            return status;
+        }
+        status = map_over(context, &adopted);
+        /* Nobody may touch a peer's pages before they are in place. */
+        weft_status_t agreed = wefti_endpoint_agree(endpoint, status);
+        if (agreed < 0) {
+            if (status == WEFT_OK) {
+                map_back(&adopted);
+            }
+            if (adopted.held) {
+                wefti_region_free(endpoint, adopted.offset);
+            }
+            return agreed;
+        }
+    }
+    eager->adopted[eager->adopted_count++] = adopted;
+    return WEFT_OK;
+}
+
+weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
+{
+    size_t index = 0;
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
+    weft_status_t status = find(context, address, &index);
+    if (status < 0) {
+        return status;
+    }
+    wefti_eager_t *eager = context->eager;
+    wefti_adopted_t adopted = eager->adopted[index];
+    if (!reaches_all(context)) {
+        status = map_back(&adopted);
+        if (status < 0) {
+            return status;
+        }
+    }
+    memmove(&eager->adopted[index], &eager->adopted[index + 1],
+            (--eager->adopted_count - index) * sizeof *eager->adopted);
+    if (adopted.held) {
+        wefti_region_free(context->endpoint, adopted.offset);
+    }
+    return WEFT_OK;
+}
+
+/* Part of [address, end) lies within adopted pages. */
+static bool reach_adopted(const wefti_adopted_t *adopted, const uint8_t *address,
+                          const uint8_t *end, uint64_t *out_offset, uint32_t *out_lead,
+                          uint32_t *out_trail)
+{
+    const uint8_t *from = address > adopted->begin ? address : adopted->begin;
+    const uint8_t *to = end < adopted->end ? end : adopted->end;
+    /* Only where no more than the partial pages at the ends is missing. */
+    if (from >= to || (uintptr_t)(from - address) >= PAGE_BYTES ||
+        (uintptr_t)(end - to) >= PAGE_BYTES) {
+        return false;
+    }
+    *out_lead = (uint32_t)(from - address);
+    *out_trail = (uint32_t)(end - to);
+    /* Where address would be, if the pages before it had been adopted, too; wraps like addresses.
+     */
+    *out_offset = adopted->offset + (uint64_t)((uintptr_t)address - (uintptr_t)adopted->begin);
+    return true;
+}
+
+bool wefti_memory_reach(weft_context_t *context, const void *address, size_t bytes,
+                        uint64_t *out_offset, uint32_t *out_lead, uint32_t *out_trail)
+{
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    const uint8_t *begin = address;
+    uint64_t offset = (uint64_t)((uintptr_t)begin - (uintptr_t)endpoint->region_of[endpoint->rank]);
+    *out_lead = *out_trail = 0;
+    *out_offset = offset;
+    size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+    if (offset < limit && bytes <= limit - offset) {
+        return true;
+    }
+    const wefti_eager_t *eager = context->eager;
+    for (size_t i = 0; i < eager->adopted_count; i++) {
+        const wefti_adopted_t *adopted = &eager->adopted[i];
+        if (reaches_all(context)) {
+            /* registered: everything of it counts, where it lies */
+            if (begin >= adopted->begin - PAGE_BYTES &&
+                begin + bytes <= adopted->end + PAGE_BYTES) {
+                return true;
+            }
+        } else if (reach_adopted(adopted, begin, begin + bytes, out_offset, out_lead, out_trail)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,
+                              uint64_t bytes)
+{
+    const wefti_endpoint_t *endpoint = group->endpoint;
+    uint8_t *base = group->bases[rank];
+    if (!group->context->one_process) {
+        size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+        if (offset > limit || bytes > limit - offset) {
+            return NULL;
+        }
+    }
+    return (uint8_t *)((uintptr_t)base + (uintptr_t)offset);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support_ranks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void support_rank_check(bool condition, const char *text, const char *file, int line)
+{
+    if (!condition) {
+        fprintf(stderr, "%s:%d: %s is false; last error: %s\n", file, line, text,
+                weft_last_error());
+        fflush(NULL);
+        _exit(1); /* the other ranks would wait */
+    }
+}
+
+void support_rank_ok(weft_status_t status, const char *text, const char *file, int line)
+{
+    support_rank_check(status == WEFT_OK, text, file, line);
+}
+
+typedef struct rank_thread {
+    weft_hub_t *hub;
+    char address[64];
+    rank_fn run;
+    rank_world_t world;
+    pthread_t thread;
+} rank_thread_t;
+
+static void *rank_main(void *user)
+{
+    rank_thread_t *rank = user;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.rank = (int32_t)rank->world.rank;
+    params.world_size = (int32_t)rank->world.size;
+    params.hub = rank->hub;
+    params.address = rank->hub == NULL ? rank->address : NULL;
+    RANK_OK(weft_context_create(&params, &rank->world.context));
+    RANK_OK(weft_group_create_world(rank->world.context, &rank->world.group));
+    rank->run(&rank->world);
+    weft_group_destroy(rank->world.group);
+    weft_context_release(rank->world.context);
+    return NULL;
+}
+
+void support_rank_threads(uint32_t size, rank_fn run, void *user)
+{
+    weft_hub_t *hub = NULL;
+    rank_thread_t *ranks = calloc(size, sizeof *ranks);
+    RANK_CHECK(ranks != NULL);
+    RANK_OK(weft_hub_create(size, &hub));
+    for (uint32_t r = 0; r < size; r++) {
+        ranks[r].hub = hub;
+        ranks[r].run = run;
+        ranks[r].world = (rank_world_t){NULL, NULL, r, size, user};
+        RANK_CHECK(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]) == 0);
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        pthread_join(ranks[r].thread, NULL);
+    }
+    weft_hub_destroy(hub);
+    free(ranks);
+}
+
+bool support_rank_processes(uint32_t size, rank_fn run, void *user)
+{
+    static unsigned int serial;
+    unsigned int number = serial++;
+    bool good = true;
+    fflush(NULL);
+    pid_t *pids = calloc(size, sizeof *pids);
+    RANK_CHECK(pids != NULL);
+    for (uint32_t r = 0; r < size; r++) {
+        pids[r] = fork();
+        RANK_CHECK(pids[r] >= 0);
+        if (pids[r] == 0) {
+            rank_thread_t rank = {.run = run, .world = {NULL, NULL, r, size, user}};
+            snprintf(rank.address, sizeof rank.address, "unix:@weft-test-%d-%u", (int)getppid(),
+                     number);
+            rank_main(&rank);
+            fflush(NULL);
+            _exit(0);
+        }
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        int status = 0;
+        waitpid(pids[r], &status, 0);
+        good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    free(pids);
+    return good;
+}

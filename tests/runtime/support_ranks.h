@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a function on n ranks: threads over a hub, or forked processes over shared memory. */
+#ifndef WEFT_TESTS_SUPPORT_RANKS_H
+#define WEFT_TESTS_SUPPORT_RANKS_H
+
+#include <stdbool.h>
+
+#include <weft/weft.h>
+
+typedef struct rank_world {
+    weft_context_t *context;
+    weft_group_t *group; /* of the world; the function may destroy it and set NULL */
+    uint32_t rank, size;
+    void *user; /* threads: shared; processes: each its own copy */
+} rank_world_t;
+
+/* A failed check ends the process with the place and the library's last message on standard error.
+ */
+typedef void (*rank_fn)(rank_world_t *world);
+
+#define RANK_CHECK(condition) support_rank_check((condition), #condition, __FILE__, __LINE__)
+#define RANK_OK(call) support_rank_ok((call), #call, __FILE__, __LINE__)
+void support_rank_check(bool condition, const char *text, const char *file, int line);
+void support_rank_ok(weft_status_t status, const char *text, const char *file, int line);
+
+void support_rank_threads(uint32_t size, rank_fn run, void *user);
+/* True when every process ended well. */
+bool support_rank_processes(uint32_t size, rank_fn run, void *user);
+
+#endif

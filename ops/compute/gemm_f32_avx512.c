@@ -160,28 +160,33 @@ INLINE void dot_tile(const wefti_dot_tile_t *t, const int rows, const int cols)
             acc[r][j] = _mm512_setzero_ps();
         }
     }
-    for (int64_t i = 0; i < t->images; i++) {
-        const float *a = t->a + i * t->a_image;
-        const float *b[4];
+    /* One loop over all vectors: short runs would mispredict the end of each. */
+    const float *a = t->a, *b = t->b;
+    const int64_t a_skip = t->a_image - t->vectors * 16, b_skip = t->b_image - t->vectors * 16;
+    int64_t b_at[4], left = t->vectors;
+#pragma GCC unroll 4
+    for (int j = 0; j < cols; j++) {
+        b_at[j] = t->b_at[j];
+    }
+    for (int64_t p = t->images * t->vectors; p > 0; p--) {
+        __m512 bv[4];
 #pragma GCC unroll 4
         for (int j = 0; j < cols; j++) {
-            b[j] = t->b + i * t->b_image + t->b_at[j];
+            bv[j] = _mm512_loadu_ps(b + b_at[j]);
         }
-        for (int64_t p = 0; p < t->vectors * 16; p += 16) {
-            __m512 bv[4];
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            const __m512 av = _mm512_loadu_ps(a + r * t->a_row);
 #pragma GCC unroll 4
             for (int j = 0; j < cols; j++) {
-                bv[j] = _mm512_loadu_ps(b[j] + p);
-            }
-#pragma GCC unroll 6
-            for (int r = 0; r < rows; r++) {
-                const __m512 av = _mm512_loadu_ps(a + r * t->a_row + p);
-#pragma GCC unroll 4
-                for (int j = 0; j < cols; j++) {
-                    acc[r][j] = _mm512_fmadd_ps(av, bv[j], acc[r][j]);
-                }
+                acc[r][j] = _mm512_fmadd_ps(av, bv[j], acc[r][j]);
             }
         }
+        left--;
+        const int64_t end = -(int64_t)(left == 0); /* all ones after the last of a run */
+        a += 16 + (a_skip & end);
+        b += 16 + (b_skip & end);
+        left += t->vectors & end;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {

@@ -127,13 +127,7 @@ static weft_status_t cut_by_index(bucketing_t *b)
             "--bucket index: position %llu does not exist, the model has %u gradients (0 to %u)",
             (unsigned long long)last, b->count, b->count - 1);
     }
-    if (last == b->count - 1) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "--bucket index: position %llu is the last gradient, so the final bucket "
-            "would be empty; the final bucket's end is not given",
-            (unsigned long long)last);
-    }
+    /* The end of the final bucket may be named too: it changes nothing. */
     for (uint32_t i = 0, segment = 0; i < b->count; i++) {
         b->candidates[i].segment = segment;
         segment += segment < policy->value_count && policy->values[segment] == i;

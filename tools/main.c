@@ -18,7 +18,9 @@ static const command_t commands[] = {
     {"compile", "turn an ONNX model into a plan", wefti_cmd_compile},
     {"explain", "say what a plan does and why", wefti_cmd_explain},
     {"run", "train a plan or a model on local ranks", wefti_cmd_run},
+    {"bench", "time collectives on local ranks", wefti_cmd_bench},
     {"ops", "list every operator definition", wefti_cmd_ops},
+    {"verify", "prove that the collective algorithms are right", wefti_cmd_verify},
     {"info", "show version, machine, transports and settings", wefti_cmd_info},
 };
 

@@ -73,7 +73,9 @@ bool wefti_is_compile_option(int key);
 int wefti_cmd_compile(int argc, char **argv);
 int wefti_cmd_explain(int argc, char **argv);
 int wefti_cmd_run(int argc, char **argv);
+int wefti_cmd_bench(int argc, char **argv);
 int wefti_cmd_ops(int argc, char **argv);
 int wefti_cmd_info(int argc, char **argv);
+int wefti_cmd_verify(int argc, char **argv);
 
 #endif

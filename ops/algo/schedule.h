@@ -15,8 +15,9 @@
 
 #define WEFTI_MAX_GROUP 65536u
 #define WEFTI_MAX_LANES 16u
-#define WEFTI_SHARD_BYTES 64u /* shards start on cache lines, so ranks never write the same line   \
-                               */
+#define WEFTI_SHARD_BYTES                                                                          \
+    64u /* shards start on cache lines, so ranks never write the same line                         \
+         */
 
 typedef enum wefti_place_buffer {
     WEFTI_SEND = WEFT_ALGO_SEND,
@@ -98,6 +99,15 @@ struct weft_schedule_builder {
     const weft_algo_params_t *params;
     weft_status_t status;
 };
+
+/* What ranks can do with each other's memory. */
+typedef struct wefti_links {
+    /* Whether rank a cannot load and store rank b's memory: [a * group_size + b], symmetric; NULL:
+     * all can. */
+    const uint8_t *put;
+    /* Whether peers cannot reach the user's buffers on a rank: [rank]; NULL: they can on all. */
+    const uint8_t *hidden;
+} wefti_links_t;
 
 /* Table of facts about operators. */
 bool wefti_collective_known(weft_collective_t op);

@@ -137,6 +137,44 @@ static weft_status_t end_run(wefti_sim_t *sim, uint32_t rank)
     return begin_run(sim, rank, run + 1);
 }
 
+static bool is_put_link(const wefti_sim_t *sim, uint32_t a, uint32_t b)
+{
+    return a != b && sim->links->put != NULL && sim->links->put[(size_t)a * sim->ranks + b] != 0;
+}
+
+/* Whether a link is asked for what it cannot do: only puts and signals cross every link. */
+static weft_status_t check_links(const wefti_sim_t *sim, uint32_t thread, const wefti_step_t *step)
+{
+    uint32_t rank = sim->thread[thread].rank;
+    for (uint32_t i = 0; step->op == WEFTI_DO_WAIT && i < step->wait.rank_count; i++) {
+        if (is_put_link(sim, rank, step->wait.first_rank + i)) {
+            return wefti_sim_error(sim, thread,
+                                   "reads the counter of rank %u, which it cannot load",
+                                   step->wait.first_rank + i);
+        }
+    }
+    if (step->op != WEFTI_DO_COPY && step->op != WEFTI_DO_REDUCE && step->op != WEFTI_DO_PUT) {
+        return WEFT_OK;
+    }
+    const wefti_operand_t *operand = sim->schedules[rank].operands + step->move.operand;
+    uint32_t count = step->move.source_count + (uint32_t)step->move.destination_count;
+    for (uint32_t o = 0; o < count; o++, operand++) {
+        for (uint32_t other = operand->rank; other - operand->rank < operand->rank_count; other++) {
+            bool put = step->op == WEFTI_DO_PUT && o >= step->move.source_count;
+            if (!put && is_put_link(sim, rank, other)) {
+                return wefti_sim_error(sim, thread, "touches memory of rank %u, which it cannot",
+                                       other);
+            }
+            if (other != rank && operand->buffer < WEFTI_SCRATCH && sim->links->hidden != NULL &&
+                sim->links->hidden[other]) {
+                return wefti_sim_error(
+                    sim, thread, "touches a user's buffer of rank %u, which peers cannot", other);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 /* Runs a thread until it has to wait; *out_ended when its lane is through. */
 static weft_status_t advance(wefti_sim_t *sim, uint32_t thread, bool *out_ended)
 {
@@ -146,6 +184,12 @@ static weft_status_t advance(wefti_sim_t *sim, uint32_t thread, bool *out_ended)
     *out_ended = false;
     for (; own->at < own->end; own->at++) {
         const wefti_step_t *step = &steps[own->at];
+        if (sim->links != NULL) {
+            status = check_links(sim, thread, step);
+        }
+        if (status < 0) {
+            return status;
+        }
         if (step->op == WEFTI_DO_WAIT && !wefti_sim_wait(sim, thread, step)) {
             return WEFT_OK;
         }
@@ -175,28 +219,58 @@ static weft_status_t advance(wefti_sim_t *sim, uint32_t thread, bool *out_ended)
     return WEFT_OK;
 }
 
-/* Names the first rank that is stuck, and where the one it waits for stands. */
+/* Whom a stuck thread waits for. */
+static uint32_t awaited_thread(const wefti_sim_t *sim, const wefti_sim_thread_t *own)
+{
+    const wefti_step_t *step = &sim->schedules[own->rank].steps[own->at];
+    bool wait = step->op == WEFTI_DO_WAIT;
+    uint32_t peer = wait ? step->wait.first_rank + own->waited : step->signal.peer;
+    return peer * sim->lanes + (wait ? step->wait.lane : step->signal.lane);
+}
+
+/* Whether other still has what own waits for before it in this run. */
+static bool may_still_come(const wefti_sim_t *sim, const wefti_sim_thread_t *own,
+                           const wefti_sim_thread_t *other)
+{
+    const wefti_step_t *step = &sim->schedules[own->rank].steps[own->at];
+    if (other->run < own->run) {
+        return true;
+    }
+    for (uint32_t i = other->at; i < other->end; i++) {
+        const wefti_step_t *next = &sim->schedules[other->rank].steps[i];
+        if (step->op == WEFTI_DO_WAIT
+                ? next->op == WEFTI_DO_POST && next->post.phase >= step->wait.phase
+                : next->op == WEFTI_DO_SIGNAL && next->signal.peer == own->rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Names a rank that is stuck, if possible one whose wait nobody can end, and where its partner
+ * stands. */
 static weft_status_t stuck(const wefti_sim_t *sim)
 {
-    for (uint32_t i = 0; i < sim->threads; i++) {
+    uint32_t found = WEFTI_NOBODY;
+    bool hopeless = false;
+    for (uint32_t i = 0; i < sim->threads && !hopeless; i++) {
         const wefti_sim_thread_t *own = &sim->thread[i];
-        if (own->at >= own->end) {
-            continue;
+        if (own->at < own->end) {
+            hopeless = !may_still_come(sim, own, &sim->thread[awaited_thread(sim, own)]);
+            found = hopeless || found == WEFTI_NOBODY ? i : found;
         }
-        const wefti_step_t *step = &sim->schedules[own->rank].steps[own->at];
-        bool wait = step->op == WEFTI_DO_WAIT;
-        uint32_t peer = wait ? step->wait.first_rank + own->waited : step->signal.peer;
-        uint32_t lane = wait ? step->wait.lane : step->signal.lane;
-        const wefti_sim_thread_t *other = &sim->thread[peer * sim->lanes + lane];
-        char text[160] = "the end";
-        if (other->at < other->end) {
-            wefti_step_text(&sim->schedules[peer], &sim->schedules[peer].steps[other->at], text,
-                            sizeof text);
-        }
-        return wefti_sim_error(sim, i, "waits for ever: rank %u, lane %u, is in run %u at %s", peer,
-                               lane, other->run, text);
     }
-    return WEFT_OK;
+    if (found == WEFTI_NOBODY) {
+        return WEFT_OK;
+    }
+    const wefti_sim_thread_t *other = &sim->thread[awaited_thread(sim, &sim->thread[found])];
+    char text[160] = "the end";
+    if (other->at < other->end) {
+        wefti_step_text(&sim->schedules[other->rank], &sim->schedules[other->rank].steps[other->at],
+                        text, sizeof text);
+    }
+    return wefti_sim_error(sim, found, "waits for ever: rank %u, lane %u, is in run %u at %s",
+                           other->rank, other->lane, other->run, text);
 }
 
 weft_status_t wefti_sim_run(wefti_sim_t *sim)
@@ -272,10 +346,12 @@ void wefti_sim_deinit(wefti_sim_t *sim)
 }
 
 weft_status_t wefti_verify(const weft_algo_params_t *params, const wefti_schedule_t *schedules,
-                           const weft_allocator_t *allocator, wefti_verify_stats_t *out_stats)
+                           const wefti_links_t *links, const weft_allocator_t *allocator,
+                           wefti_verify_stats_t *out_stats)
 {
     wefti_sim_t sim;
     weft_status_t status = wefti_sim_init(&sim, params, schedules, allocator);
+    sim.links = links;
     if (status >= 0) {
         status = wefti_sim_run(&sim);
     }

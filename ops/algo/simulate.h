@@ -46,6 +46,7 @@ typedef struct wefti_snapshot {
 typedef struct wefti_release {
     uint64_t value; /* counter after it: over all runs */
     uint32_t clock; /* of the thread, before it went on */
+    uint32_t step;  /* what it was doing */
     wefti_snapshot_t *snapshot;
 } wefti_release_t;
 
@@ -103,6 +104,7 @@ struct wefti_sim {
     const weft_allocator_t *allocator;
     weft_algo_resources_t resources;
     uint32_t ranks, lanes, threads, runs, blocks;
+    const wefti_links_t *links; /* NULL: everything is reached */
     wefti_sim_visit_fn visit;
     void *user;
 
@@ -129,9 +131,13 @@ typedef struct wefti_verify_stats {
     uint64_t steps, accesses;
 } wefti_verify_stats_t;
 
-/* Proves the schedules of all ranks, or says which rank, lane and step is wrong and why. */
+/*
+ * Proves the schedules of all ranks, or says which rank, lane and step is wrong and why. links, if
+ * not NULL: what they must not ask of a link.
+ */
 weft_status_t wefti_verify(const weft_algo_params_t *params, const wefti_schedule_t *schedules,
-                           const weft_allocator_t *allocator, wefti_verify_stats_t *out_stats);
+                           const wefti_links_t *links, const weft_allocator_t *allocator,
+                           wefti_verify_stats_t *out_stats);
 
 /* The simulator itself, for passes that need to know who knows what. */
 weft_status_t wefti_sim_init(wefti_sim_t *sim, const weft_algo_params_t *params,

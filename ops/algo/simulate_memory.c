@@ -498,12 +498,9 @@ weft_status_t wefti_sim_check(wefti_sim_t *sim, uint32_t rank, uint32_t run)
             }
             wefti_expr_text(&sim->exprs, cell->value, sim->ranks, is, sizeof is);
             wefti_expr_text(&sim->exprs, expected, sim->ranks, wanted, sizeof wanted);
+            bool same = strcmp(is, wanted) == 0; /* as sums: then of another run, or unfinished */
             return wefti_sim_error(sim, thread, "received block %u is %s%s, not %s", block, is,
-                                   sim->exprs.nodes[cell->value].kind ==
-                                           sim->exprs.nodes[expected].kind
-                                       ? ""
-                                       : " (not finished, or of another run)",
-                                   wanted);
+                                   same ? " of another run, or not finished" : "", wanted);
         }
     }
     for (uint32_t i = 0; i < sim->rank[rank].buffer[WEFTI_SEND].count; i++) {

@@ -46,7 +46,7 @@ static weft_status_t release(wefti_sim_t *sim, uint32_t thread, wefti_release_lo
     }
     uint32_t *own = sim->clocks + (size_t)thread * sim->threads;
     wefti_release_t *entry = &log->entries[log->count++];
-    *entry = (wefti_release_t){value, own[thread], NULL};
+    *entry = (wefti_release_t){value, own[thread], sim->thread[thread].at, NULL};
     if (references > 0) {
         entry->snapshot =
             wefti_alloc(sim->allocator,

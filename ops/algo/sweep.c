@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "ops/algo/lower.h"
 #include "runtime/base/error.h"
 
 static const char *const order_names[] = {"tree", "blocks", "any"};
@@ -16,23 +17,58 @@ static uint64_t cells_of(const weft_algorithm_t *algorithm, const weft_algo_para
     return params->group_size * (2 * blocks + (uint64_t)resources.scratch_slots);
 }
 
+/* Links to prove a schedule over. */
+typedef enum link_mode {
+    LINKS_DIRECT = 0,
+    LINKS_MIXED = 1,  /* hosts of three ranks, every second rank's buffers hidden */
+    LINKS_PUT = 2,    /* no rank can load or store another's memory */
+    LINKS_HIDDEN = 3, /* all can, but not the users' buffers */
+    LINK_MODES = 4,
+} link_mode_t;
+
+static const char *const link_names[] = {"", ", hosts of three ranks", ", put links",
+                                         ", hidden buffers"};
+
+/* put [n * n] and hidden [n] for a mode. */
+static wefti_links_t links_of(uint32_t n, link_mode_t mode, uint8_t *put, uint8_t *hidden)
+{
+    for (uint32_t a = 0; a < n; a++) {
+        hidden[a] = mode == LINKS_HIDDEN || a % 2 == 1;
+        for (uint32_t b = 0; b < n; b++) {
+            put[(size_t)a * n + b] = a != b && (mode == LINKS_PUT || a / 3 != b / 3);
+        }
+    }
+    return (wefti_links_t){mode == LINKS_HIDDEN ? NULL : put, mode == LINKS_PUT ? NULL : hidden};
+}
+
 static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
-                           const weft_algo_params_t *params)
+                           const weft_algo_params_t *params, link_mode_t mode)
 {
     wefti_schedule_t *schedules = NULL;
     wefti_verify_stats_t stats = {0};
+    uint32_t n = params->group_size;
+    wefti_links_t links = {0};
+    uint8_t *put = wefti_alloc(sweep->allocator, (size_t)n * n + n);
+    if (put == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     weft_status_t status = wefti_schedules_build(algorithm, params, sweep->allocator, &schedules);
+    if (status >= 0 && mode != LINKS_DIRECT) {
+        links = links_of(n, mode, put, put + (size_t)n * n);
+        status = wefti_lower(params, &links, sweep->allocator, schedules);
+    }
     if (status >= 0) {
-        status = wefti_verify(params, schedules, sweep->allocator, &stats);
+        status = wefti_verify(params, schedules, &links, sweep->allocator, &stats);
     }
     wefti_schedules_free(sweep->allocator, schedules, params->group_size);
+    wefti_free(sweep->allocator, put);
     sweep->steps += stats.steps;
     sweep->accesses += stats.accesses;
     if (status < 0) {
-        return wefti_error_prefix(status, "%s %s, %u ranks, root %u, order %s%s",
+        return wefti_error_prefix(status, "%s %s, %u ranks, root %u, order %s%s%s",
                                   weft_collective_name(params->op), algorithm->name,
                                   params->group_size, params->root, order_names[params->order],
-                                  params->in_place ? ", in place" : "");
+                                  params->in_place ? ", in place" : "", link_names[mode]);
     }
     sweep->proved++;
     return WEFT_OK;
@@ -52,7 +88,13 @@ static weft_status_t prove_case(wefti_sweep_t *sweep, const weft_algorithm_t *al
             sweep->left_out++;
             continue;
         }
-        status = prove(sweep, algorithm, params);
+        int modes = params->group_size == 1              ? 1
+                    : sweep->links == WEFTI_SWEEP_DIRECT ? 1
+                    : sweep->links == WEFTI_SWEEP_MIXED  ? 2
+                                                         : LINK_MODES;
+        for (int mode = LINKS_DIRECT; mode < modes && status >= 0; mode++) {
+            status = prove(sweep, algorithm, params, (link_mode_t)mode);
+        }
     }
     return status;
 }

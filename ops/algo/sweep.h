@@ -7,12 +7,19 @@
 #include "ops/algo/simulate.h"
 #include "ops/algo/table.h"
 
+/* Over which links schedules are proved, besides shared memory. */
+typedef enum wefti_sweep_links {
+    WEFTI_SWEEP_DIRECT = 0, /* none */
+    WEFTI_SWEEP_MIXED = 1,  /* put links between hosts of three ranks, some buffers hidden */
+    WEFTI_SWEEP_ALL = 2,    /* that, put links everywhere, and all buffers hidden */
+} wefti_sweep_links_t;
+
 typedef struct wefti_sweep {
     const weft_allocator_t *allocator;
     weft_collective_t op;  /* 0: all */
     const char *algorithm; /* NULL: all */
     uint64_t cell_limit;   /* cases with more blocks than this are left out; 0: none are */
-    bool lowered;          /* also over links that cannot load and store, and with hidden buffers */
+    wefti_sweep_links_t links;
     uint64_t proved, left_out, steps, accesses;
     const char *last_op, *last_algorithm; /* of the case at hand, for messages */
 } wefti_sweep_t;

@@ -12,9 +12,10 @@
 
 #include "ops/algo/sweep.h"
 
-static void prove_sizes(const uint32_t *sizes, size_t count, uint64_t least)
+static void prove_sizes(const uint32_t *sizes, size_t count, wefti_sweep_links_t links,
+                        uint64_t least)
 {
-    wefti_sweep_t sweep = {.lowered = true};
+    wefti_sweep_t sweep = {.links = links};
     for (size_t i = 0; i < count; i++) {
         if (wefti_sweep_size(&sweep, sizes[i]) < 0) {
             fail_msg("%s", weft_last_error());
@@ -34,14 +35,14 @@ static void test_sweep_proves_every_group_up_to_17(void **state)
     for (uint32_t i = 0; i < 17; i++) {
         sizes[i] = i + 1;
     }
-    prove_sizes(sizes, 17, 2500);
+    prove_sizes(sizes, 17, WEFTI_SWEEP_ALL, 10000);
 }
 
 static void test_sweep_proves_groups_of_32_33_64(void **state)
 {
     (void)state;
     const uint32_t sizes[] = {32, 33, 64};
-    prove_sizes(sizes, 3, 450);
+    prove_sizes(sizes, 3, WEFTI_SWEEP_MIXED, 1000);
 }
 
 /* The same bits need the same tree: who cannot follow the order must say so. */

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submit: symbolic blocks become ranges of elements. What comes out is flat: an interpreter walks
+ * the steps of each lane in order and adds offsets to base addresses; it looks nothing up and
+ * allocates nothing.
+ */
+#ifndef WEFT_OPS_ALGO_RESOLVE_H
+#define WEFT_OPS_ALGO_RESOLVE_H
+
+#include "ops/algo/schedule.h"
+
+/* The sizes of one call. */
+typedef struct wefti_counts {
+    uint64_t elem_count; /* vectors: of the vector; block operators: of each block */
+    uint32_t elem_bytes; /* of the users' type: shards start on cache lines */
+    /* V forms: [block], AllToAllV: [from * group_size + to]; blocks lie side by side. */
+    const uint64_t *counts;
+} wefti_counts_t;
+
+/* Elements offset, ... of a buffer on each of rank_count ranks. */
+typedef struct wefti_range {
+    uint32_t rank, rank_count;
+    uint32_t buffer; /* wefti_place_buffer_t */
+    uint64_t offset;
+} wefti_range_t;
+
+typedef struct wefti_task {
+    uint8_t op, flags; /* as in wefti_step_t */
+    uint16_t source_count, destination_count;
+    uint32_t range;      /* COPY, REDUCE, PUT: first of its sources, then destinations */
+    uint64_t elem_count; /* the same */
+    union {
+        uint32_t phase; /* POST */
+        struct {
+            uint32_t first_rank, rank_count, phase;
+            uint16_t lane, back;
+        } wait;
+        struct {
+            uint32_t peer, index;
+            uint16_t lane, back;
+        } signal; /* SIGNAL, AWAIT */
+    };
+} wefti_task_t;
+
+/* The tasks of one rank for one set of sizes. */
+typedef struct wefti_tasks {
+    const weft_allocator_t *allocator;
+    uint32_t lane_begin[WEFTI_MAX_LANES + 1];
+    wefti_task_t *tasks;
+    size_t task_count, task_capacity;
+    wefti_range_t *ranges;
+    size_t range_count, range_capacity;
+    /* Elements that each buffer holds on this rank, scratch and staging in one set. */
+    uint64_t elems[WEFTI_BUFFER_COUNT];
+} wefti_tasks_t;
+
+/* WEFT_ERR_INVALID_ARGUMENT when the sizes overflow. Moves of no elements are left out. */
+weft_status_t wefti_schedule_resolve(const weft_algo_params_t *params,
+                                     const wefti_schedule_t *schedule, const wefti_counts_t *counts,
+                                     const weft_allocator_t *allocator, wefti_tasks_t *out);
+void wefti_tasks_deinit(wefti_tasks_t *tasks);
+
+#endif

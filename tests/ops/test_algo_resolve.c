@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Schedules with sizes, run on numbers: ranks take their tasks in random turns over three runs, and
+ * what they receive is compared with the operator's definition. The random order prints its seed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include <weft/status.h>
+
+#include "ops/algo/lower.h"
+#include "ops/algo/resolve.h"
+#include "ops/algo/table.h"
+
+#define MAX_RANKS 9u
+#define RUNS 3u
+
+static uint64_t seed;
+
+static uint32_t next_random(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+
+typedef struct rank_state {
+    wefti_tasks_t tasks;
+    uint64_t *buffer[WEFTI_BUFFER_COUNT][2]; /* both sets */
+    uint64_t *recv;                          /* RECV, or where in SEND it lies */
+    uint32_t run, at, waited;
+    uint64_t phase;
+    uint64_t sent[MAX_RANKS];
+    uint32_t per_run[MAX_RANKS];
+    bool done;
+} rank_state_t;
+
+typedef struct machine {
+    weft_algo_params_t params;
+    wefti_counts_t counts;
+    wefti_schedule_t *schedules;
+    rank_state_t ranks[MAX_RANKS];
+} machine_t;
+
+static uint64_t input(uint32_t run, uint32_t rank, uint64_t i)
+{
+    return (run * 131u + rank * 7u + 1u) * 1000003u + i * 17u;
+}
+
+/* Elements of block b, and where a rank's send buffer has those that go to block b. */
+static uint64_t block_elems(const machine_t *m, uint32_t from, uint32_t to)
+{
+    switch (m->params.op) {
+    case WEFT_OP_ALL_GATHER_V:
+        return m->counts.counts[from];
+    case WEFT_OP_REDUCE_SCATTER_V:
+        return m->counts.counts[to];
+    case WEFT_OP_ALL_TO_ALL_V:
+        return m->counts.counts[from * m->params.group_size + to];
+    default:
+        return m->counts.elem_count;
+    }
+}
+
+static uint64_t send_offset(const machine_t *m, uint32_t from, uint32_t to)
+{
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < to; i++) {
+        offset += block_elems(m, from, i);
+    }
+    return offset;
+}
+
+static uint64_t sum_of_inputs(const machine_t *m, uint32_t run, uint64_t i)
+{
+    uint64_t sum = 0;
+    for (uint32_t rank = 0; rank < m->params.group_size; rank++) {
+        sum += input(run, rank, i);
+    }
+    return sum;
+}
+
+static void expect_elem(const machine_t *m, uint32_t rank, uint64_t i, uint64_t wanted)
+{
+    uint64_t is = m->ranks[rank].recv[i];
+    if (is != wanted) {
+        fail_msg("%s over %u ranks, root %u%s, %llu elements: rank %u, run %u, element %llu is "
+                 "%llu, not "
+                 "%llu",
+                 weft_collective_name(m->params.op), m->params.group_size, m->params.root,
+                 m->params.in_place ? ", in place" : "", (unsigned long long)m->counts.elem_count,
+                 rank, m->ranks[rank].run, (unsigned long long)i, (unsigned long long)is,
+                 (unsigned long long)wanted);
+    }
+}
+
+/* The definition of every operator, in one place. */
+static void check_result(const machine_t *m, uint32_t rank)
+{
+    uint32_t n = m->params.group_size, run = m->ranks[rank].run, root = m->params.root;
+    uint64_t count = m->counts.elem_count, at = 0;
+    switch (m->params.op) {
+    case WEFT_OP_REDUCE:
+        if (rank != root) {
+            return;
+        } /* fallthrough */
+    case WEFT_OP_ALL_REDUCE:
+        for (uint64_t i = 0; i < count; i++) {
+            expect_elem(m, rank, i, sum_of_inputs(m, run, i));
+        }
+        return;
+    case WEFT_OP_SEND_RECV:
+        if (rank != m->params.peer) {
+            return;
+        } /* fallthrough */
+    case WEFT_OP_BROADCAST:
+        for (uint64_t i = 0; i < count; i++) {
+            expect_elem(m, rank, i, input(run, root, i));
+        }
+        return;
+    case WEFT_OP_SCATTER:
+        for (uint64_t i = 0; i < count; i++) {
+            expect_elem(m, rank, i, input(run, root, rank * count + i));
+        }
+        return;
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_REDUCE_SCATTER_V:
+        for (uint64_t i = 0; i < block_elems(m, 0, rank); i++) {
+            expect_elem(m, rank, i, sum_of_inputs(m, run, send_offset(m, 0, rank) + i));
+        }
+        return;
+    case WEFT_OP_GATHER:
+        if (rank != root) {
+            return;
+        } /* fallthrough */
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_ALL_GATHER_V:
+        for (uint32_t from = 0; from < n; from++) {
+            for (uint64_t i = 0; i < block_elems(m, from, 0); i++) {
+                expect_elem(m, rank, at++, input(run, from, i));
+            }
+        }
+        return;
+    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_OP_ALL_TO_ALL_V:
+        for (uint32_t from = 0; from < n; from++) {
+            for (uint64_t i = 0; i < block_elems(m, from, rank); i++) {
+                expect_elem(m, rank, at++, input(run, from, send_offset(m, from, rank) + i));
+            }
+        }
+        return;
+    default:
+        return;
+    }
+}
+
+static uint64_t *place(machine_t *m, uint32_t runner, const wefti_range_t *range, uint32_t i)
+{
+    rank_state_t *state = &m->ranks[range->rank + i];
+    const wefti_schedule_t *schedule = &m->schedules[0];
+    uint32_t sets = range->buffer == WEFTI_SCRATCH  ? schedule->resources.scratch_sets
+                    : range->buffer > WEFTI_SCRATCH ? schedule->stage_sets
+                                                    : 1;
+    uint64_t *base = range->buffer == WEFTI_RECV
+                         ? state->recv
+                         : state->buffer[range->buffer][m->ranks[runner].run % sets];
+    return base + range->offset;
+}
+
+static void run_move(machine_t *m, uint32_t rank, const wefti_task_t *task)
+{
+    const wefti_range_t *sources = m->ranks[rank].tasks.ranges + task->range;
+    const wefti_range_t *destinations = sources + task->source_count;
+    uint64_t *sum = calloc(task->elem_count, sizeof *sum);
+    assert_non_null(sum);
+    for (uint32_t s = 0; s < task->source_count; s++) {
+        for (uint32_t r = 0; r < sources[s].rank_count; r++) {
+            const uint64_t *from = place(m, rank, &sources[s], r);
+            for (uint64_t i = 0; i < task->elem_count; i++) {
+                sum[i] += from[i];
+            }
+        }
+    }
+    for (uint32_t d = 0; d < task->destination_count; d++) {
+        for (uint32_t r = 0; r < destinations[d].rank_count; r++) {
+            memcpy(place(m, rank, &destinations[d], r), sum, task->elem_count * sizeof *sum);
+        }
+    }
+    free(sum);
+}
+
+/* False when the task has to wait. */
+static bool run_task(machine_t *m, uint32_t rank, const wefti_task_t *task)
+{
+    rank_state_t *state = &m->ranks[rank];
+    uint64_t phases = m->schedules[rank].resources.phases;
+    switch (task->op) {
+    case WEFTI_DO_POST:
+        state->phase = state->run * phases + task->phase;
+        return true;
+    case WEFTI_DO_SIGNAL:
+        state->sent[task->signal.peer]++;
+        return true;
+    case WEFTI_DO_WAIT:
+        for (uint32_t i = 0; state->run >= task->wait.back && i < task->wait.rank_count; i++) {
+            uint32_t peer = task->wait.first_rank + i;
+            uint64_t target = (state->run - task->wait.back) * phases + task->wait.phase;
+            if (peer != rank && m->ranks[peer].phase < target) {
+                return false;
+            }
+        }
+        return true;
+    case WEFTI_DO_AWAIT: {
+        const rank_state_t *peer = &m->ranks[task->signal.peer];
+        return state->run < task->signal.back ||
+               peer->sent[rank] >=
+                   (uint64_t)(state->run - task->signal.back) * peer->per_run[rank] +
+                       task->signal.index;
+    }
+    default:
+        run_move(m, rank, task);
+        return true;
+    }
+}
+
+static void fill(machine_t *m, uint32_t rank)
+{
+    rank_state_t *state = &m->ranks[rank];
+    for (uint64_t i = 0; i < state->tasks.elems[WEFTI_RECV]; i++) {
+        state->recv[i] = 0xdeadbeef;
+    }
+    for (uint64_t i = 0; i < state->tasks.elems[WEFTI_SEND]; i++) {
+        state->buffer[WEFTI_SEND][0][i] = input(state->run, rank, i);
+    }
+}
+
+static void run_machine(machine_t *m)
+{
+    uint32_t n = m->params.group_size, left = n, idle = 0;
+    for (uint32_t rank = 0; rank < n; rank++) {
+        fill(m, rank);
+    }
+    while (left > 0) {
+        uint32_t rank = next_random() % n;
+        rank_state_t *state = &m->ranks[rank];
+        assert_true(idle < 100000); /* stuck */
+        idle++;
+        if (state->done) {
+            continue;
+        }
+        if (state->at < state->tasks.task_count) {
+            if (run_task(m, rank, &state->tasks.tasks[state->at])) {
+                state->at++;
+                idle = 0;
+            }
+            continue;
+        }
+        check_result(m, rank);
+        idle = 0;
+        state->at = 0;
+        state->done = ++state->run == RUNS;
+        left -= state->done;
+        if (!state->done) {
+            fill(m, rank);
+        }
+    }
+}
+
+/* In place: one buffer, the smaller one inside the larger one as the operator's rule says. */
+static void make_buffers(machine_t *m, uint32_t rank)
+{
+    rank_state_t *state = &m->ranks[rank];
+    for (uint32_t b = 0; b < WEFTI_BUFFER_COUNT; b++) {
+        for (uint32_t set = 0; set < 2; set++) {
+            state->buffer[b][set] = calloc(state->tasks.elems[b] + 1, sizeof(uint64_t));
+            assert_non_null(state->buffer[b][set]);
+        }
+    }
+    state->recv = state->buffer[WEFTI_RECV][0];
+    uint32_t alias;
+    if (!m->params.in_place || !wefti_in_place_alias(&m->params, rank, rank, &alias)) {
+        return;
+    }
+    uint64_t own = m->counts.elem_count * rank;
+    if (m->counts.counts != NULL) {
+        own = 0;
+        for (uint32_t i = 0; i < rank; i++) {
+            own += m->counts.counts[i];
+        }
+    }
+    switch (m->params.op) {
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_OP_GATHER:
+        free(state->buffer[WEFTI_SEND][0]);
+        state->buffer[WEFTI_SEND][0] = state->recv + own;
+        break;
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_OP_SCATTER:
+        state->recv = state->buffer[WEFTI_SEND][0] + own;
+        break;
+    default:
+        state->recv = state->buffer[WEFTI_SEND][0];
+        break;
+    }
+}
+
+static void free_buffers(rank_state_t *state)
+{
+    const uint64_t *recv = state->buffer[WEFTI_RECV][0];
+    const uint64_t *send = state->buffer[WEFTI_SEND][0];
+    bool inside = send >= recv && send <= recv + state->tasks.elems[WEFTI_RECV];
+    for (uint32_t b = 0; b < WEFTI_BUFFER_COUNT; b++) {
+        for (uint32_t set = 0; set < 2; set++) {
+            if (b != WEFTI_SEND || set != 0 || !inside) {
+                free(state->buffer[b][set]);
+            }
+        }
+    }
+    wefti_tasks_deinit(&state->tasks);
+}
+
+static void run_case(const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
+                     const wefti_counts_t *counts, const wefti_links_t *links)
+{
+    machine_t m = {.params = *params, .counts = *counts};
+    uint32_t n = params->group_size;
+    if (wefti_schedules_build(algorithm, params, NULL, &m.schedules) < 0 ||
+        wefti_lower(params, links, NULL, m.schedules) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+    for (uint32_t rank = 0; rank < n; rank++) {
+        rank_state_t *state = &m.ranks[rank];
+        if (wefti_schedule_resolve(params, &m.schedules[rank], counts, NULL, &state->tasks) < 0) {
+            fail_msg("%s", weft_last_error());
+        }
+        for (size_t i = 0; i < state->tasks.task_count; i++) {
+            if (state->tasks.tasks[i].op == WEFTI_DO_SIGNAL) {
+                state->per_run[state->tasks.tasks[i].signal.peer]++;
+            }
+        }
+        make_buffers(&m, rank);
+    }
+    run_machine(&m);
+    for (uint32_t rank = 0; rank < n; rank++) {
+        free_buffers(&m.ranks[rank]);
+    }
+    wefti_schedules_free(NULL, m.schedules, n);
+}
+
+static void run_sizes(const weft_algorithm_t *algorithm, weft_algo_params_t *params)
+{
+    static const uint64_t sizes[] = {0, 1, 3, 8, 61, 200};
+    uint64_t variable[MAX_RANKS * MAX_RANKS];
+    uint8_t put[MAX_RANKS * MAX_RANKS], hidden[MAX_RANKS];
+    uint32_t n = params->group_size;
+    bool uneven = params->op == WEFT_OP_ALL_GATHER_V || params->op == WEFT_OP_REDUCE_SCATTER_V ||
+                  params->op == WEFT_OP_ALL_TO_ALL_V;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        wefti_counts_t counts = {.elem_count = sizes[s], .elem_bytes = 8};
+        for (uint32_t i = 0; i < n * n; i++) {
+            variable[i] = next_random() % (sizes[s] + 1);
+            put[i] = i / n != i % n && (s % 3 == 1 || (i / n) / 2 != (i % n) / 2);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            hidden[i] = next_random() % 2;
+        }
+        counts.counts = uneven ? variable : NULL;
+        wefti_links_t links = {s % 3 > 0 ? put : NULL, s % 2 == 1 ? hidden : NULL};
+        run_case(algorithm, params, &counts, &links);
+    }
+}
+
+static void test_every_algorithm_computes_on_numbers(void **state)
+{
+    (void)state;
+    const weft_algorithm_t *algorithm;
+    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+        for (uint32_t n = 1; n <= MAX_RANKS; n++) {
+            for (uint32_t in_place = 0; in_place < 2; in_place++) {
+                weft_algo_params_t params = {.op = algorithm->op,
+                                             .group_size = n,
+                                             .in_place = in_place,
+                                             .root = next_random() % n,
+                                             .order = WEFT_ORDER_ANY};
+                params.peer = (params.root + 1) % n;
+                if ((params.op == WEFT_OP_SEND_RECV && (n == 1 || in_place)) ||
+                    (params.op == WEFT_OP_ALL_TO_ALL_V && in_place)) {
+                    continue;
+                }
+                run_sizes(algorithm, &params);
+            }
+        }
+    }
+}
+
+/* Counts above 2^31, and sizes that overflow. */
+static void test_large_counts_resolve_or_are_refused(void **state)
+{
+    (void)state;
+    const weft_algorithm_t *mesh = wefti_algorithm_find(WEFT_OP_ALL_REDUCE, "mesh");
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 4, .in_place = 1};
+    wefti_schedule_t *schedules;
+    wefti_tasks_t tasks;
+    assert_int_equal(wefti_schedules_build(mesh, &params, NULL, &schedules), WEFT_OK);
+    wefti_counts_t counts = {.elem_count = (1ull << 33) + 5, .elem_bytes = 4};
+    assert_int_equal(wefti_schedule_resolve(&params, &schedules[3], &counts, NULL, &tasks),
+                     WEFT_OK);
+    assert_int_equal(tasks.task_count, 5);
+    assert_int_equal(tasks.tasks[2].elem_count, counts.elem_count - 3 * ((1ull << 31) + 16));
+    assert_int_equal(tasks.ranges[tasks.tasks[2].range].offset, 3 * ((1ull << 31) + 16));
+    assert_int_equal(tasks.elems[WEFTI_RECV], counts.elem_count);
+    wefti_tasks_deinit(&tasks);
+    counts.elem_count = UINT64_MAX - 7;
+    assert_int_equal(wefti_schedule_resolve(&params, &schedules[3], &counts, NULL, &tasks),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "overflow"));
+    wefti_schedules_free(NULL, schedules, 4);
+}
+
+int main(void)
+{
+    const char *given = getenv("WEFT_TEST_SEED");
+    seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    print_message("seed %llu\n", (unsigned long long)seed);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_algorithm_computes_on_numbers),
+        cmocka_unit_test(test_large_counts_resolve_or_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -200,11 +200,14 @@ static weft_status_t choose_path(wefti_call_t *call)
         return wefti_group_fail(call->group, status);
     }
     if (call->flags & WEFTI_POSTED_DATA) {
+        call->group->path = "posting";
         status = wefti_call_take(call, area_in_posting, 0, call->longest);
         call->state = WEFTI_CALL_DONE;
     } else if ((call->flags & WEFTI_POSTED_REACHABLE) && ends_fit(call)) {
+        call->group->path = "direct";
         return start_direct(call);
     } else {
+        call->group->path = "staged";
         status = wefti_call_plan_rounds(call);
         call->state = WEFTI_CALL_DONE;
         if (status == WEFT_OK && call->rounds > 0) {

@@ -214,6 +214,7 @@ struct weft_group {
     uint32_t batch_count;
     bool batching;
     uint32_t *sent, *received; /* pieces so far, per peer */
+    const char *path;          /* of the last finished collective: "posting", "direct", "staged" */
 };
 
 static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/dataset.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -33,6 +36,26 @@ static weft_status_t find_file(const char *directory, const char *name, char *pa
     return WEFT_ERR_NOT_FOUND;
 }
 
+static weft_status_t open_gz(const char *path, gzFile *out_file)
+{
+    struct stat facts;
+    /* O_NONBLOCK: a named pipe must not keep us waiting for its writer. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot open %s", path);
+    }
+    if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+        close(fd);
+        return wefti_error(WEFT_ERR_SYSTEM, "%s is not a regular file", path);
+    }
+    *out_file = gzdopen(fd, "rb");
+    if (*out_file == NULL) {
+        close(fd);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory to read %s", path);
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t read_exactly(gzFile file, const char *path, void *data, size_t bytes)
 {
     uint8_t *out = data;
@@ -56,9 +79,10 @@ static weft_status_t read_idx(const char *path, uint32_t rank, uint32_t *dims, u
     uint8_t head[16];
     size_t bytes = 1;
     *out_data = NULL;
-    gzFile file = gzopen(path, "rb");
-    if (file == NULL) {
-        return wefti_error(WEFT_ERR_SYSTEM, "%s: cannot be opened", path);
+    gzFile file = NULL;
+    status = open_gz(path, &file);
+    if (status < 0) {
+        return status;
     }
     gzbuffer(file, 1u << 18);
     WEFT_TRY(status, read_exactly(file, path, head, 4 + 4 * (size_t)rank), done);

@@ -76,7 +76,14 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
                            "the model tells %lld classes apart, the data set has %u",
                            (long long)out_binding->class_count, options->data->class_count);
     }
-    return WEFT_OK;
+    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_status_t status = weft_plan_get_info(options->plan, &info);
+    if (status >= 0 && set->count / info.world_size < (uint64_t)out_binding->batch) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "%u training images are less than one global batch of %u x %lld",
+                             set->count, info.world_size, (long long)out_binding->batch);
+    }
+    return status;
 }
 
 /* Input memory in the arena; the sizes were checked by wefti_train_bind. */
@@ -117,8 +124,7 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
         set->count / ((uint64_t)trainer->world_size * (uint64_t)trainer->binding.batch);
     if (trainer->steps_per_epoch == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%u training images are less than one global batch of %u x %lld",
-                           set->count, trainer->world_size, (long long)trainer->binding.batch);
+                           "the plan is for fewer ranks than the world of %u", trainer->world_size);
     }
     trainer->steps =
         options->steps != 0 ? options->steps : options->epochs * trainer->steps_per_epoch;

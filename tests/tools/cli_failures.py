@@ -110,6 +110,14 @@ class BadInput(Case):
         (self.dir / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\0\x05\0\0\0\x1c\0\0\0\x1cabc")
         (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05abcde")
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="train-images-idx3-ubyte: truncated")
+        (self.dir / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\0\x05\0\0\0\x1c\0\0\0\x1c" +
+                                                           bytes(5 * 784))
+        self.bad("run", plan, "-n", 2, "--data", self.dir, match="classes")  # label 'e' is class 101
+        (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05" + bytes(5))
+        self.bad("run", plan, "-n", 2, "--data", self.dir, match="5 training images are less than .* 2 x 64")
+        (self.dir / "train-images-idx3-ubyte").unlink()
+        os.mkfifo(self.dir / "train-images-idx3-ubyte")
+        self.bad("run", plan, "-n", 2, "--data", self.dir, match="not a regular file", timeout=20)
 
     @NEED_DATA
     def test_no_room_for_the_arena(self):

@@ -112,8 +112,8 @@ static weft_status_t pass(const weft_algo_params_t *params, const wefti_links_t 
     return status;
 }
 
-weft_status_t wefti_lower(const weft_algo_params_t *params, const wefti_links_t *links,
-                          const weft_allocator_t *allocator, wefti_schedule_t *schedules)
+weft_status_t wefti_schedules_lower(const weft_algo_params_t *params, const wefti_links_t *links,
+                                    const weft_allocator_t *allocator, wefti_schedule_t *schedules)
 {
     weft_status_t status = WEFT_OK;
     if (links->hidden != NULL) {

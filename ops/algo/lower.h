@@ -18,7 +18,7 @@
 #include "ops/algo/schedule.h"
 
 /* Lowers the schedules of all ranks in place; on failure they are as they were. */
-weft_status_t wefti_lower(const weft_algo_params_t *params, const wefti_links_t *links,
-                          const weft_allocator_t *allocator, wefti_schedule_t *schedules);
+weft_status_t wefti_schedules_lower(const weft_algo_params_t *params, const wefti_links_t *links,
+                                    const weft_allocator_t *allocator, wefti_schedule_t *schedules);
 
 #endif

@@ -345,9 +345,10 @@ void wefti_sim_deinit(wefti_sim_t *sim)
     wefti_free(sim->allocator, sim->queue);
 }
 
-weft_status_t wefti_verify(const weft_algo_params_t *params, const wefti_schedule_t *schedules,
-                           const wefti_links_t *links, const weft_allocator_t *allocator,
-                           wefti_verify_stats_t *out_stats)
+weft_status_t wefti_schedules_verify(const weft_algo_params_t *params,
+                                     const wefti_schedule_t *schedules, const wefti_links_t *links,
+                                     const weft_allocator_t *allocator,
+                                     wefti_verify_stats_t *out_stats)
 {
     wefti_sim_t sim;
     weft_status_t status = wefti_sim_init(&sim, params, schedules, allocator);

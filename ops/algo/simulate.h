@@ -135,9 +135,10 @@ typedef struct wefti_verify_stats {
  * Proves the schedules of all ranks, or says which rank, lane and step is wrong and why. links, if
  * not NULL: what they must not ask of a link.
  */
-weft_status_t wefti_verify(const weft_algo_params_t *params, const wefti_schedule_t *schedules,
-                           const wefti_links_t *links, const weft_allocator_t *allocator,
-                           wefti_verify_stats_t *out_stats);
+weft_status_t wefti_schedules_verify(const weft_algo_params_t *params,
+                                     const wefti_schedule_t *schedules, const wefti_links_t *links,
+                                     const weft_allocator_t *allocator,
+                                     wefti_verify_stats_t *out_stats);
 
 /* The simulator itself, for passes that need to know who knows what. */
 weft_status_t wefti_sim_init(wefti_sim_t *sim, const weft_algo_params_t *params,

@@ -55,10 +55,10 @@ static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorit
     weft_status_t status = wefti_schedules_build(algorithm, params, sweep->allocator, &schedules);
     if (status >= 0 && mode != LINKS_DIRECT) {
         links = links_of(n, mode, put, put + (size_t)n * n);
-        status = wefti_lower(params, &links, sweep->allocator, schedules);
+        status = wefti_schedules_lower(params, &links, sweep->allocator, schedules);
     }
     if (status >= 0) {
-        status = wefti_verify(params, schedules, &links, sweep->allocator, &stats);
+        status = wefti_schedules_verify(params, schedules, &links, sweep->allocator, &stats);
     }
     wefti_schedules_free(sweep->allocator, schedules, params->group_size);
     wefti_free(sweep->allocator, put);

@@ -333,7 +333,7 @@ static void run_case(const weft_algorithm_t *algorithm, const weft_algo_params_t
     machine_t m = {.params = *params, .counts = *counts};
     uint32_t n = params->group_size;
     if (wefti_schedules_build(algorithm, params, NULL, &m.schedules) < 0 ||
-        wefti_lower(params, links, NULL, m.schedules) < 0) {
+        wefti_schedules_lower(params, links, NULL, m.schedules) < 0) {
         fail_msg("%s", weft_last_error());
     }
     for (uint32_t rank = 0; rank < n; rank++) {

@@ -30,8 +30,8 @@ static void begin_with(fixture_t *f, const weft_algorithm_t *algorithm, bool put
     }
     f->links = (wefti_links_t){put ? f->put : NULL, NULL};
     if (wefti_schedules_build(algorithm, &f->params, NULL, &f->schedules) < 0 ||
-        (put && wefti_lower(&f->params, &f->links, NULL, f->schedules) < 0) ||
-        wefti_verify(&f->params, f->schedules, &f->links, NULL, NULL) < 0) {
+        (put && wefti_schedules_lower(&f->params, &f->links, NULL, f->schedules) < 0) ||
+        wefti_schedules_verify(&f->params, f->schedules, &f->links, NULL, NULL) < 0) {
         fail_msg("%s", weft_last_error());
     }
 }
@@ -70,7 +70,7 @@ static wefti_operand_t *operand(fixture_t *f, uint32_t rank, const wefti_step_t 
 static void expect(fixture_t *f, const char *where, const char *why)
 {
     f->links.put = f->links.put != NULL ? f->put : NULL;
-    assert_int_equal(wefti_verify(&f->params, f->schedules, &f->links, NULL, NULL),
+    assert_int_equal(wefti_schedules_verify(&f->params, f->schedules, &f->links, NULL, NULL),
                      WEFT_ERR_INVALID_ARGUMENT);
     const char *message = weft_last_error();
     if (strstr(message, where) == NULL || strstr(message, why) == NULL) {
@@ -253,7 +253,7 @@ static void test_puts_that_may_not_have_landed_are_caught(void **state)
         step->op = 0;
         tried++;
         f.links.put = f.put;
-        assert_true(wefti_verify(&f.params, f.schedules, &f.links, NULL, NULL) < 0);
+        assert_true(wefti_schedules_verify(&f.params, f.schedules, &f.links, NULL, NULL) < 0);
         caught += strstr(weft_last_error(), "may not have finished putting it") != NULL ||
                   strstr(weft_last_error(), "never written") != NULL;
         step->op = WEFTI_DO_AWAIT;
@@ -306,8 +306,8 @@ static void test_put_to_a_repeatable_output_is_caught(void **state)
     f.put[0] = f.put[3] = 0;
     f.links.put = f.put;
     assert_int_equal(wefti_schedules_build(&odd, &f.params, NULL, &f.schedules), WEFT_OK);
-    assert_int_equal(wefti_lower(&f.params, &f.links, NULL, f.schedules), WEFT_OK);
-    if (wefti_verify(&f.params, f.schedules, &f.links, NULL, NULL) < 0) {
+    assert_int_equal(wefti_schedules_lower(&f.params, &f.links, NULL, f.schedules), WEFT_OK);
+    if (wefti_schedules_verify(&f.params, f.schedules, &f.links, NULL, NULL) < 0) {
         fail_msg("%s", weft_last_error());
     }
     wefti_step_t *reduce = find(&f, 0, WEFTI_DO_REDUCE, 0);
@@ -351,7 +351,7 @@ static void test_no_move_can_be_left_out(void **state)
                         continue;
                     }
                     drop(step);
-                    if (wefti_verify(&f.params, f.schedules, &f.links, NULL, NULL) >= 0) {
+                    if (wefti_schedules_verify(&f.params, f.schedules, &f.links, NULL, NULL) >= 0) {
                         fail_msg("%s %s: rank %u needs no step %zu",
                                  weft_collective_name(algorithm->op), algorithm->name, rank, s);
                     }

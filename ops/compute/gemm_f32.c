@@ -2,6 +2,7 @@
 #include "ops/compute/gemm_f32.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "ops/compute/lanes_transpose.h"
 #include "runtime/base/error.h"
@@ -10,6 +11,14 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
+
+/* Columns of the vector operand are copied together where at least so many rows use them and a
+ * block is so large: lines far apart share few sets of the first-level cache and need a page each.
+ */
+#define PANEL_ROWS 128
+#define PANEL_COLS 32
+#define PANEL_BLOCK_ELEMS (INT64_C(1) << 17)
+#define PANEL_ELEMS ((size_t)WEFTI_GEMM_K_BLOCK * 64) /* the widest tile has 64 columns */
 
 /* The oracle: fmaf rounds once on every machine. */
 static void run_portable(const wefti_gemm_tile_t *t)
@@ -137,23 +146,24 @@ weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
                            work * (double)n * (double)((m + lanes - 1) / lanes * lanes);
     gemm->swap = swapped < normal;
     gemm->pack = gemm->swap ? !gemm->trans_a : gemm->trans_b;
-    const size_t width = (size_t)(gemm->swap ? m : n);
-    size_t bytes = 0;
-    if (gemm->pack) {
-        bytes += wefti_align_up((size_t)min_i64(k, WEFTI_GEMM_K_BLOCK) * width * sizeof(float), 64);
-    }
+    const int64_t rows = gemm->swap ? n : m, cols = gemm->swap ? m : n;
+    gemm->panels = gemm->pack || (rows >= PANEL_ROWS &&
+                                  min_i64(k, WEFTI_GEMM_K_BLOCK) * cols >= PANEL_BLOCK_ELEMS);
+    gemm->scratch_bytes = gemm->panels ? gemm->threads * PANEL_ELEMS * sizeof(float) : 0;
     if (gemm->swap) {
-        bytes += wefti_align_up((size_t)m * (size_t)n * sizeof(float), 64);
+        gemm->scratch_bytes += wefti_align_up((size_t)m * (size_t)n * sizeof(float), 64);
     }
-    gemm->scratch_bytes = bytes;
     return WEFT_OK;
 }
 
-/* One k block of C[rows, cols]: a by broadcast, b by vectors, both already in place. */
+/* One k block of C[rows, cols]: a by broadcast, b by vectors. */
 typedef struct panel_job {
     wefti_gemm_tile_t tile; /* a, b, c of element (0, 0) */
     int64_t rows, cols;
     const wefti_gemm_kernel_t *kernel;
+    float *panels; /* not NULL: one per thread; b goes through them */
+    bool turned;   /* b is [cols, k] */
+    uint32_t isa;
 } panel_job_t;
 
 /*
@@ -172,13 +182,16 @@ static int next_width(const wefti_gemm_kernel_t *kernel, int64_t left, int64_t r
     return (int)min_i64(left, take * kernel->lanes);
 }
 
-static void tile_at(const panel_job_t *job, int64_t row, int64_t rows_end, int64_t col, int cols)
+/* b and b_k: column col, wherever that lies. */
+static void tile_at(const panel_job_t *job, int64_t row, int64_t rows_end, int64_t col, int cols,
+                    const float *b, int64_t b_k)
 {
     const int vectors = (cols + job->kernel->lanes - 1) / job->kernel->lanes;
     const int64_t step = job->kernel->max_rows[vectors];
     wefti_gemm_tile_t t = job->tile;
     t.cols = cols;
-    t.b += col;
+    t.b = b;
+    t.b_k = b_k;
     for (int64_t r = row; r < rows_end; r += t.rows) {
         t.rows = (int)min_i64(step, rows_end - r);
         t.a = job->tile.a + r * t.a_row;
@@ -187,14 +200,39 @@ static void tile_at(const panel_job_t *job, int64_t row, int64_t rows_end, int64
     }
 }
 
+/* Columns [col, col + cols) side by side. */
+static void fill_panel(const panel_job_t *job, int64_t col, int cols, float *panel)
+{
+    const wefti_gemm_tile_t *t = &job->tile;
+    if (job->turned) {
+        wefti_transpose_f32(job->isa, t->b + col * t->b_k, t->b_k, cols, t->k_count, panel, cols);
+        return;
+    }
+    for (int64_t k = 0; k < t->k_count; k++) {
+        memcpy(panel + k * cols, t->b + k * t->b_k + col, (size_t)cols * sizeof *panel);
+    }
+}
+
 /* The operand that is read most often stays in the first-level cache. */
 static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end, int64_t col_begin,
-                      int64_t col_end)
+                      int64_t col_end, int64_t part)
 {
+    const wefti_gemm_tile_t *t = &job->tile;
+    for (int64_t col = col_begin; col < col_end && job->panels != NULL;) {
+        const int64_t narrow = min_i64(col_end - col, PANEL_COLS);
+        const int cols = next_width(job->kernel, narrow, row_end - row_begin);
+        float *panel = job->panels + part * (int64_t)PANEL_ELEMS;
+        fill_panel(job, col, cols, panel);
+        tile_at(job, row_begin, row_end, col, cols, panel, cols);
+        col += cols;
+    }
+    if (job->panels != NULL) {
+        return;
+    }
     if (col_end - col_begin > row_end - row_begin) {
         for (int64_t col = col_begin; col < col_end;) {
             const int cols = next_width(job->kernel, col_end - col, row_end - row_begin);
-            tile_at(job, row_begin, row_end, col, cols);
+            tile_at(job, row_begin, row_end, col, cols, t->b + col, t->b_k);
             col += cols;
         }
         return;
@@ -207,7 +245,7 @@ static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end
             if (col == col_begin) {
                 next = min_i64(row_end, row + job->kernel->max_rows[vectors]);
             }
-            tile_at(job, row, next, col, cols);
+            tile_at(job, row, next, col, cols, t->b + col, t->b_k);
             col += cols;
         }
         row = next;
@@ -218,7 +256,7 @@ void wefti_gemm_tiles(const wefti_gemm_kernel_t *kernel, const wefti_gemm_tile_t
                       int64_t rows, int64_t cols)
 {
     const panel_job_t job = {.tile = *tile, .rows = rows, .cols = cols, .kernel = kernel};
-    run_block(&job, 0, rows, 0, cols);
+    run_block(&job, 0, rows, 0, cols, 0);
 }
 
 /* Splits the longer side over threads, at multiples that keep tiles whole. */
@@ -230,7 +268,7 @@ static void run_threads(const panel_job_t *job, uint32_t threads)
     const int64_t units = (total + unit - 1) / unit;
     const int64_t parts = min_i64(units, threads);
     if (parts <= 1) {
-        run_block(job, 0, job->rows, 0, job->cols);
+        run_block(job, 0, job->rows, 0, job->cols, 0);
         return;
     }
 #pragma omp parallel for num_threads((int)parts) schedule(static, 1)
@@ -238,9 +276,9 @@ static void run_threads(const panel_job_t *job, uint32_t threads)
         const int64_t begin = units * p / parts * unit;
         const int64_t end = min_i64(total, units * (p + 1) / parts * unit);
         if (by_cols) {
-            run_block(job, 0, job->rows, begin, end);
+            run_block(job, 0, job->rows, begin, end, p);
         } else {
-            run_block(job, begin, end, 0, job->cols);
+            run_block(job, begin, end, 0, job->cols, p);
         }
     }
 }
@@ -276,23 +314,20 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
 {
     /* Strides of the broadcast operand [rows, k] and of the vector operand [k, cols]. */
     const float *wide = g->swap ? a : b;
-    const bool contiguous = !g->pack;
     const int64_t wide_ld = g->swap ? g->lda : g->ldb;
     const float *narrow = g->swap ? b : a;
     const bool narrow_trans = g->swap ? !g->trans_b : g->trans_a;
     const int64_t narrow_ld = g->swap ? g->ldb : g->lda;
-    float *packed = scratch;
     float *sums = c;
-    panel_job_t job = {.kernel = wefti_gemm_kernel(g->isa)};
+    panel_job_t job = {.kernel = wefti_gemm_kernel(g->isa), .isa = g->isa, .turned = g->pack};
+    job.panels = g->panels ? scratch : NULL;
     job.rows = g->swap ? g->n : g->m;
     job.cols = g->swap ? g->m : g->n;
     job.tile.a_row = narrow_trans ? 1 : narrow_ld;
     job.tile.a_k = narrow_trans ? narrow_ld : 1;
     job.tile.ldc = g->swap ? g->m : g->ldc;
     if (g->swap) {
-        const size_t packed_bytes =
-            g->pack ? (size_t)min_i64(g->k, WEFTI_GEMM_K_BLOCK) * (size_t)g->m * sizeof(float) : 0;
-        sums = (float *)((char *)scratch + wefti_align_up(packed_bytes, 64));
+        sums = (float *)scratch + (g->panels ? g->threads * PANEL_ELEMS : 0);
     }
     job.tile.c = sums;
     if (g->swap && accumulate) {
@@ -303,14 +338,8 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
         job.tile.k_count = count;
         job.tile.a = narrow + k * job.tile.a_k;
         job.tile.add = k > 0 || accumulate;
-        if (contiguous) {
-            job.tile.b = wide + k * wide_ld;
-            job.tile.b_k = wide_ld;
-        } else {
-            wefti_transpose_f32(g->isa, wide + k, wide_ld, job.cols, count, packed, job.cols);
-            job.tile.b = packed;
-            job.tile.b_k = job.cols;
-        }
+        job.tile.b = wide + (g->pack ? k : k * wide_ld);
+        job.tile.b_k = wide_ld;
         run_threads(&job, g->threads);
     }
     if (g->swap) {

@@ -30,8 +30,9 @@ typedef struct wefti_gemm {
     float alpha, beta;
     uint32_t isa; /* 0 portable, 1 AVX2, 2 AVX-512 */
     uint32_t threads;
-    bool swap; /* vectors run along m: computed as C' = B' A', then transposed */
-    bool pack; /* the vector operand is copied so that vectors are contiguous */
+    bool swap;   /* vectors run along m: computed as C' = B' A', then transposed */
+    bool pack;   /* the vector operand lies the other way and is transposed */
+    bool panels; /* it is copied, a tile's columns at a time */
     size_t scratch_bytes;
 } wefti_gemm_t;
 

@@ -160,6 +160,7 @@ static void test_gemm_matches_double_and_bits(void **state)
     static const int64_t fixed[][3] = {{1, 1, 1},     {1, 10, 300}, {64, 10, 256},
                                        {64, 64, 257}, {7, 1, 5},    {10, 64, 64},
                                        {48, 50, 513}, {3, 129, 1},  {97, 31, 40}};
+    check_gemm(131, 530, 260); /* copied in panels */
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         for (int repeat = 0; repeat < 4; repeat++) {
             check_gemm(fixed[i][0], fixed[i][1], fixed[i][2]);

@@ -29,6 +29,10 @@ typedef struct layout_rule {
 #define PERMUTE_PS                                                                                 \
     500.0 /* an element copied by Flatten or Reshape that would stay where it is otherwise */
 
+/* Windows of 2 x 2, stride 2, without padding: plain lines are read as pairs, whatever the
+ * channels. */
+#define PAIRS_PS 150.0
+
 static const layout_rule_t rules[] = {
     {"Conv", 1u, 1u, false, 0, 1500},
     {"ConvGrad", 3u, 1u, false, 0, 6000},
@@ -85,6 +89,23 @@ static const layout_rule_t *find_rule(const weft_op_def_t *def)
         }
     }
     return NULL;
+}
+
+static bool holds(const wefti_node_t *node, const char *name, int64_t wanted)
+{
+    const weft_attr_t *attr = wefti_node_attr(node, name);
+    bool equal = attr != NULL && attr->type == WEFT_ATTR_INTS;
+    for (size_t i = 0; equal && i < attr->count; i++) {
+        equal = attr->ints[i] == wanted;
+    }
+    return equal;
+}
+
+static bool is_pairs(const wefti_node_t *node)
+{
+    return strstr(node->def->name, "Pool") != NULL && holds(node, "kernel_shape", 2) &&
+           holds(node, "strides", 2) &&
+           (wefti_node_attr(node, "pads") == NULL || holds(node, "pads", 0));
 }
 
 static bool permutes(const weft_op_def_t *def)
@@ -170,6 +191,11 @@ static void visit_node(layout_sets_t *sets, const wefti_graph_t *graph, const we
         must_be_plain(sets, node->inputs, node->input_count);
         must_be_plain(sets, node->outputs, node->output_count);
         return;
+    }
+    layout_rule_t pairs = *rule;
+    if (is_pairs(node)) {
+        pairs.plain_ps = PAIRS_PS;
+        rule = &pairs;
     }
     visit_values(sets, graph, rule, node->inputs, node->input_count, rule->inputs, &first);
     visit_values(sets, graph, rule, node->outputs, node->output_count, rule->outputs, &first);

@@ -105,6 +105,29 @@ static void test_layout_leaves_what_would_not_gain(void **state)
     assert_int_equal(graph->order_count, count);
 }
 
+/* Windows that do not overlap are quick in plain layout. */
+static void test_layout_leaves_pairs_plain(void **state)
+{
+    wefti_graph_t *graph = ((fixture_t *)*state)->graph;
+    static const int64_t two[] = {2, 2}, none[] = {0, 0, 0, 0};
+    const weft_attr_t attrs[] = {
+        {.name = "kernel_shape", .type = WEFT_ATTR_INTS, .count = 2, .ints = two},
+        {.name = "strides", .type = WEFT_ATTR_INTS, .count = 2, .ints = two},
+        {.name = "pads", .type = WEFT_ATTR_INTS, .count = 4, .ints = none}};
+    uint32_t x = add_input(graph, "x", 32), node;
+    wefti_node_params_t params = {.domain = "",
+                                  .op = "MaxPool",
+                                  .version = 17,
+                                  .inputs = &x,
+                                  .input_count = 1,
+                                  .output_count = 1,
+                                  .attrs = attrs,
+                                  .attr_count = 3};
+    assert_int_equal(wefti_graph_add_node(graph, &params, &node), WEFT_OK);
+    run_pass(graph);
+    assert_int_equal(layout_of(graph, graph->nodes[node].outputs[0]), WEFT_LAYOUT_PLAIN);
+}
+
 static void test_layout_respects_who_needs_plain(void **state)
 {
     wefti_graph_t *graph = ((fixture_t *)*state)->graph;
@@ -132,6 +155,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_layout_takes_pools_of_many_channels, setup, teardown),
         cmocka_unit_test_setup_teardown(test_layout_leaves_what_would_not_gain, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_layout_leaves_pairs_plain, setup, teardown),
         cmocka_unit_test_setup_teardown(test_layout_respects_who_needs_plain, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

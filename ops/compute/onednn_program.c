@@ -2,6 +2,7 @@
 #include "ops/compute/onednn_program.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +40,13 @@ static uint32_t library_isa(void)
     return (isa & (uint32_t)dnnl_cpu_isa_avx2) == (uint32_t)dnnl_cpu_isa_avx2 ? 1 : 0;
 }
 
+/*
+ * oneDNN keeps one cache of primitives per process, so sessions of several threads share what they
+ * make. It guards that itself, but by means that ThreadSanitizer cannot see; this lock, the one
+ * static variable here, is held only while kernels are made and destroyed.
+ */
+static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static weft_status_t open_program(const weft_kernel_env_t *env, wefti_onednn_program_t *program)
 {
     weft_status_t status;
@@ -57,12 +65,8 @@ out:
     return status;
 }
 
-void wefti_onednn_destroy(void *state)
+static void close_program(wefti_onednn_program_t *program)
 {
-    wefti_onednn_program_t *program = state;
-    if (program == NULL) {
-        return;
-    }
     for (uint32_t i = 0; i < program->step_count; i++) {
         dnnl_primitive_destroy(program->steps[i].primitive);
     }
@@ -78,6 +82,15 @@ void wefti_onednn_destroy(void *state)
     wefti_free(NULL, program);
 }
 
+void wefti_onednn_destroy(void *state)
+{
+    if (state != NULL) {
+        pthread_mutex_lock(&library_lock);
+        close_program(state);
+        pthread_mutex_unlock(&library_lock);
+    }
+}
+
 weft_status_t wefti_onednn_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                    wefti_onednn_describe_fn describe, void **out_state,
                                    size_t *out_scratch_bytes)
@@ -90,13 +103,17 @@ weft_status_t wefti_onednn_prepare(const weft_node_desc_t *node, const weft_kern
     /* Primitives are made for as many threads as OpenMP has now, and must run with as many. */
     const int threads = omp_get_max_threads();
     omp_set_num_threads(env->thread_count == 0 ? 1 : (int)env->thread_count);
+    pthread_mutex_lock(&library_lock);
     weft_status_t status = open_program(env, program);
     if (status == WEFT_OK) {
         status = describe(node, env, program);
     }
     omp_set_num_threads(threads);
     if (status != WEFT_OK) {
-        wefti_onednn_destroy(program);
+        close_program(program);
+    }
+    pthread_mutex_unlock(&library_lock);
+    if (status != WEFT_OK) {
         return status;
     }
     *out_state = program;

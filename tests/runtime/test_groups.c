@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups, their streams, adopted memory, and what happens when ranks disagree, are late, or die. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support_ranks.h"
+
+#include "runtime/base/sync.h"
+
+/* The sum over a group's ranks of their world rank + 1. */
+static void check_sum(weft_group_t *group, weft_stream_t *stream)
+{
+    float value[3] = {0}, expected = 0;
+    for (uint32_t r = 0; r < weft_group_size(group); r++) {
+        expected += (float)weft_group_world_rank(group, r) + 1;
+    }
+    uint32_t own = weft_group_world_rank(group, weft_group_rank(group));
+    value[0] = value[1] = value[2] = (float)own + 1;
+    RANK_OK(weft_all_reduce(value, value, 3, WEFT_DTYPE_F32, WEFT_SUM, group, stream));
+    if (stream != NULL) {
+        RANK_OK(weft_stream_synchronize(stream));
+    }
+    RANK_CHECK(value[0] == expected && value[2] == expected);
+}
+
+static void run_splits(rank_world_t *world)
+{
+    weft_group_t *halves = NULL, *quarter = NULL, *twin = NULL, *some = NULL, *none = NULL;
+    RANK_CHECK(weft_group_size(world->group) == world->size);
+    RANK_CHECK(weft_group_rank(world->group) == world->rank);
+    /* odd and even, in reverse order */
+    RANK_OK(weft_group_split(world->group, world->rank % 2, -(int64_t)world->rank, &halves));
+    RANK_CHECK(weft_group_world_rank(halves, weft_group_rank(halves)) == world->rank);
+    RANK_CHECK(weft_group_world_rank(halves, 0) > weft_group_world_rank(halves, 1));
+    RANK_CHECK(weft_group_world_rank(halves, 99) == UINT32_MAX);
+    check_sum(halves, NULL);
+    /* a split of a split, and duplicates */
+    RANK_OK(weft_group_split(halves, weft_group_rank(halves) / 2, 0, &quarter));
+    check_sum(quarter, NULL);
+    RANK_OK(weft_group_duplicate(quarter, &twin));
+    check_sum(twin, NULL);
+    check_sum(quarter, NULL);
+    check_sum(halves, NULL);
+    check_sum(world->group, NULL);
+    uint32_t list[] = {4, 1, 3};
+    RANK_OK(weft_group_create_ranks(world->group, list, 3, &some));
+    RANK_CHECK((some != NULL) == (world->rank == 4 || world->rank == 1 || world->rank == 3));
+    if (some != NULL) {
+        RANK_CHECK(weft_group_world_rank(some, 0) == 4);
+        check_sum(some, NULL);
+    }
+    RANK_OK(weft_group_split(world->group, world->rank == 0 ? WEFT_COLOR_NONE : 7, 0, &none));
+    RANK_CHECK((none == NULL) == (world->rank == 0));
+    weft_group_destroy(some);
+    weft_group_destroy(quarter);
+    check_sum(twin, NULL);
+    weft_group_destroy(halves);
+    check_sum(twin, NULL);
+    weft_group_destroy(twin);
+    weft_group_destroy(none);
+}
+
+static void test_groups_split(void **state)
+{
+    (void)state;
+    support_rank_threads(6, run_splits, NULL);
+    assert_true(support_rank_processes(5, run_splits, NULL));
+}
+
+/* More groups than one pool holds, made and destroyed over and over. */
+static void run_many(rank_world_t *world)
+{
+    weft_group_t *groups[40] = {NULL};
+    for (uint32_t round = 0; round < 60; round++) {
+        for (uint32_t i = round % 3; i < 40; i += 3) {
+            weft_group_destroy(groups[i]);
+            groups[i] = NULL;
+            RANK_OK(weft_group_split(world->group, (world->rank + i) % 2, 0, &groups[i]));
+        }
+        check_sum(groups[round % 3], NULL);
+        check_sum(groups[39 - (39 - round % 3) % 3], NULL);
+    }
+    for (uint32_t i = 0; i < 40; i++) {
+        weft_group_destroy(groups[i]);
+    }
+}
+
+static void test_groups_reuse_channels(void **state)
+{
+    (void)state;
+    setenv("WEFT_STAGING_BYTES", "16K", 1);
+    support_rank_threads(4, run_many, NULL);
+    unsetenv("WEFT_STAGING_BYTES");
+}
+
+static void run_bad_arguments(rank_world_t *world)
+{
+    weft_group_t *group = NULL;
+    float x[4] = {0};
+    uint32_t twice[] = {0, 0}, beyond[] = {0, 9};
+    weft_group_t *g = world->group;
+    RANK_CHECK(weft_group_create_ranks(g, twice, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_ranks(g, beyond, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_named("", 1, 0, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_named("a b", 1, 0, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_named("a", 2, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_all_reduce(NULL, x, 4, WEFT_DTYPE_F32, WEFT_SUM, g, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(strstr(weft_last_error(), "send") != NULL);
+    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_BOOL, WEFT_SUM, g, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, (weft_reduction_t)9, g, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_all_reduce(x, x, UINT64_MAX / 2, WEFT_DTYPE_F32, WEFT_SUM, g, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_broadcast(x, x, 4, WEFT_DTYPE_F32, 9, g, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(strstr(weft_last_error(), "root") != NULL);
+    RANK_CHECK(weft_send(x, 4, WEFT_DTYPE_F32, world->rank, g, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, NULL, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_batch_end(g, NULL) == WEFT_ERR_STATE);
+    RANK_CHECK(weft_mem_free(world->context, x) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_mem_unregister(world->context, x) == WEFT_ERR_INVALID_ARGUMENT);
+    check_sum(g, NULL); /* nothing of it did harm */
+}
+
+static void test_bad_arguments(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_bad_arguments, NULL);
+}
+
+static weft_status_t add_one(void *user)
+{
+    *(float *)user += 1;
+    return WEFT_OK;
+}
+
+/* Calls among other work on a stream, in its order, and on two streams with two groups. */
+static void on_streams(rank_world_t *world, weft_stream_flags_t flags)
+{
+    weft_stream_params_t params = {sizeof params, "comm", flags, 0};
+    weft_stream_t *a = NULL, *b = NULL;
+    weft_group_t *other = NULL;
+    weft_event_t *event = NULL;
+    static const uint64_t big = 200000;
+    float *x = calloc(big, sizeof *x), *y = calloc(big, sizeof *y);
+    RANK_CHECK(x != NULL && y != NULL);
+    RANK_OK(weft_stream_create(world->context, &params, &a));
+    RANK_OK(weft_stream_create(world->context, &params, &b));
+    RANK_OK(weft_group_duplicate(world->group, &other));
+    RANK_OK(weft_event_create(world->context, &event));
+    check_sum(world->group, a);
+    for (uint32_t i = 0; i < 20; i++) {
+        float before = x[0];
+        RANK_OK(weft_stream_launch_host(a, add_one, &x[0]));
+        RANK_OK(weft_all_reduce(x, y, big, WEFT_DTYPE_F32, WEFT_SUM, world->group, a));
+        RANK_OK(weft_event_record(event, a));
+        RANK_OK(weft_stream_wait_event(b, event));
+        RANK_OK(weft_broadcast(y, x, 1, WEFT_DTYPE_F32, 0, other, b));
+        RANK_OK(weft_stream_synchronize(b));
+        RANK_CHECK(y[0] == (before + 1) * (float)world->size && x[0] == y[0]);
+        x[0] = 1;
+    }
+    RANK_OK(weft_stream_synchronize(a));
+    /* both groups in flight at once, and one waiting behind the other on the calling thread */
+    RANK_OK(weft_all_reduce(x, x, big, WEFT_DTYPE_F32, WEFT_MAX, world->group, a));
+    RANK_OK(weft_all_reduce(y, y, big, WEFT_DTYPE_F32, WEFT_MAX, other, b));
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_OK(weft_stream_synchronize(b));
+    RANK_OK(weft_stream_synchronize(a));
+    weft_group_destroy(other);
+    weft_event_destroy(event);
+    weft_stream_destroy(a);
+    weft_stream_destroy(b);
+    free(x);
+    free(y);
+}
+
+static void run_streams(rank_world_t *world)
+{
+    on_streams(world, WEFT_STREAM_INLINE);
+    on_streams(world, WEFT_STREAM_THREAD);
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    support_rank_threads(3, run_streams, NULL);
+    assert_true(support_rank_processes(2, run_streams, NULL));
+}
+
+/* Many calls at once: the group says when it is full, and none is lost. */
+static void run_pipeline(rank_world_t *world)
+{
+    weft_stream_t *stream = NULL;
+    float x[300];
+    uint32_t issued = 0, again = 0;
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    for (uint32_t i = 0; i < 300; i++) {
+        x[i] = (float)i;
+    }
+    while (issued < 300) {
+        weft_status_t status = weft_all_reduce(&x[issued], &x[issued], 1, WEFT_DTYPE_F32, WEFT_SUM,
+                                               world->group, stream);
+        RANK_CHECK(status == WEFT_OK || status == WEFT_AGAIN);
+        issued += status == WEFT_OK;
+        if (status == WEFT_AGAIN) {
+            again++;
+            RANK_OK(weft_stream_synchronize(stream));
+        }
+    }
+    RANK_OK(weft_stream_synchronize(stream));
+    for (uint32_t i = 0; i < 300; i++) {
+        RANK_CHECK(x[i] == (float)(i * world->size));
+    }
+    RANK_CHECK(again >= 3);
+    weft_stream_destroy(stream);
+}
+
+static void test_calls_in_flight(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_pipeline, NULL);
+}
+
+/* Adopted pages: contents stay, calls on them are in place, partial pages come out right too. */
+static void run_adopted(rank_world_t *world)
+{
+    static const size_t sizes[] = {100, 5000, 100000, 1000003};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t count = sizes[i] / sizeof(float);
+        /* another phase within the page, and another length, on every rank */
+        uint8_t *raw = malloc(sizes[i] + 8192 + world->rank * 4096);
+        RANK_CHECK(raw != NULL);
+        float *x = (float *)(void *)(raw + 64 * (world->rank + 1));
+        for (size_t k = 0; k < count; k++) {
+            x[k] = (float)(k % 1000) + (float)world->rank;
+        }
+        RANK_OK(weft_mem_register(world->context, x, sizes[i] + world->rank * 4096));
+        RANK_CHECK(weft_mem_register(world->context, x, 10) == WEFT_ERR_INVALID_ARGUMENT ||
+                   world->size == 0);
+        for (uint32_t round = 0; round < 3; round++) {
+            RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_AVG, world->group, NULL));
+            RANK_OK(weft_barrier(world->group, NULL));
+        }
+        for (size_t k = 0; k < count; k++) {
+            RANK_CHECK(x[k] == (float)(k % 1000) + (float)(world->size - 1) / 2);
+        }
+        RANK_OK(weft_mem_unregister(world->context, x));
+        RANK_CHECK(x[count - 1] == (float)((count - 1) % 1000) + (float)(world->size - 1) / 2);
+        free(raw);
+    }
+}
+
+static void test_adopted_memory(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_adopted, NULL);
+    assert_true(support_rank_processes(2, run_adopted, NULL));
+    assert_true(support_rank_processes(3, run_adopted, NULL));
+}
+
+/* A child of a rank: every call is an error, and nothing of it reaches the others. */
+static void run_fork(rank_world_t *world)
+{
+    float x = 1;
+    check_sum(world->group, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        weft_group_t *group = NULL;
+        bool good = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL) ==
+                        WEFT_ERR_STATE &&
+                    weft_group_duplicate(world->group, &group) < 0 &&
+                    strstr(weft_last_error(), "forked") != NULL;
+        weft_group_destroy(world->group);
+        weft_context_release(world->context);
+        _exit(good ? 0 : 1);
+    }
+    int status = 0;
+    RANK_CHECK(waitpid(child, &status, 0) == child);
+    RANK_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    check_sum(world->group, NULL);
+}
+
+static void test_forked_child(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(2, run_fork, NULL));
+}
+
+static void run_named(rank_world_t *world)
+{
+    weft_group_t *group = NULL;
+    char name[64];
+    snprintf(name, sizeof name, "test.%d", (int)getppid());
+    RANK_OK(weft_group_create_named(name, world->size, world->rank, &group));
+    RANK_CHECK(weft_group_context(group) != world->context);
+    check_sum(group, NULL);
+    check_sum(world->group, NULL);
+    weft_group_destroy(group);
+}
+
+static void test_named_group(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(3, run_named, NULL));
+}
+
+/* --- disagreement ------------------------------------------------------------------------- */
+
+typedef struct signature {
+    uint32_t op, dtype, reduction, root;
+    uint64_t count;
+} signature_t;
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static bool is_rooted(uint32_t op)
+{
+    return op == 1 || op == 4 || op == 5 || op == 6;
+}
+
+static bool is_reducing(uint32_t op)
+{
+    return op == 0 || op == 2 || op == 4;
+}
+
+static weft_status_t call(const signature_t *s, void *send, void *recv, weft_group_t *group)
+{
+    weft_dtype_t dtype = (weft_dtype_t)s->dtype;
+    weft_reduction_t reduction = (weft_reduction_t)s->reduction;
+    switch (s->op) {
+    case 0:
+        return weft_all_reduce(send, recv, s->count, dtype, reduction, group, NULL);
+    case 1:
+        return weft_broadcast(send, recv, s->count, dtype, s->root, group, NULL);
+    case 2:
+        return weft_reduce_scatter(send, recv, s->count, dtype, reduction, group, NULL);
+    case 3:
+        return weft_all_gather(send, recv, s->count, dtype, group, NULL);
+    case 4:
+        return weft_reduce(send, recv, s->count, dtype, reduction, s->root, group, NULL);
+    case 5:
+        return weft_gather(send, recv, s->count, dtype, s->root, group, NULL);
+    case 6:
+        return weft_scatter(send, recv, s->count, dtype, s->root, group, NULL);
+    case 7:
+        return weft_all_to_all(send, recv, s->count, dtype, group, NULL);
+    default:
+        return weft_barrier(group, NULL);
+    }
+}
+
+static signature_t random_signature(uint64_t *state)
+{
+    static const uint64_t counts[] = {0, 1, 3, 16, 500, 3000, 20000};
+    signature_t s = {.op = (uint32_t)(next_random(state) % 9)};
+    s.dtype = 1 + (uint32_t)(next_random(state) % 12);
+    s.reduction = is_reducing(s.op) ? (uint32_t)(next_random(state) % 5) : 0;
+    s.root = is_rooted(s.op) ? (uint32_t)(next_random(state) % 2) : 0;
+    s.count = counts[next_random(state) % 7];
+    if (s.op == 8) {
+        s.count = 0;
+        s.dtype = WEFT_DTYPE_U8;
+    }
+    return s;
+}
+
+static bool differ(const signature_t *a, const signature_t *b)
+{
+    return memcmp(a, b, sizeof *a) != 0;
+}
+
+#define CASES_PER_WORLD 100u
+
+static void run_disagreements(rank_world_t *world)
+{
+    uint64_t state = *(uint64_t *)world->user, shared_bytes = 3 * 20000 * 8 + 64;
+    void *send = NULL, *recv = NULL;
+    RANK_OK(weft_mem_alloc(world->context, shared_bytes, &send));
+    recv = malloc(shared_bytes);
+    RANK_CHECK(recv != NULL);
+    for (uint32_t i = 0; i < CASES_PER_WORLD; i++) {
+        weft_group_t *group = NULL;
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        signature_t right = random_signature(&state), wrong = random_signature(&state);
+        uint32_t victim = (uint32_t)(next_random(&state) % world->size);
+        uint32_t good_calls = (uint32_t)(next_random(&state) % 3);
+        while (!differ(&right, &wrong)) {
+            wrong = random_signature(&state);
+        }
+        for (uint32_t k = 0; k < good_calls; k++) {
+            RANK_OK(call(&right, send, recv, group));
+        }
+        uint64_t start = wefti_now_ns();
+        weft_status_t status = call(world->rank == victim ? &wrong : &right, send, recv, group);
+        if (status == WEFT_OK) { /* a rank that only sends may be gone by then: it learns now */
+            status = weft_barrier(group, NULL);
+        }
+        char text[32];
+        snprintf(text, sizeof text, "rank %u", victim);
+        RANK_CHECK(status == WEFT_ERR_MISMATCH);
+        RANK_CHECK(strstr(weft_last_error(), text) != NULL);
+        RANK_CHECK(wefti_now_ns() - start < 20000000000ull);
+        RANK_CHECK(weft_barrier(group, NULL) == WEFT_ERR_MISMATCH); /* it stays broken */
+        RANK_CHECK(weft_group_status(group) == WEFT_ERR_MISMATCH);
+        weft_group_destroy(group);
+    }
+    check_sum(world->group, NULL); /* others are not */
+    RANK_OK(weft_mem_free(world->context, send));
+    free(recv);
+}
+
+static void test_disagreement(void **state)
+{
+    (void)state;
+    setenv("WEFT_STAGING_BYTES", "16K", 1);
+    for (uint32_t i = 0; i < 10; i++) {
+        uint64_t seed = (uint64_t)time(NULL) * 1000003 + i;
+        print_message("seed %llu\n", (unsigned long long)seed);
+        support_rank_threads(2 + i % 2, run_disagreements, &seed);
+    }
+    unsetenv("WEFT_STAGING_BYTES");
+}
+
+static void run_mixed_counts(rank_world_t *world)
+{
+    uint64_t out[2] = {5, 5}, in[2] = {5, 5};
+    uint8_t send[32] = {0}, recv[32];
+    if (world->rank == 1) {
+        in[0] = 6; /* rank 0 sends 5 */
+    }
+    weft_status_t status =
+        weft_all_to_all_v(send, out, NULL, recv, in, NULL, WEFT_DTYPE_U8, world->group, NULL);
+    if (status == WEFT_OK) {
+        status = weft_barrier(world->group, NULL);
+    }
+    RANK_CHECK(status == WEFT_ERR_MISMATCH);
+}
+
+static void run_mixed_pair(rank_world_t *world)
+{
+    float x[4] = {1, 2, 3, 4};
+    weft_status_t status = world->rank == 0
+                               ? weft_send(x, 4, WEFT_DTYPE_F32, 1, world->group, NULL)
+                               : weft_recv(x, 3, WEFT_DTYPE_F32, 0, world->group, NULL);
+    if (status == WEFT_OK) {
+        status = weft_barrier(world->group, NULL);
+    }
+    RANK_CHECK(status == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), "sends 4") != NULL);
+}
+
+static void test_disagreement_on_counts(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_mixed_counts, NULL);
+    support_rank_threads(2, run_mixed_pair, NULL);
+}
+
+/* One rank calls nothing: the others say who is late, and it learns. */
+static void run_late(rank_world_t *world)
+{
+    float x = 1;
+    weft_status_t status;
+    if (world->rank == 1) {
+        while ((status = weft_group_status(world->group)) == WEFT_OK) {
+            struct timespec nap = {0, 1000000};
+            nanosleep(&nap, NULL);
+        }
+    } else {
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    }
+    RANK_CHECK(status == WEFT_ERR_TIMEOUT);
+    RANK_CHECK(strstr(weft_last_error(), "late: rank 1") != NULL);
+}
+
+static void test_late_rank(void **state)
+{
+    (void)state;
+    setenv("WEFT_TIMEOUT", "0.3", 1);
+    support_rank_threads(3, run_late, NULL);
+    unsetenv("WEFT_TIMEOUT");
+}
+
+static void run_death(rank_world_t *world)
+{
+    float x[3000] = {1};
+    check_sum(world->group, NULL);
+    if (world->rank == 1) {
+        _exit(0); /* without leaving */
+    }
+    uint64_t start = wefti_now_ns();
+    weft_status_t status =
+        weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    RANK_CHECK(status == WEFT_ERR_PEER_DIED);
+    RANK_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
+    RANK_CHECK(wefti_now_ns() - start < 10000000000ull);
+}
+
+static void test_death(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(3, run_death, NULL));
+}
+
+/* More elements than 32 bits count, over staging: only as many pages as the range is touched for.
+ */
+static void run_huge(rank_world_t *world)
+{
+    uint64_t count = (1ull << 31) + 5;
+    uint8_t *x = calloc(count, 1);
+    RANK_CHECK(x != NULL);
+    x[count - 1] = world->rank == 0 ? 42 : 0;
+    RANK_OK(weft_broadcast(x, x, count, WEFT_DTYPE_U8, 0, world->group, NULL));
+    RANK_CHECK(x[count - 1] == 42 && x[count / 2] == 0);
+    free(x);
+}
+
+static void test_more_than_32_bits(void **state)
+{
+    (void)state;
+    if (sysconf(_SC_AVPHYS_PAGES) > (8l << 30) / sysconf(_SC_PAGESIZE) &&
+        getenv("WEFT_TEST_HUGE") != NULL) {
+        support_rank_threads(2, run_huge, NULL);
+    } else {
+        skip();
+    }
+}
+
+int main(void)
+{
+    alarm(100); /* a hang is a failure */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups_split),      cmocka_unit_test(test_groups_reuse_channels),
+        cmocka_unit_test(test_bad_arguments),     cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_calls_in_flight),   cmocka_unit_test(test_adopted_memory),
+        cmocka_unit_test(test_forked_child),      cmocka_unit_test(test_named_group),
+        cmocka_unit_test(test_disagreement),      cmocka_unit_test(test_disagreement_on_counts),
+        cmocka_unit_test(test_late_rank),         cmocka_unit_test(test_death),
+        cmocka_unit_test(test_more_than_32_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -190,7 +190,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     }
     if (command->ranks != info.world_size) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%s is compiled for %u ranks, -n says %u; compile with --world %u",
+                             "%s is compiled for %u ranks, %u are wanted; compile with --world %u",
                              path, info.world_size, command->ranks, command->ranks);
         goto done;
     }
@@ -203,7 +203,13 @@ done:
 
 static int run(run_command_t *command, const char *path)
 {
-    bool one_rank = getenv("WEFT_RANK") != NULL && getenv("WEFT_WORLD_SIZE") != NULL;
+    const char *world = getenv("WEFT_WORLD_SIZE");
+    bool one_rank = getenv("WEFT_RANK") != NULL && world != NULL;
+    long long world_size = 0;
+    /* What is wrong with the variable itself the context says. */
+    if (one_rank && command->ranks == 0 && wefti_parse_int(world, 1, 1024, &world_size)) {
+        command->ranks = (uint32_t)world_size;
+    }
     command->train.registry = command->compile.registry;
     command->train.command = "run";
     if (command->train.epochs == 0 && command->train.steps == 0) {

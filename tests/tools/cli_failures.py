@@ -102,6 +102,8 @@ class BadInput(Case):
     def test_run(self):
         plan = self.compile()
         self.bad("run", plan, "-n", 3, "--data", DATA, match="compiled for 2 ranks")
+        self.bad("run", plan, "--data", DATA, match="compiled for 2 ranks, 3 are wanted", timeout=20,
+                 env={"WEFT_RANK": "0", "WEFT_WORLD_SIZE": "3", "WEFT_ADDRESS": "unix:@weft-test-wrong-world"})
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="dataset-fashion-mnist")
         self.bad("run", plan, "-n", 2, match="--data")
         self.bad("run", plan, "-n", 2, "--data", DATA, "--batch", 4, match="is a plan")

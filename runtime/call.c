@@ -107,6 +107,8 @@ static void post(wefti_call_t *call)
     call->posted = true;
     call->peer = 1;
     call->state = WEFTI_CALL_POSTED;
+    /* Small enough that all ranks post data, whatever their memory is. */
+    call->certain = fits && call->longest < direct_min;
 }
 
 /* All-reduce: what all ranks can show of the buffers is done in place, the rest through staging. */
@@ -118,20 +120,52 @@ static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
     call->trail = trail > call->trail ? trail : call->trail;
 }
 
+static bool same_call(const wefti_debt_t *own, const wefti_posting_t *theirs)
+{
+    return ((theirs->what ^ own->what) & ~WEFTI_WHAT_FLAGS_MASK) == 0 &&
+           theirs->count == own->count;
+}
+
+static uint32_t nth_peer(const weft_group_t *group, uint32_t n)
+{
+    uint32_t r = group->rank + n;
+    return r < group->size ? r : r - group->size;
+}
+
+/* Whether this rank cannot go on without rank r's posting. */
+static bool needs(const wefti_call_t *call, uint32_t r)
+{
+    if (!call->certain) {
+        return true;
+    }
+    switch (call->op) {
+    case WEFT_OP_BROADCAST:
+    case WEFT_OP_SCATTER:
+        return r == call->root;
+    case WEFT_OP_REDUCE:
+    case WEFT_OP_GATHER:
+        return call->group->rank == call->root;
+    default:
+        return true;
+    }
+}
+
 static weft_status_t see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
+    wefti_debt_t own = {false, call->number, 1, call->what, call->posted_count};
     for (; call->peer < group->size; call->peer++) {
-        uint32_t r = group->rank + call->peer;
-        r = r < group->size ? r : r - group->size;
+        uint32_t r = nth_peer(group, call->peer);
+        if (!needs(call, r)) {
+            continue; /* seen before the next call */
+        }
         wefti_posting_t *theirs = wefti_posting_of(group, r, call->number);
         wefti_signal_t *signal = wefti_posting_signal(theirs);
         if (!comes_soon(group, signal, call->number)) {
             return blocked_on(signal, call->number, out_blocked);
         }
-        if (((theirs->what ^ call->what) & ~WEFTI_WHAT_FLAGS_MASK) != 0 ||
-            theirs->count != call->posted_count) {
-            return wefti_group_mismatch(call, r);
+        if (!same_call(&own, theirs)) {
+            return wefti_group_mismatch(group, &own, r);
         }
         call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
         if (call->op == WEFT_OP_ALL_TO_ALL_V) {
@@ -141,6 +175,27 @@ static weft_status_t see_postings(wefti_call_t *call, wefti_blocked_t *out_block
             merge_ends(call, theirs);
         }
     }
+    own.open = call->certain && (call->op == WEFT_OP_BROADCAST || call->op == WEFT_OP_SCATTER ||
+                                 call->op == WEFT_OP_REDUCE || call->op == WEFT_OP_GATHER);
+    group->debt = own;
+    return WEFT_OK;
+}
+
+/* The postings of the call before that nobody has looked at yet. */
+static weft_status_t pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked)
+{
+    wefti_debt_t *debt = &group->debt;
+    for (; debt->peer < group->size; debt->peer++) {
+        uint32_t r = nth_peer(group, debt->peer);
+        wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);
+        if (!comes_soon(group, wefti_posting_signal(theirs), debt->number)) {
+            return blocked_on(wefti_posting_signal(theirs), debt->number, out_blocked);
+        }
+        if (!same_call(debt, theirs)) {
+            return wefti_group_mismatch(group, debt, r);
+        }
+    }
+    debt->open = false;
     return WEFT_OK;
 }
 
@@ -223,8 +278,7 @@ static weft_status_t see_signals(wefti_call_t *call, size_t signal_offset, uint3
 {
     weft_group_t *group = call->group;
     for (; call->peer < group->size; call->peer++) {
-        uint32_t r = group->rank + call->peer;
-        r = r < group->size ? r : r - group->size;
+        uint32_t r = nth_peer(group, call->peer);
         wefti_signal_t *signal =
             (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
         if (!comes_soon(group, signal, target)) {
@@ -277,8 +331,11 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
             call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
             return status;
         }
-        post(call);
-        return WEFT_OK;
+        status = group->debt.open ? pay_debt(group, out_blocked) : WEFT_OK;
+        if (status == WEFT_OK) {
+            post(call);
+        }
+        return status;
     case WEFTI_CALL_POSTED:
         status = see_postings(call, out_blocked);
         return status == WEFT_OK ? choose_path(call) : status;
@@ -352,6 +409,9 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
                           local ? look_and_progress : look, call);
+    if (status < 0 && wefti_group_broken(group)) {
+        return wefti_group_check(group); /* whoever wrote that down may have left since */
+    }
     if (status == WEFT_ERR_TIMEOUT) {
         return wefti_group_late(call, status);
     }

@@ -180,6 +180,7 @@ typedef struct wefti_call {
     size_t piece_bytes;     /* of each block in a round */
     size_t area_bytes;      /* data that this rank posts, where it fits a posting */
     bool two_shot;
+    bool certain; /* all ranks post data: nothing of them needs to be known to say so */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
     bool posted, published_round, published_done; /* sleepers were not looked for since */
     wefti_pair_t *pairs;                          /* a batch, or one send or receive */
@@ -187,6 +188,17 @@ typedef struct wefti_call {
     wefti_pair_t single;
     wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch in this place of the ring */
 } wefti_call_t;
+
+/*
+ * A call that ended before this rank saw all peers' postings, because it needed nothing of them.
+ * They are looked at before the next call posts: until then peers may read this rank's former
+ * posting, and a disagreement is found there.
+ */
+typedef struct wefti_debt {
+    bool open;
+    uint32_t number, peer; /* peer: how many were seen */
+    uint64_t what, count;
+} wefti_debt_t;
 
 struct weft_group {
     weft_context_t *context; /* retained */
@@ -214,7 +226,8 @@ struct weft_group {
     uint32_t batch_count;
     bool batching;
     uint32_t *sent, *received; /* pieces so far, per peer */
-    const char *path;          /* of the last finished collective: "posting", "direct", "staged" */
+    wefti_debt_t debt;
+    const char *path; /* of the last finished collective: "posting", "direct", "staged" */
 };
 
 static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,
@@ -269,7 +282,7 @@ static inline bool wefti_group_broken(const weft_group_t *group)
 }
 /* "AllReduce(f32, sum, 100 elements)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
-weft_status_t wefti_group_mismatch(wefti_call_t *call, uint32_t peer);
+weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer);
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
 
 /*

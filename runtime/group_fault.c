@@ -135,18 +135,17 @@ const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
     return buffer;
 }
 
-weft_status_t wefti_group_mismatch(wefti_call_t *call, uint32_t peer)
+weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer)
 {
-    weft_group_t *group = call->group;
-    const wefti_posting_t *theirs = wefti_posting_of(group, peer, call->number);
+    const wefti_posting_t *theirs = wefti_posting_of(group, peer, own->number);
     char own_text[160], their_text[160];
+    wefti_what_text(own->what, own->count, own_text);
+    wefti_what_text(theirs->what, theirs->count, their_text);
     /* The lower rank first, so that both sides say the same. */
-    const char *own = wefti_what_text(call->what, call->posted_count, own_text);
-    const char *their = wefti_what_text(theirs->what, theirs->count, their_text);
     bool first = group->rank < peer;
     wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree: rank %u calls %s, rank %u calls %s",
-                first ? group->rank : peer, first ? own : their, first ? peer : group->rank,
-                first ? their : own);
+                first ? group->rank : peer, first ? own_text : their_text,
+                first ? peer : group->rank, first ? their_text : own_text);
     return wefti_group_fail(group, WEFT_ERR_MISMATCH);
 }
 
@@ -155,14 +154,15 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
     weft_group_t *group = call->group;
     char text[160], late[200] = "";
     size_t used = 0;
+    uint32_t number = group->debt.open ? group->debt.number : call->number;
     if (call->pair_count > 0) {
         snprintf(late, sizeof late, " %u", group->ranks[call->pairs[0].peer]);
     }
     for (uint32_t r = 0; call->pair_count == 0 && r < group->size && used + 24 < sizeof late; r++) {
-        wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
+        wefti_posting_t *posting = wefti_posting_of(group, r, number);
         uint32_t at =
             atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire);
-        if (!wefti_signal_reached(at, call->number)) {
+        if (!wefti_signal_reached(at, number)) {
             used += (size_t)snprintf(late + used, sizeof late - used, " %u", group->ranks[r]);
         }
     }

@@ -5,6 +5,7 @@
  */
 #include "runtime/session.h"
 
+#include "ops/algo/resolve.h"
 #include "runtime/base/error.h"
 
 #include <string.h>
@@ -22,6 +23,8 @@ typedef struct lowering {
     const char **event_names; /* per event: what its record and its wait are called */
     const char **record_names;
     uint32_t next_collective; /* of all programs: its number picks the counter */
+    wefti_tasks_t *tasks;     /* per collective: what its algorithm has this rank do */
+    uint32_t *phases;         /* per collective: how far its counters go in a run */
 } lowering_t;
 
 static uint32_t count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream)
@@ -48,6 +51,34 @@ size_t wefti_bind_signal_bytes(weft_session_t *session)
     return count * sizeof(wefti_signal_t);
 }
 
+/* Plans run in place, in the order of ranks. */
+static weft_algo_params_t algorithm_params(const weft_session_t *session,
+                                           const wefti_plan_collective_t *collective)
+{
+    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
+                                .op = (weft_collective_t)collective->op,
+                                .group_size = session->endpoint->world_size,
+                                .rank = session->endpoint->rank,
+                                .root = collective->root,
+                                .in_place = 1,
+                                .order = WEFT_ORDER_TREE};
+}
+
+/* The algorithm called name, if a plan's records can carry it out: one lane and no scratch. */
+static const weft_algorithm_t *find_algorithm(const weft_session_t *session,
+                                              const wefti_plan_collective_t *collective,
+                                              const char *name)
+{
+    weft_algo_params_t params = algorithm_params(session, collective);
+    const weft_algorithm_t *algorithm = wefti_algorithm_find(params.op, name);
+    if (algorithm == NULL || algorithm->eligible(&params) != NULL) {
+        return NULL;
+    }
+    weft_algo_resources_t resources = {0};
+    algorithm->resources(&params, &resources);
+    return resources.lanes <= 1 && resources.scratch_slots == 0 ? algorithm : NULL;
+}
+
 weft_status_t wefti_bind_algorithms(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
@@ -72,7 +103,8 @@ weft_status_t wefti_bind_algorithms(weft_session_t *session)
             const wefti_plan_algorithm_t *algorithm = &collective->algorithms[j];
             bool able = endpoint->world_size == 1 ||
                         (algorithm->capabilities & common) == algorithm->capabilities;
-            session->algorithms[i] = able ? wefti_algo_find(collective->op, algorithm->name) : NULL;
+            session->algorithms[i] =
+                able ? find_algorithm(session, collective, algorithm->name) : NULL;
             if (session->algorithms[i] != NULL) {
                 wefti_log(&session->context->log, WEFT_LOG_DEBUG, "%s: algorithm %s",
                           collective->name, algorithm->name);
@@ -165,7 +197,7 @@ static weft_status_t add_event(lowering_t *lowering, const wefti_plan_step_t *st
     return WEFT_OK;
 }
 
-static weft_status_t add_peer_wait(lowering_t *lowering, const wefti_algo_step_t *step,
+static weft_status_t add_peer_wait(lowering_t *lowering, const wefti_task_t *task,
                                    wefti_record_t *record)
 {
     const wefti_endpoint_t *endpoint = lowering->session->endpoint;
@@ -180,94 +212,131 @@ static weft_status_t add_peer_wait(lowering_t *lowering, const wefti_algo_step_t
     /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
     for (uint32_t i = 1; i < endpoint->world_size; i++) {
         uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
-        if (step->peer == WEFTI_ALGO_ALL_PEERS || step->peer == peer) {
+        if (peer - task->wait.first_rank < task->wait.rank_count) {
             signals[record->wait.count++] = collective_signal(lowering, peer);
         }
     }
     return WEFT_OK;
 }
 
-static weft_status_t add_reduce(lowering_t *lowering, const wefti_plan_collective_t *collective,
-                                const wefti_algo_step_t *step, wefti_record_t *record)
+/* Where a range lies on its rank number i: users' buffers only, in place. */
+static void *range_at(const lowering_t *lowering, const wefti_plan_collective_t *collective,
+                      const wefti_range_t *range, uint32_t i)
 {
-    weft_session_t *session = lowering->session;
-    uint32_t world = session->endpoint->world_size;
-    const wefti_plan_buffer_t *buffer = &session->plan->buffers[collective->buffer];
-    void **copies = wefti_arena_array(&session->arena, world, sizeof(*copies));
-    if (copies == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    size_t skip = step->elem_begin * weft_dtype_size_bytes(collective->dtype);
-    for (uint32_t rank = 0; rank < world; rank++) {
-        copies[rank] = at(session, rank, buffer->offset_bytes + skip);
-    }
-    record->kind = WEFTI_RECORD_REDUCE;
-    record->reduce = (weft_reduce_t){.sources = (const void *const *)copies,
-                                     .source_count = world,
-                                     .destinations = copies,
-                                     .destination_count = world,
-                                     .elem_count = step->elem_count,
-                                     .dtype = collective->dtype,
-                                     .reduction = collective->reduction};
-    return WEFT_OK;
+    const weft_session_t *session = lowering->session;
+    size_t skip = range->offset * weft_dtype_size_bytes(collective->dtype);
+    return at(session, range->rank + i,
+              session->plan->buffers[collective->buffer].offset_bytes + skip);
 }
 
-static void schedule_of(const lowering_t *lowering, uint32_t index, wefti_algo_schedule_t *out)
+/* Addresses of ranges, those of several ranks counted one by one. */
+static void **addresses_of(lowering_t *lowering, const wefti_plan_collective_t *collective,
+                           const wefti_range_t *ranges, uint32_t range_count, uint32_t *out_count)
 {
-    const wefti_plan_collective_t *collective = &lowering->session->plan->collectives[index];
-    const wefti_algo_params_t params = {.rank = lowering->session->endpoint->rank,
-                                        .group_size = lowering->session->endpoint->world_size,
-                                        .root = collective->root,
-                                        .elem_count = collective->elem_count,
-                                        .elem_bytes =
-                                            (uint32_t)weft_dtype_size_bytes(collective->dtype)};
-    lowering->session->algorithms[index](&params, out);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < range_count; i++) {
+        count += ranges[i].rank_count;
+    }
+    void **addresses = wefti_arena_array(&lowering->session->arena, count, sizeof(*addresses));
+    *out_count = count;
+    count = 0;
+    for (uint32_t i = 0; addresses != NULL && i < range_count; i++) {
+        for (uint32_t r = 0; r < ranges[i].rank_count; r++) {
+            addresses[count++] = range_at(lowering, collective, &ranges[i], r);
+        }
+    }
+    return addresses;
+}
+
+static weft_status_t add_reduce(lowering_t *lowering, const wefti_plan_collective_t *collective,
+                                const wefti_task_t *task, const wefti_range_t *ranges,
+                                wefti_record_t *record)
+{
+    record->kind = WEFTI_RECORD_REDUCE;
+    record->reduce = (weft_reduce_t){.elem_count = task->elem_count,
+                                     .dtype = collective->dtype,
+                                     .reduction = collective->reduction};
+    void **sources = addresses_of(lowering, collective, ranges, task->source_count,
+                                  &record->reduce.source_count);
+    record->reduce.sources = (const void *const *)sources;
+    record->reduce.destinations =
+        addresses_of(lowering, collective, ranges + task->source_count, task->destination_count,
+                     &record->reduce.destination_count);
+    return sources != NULL && record->reduce.destinations != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static weft_status_t make_tasks(lowering_t *lowering, uint32_t index)
+{
+    const weft_session_t *session = lowering->session;
+    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
+    const weft_algo_params_t params = algorithm_params(session, collective);
+    const wefti_counts_t counts = {.elem_count = collective->elem_count,
+                                   .elem_bytes =
+                                       (uint32_t)weft_dtype_size_bytes(collective->dtype)};
+    wefti_schedule_t schedule;
+    weft_status_t status =
+        wefti_schedule_build(session->algorithms[index], &params, session->allocator, &schedule);
+    if (status >= 0) {
+        lowering->phases[index] = schedule.resources.phases;
+        status = wefti_schedule_resolve(&params, &schedule, &counts, session->allocator,
+                                        &lowering->tasks[index]);
+        wefti_schedule_deinit(&schedule);
+    }
+    return status;
+}
+
+static weft_status_t add_task(lowering_t *lowering, uint32_t index, const wefti_task_t *task,
+                              wefti_record_t *record)
+{
+    weft_session_t *session = lowering->session;
+    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
+    const wefti_range_t *ranges = lowering->tasks[index].ranges + task->range;
+    uint32_t phases = lowering->phases[index];
+    weft_status_t status = WEFT_OK;
+    switch (task->op) {
+    case WEFTI_DO_POST: /* (epoch - 1) * phases + phase */
+        record->kind = WEFTI_RECORD_SIGNAL;
+        record->signal.signal = collective_signal(lowering, session->endpoint->rank);
+        record->signal.stride = phases;
+        record->signal.offset = task->phase - phases;
+        break;
+    case WEFTI_DO_WAIT:
+        status = add_peer_wait(lowering, task, record);
+        record->wait.stride = phases;
+        record->wait.offset = task->wait.phase - phases * (1u + task->wait.back);
+        break;
+    case WEFTI_DO_REDUCE:
+        status = add_reduce(lowering, collective, task, ranges, record);
+        break;
+    case WEFTI_DO_COPY:
+        record->kind = WEFTI_RECORD_COPY;
+        record->copy.src = range_at(lowering, collective, &ranges[0], 0);
+        record->copy.dst = range_at(lowering, collective, &ranges[1], 0);
+        record->copy.size_bytes = task->elem_count * weft_dtype_size_bytes(collective->dtype);
+        break;
+    default:
+        status = wefti_error(WEFT_ERR_INTERNAL, "%s: task %u is not for shared memory",
+                             collective->name, task->op);
+        break;
+    }
+    return status;
 }
 
 static weft_status_t add_collective(lowering_t *lowering, uint32_t index, wefti_record_t *record,
                                     uint32_t *out_count)
 {
-    weft_session_t *session = lowering->session;
-    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    size_t elem_bytes = weft_dtype_size_bytes(collective->dtype);
-    wefti_algo_schedule_t schedule;
+    const wefti_plan_collective_t *collective = &lowering->session->plan->collectives[index];
+    const wefti_tasks_t *tasks = &lowering->tasks[index];
     weft_status_t status = WEFT_OK;
-    schedule_of(lowering, index, &schedule);
-    for (uint32_t i = 0; i < schedule.step_count && status >= 0; i++, record++) {
-        const wefti_algo_step_t *step = &schedule.steps[i];
-        uint32_t offset = step->phase - schedule.phase_count; /* (epoch - 1) * count + phase */
+    for (size_t i = 0; i < tasks->task_count && status >= 0; i++, record++) {
         record->name = collective->name;
-        record->bytes = collective->elem_count * elem_bytes;
+        record->bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
         record->flags = (uint8_t)((i == 0 ? WEFTI_RECORD_FIRST : 0) |
-                                  (i + 1 == schedule.step_count ? WEFTI_RECORD_LAST : 0));
-        switch (step->kind) {
-        case WEFTI_ALGO_SIGNAL:
-            record->kind = WEFTI_RECORD_SIGNAL;
-            record->signal.signal = collective_signal(lowering, session->endpoint->rank);
-            record->signal.stride = schedule.phase_count;
-            record->signal.offset = offset;
-            break;
-        case WEFTI_ALGO_WAIT:
-            status = add_peer_wait(lowering, step, record);
-            record->wait.stride = schedule.phase_count;
-            record->wait.offset = offset;
-            break;
-        case WEFTI_ALGO_REDUCE:
-            status = add_reduce(lowering, collective, step, record);
-            break;
-        case WEFTI_ALGO_COPY: {
-            size_t place = session->plan->buffers[collective->buffer].offset_bytes +
-                           step->elem_begin * elem_bytes;
-            record->kind = WEFTI_RECORD_COPY;
-            record->copy.dst = at(session, session->endpoint->rank, place);
-            record->copy.src = at(session, step->peer, place);
-            record->copy.size_bytes = step->elem_count * elem_bytes;
-            break;
-        }
-        }
+                                  (i + 1 == tasks->task_count ? WEFTI_RECORD_LAST : 0));
+        status = add_task(lowering, index, &tasks->tasks[i], record);
     }
     lowering->next_collective++;
-    *out_count = schedule.step_count;
+    *out_count = (uint32_t)tasks->task_count;
     return status;
 }
 
@@ -316,7 +385,9 @@ static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
     wefti_stream_records_t *out = &session->programs[lowering->program].streams[stream];
     size_t capacity = 0;
     for (uint32_t i = 0; i < program->step_count; i++) {
-        capacity += program->steps[i].kind == WEFTI_STEP_COLLECTIVE ? WEFTI_ALGO_MAX_STEPS : 1;
+        const wefti_plan_step_t *step = &program->steps[i];
+        capacity +=
+            step->kind == WEFTI_STEP_COLLECTIVE ? lowering->tasks[step->index].task_count : 1;
     }
     out->records = wefti_arena_array(&session->arena, capacity, sizeof(*out->records));
     if (out->records == NULL && capacity > 0) {
@@ -344,33 +415,53 @@ static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
     return status;
 }
 
+static weft_status_t lower_programs(lowering_t *lowering)
+{
+    weft_session_t *session = lowering->session;
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
+        status = make_tasks(lowering, i);
+    }
+    for (uint32_t p = 0; p < plan->program_count && status >= 0; p++) {
+        lowering->program = p;
+        session->programs[p].streams = wefti_arena_array(&session->arena, plan->stream_count,
+                                                         sizeof(*session->programs[p].streams));
+        if (session->programs[p].streams == NULL && plan->stream_count > 0) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        status = name_events(lowering);
+        for (uint32_t s = 0; s < plan->stream_count && status >= 0; s++) {
+            status = lower_stream(lowering, s);
+        }
+    }
+    return status;
+}
+
 weft_status_t wefti_bind_records(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
     wefti_arena_t *arena = &session->arena;
     size_t events = plan->event_count > 0 ? plan->event_count : 1;
-    lowering_t lowering = {.session = session,
-                           .recorded_by = wefti_arena_array(arena, events, sizeof(uint32_t)),
-                           .event_names = wefti_arena_array(arena, events, sizeof(char *)),
-                           .record_names = wefti_arena_array(arena, events, sizeof(char *))};
-    weft_status_t status = WEFT_OK;
-    if (!lowering.recorded_by || !lowering.event_names || !lowering.record_names) {
+    size_t collectives = plan->collective_count + 1u;
+    lowering_t lowering = {
+        .session = session,
+        .recorded_by = wefti_arena_array(arena, events, sizeof(uint32_t)),
+        .event_names = wefti_arena_array(arena, events, sizeof(char *)),
+        .record_names = wefti_arena_array(arena, events, sizeof(char *)),
+        .tasks = wefti_arena_array(arena, collectives, sizeof(wefti_tasks_t)),
+        .phases = wefti_arena_array(arena, collectives, sizeof(uint32_t)),
+    };
+    if (!lowering.recorded_by || !lowering.event_names || !lowering.record_names ||
+        !lowering.tasks || !lowering.phases) {
         return WEFT_ERR_NO_MEMORY;
     }
     if (plan->stream_count >= UINT16_MAX) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "the plan has %u streams", plan->stream_count);
     }
-    for (uint32_t p = 0; p < plan->program_count && status >= 0; p++) {
-        lowering.program = p;
-        session->programs[p].streams =
-            wefti_arena_array(arena, plan->stream_count, sizeof(*session->programs[p].streams));
-        if (session->programs[p].streams == NULL && plan->stream_count > 0) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        status = name_events(&lowering);
-        for (uint32_t s = 0; s < plan->stream_count && status >= 0; s++) {
-            status = lower_stream(&lowering, s);
-        }
+    weft_status_t status = lower_programs(&lowering);
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        wefti_tasks_deinit(&lowering.tasks[i]);
     }
     return status;
 }

@@ -81,7 +81,7 @@ static weft_status_t make_tables(weft_session_t *session)
     session->scratch = wefti_arena_array(arena, streams, sizeof(void *));
     session->scratch_bytes = wefti_arena_array(arena, streams, sizeof(size_t));
     session->algorithms =
-        wefti_arena_array(arena, plan->collective_count + 1u, sizeof(wefti_algo_fn));
+        wefti_arena_array(arena, plan->collective_count + 1u, sizeof(*session->algorithms));
     session->programs =
         wefti_arena_array(arena, plan->program_count + 1u, sizeof(*session->programs));
     session->cursors = wefti_arena_array(arena, streams, sizeof(*session->cursors));

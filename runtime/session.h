@@ -13,7 +13,7 @@
 
 #include <weft/session.h>
 
-#include "ops/algo/algo.h"
+#include "ops/algo/table.h"
 #include "ops/plan/plan.h"
 #include "runtime/context.h"
 #include "runtime/history.h"
@@ -89,7 +89,7 @@ struct weft_session {
     uint32_t *kernel_stream; /* the stream that runs a kernel */
     void **scratch;          /* per stream, on the device */
     size_t *scratch_bytes;
-    wefti_algo_fn *algorithms; /* per collective */
+    const weft_algorithm_t **algorithms; /* per collective */
 
     wefti_bound_program_t *programs;
     uint32_t step_program, eval_program; /* WEFTI_PLAN_NONE where the plan has none */

@@ -99,6 +99,7 @@ extern const wefti_algorithm_list_t wefti_binomial_algorithms;
 extern const wefti_algorithm_list_t wefti_pairwise_algorithms;
 extern const wefti_algorithm_list_t wefti_chain_algorithms;
 extern const wefti_algorithm_list_t wefti_direct_algorithms;
+extern const wefti_algorithm_list_t wefti_hierarchical_algorithms;
 
 #define WEFTI_ALGORITHM(op_, name_, doc_, eligible_, resources_, build_)                           \
     {                                                                                              \

@@ -51,6 +51,10 @@ static void gather(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 /* Broadcast moves the only block, scatter that of the rank. */
 static void from_root(const weft_algo_params_t *params, weft_schedule_builder_t *b, uint32_t block)
 {
+    if (params->group_size == 1) {
+        wefti_copy_own(params, b, wefti_one(block));
+        return;
+    }
     if (params->rank == params->root) {
         weft_schedule_post(b, 0, 1);
         wefti_copy_own(params, b, wefti_one(block));

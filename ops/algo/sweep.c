@@ -6,6 +6,8 @@
 #include "ops/algo/lower.h"
 #include "runtime/base/error.h"
 
+#define ALL_ORDERS_RANKS 17u
+
 static const char *const order_names[] = {"tree", "blocks", "any"};
 
 /* Blocks to simulate, roughly: what a case costs in memory. */
@@ -118,11 +120,19 @@ static weft_status_t prove_orders(wefti_sweep_t *sweep, const weft_algorithm_t *
     uint32_t sizes[3];
     params->order_sizes = sizes;
     params->order_size_count = uneven_blocks(params->group_size, sizes);
+    params->host_sizes = sizes; /* hosts are the order's blocks */
+    params->host_count = params->order_size_count;
     weft_status_t status = WEFT_OK;
     bool reduces = wefti_collective_reduces(params->op);
     for (int order = WEFT_ORDER_TREE; order <= (reduces ? WEFT_ORDER_ANY : WEFT_ORDER_TREE);
          order++) {
+        params->order = WEFT_ORDER_TREE;
+        bool tree = algorithm->eligible(params) == NULL;
         params->order = (weft_order_t)order;
+        /* Who can follow the tree does so under order=any: proved for small groups only. */
+        if (order == WEFT_ORDER_ANY && tree && params->group_size > ALL_ORDERS_RANKS) {
+            continue;
+        }
         if (status >= 0) {
             status = prove_case(sweep, algorithm, params);
         }

@@ -390,9 +390,13 @@ static void test_every_algorithm_computes_on_numbers(void **state)
                                              .in_place = in_place,
                                              .root = next_random() % n,
                                              .order = WEFT_ORDER_ANY};
+                uint32_t hosts[3] = {1, n / 2, n - 1 - n / 2};
                 params.peer = (params.root + 1) % n;
+                params.host_sizes = hosts;
+                params.host_count = n >= 4 ? 3 : 0;
                 if ((params.op == WEFT_OP_SEND_RECV && (n == 1 || in_place)) ||
-                    (params.op == WEFT_OP_ALL_TO_ALL_V && in_place)) {
+                    (params.op == WEFT_OP_ALL_TO_ALL_V && in_place) ||
+                    algorithm->eligible(&params) != NULL) {
                     continue;
                 }
                 run_sizes(algorithm, &params);

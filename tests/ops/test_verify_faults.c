@@ -16,6 +16,8 @@
 
 #define RANKS 5u
 
+static const uint32_t hosts[] = {2, 3};
+
 typedef struct fixture {
     weft_algo_params_t params;
     wefti_schedule_t *schedules;
@@ -42,8 +44,12 @@ static fixture_t begin(weft_collective_t op, const char *name, bool put)
         .params = {.op = op, .group_size = RANKS, .root = 1, .peer = 2, .order = WEFT_ORDER_ANY}};
     const weft_algorithm_t *algorithm = wefti_algorithm_find(op, name);
     assert_non_null(algorithm);
-    if (algorithm->eligible(&(weft_algo_params_t){.op = op, .group_size = RANKS}) == NULL) {
-        f.params.order = WEFT_ORDER_TREE;
+    if (algorithm->eligible(&f.params) != NULL) {
+        fail_msg("%s is not eligible", name);
+    }
+    f.params.order = WEFT_ORDER_TREE;
+    if (algorithm->eligible(&f.params) != NULL) {
+        f.params.order = WEFT_ORDER_ANY;
     }
     begin_with(&f, algorithm, put);
     /* The links point into the structure that is returned: set again by who keeps it. */

@@ -42,7 +42,7 @@ static void test_sweep_proves_groups_of_32_33_64(void **state)
 {
     (void)state;
     const uint32_t sizes[] = {32, 33, 64};
-    prove_sizes(sizes, 3, WEFTI_SWEEP_MIXED, 1000);
+    prove_sizes(sizes, 3, WEFTI_SWEEP_MIXED, 900);
 }
 
 /* The same bits need the same tree: who cannot follow the order must say so. */

@@ -40,8 +40,13 @@ static void begin_with(fixture_t *f, const weft_algorithm_t *algorithm, bool put
 
 static fixture_t begin(weft_collective_t op, const char *name, bool put)
 {
-    fixture_t f = {
-        .params = {.op = op, .group_size = RANKS, .root = 1, .peer = 2, .order = WEFT_ORDER_ANY}};
+    fixture_t f = {.params = {.op = op,
+                              .group_size = RANKS,
+                              .root = 1,
+                              .peer = 2,
+                              .order = WEFT_ORDER_ANY,
+                              .host_sizes = hosts,
+                              .host_count = 2}};
     const weft_algorithm_t *algorithm = wefti_algorithm_find(op, name);
     assert_non_null(algorithm);
     if (algorithm->eligible(&f.params) != NULL) {

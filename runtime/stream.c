@@ -300,9 +300,12 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
  * over. Other inline streams may be blocked on something else, hence the slice.
  */
 static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target, bool inline_work,
-                const wefti_stream_block_t *blocked, uint64_t slice_ns)
+                bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns)
 {
     uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
+    if (threaded && context->endpoint->free_cores == 0) {
+        spin_ns = 0; /* the stream's thread needs this core */
+    }
     if (context->device != NULL) {
         sched_yield();
     } else if (blocked->signal != NULL) {
@@ -323,7 +326,8 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
         bool inline_work = wefti_streams_progress(context, &blocked);
         bool over = wait_over(mark, stream, target);
         if (!over) {
-            nap(context, signal, target, inline_work, &blocked, slice_ns);
+            nap(context, signal, target, inline_work, mark == NULL && stream->threaded, &blocked,
+                slice_ns);
         }
         wefti_mark_release(blocked.mark);
         if (over) {

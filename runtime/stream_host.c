@@ -80,7 +80,8 @@ void *wefti_stream_main(void *user)
 {
     weft_stream_t *stream = user;
     weft_context_t *context = stream->context;
-    uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
+    bool spins = context->endpoint->may_spin && context->endpoint->free_cores > 0;
+    uint64_t spin_ns = spins ? context->settings.spin_ns : 0;
     wefti_context_enter_thread(context);
     for (;;) {
         wefti_stream_run(stream);

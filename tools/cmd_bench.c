@@ -25,6 +25,7 @@ enum {
     KEY_REDUCTION,
     KEY_MEMORY,
     KEY_ITERS,
+    KEY_STREAM,
     KEY_OUT_OF_PLACE,
     KEY_CHECK,
     KEY_JSON
@@ -39,6 +40,8 @@ static const option_def_t own_options[] = {
     {KEY_REDUCTION, "reduction", "R", "sum (default), avg, prod, min or max"},
     {KEY_MEMORY, "memory", "KIND", "registered (default), adopted or plain"},
     {KEY_ITERS, "iterations", "I", "timed calls per size (default: by size)"},
+    {KEY_STREAM, "stream", "KIND",
+     "none (default): calls run on the calling thread; inline or thread: on such a stream"},
     {KEY_OUT_OF_PLACE, "out-of-place", NULL,
      "another buffer for the result where in place is possible"},
     {KEY_CHECK, "check", NULL, "compare results with what they must be, bit for bit"},
@@ -79,12 +82,15 @@ typedef struct bench {
     weft_reduction_t reduction;
     memory_kind_t memory;
     bool out_of_place, check, json;
+    bool on_stream;
+    weft_stream_flags_t stream_flags;
 } bench_t;
 
 typedef struct bench_rank {
     const bench_t *bench;
     weft_context_t *context;
     weft_group_t *group;
+    weft_stream_t *stream; /* NULL: none */
     uint32_t rank;
     uint8_t *send, *recv; /* of max_bytes */
     void *freed[2];       /* as they were allocated */
@@ -175,6 +181,14 @@ static int handle(void *user, int key, const char *value)
         return parse_reduction(bench, value);
     case KEY_MEMORY:
         return parse_memory(bench, value);
+    case KEY_STREAM:
+        bench->on_stream = strcmp(value, "none") != 0;
+        bench->stream_flags =
+            strcmp(value, "thread") == 0 ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
+        return !bench->on_stream || strcmp(value, "inline") == 0 || strcmp(value, "thread") == 0
+                   ? EXIT_OK
+                   : wefti_usage_error("bench", "--stream '%s': expected none, inline or thread",
+                                       value);
     case KEY_OUT_OF_PLACE:
         bench->out_of_place = true;
         return EXIT_OK;
@@ -313,30 +327,42 @@ static size_case_t make_case(const bench_rank_t *self, uint64_t bytes)
     return size;
 }
 
-static weft_status_t call_once(const bench_rank_t *self, const size_case_t *size)
+static weft_status_t submit(const bench_rank_t *self, const size_case_t *size)
 {
     const bench_t *b = self->bench;
     switch (b->op->op) {
     case WEFT_OP_ALL_REDUCE:
         return weft_all_reduce(size->send, size->recv, size->count, b->dtype, b->reduction,
-                               self->group, NULL);
+                               self->group, self->stream);
     case WEFT_OP_REDUCE_SCATTER:
         return weft_reduce_scatter(size->send, size->recv, size->each, b->dtype, b->reduction,
-                                   self->group, NULL);
+                                   self->group, self->stream);
     case WEFT_OP_ALL_GATHER:
-        return weft_all_gather(size->send, size->recv, size->each, b->dtype, self->group, NULL);
+        return weft_all_gather(size->send, size->recv, size->each, b->dtype, self->group,
+                               self->stream);
     case WEFT_OP_BROADCAST:
-        return weft_broadcast(size->send, size->recv, size->count, b->dtype, 0, self->group, NULL);
+        return weft_broadcast(size->send, size->recv, size->count, b->dtype, 0, self->group,
+                              self->stream);
     case WEFT_OP_REDUCE:
         return weft_reduce(size->send, size->recv, size->count, b->dtype, b->reduction, 0,
-                           self->group, NULL);
+                           self->group, self->stream);
     case WEFT_OP_GATHER:
-        return weft_gather(size->send, size->recv, size->each, b->dtype, 0, self->group, NULL);
+        return weft_gather(size->send, size->recv, size->each, b->dtype, 0, self->group,
+                           self->stream);
     case WEFT_OP_SCATTER:
-        return weft_scatter(size->send, size->recv, size->each, b->dtype, 0, self->group, NULL);
+        return weft_scatter(size->send, size->recv, size->each, b->dtype, 0, self->group,
+                            self->stream);
     default:
-        return weft_all_to_all(size->send, size->recv, size->each, b->dtype, self->group, NULL);
+        return weft_all_to_all(size->send, size->recv, size->each, b->dtype, self->group,
+                               self->stream);
     }
+}
+
+static weft_status_t call_once(const bench_rank_t *self, const size_case_t *size)
+{
+    weft_status_t status = submit(self, size);
+    return status == WEFT_OK && self->stream != NULL ? weft_stream_synchronize(self->stream)
+                                                     : status;
 }
 
 /* What the producer writes before a call: everything that this rank sends. */
@@ -551,6 +577,10 @@ static weft_status_t prepare(bench_rank_t *self, const char *address)
     }
     WEFT_TRY(status, weft_context_create(&params, &self->context), out);
     WEFT_TRY(status, weft_group_create_world(self->context, &self->group), out);
+    if (bench->on_stream) {
+        weft_stream_params_t stream = {sizeof stream, "bench", bench->stream_flags, 0};
+        WEFT_TRY(status, weft_stream_create(self->context, &stream, &self->stream), out);
+    }
     WEFT_TRY(status, get_buffer(self, 0, &self->send), out);
     WEFT_TRY(status, get_buffer(self, 1, &self->recv), out);
 out:
@@ -577,6 +607,7 @@ static weft_status_t bench_rank(void *user, uint32_t rank, uint32_t world_size, 
         put_buffer(&self, 1);
         put_buffer(&self, 0);
     }
+    weft_stream_destroy(self.stream);
     weft_group_destroy(self.group);
     weft_context_release(self.context);
     free(self.pattern);

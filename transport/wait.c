@@ -127,6 +127,13 @@ static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t d
     if (status < 0) {
         return status;
     }
+    if (deserted || now >= deadline) {
+        /* The caller may know better why; whatever the others left for it was there before. */
+        status = poll_once(wait);
+        if (status < 0) {
+            return status;
+        }
+    }
     if (deserted) {
         return wefti_error(WEFT_ERR_PEER_DIED,
                            "rank %u waits for %s, but all others have left the world",

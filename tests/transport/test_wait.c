@@ -93,6 +93,27 @@ static void test_wait_counters_wrap(void **state)
     wefti_endpoint_close(endpoint);
 }
 
+/* Knows from a moment on why the wait is in vain, as one whose peers left a reason and went. */
+static weft_status_t fail_from(void *user)
+{
+    const uint64_t *moment = user;
+    return wefti_now_ns() < *moment ? WEFT_OK : wefti_error(WEFT_ERR_MISMATCH, "the reason");
+}
+
+static void test_wait_asks_the_caller_before_it_gives_up(void **state)
+{
+    (void)state;
+    wefti_settings_t settings = test_settings();
+    settings.timeout_ns = 20000000;
+    wefti_endpoint_t *endpoint = open_alone(&settings);
+    wefti_signal_t signal = {0};
+    uint64_t moment = wefti_now_ns() + settings.timeout_ns;
+    assert_int_equal(wefti_wait_signal(endpoint, &signal, 1, "x", fail_from, &moment),
+                     WEFT_ERR_MISMATCH);
+    assert_string_equal(weft_last_error(), "the reason");
+    wefti_endpoint_close(endpoint);
+}
+
 #define ROUNDS 5000u
 
 /* Two ranks wake each other from sleep all the time: a lost wake-up would cost a whole slice. */
@@ -137,6 +158,7 @@ int main(void)
         cmocka_unit_test(test_wait_spins_without_system_calls),
         cmocka_unit_test(test_wait_yields_when_cores_are_shared),
         cmocka_unit_test(test_wait_counters_wrap),
+        cmocka_unit_test(test_wait_asks_the_caller_before_it_gives_up),
         cmocka_unit_test(test_wait_loses_no_wakeup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "ops/algo/table.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
@@ -19,6 +20,8 @@ struct weft_registry {
     size_t def_count, def_capacity;
     const weft_kernel_t **kernels;
     size_t kernel_count, kernel_capacity;
+    const weft_algorithm_t **algorithms; /* added ones, in the order in which they came */
+    size_t algorithm_count, algorithm_capacity;
     void **plugins; /* of dlopen */
     size_t plugin_count, plugin_capacity;
 };
@@ -211,6 +214,44 @@ out:
     return status;
 }
 
+weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
+                                          const weft_algorithm_t *algorithm)
+{
+    if (registry == NULL || algorithm == NULL || !wefti_collective_known(algorithm->op) ||
+        algorithm->name == NULL || algorithm->eligible == NULL || algorithm->resources == NULL ||
+        algorithm->build == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
+    }
+    if (algorithm->abi_version != WEFT_ALGO_ABI_VERSION) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "algorithm %s was built for interface version %u, this is %u",
+                           algorithm->name, algorithm->abi_version, WEFT_ALGO_ABI_VERSION);
+    }
+    if (weft_registry_find_algorithm(registry, algorithm->op, algorithm->name) != NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has an algorithm called %s already",
+                           weft_collective_name(algorithm->op), algorithm->name);
+    }
+    weft_status_t status = wefti_array_reserve(
+        registry->allocator, &registry->algorithms, &registry->algorithm_capacity,
+        registry->algorithm_count + 1, sizeof(registry->algorithms[0]));
+    if (status >= 0) {
+        registry->algorithms[registry->algorithm_count++] = algorithm;
+    }
+    return status;
+}
+
+const weft_algorithm_t *weft_registry_find_algorithm(const weft_registry_t *registry,
+                                                     weft_collective_t op, const char *name)
+{
+    for (size_t i = 0; name != NULL && registry != NULL && i < registry->algorithm_count; i++) {
+        const weft_algorithm_t *algorithm = registry->algorithms[i];
+        if (algorithm->op == op && strcmp(algorithm->name, name) == 0) {
+            return algorithm;
+        }
+    }
+    return name != NULL ? wefti_algorithm_find(op, name) : NULL;
+}
+
 weft_status_t weft_registry_create(const weft_allocator_t *allocator,
                                    weft_registry_t **out_registry)
 {
@@ -241,6 +282,7 @@ void weft_registry_destroy(weft_registry_t *registry)
     weft_allocator_t allocator = registry->own_allocator; /* outlives the struct it sits in */
     wefti_free(&allocator, registry->defs);
     wefti_free(&allocator, registry->kernels);
+    wefti_free(&allocator, registry->algorithms);
     while (registry->plugin_count > 0) {
         dlclose(registry->plugins[--registry->plugin_count]);
     }

@@ -34,7 +34,7 @@
 #ifndef WEFT_ALGO_H
 #define WEFT_ALGO_H
 
-#include <weft/types.h>
+#include <weft/registry.h>
 
 #define WEFT_ALGO_ABI_VERSION 1u
 
@@ -152,6 +152,26 @@ WEFT_API void weft_schedule_reduce(weft_schedule_builder_t *builder, uint32_t la
                                    const weft_place_t *sources, uint32_t source_count,
                                    weft_blocks_t blocks, uint32_t finish);
 
+/**
+ * Adds an algorithm (borrowed until the registry is destroyed) beside the built-in ones.
+ * @return WEFT_ERR_INVALID_ARGUMENT if a slot is empty or the operator has an algorithm of that name,
+ *         WEFT_ERR_UNSUPPORTED if it was built for another interface version
+ */
+WEFT_API weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
+                                                   const weft_algorithm_t *algorithm);
+/** @return the algorithm called name for op, built in or added; NULL when there is none. registry may be NULL. */
+WEFT_API const weft_algorithm_t *weft_registry_find_algorithm(const weft_registry_t *registry,
+                                                              weft_collective_t op,
+                                                              const char *name);
+/**
+ * Proves the schedules of all ranks (params->rank is not looked at), over shared memory and over links that only
+ * put and signal, for all counts: results and reduction order, no deadlock, no race, no access outside
+ * a buffer. For tests of algorithms.
+ * @return WEFT_ERR_INVALID_ARGUMENT with a message that names rank, step and why, WEFT_ERR_UNSUPPORTED with the
+ *         algorithm's reason if it is not eligible
+ */
+WEFT_API weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
+                                             const weft_algo_params_t *params);
 /** @return "AllReduce" and so on, or "unknown". */
 WEFT_API const char *weft_collective_name(weft_collective_t op);
 WEFT_EXTERN_C_END

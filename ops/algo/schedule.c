@@ -243,6 +243,9 @@ static weft_status_t check_params(const weft_algo_params_t *params)
                            "rank %u, root %u or peer %u is outside a group of %u", params->rank,
                            params->root, params->peer, params->group_size);
     }
+    if ((uint32_t)params->order > WEFT_ORDER_ANY) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "order %d is unknown", (int)params->order);
+    }
     if (params->op == WEFT_OP_SEND_RECV && params->root == params->peer) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u sends to itself", params->root);
     }

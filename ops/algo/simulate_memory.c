@@ -145,8 +145,8 @@ static bool write_is_known(const wefti_sim_t *sim, uint32_t thread, const wefti_
             wefti_sim_knows(sim, thread, channel->landed[i].thread, channel->landed[i].clock)) {
             return true;
         }
-        if (channel->landed[i].value < cell->put_signal) {
-            break;
+        if (channel->landed[i].value < cell->put_signal && sim->lanes == 1) {
+            break; /* they grow */
         }
     }
     return false;

@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 
 #define ALL_ORDERS_RANKS 17u
+#define MAX_PROVED_RANKS 4096u
 
 static const char *const order_names[] = {"tree", "blocks", "any"};
 
@@ -165,6 +166,29 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
                                          .peer = (roots[r] + 1) % group_size};
             status = prove_orders(sweep, algorithm, &params);
         }
+    }
+    return status;
+}
+
+weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
+                                    const weft_algo_params_t *params)
+{
+    wefti_sweep_t sweep = {0};
+    weft_algo_params_t own;
+    if (algorithm == NULL || params == NULL || algorithm->eligible == NULL ||
+        algorithm->resources == NULL || algorithm->build == NULL || algorithm->name == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
+    }
+    own = *params;
+    own.op = algorithm->op;
+    if (own.group_size > MAX_PROVED_RANKS || (uint32_t)own.order > WEFT_ORDER_ANY) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "group_size %u is above %u, or order %d unknown", own.group_size,
+                           MAX_PROVED_RANKS, (int)own.order);
+    }
+    weft_status_t status = prove(&sweep, algorithm, &own, LINKS_DIRECT);
+    for (int mode = LINKS_MIXED; mode < LINK_MODES && own.group_size > 1 && status >= 0; mode++) {
+        status = prove(&sweep, algorithm, &own, (link_mode_t)mode);
     }
     return status;
 }

@@ -219,6 +219,12 @@ static void stage_round(wefti_call_t *call)
     call->state = WEFTI_CALL_STAGING;
 }
 
+/* The data is where it belongs. */
+static void complete(wefti_call_t *call)
+{
+    call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
+}
+
 static weft_status_t start_direct(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
@@ -257,14 +263,14 @@ static weft_status_t choose_path(wefti_call_t *call)
     if (call->flags & WEFTI_POSTED_DATA) {
         call->group->path = "posting";
         status = wefti_call_take(call, area_in_posting, 0, call->longest);
-        call->state = WEFTI_CALL_DONE;
+        complete(call);
     } else if ((call->flags & WEFTI_POSTED_REACHABLE) && ends_fit(call)) {
         call->group->path = "direct";
         return start_direct(call);
     } else {
         call->group->path = "staged";
         status = wefti_call_plan_rounds(call);
-        call->state = WEFTI_CALL_DONE;
+        complete(call);
         if (status == WEFT_OK && call->rounds > 0) {
             stage_round(call);
         }
@@ -310,9 +316,26 @@ static weft_status_t take_round(wefti_call_t *call)
         return wefti_group_fail(call->group, status);
     }
     if (++call->round == call->rounds) {
-        call->state = WEFTI_CALL_DONE;
+        complete(call);
     } else {
         stage_round(call);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    for (; call->peer < group->size; call->peer++) {
+        uint32_t r = nth_peer(group, call->peer);
+        wefti_signal_t *signal = wefti_posting_signal(wefti_posting_of(group, r, call->number));
+        if (!comes_soon(group, signal, call->number)) {
+            return blocked_on(signal, call->number, out_blocked);
+        }
+        weft_status_t status = wefti_call_compare_digests(call, r);
+        if (status < 0) {
+            return wefti_group_fail(group, status);
+        }
     }
     return WEFT_OK;
 }
@@ -348,6 +371,23 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         if (status == WEFT_OK && call->lead + call->trail > 0) {
             status = wefti_call_take_ends(call, area_in_staging);
         }
+        if (status == WEFT_OK) {
+            complete(call);
+        }
+        return status;
+    case WEFTI_CALL_CHECK:
+        status = group->debt.open ? pay_debt(group, out_blocked) : WEFT_OK;
+        if (status == WEFT_OK) {
+            settle(call); /* the former posting's sleepers, before number moves on */
+            call->number++;
+            wefti_call_post_digests(call);
+            call->posted = true;
+            call->peer = 1;
+            call->state = WEFTI_CALL_COMPARE;
+        }
+        return status;
+    case WEFTI_CALL_COMPARE:
+        status = see_digests(call, out_blocked);
         call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
         return status;
     case WEFTI_CALL_FREE:
@@ -521,6 +561,7 @@ static void issue(wefti_call_t *call)
     group->issued = call->order;
     if (call->pair_count == 0) {
         call->number = ++group->number;
+        group->number += wefti_call_is_checked(call); /* the digests have a number of their own */
     }
 }
 

@@ -11,6 +11,7 @@
  *   call_staged.c    moving data through postings and staging buffers
  *   call_direct.c    moving data in place, by loads and stores to peers' memory
  *   call_pair.c      send and receive
+ *   call_check.c     WEFT_CHECK=results
  */
 #ifndef WEFT_RUNTIME_GROUP_H
 #define WEFT_RUNTIME_GROUP_H
@@ -140,6 +141,8 @@ typedef enum wefti_call_state {
     WEFTI_CALL_STAGING, /* waits for the peers' part of a round */
     WEFTI_CALL_RESULTS, /* the same for the second half of a two-shot round */
     WEFTI_CALL_FINAL,   /* waits until peers are done with its memory */
+    WEFTI_CALL_CHECK,   /* WEFT_CHECK=results: the result is there, its digests are to be posted */
+    WEFTI_CALL_COMPARE, /* waits for the peers' digests */
     WEFTI_CALL_DONE,
 } wefti_call_state_t;
 
@@ -227,6 +230,7 @@ struct weft_group {
     bool batching;
     uint32_t *sent, *received; /* pieces so far, per peer */
     wefti_debt_t debt;
+    void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
     const char *path; /* of the last finished collective: "posting", "direct", "staged" */
 };
 
@@ -332,6 +336,11 @@ weft_status_t wefti_call_move(wefti_call_t *call);
 /* All-to-all-v: what every rank sends here is what is expected. */
 weft_status_t wefti_call_check_table(wefti_call_t *call);
 #define WEFTI_TABLE_RANKS (WEFTI_POSTING_DATA / 16)
+
+/* call_check.c: the result must be equal on all ranks, and WEFT_CHECK asks for it to be. */
+bool wefti_call_is_checked(const wefti_call_t *call);
+void wefti_call_post_digests(wefti_call_t *call);
+weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
 
 /* call_pair.c */
 weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);

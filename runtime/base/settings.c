@@ -59,6 +59,17 @@ static weft_status_t parse_kernels(const char *text, void *field)
     return WEFT_OK;
 }
 
+static weft_status_t parse_check(const char *text, void *field)
+{
+    static const char *const names[] = {"off", "results"};
+    int found = choice(text, names, 2);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not off or results", text);
+    }
+    *(uint32_t *)field = (uint32_t)found;
+    return WEFT_OK;
+}
+
 static weft_status_t parse_log_level(const char *text, void *field)
 {
     static const char *const names[] = {"error", "warn", "info", "debug", "trace"};
@@ -153,6 +164,9 @@ static weft_status_t parse_threads(const char *text, void *field)
       "address space reserved per rank for memory that peers reach; takes no memory itself")       \
     X("WEFT_STAGING_BYTES", staging_bytes, parse_bytes, "512K", "bytes", 1,                        \
       "staging buffers per group and rank, for collectives on memory that peers do not reach")     \
+    X("WEFT_CHECK", check, parse_check, "off", "", 1,                                              \
+      "results: compare a digest of every collective's result over the ranks, where it must be "   \
+      "equal; off")                                                                                \
     X("WEFT_LOG", log_level, parse_log_level, "warn", "", 0,                                       \
       "what is logged: error, warn, info, debug or trace")                                         \
     X("WEFT_THREADS", threads, parse_threads, "0", "threads", 0,                                   \

@@ -17,6 +17,11 @@ typedef enum wefti_kernels {
         1, /* products and convolutions by oneDNN where it has more than reference code */
 } wefti_kernels_t;
 
+typedef enum wefti_check {
+    WEFTI_CHECK_OFF = 0,
+    WEFTI_CHECK_RESULTS = 1, /* compare digests of collectives' results over the ranks */
+} wefti_check_t;
+
 typedef struct wefti_settings {
     wefti_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */
     wefti_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
@@ -24,6 +29,7 @@ typedef struct wefti_settings {
     uint64_t spin_ns;          /* WEFT_SPIN_US: microseconds a wait spins before it yields */
     uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
     uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not reach */
+    uint32_t check;            /* WEFT_CHECK: off or results */
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
     wefti_kernels_t kernels;   /* WEFT_KERNELS: exact, onednn */

@@ -29,12 +29,15 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 32;
 }
 
-/* What rank r has at byte i in a call: small numbers in every type, so that nothing overflows. */
+/*
+ * What rank r has at byte i in a call: numbers that do not overflow, or, in every third call, any
+ * bits at all, NaNs, infinities, denormals and signed zeros among them.
+ */
 static void fill(void *data, uint64_t count, weft_dtype_t dtype, uint32_t rank, uint64_t seed)
 {
     for (uint64_t i = 0; i < count; i++) {
         uint64_t x = mix(seed * 1000003 + rank * 7919 + i);
-        switch (dtype) {
+        switch (seed % 3 == 0 ? WEFT_DTYPE_NONE : dtype) {
         case WEFT_DTYPE_F64:
             ((double *)data)[i] = (double)(int64_t)(x % 2001) / 64 - 15;
             break;
@@ -48,6 +51,7 @@ static void fill(void *data, uint64_t count, weft_dtype_t dtype, uint32_t rank, 
             ((uint16_t *)data)[i] = (uint16_t)(0x3f00 + x % 0x100); /* 0.5 to 2 */
             break;
         default:
+            x = x % 5 == 0 ? x & 0x8000000080008080ull : x % 5 == 1 ? x | 0x7ff07f807f807f80ull : x;
             for (size_t b = 0; b < weft_dtype_size_bytes(dtype); b++) {
                 ((uint8_t *)data)[i * weft_dtype_size_bytes(dtype) + b] = (uint8_t)(x >> 8 * b);
             }

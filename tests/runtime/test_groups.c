@@ -16,6 +16,7 @@
 #include "support_ranks.h"
 
 #include "runtime/base/sync.h"
+#include "runtime/group.h"
 
 /* The sum over a group's ranks of their world rank + 1. */
 static void check_sum(weft_group_t *group, weft_stream_t *stream)
@@ -475,6 +476,49 @@ static void test_disagreement_on_counts(void **state)
     support_rank_threads(2, run_mixed_pair, NULL);
 }
 
+static void damage(wefti_call_t *call)
+{
+    if (call->order == 7) {
+        call->recv[4 * 1234] ^= 1;
+    }
+}
+
+/* WEFT_CHECK=results: the first call and range that differ are named; nothing else is. */
+static void run_damaged(rank_world_t *world)
+{
+    float *x = calloc(3 * 5000, sizeof *x), *y = calloc(3 * 5000, sizeof *y);
+    uint64_t counts[3] = {10, 0, 4000};
+    bool second = world->rank == 1;
+    RANK_CHECK(x != NULL && y != NULL);
+    world->group->before_check = second ? damage : NULL;
+    for (uint32_t i = 0; i < 5000; i++) {
+        x[i] = (float)(i + world->rank);
+    }
+    RANK_OK(weft_all_reduce(x, y, 5000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_broadcast(x, y, 3, WEFT_DTYPE_F32, 1, world->group, NULL));
+    RANK_OK(weft_all_gather(x, y, 5000, WEFT_DTYPE_F32, world->group, NULL));
+    RANK_OK(weft_all_gather_v(x, y, counts, NULL, WEFT_DTYPE_F32, world->group, NULL));
+    RANK_OK(weft_reduce_scatter(x, y, 1000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_broadcast(x, y, 0, WEFT_DTYPE_F32, 1, world->group, NULL));
+    weft_status_t status =
+        weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    RANK_CHECK(status == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), "call 7") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "elements 1216 to 1279") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "1 ") != NULL);
+    free(x);
+    free(y);
+}
+
+static void test_damaged_result(void **state)
+{
+    (void)state;
+    setenv("WEFT_CHECK", "results", 1);
+    support_rank_threads(3, run_damaged, NULL);
+    assert_true(support_rank_processes(3, run_damaged, NULL));
+    unsetenv("WEFT_CHECK");
+}
+
 /* One rank calls nothing: the others say who is late, and it learns. */
 static void run_late(rank_world_t *world)
 {
@@ -549,13 +593,13 @@ int main(void)
 {
     alarm(100); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups_split),      cmocka_unit_test(test_groups_reuse_channels),
-        cmocka_unit_test(test_bad_arguments),     cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_calls_in_flight),   cmocka_unit_test(test_adopted_memory),
-        cmocka_unit_test(test_forked_child),      cmocka_unit_test(test_named_group),
-        cmocka_unit_test(test_disagreement),      cmocka_unit_test(test_disagreement_on_counts),
-        cmocka_unit_test(test_late_rank),         cmocka_unit_test(test_death),
-        cmocka_unit_test(test_more_than_32_bits),
+        cmocka_unit_test(test_groups_split),    cmocka_unit_test(test_groups_reuse_channels),
+        cmocka_unit_test(test_bad_arguments),   cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_calls_in_flight), cmocka_unit_test(test_adopted_memory),
+        cmocka_unit_test(test_forked_child),    cmocka_unit_test(test_named_group),
+        cmocka_unit_test(test_disagreement),    cmocka_unit_test(test_disagreement_on_counts),
+        cmocka_unit_test(test_damaged_result),  cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_death),           cmocka_unit_test(test_more_than_32_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,16 +43,6 @@ typedef struct verify_command {
     uint64_t proved, left_out, steps, accesses;
 } verify_command_t;
 
-static weft_collective_t op_called(const char *name)
-{
-    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER; op++) {
-        if (strcmp(weft_collective_name((weft_collective_t)op), name) == 0) {
-            return (weft_collective_t)op;
-        }
-    }
-    return (weft_collective_t)0;
-}
-
 static int handle(void *user, int key, const char *value)
 {
     verify_command_t *command = user;
@@ -68,7 +58,7 @@ static int handle(void *user, int key, const char *value)
         command->algorithm = value;
         break;
     case KEY_OP:
-        command->op = op_called(value);
+        command->op = wefti_collective_from_name(value);
         if (command->op == 0) {
             return wefti_usage_error("verify", "no operator '%s'", value);
         }

@@ -77,5 +77,6 @@ int wefti_cmd_bench(int argc, char **argv);
 int wefti_cmd_ops(int argc, char **argv);
 int wefti_cmd_info(int argc, char **argv);
 int wefti_cmd_verify(int argc, char **argv);
+int wefti_cmd_algos(int argc, char **argv);
 
 #endif

@@ -2,6 +2,8 @@
 /* Facts about the operators: which buffers exist where, what overlaps in place. */
 #include "ops/algo/schedule.h"
 
+#include <string.h>
+
 typedef struct fact {
     const char *name;
     bool reduces, rooted;
@@ -21,6 +23,16 @@ bool wefti_collective_known(weft_collective_t op)
 const char *weft_collective_name(weft_collective_t op)
 {
     return wefti_collective_known(op) ? facts[op].name : "unknown";
+}
+
+weft_collective_t wefti_collective_from_name(const char *name)
+{
+    for (size_t op = 1; op < sizeof facts / sizeof *facts; op++) {
+        if (facts[op].name != NULL && strcmp(facts[op].name, name) == 0) {
+            return (weft_collective_t)op;
+        }
+    }
+    return (weft_collective_t)0;
 }
 
 bool wefti_collective_reduces(weft_collective_t op)

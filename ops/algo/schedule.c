@@ -228,7 +228,7 @@ static weft_status_t check_sizes(const weft_algo_params_t *params, const char *w
     return WEFT_OK;
 }
 
-static weft_status_t check_params(const weft_algo_params_t *params)
+weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
 {
     if (!wefti_collective_known(params->op)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "op %d is unknown", (int)params->op);
@@ -288,7 +288,7 @@ weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
                                    const weft_allocator_t *allocator, wefti_schedule_t *out)
 {
     *out = (wefti_schedule_t){.allocator = allocator, .rank = params->rank, .stage_sets = 1};
-    weft_status_t status = check_params(params);
+    weft_status_t status = wefti_algo_params_check(params);
     if (status < 0) {
         return status;
     }

@@ -111,6 +111,8 @@ typedef struct wefti_links {
 
 /* Table of facts about operators. */
 bool wefti_collective_known(weft_collective_t op);
+/* 0 for a name that no operator has. */
+weft_collective_t wefti_collective_from_name(const char *name);
 bool wefti_collective_reduces(weft_collective_t op);
 bool wefti_collective_rooted(weft_collective_t op);
 /* AllReduce, Reduce, Broadcast and SendRecv move one vector, cut into as many shards as wanted. */
@@ -127,6 +129,8 @@ bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resou
 bool wefti_in_place_alias(const weft_algo_params_t *params, uint32_t rank, uint32_t send_block,
                           uint32_t *out_recv_block);
 
+/* Everything but eligibility; must be good before an algorithm sees it. */
+weft_status_t wefti_algo_params_check(const weft_algo_params_t *params);
 /* Arguments, eligibility and resources in one: WEFT_ERR_UNSUPPORTED with the algorithm's reason. */
 weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
                                    const weft_algo_params_t *params,

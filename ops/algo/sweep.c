@@ -181,12 +181,16 @@ weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
     }
     own = *params;
     own.op = algorithm->op;
-    if (own.group_size > MAX_PROVED_RANKS || (uint32_t)own.order > WEFT_ORDER_ANY) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "group_size %u is above %u, or order %d unknown", own.group_size,
-                           MAX_PROVED_RANKS, (int)own.order);
+    own.rank = 0;
+    weft_status_t status = wefti_algo_params_check(&own);
+    if (status >= 0 && own.group_size > MAX_PROVED_RANKS) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group_size %u is above %u", own.group_size,
+                             MAX_PROVED_RANKS);
     }
-    weft_status_t status = prove(&sweep, algorithm, &own, LINKS_DIRECT);
+    if (status < 0) {
+        return status;
+    }
+    status = prove(&sweep, algorithm, &own, LINKS_DIRECT);
     for (int mode = LINKS_MIXED; mode < LINK_MODES && own.group_size > 1 && status >= 0; mode++) {
         status = prove(&sweep, algorithm, &own, (link_mode_t)mode);
     }

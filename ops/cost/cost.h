@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What communication costs: alpha (a wait), beta (a byte) and gamma (a byte that is added) per link
+ * level, and what was measured for an algorithm itself. Choosing: every eligible algorithm's
+ * schedule is run on a clock, and the quickest one wins; equal inputs give equal choices on all
+ * ranks.
+ */
+#ifndef WEFT_OPS_COST_COST_H
+#define WEFT_OPS_COST_COST_H
+
+#include "ops/algo/resolve.h"
+#include "ops/algo/table.h"
+#include "runtime/base/text.h"
+
+typedef enum wefti_link_level {
+    WEFTI_LEVEL_SELF = 0, /* a rank's own memory */
+    WEFTI_LEVEL_HOST = 1, /* another rank's on the same host */
+    WEFTI_LEVEL_NET = 2,  /* on another host */
+    WEFTI_LEVEL_COUNT = 3,
+} wefti_link_level_t;
+
+typedef struct wefti_link_cost {
+    double alpha_ns;         /* from a post to whoever waits for it */
+    double beta_ns_per_byte; /* one byte read or written by one rank */
+} wefti_link_cost_t;
+
+/* Measured for one algorithm over one number of ranks: replaces the prediction. */
+typedef struct wefti_measured_cost {
+    weft_collective_t op;
+    char algorithm[32];
+    uint32_t ranks, hosts;
+    double alpha_ns, beta_ns_per_byte; /* per byte of the vector, or of one block */
+} wefti_measured_cost_t;
+
+typedef struct wefti_costs {
+    const weft_allocator_t *allocator;
+    char name[64];
+    wefti_link_cost_t level[WEFTI_LEVEL_COUNT];
+    double gamma_ns_per_byte; /* reducing a byte of a source, beyond reading it */
+    double step_ns;           /* the interpreter, and looking at one counter */
+    wefti_measured_cost_t *measured;
+    size_t measured_count, measured_capacity;
+} wefti_costs_t;
+
+void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator);
+void wefti_costs_deinit(wefti_costs_t *costs);
+/* {"format": 1, "name": ..., "links": {"self": {...}, "host": {...}, "net": {...}}, "measured":
+ * [...]}. What is left out keeps its default. WEFT_ERR_FORMAT names the place. */
+weft_status_t wefti_costs_decode(wefti_costs_t *costs, const char *text, size_t bytes,
+                                 const weft_allocator_t *allocator);
+weft_status_t wefti_costs_load(wefti_costs_t *costs, const char *path,
+                               const weft_allocator_t *allocator);
+void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out);
+
+/* Time of one run: when the last rank is done. params->rank is not looked at. */
+weft_status_t wefti_cost_predict(const wefti_costs_t *costs, const weft_algorithm_t *algorithm,
+                                 const weft_algo_params_t *params, const wefti_counts_t *counts,
+                                 double *out_ns);
+
+typedef struct wefti_candidate {
+    const weft_algorithm_t *algorithm;
+    double predicted_ns; /* of eligible ones */
+    bool measured;       /* from the table, not from a schedule */
+    const char *reason;  /* why it is not eligible, or NULL */
+} wefti_candidate_t;
+
+#define WEFTI_MAX_CANDIDATES 32u
+
+/*
+ * All algorithms of params->op: eligible ones first, quickest first. wanted, if not NULL, admits
+ * only the one of that name; not there or not eligible is WEFT_ERR_UNSUPPORTED with the reason.
+ */
+weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_params_t *params,
+                                const wefti_counts_t *counts, const char *wanted,
+                                wefti_candidate_t out[WEFTI_MAX_CANDIDATES], uint32_t *out_count);
+
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of costs: defaults, reading, writing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/cost/cost.h"
+#include "ops/cost/json_read.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file.h"
+
+#define FORMAT 1
+
+static const char *const level_names[] = {"self", "host", "net"};
+
+/*
+ * Two ranks that share a last-level cache: a mesh all-reduce of 8 B takes two waits, one of 16 MiB
+ * reads and writes both copies of half of it in 330 us. The network is one of 10 Gbit/s.
+ */
+void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator)
+{
+    *costs = (wefti_costs_t){.allocator = allocator,
+                             .name = "default",
+                             .level = {{0, 0.007}, {50, 0.0125}, {8000, 0.85}},
+                             .gamma_ns_per_byte = 0.002,
+                             .step_ns = 10};
+}
+
+void wefti_costs_deinit(wefti_costs_t *costs)
+{
+    wefti_free(costs->allocator, costs->measured);
+    costs->measured = NULL;
+    costs->measured_count = costs->measured_capacity = 0;
+}
+
+/* Reads a cost: not negative, below an hour. */
+static weft_status_t read_number(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                 const char *key, double *out)
+{
+    const wefti_json_node_t *node = wefti_json_get(tree, object, key);
+    if (node == NULL) {
+        return WEFT_OK;
+    }
+    if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 0) || node->number > 3.6e12) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s is no time of 0 ns to an hour", key);
+    }
+    *out = node->number;
+    return WEFT_OK;
+}
+
+static weft_status_t read_count(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                const char *key, uint32_t *out)
+{
+    const wefti_json_node_t *node = wefti_json_get(tree, object, key);
+    if (node == NULL) {
+        return WEFT_OK;
+    }
+    if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 1) || node->number > WEFTI_MAX_GROUP ||
+        node->number != (double)(uint32_t)node->number) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s is no number of 1 to %u", key, WEFTI_MAX_GROUP);
+    }
+    *out = (uint32_t)node->number;
+    return WEFT_OK;
+}
+
+static weft_status_t read_measured(wefti_costs_t *costs, const wefti_json_tree_t *tree,
+                                   const wefti_json_node_t *node)
+{
+    wefti_measured_cost_t item = {.hosts = 1};
+    const wefti_json_node_t *op = wefti_json_get(tree, node, "op");
+    const wefti_json_node_t *algorithm = wefti_json_get(tree, node, "algorithm");
+    if (op == NULL || op->kind != WEFTI_JSON_STRING ||
+        (item.op = wefti_collective_from_name(op->string)) == 0) {
+        return wefti_error(WEFT_ERR_FORMAT, "measured: op is no operator");
+    }
+    if (algorithm == NULL || algorithm->kind != WEFTI_JSON_STRING ||
+        strlen(algorithm->string) >= sizeof item.algorithm) {
+        return wefti_error(WEFT_ERR_FORMAT, "measured: algorithm is no name");
+    }
+    memcpy(item.algorithm, algorithm->string, strlen(algorithm->string));
+    weft_status_t status = read_count(tree, node, "ranks", &item.ranks);
+    if (status >= 0 && item.ranks == 0) {
+        status = wefti_error(WEFT_ERR_FORMAT, "measured: ranks is missing");
+    }
+    if (status >= 0) {
+        status = read_count(tree, node, "hosts", &item.hosts);
+    }
+    if (status >= 0) {
+        status = read_number(tree, node, "alpha_ns", &item.alpha_ns);
+    }
+    if (status >= 0) {
+        status = read_number(tree, node, "beta_ns_per_byte", &item.beta_ns_per_byte);
+    }
+    if (status >= 0) {
+        status = wefti_array_reserve(costs->allocator, &costs->measured, &costs->measured_capacity,
+                                     costs->measured_count + 1, sizeof item);
+    }
+    if (status >= 0) {
+        costs->measured[costs->measured_count++] = item;
+    }
+    return status;
+}
+
+static weft_status_t read_links(wefti_costs_t *costs, const wefti_json_tree_t *tree)
+{
+    const wefti_json_node_t *links = wefti_json_get(tree, tree->nodes, "links");
+    weft_status_t status = WEFT_OK;
+    for (int level = 0; level < WEFTI_LEVEL_COUNT && status >= 0; level++) {
+        const wefti_json_node_t *node = wefti_json_get(tree, links, level_names[level]);
+        status = read_number(tree, node, "alpha_ns", &costs->level[level].alpha_ns);
+        if (status >= 0) {
+            status =
+                read_number(tree, node, "beta_ns_per_byte", &costs->level[level].beta_ns_per_byte);
+        }
+    }
+    return status;
+}
+
+static weft_status_t read_costs(wefti_costs_t *costs, const wefti_json_tree_t *tree)
+{
+    const wefti_json_node_t *format = wefti_json_get(tree, tree->nodes, "format");
+    if (format == NULL || format->kind != WEFTI_JSON_NUMBER || format->number != FORMAT) {
+        return wefti_error(WEFT_ERR_FORMAT, "no cost table of format %d", FORMAT);
+    }
+    const wefti_json_node_t *name = wefti_json_get(tree, tree->nodes, "name");
+    if (name != NULL && name->kind == WEFTI_JSON_STRING) {
+        snprintf(costs->name, sizeof costs->name, "%s", name->string);
+    }
+    weft_status_t status = read_links(costs, tree);
+    if (status >= 0) {
+        status = read_number(tree, tree->nodes, "gamma_ns_per_byte", &costs->gamma_ns_per_byte);
+    }
+    if (status >= 0) {
+        status = read_number(tree, tree->nodes, "step_ns", &costs->step_ns);
+    }
+    const wefti_json_node_t *measured = wefti_json_get(tree, tree->nodes, "measured");
+    const wefti_json_node_t *item = wefti_json_first(tree, measured);
+    for (; item != NULL && status >= 0; item = wefti_json_after(tree, item)) {
+        status = read_measured(costs, tree, item);
+    }
+    return status;
+}
+
+weft_status_t wefti_costs_decode(wefti_costs_t *costs, const char *text, size_t bytes,
+                                 const weft_allocator_t *allocator)
+{
+    wefti_json_tree_t tree;
+    wefti_costs_default(costs, allocator);
+    weft_status_t status = wefti_json_parse(text, bytes, allocator, &tree);
+    if (status < 0) {
+        return status;
+    }
+    status = read_costs(costs, &tree);
+    wefti_json_tree_deinit(&tree);
+    if (status < 0) {
+        wefti_costs_deinit(costs);
+    }
+    return status;
+}
+
+weft_status_t wefti_costs_load(wefti_costs_t *costs, const char *path,
+                               const weft_allocator_t *allocator)
+{
+    wefti_mapping_t mapping;
+    wefti_costs_default(costs, allocator);
+    weft_status_t status = wefti_file_map(path, &mapping);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_costs_decode(costs, (const char *)mapping.data, mapping.size_bytes, allocator);
+    wefti_file_unmap(&mapping);
+    return status < 0 ? wefti_error_prefix(status, "%s", path) : status;
+}
+
+void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
+{
+    wefti_json_t json;
+    wefti_json_init(&json, out, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_int(&json, "format", FORMAT);
+    wefti_json_string(&json, "name", costs->name);
+    wefti_json_begin_object(&json, "links");
+    for (int level = 0; level < WEFTI_LEVEL_COUNT; level++) {
+        wefti_json_begin_object(&json, level_names[level]);
+        wefti_json_double(&json, "alpha_ns", costs->level[level].alpha_ns);
+        wefti_json_double(&json, "beta_ns_per_byte", costs->level[level].beta_ns_per_byte);
+        wefti_json_end_object(&json);
+    }
+    wefti_json_end_object(&json);
+    wefti_json_double(&json, "gamma_ns_per_byte", costs->gamma_ns_per_byte);
+    wefti_json_double(&json, "step_ns", costs->step_ns);
+    wefti_json_begin_array(&json, "measured");
+    for (size_t i = 0; i < costs->measured_count; i++) {
+        const wefti_measured_cost_t *item = &costs->measured[i];
+        wefti_json_begin_object(&json, NULL);
+        wefti_json_string(&json, "op", weft_collective_name(item->op));
+        wefti_json_string(&json, "algorithm", item->algorithm);
+        wefti_json_int(&json, "ranks", item->ranks);
+        wefti_json_int(&json, "hosts", item->hosts);
+        wefti_json_double(&json, "alpha_ns", item->alpha_ns);
+        wefti_json_double(&json, "beta_ns_per_byte", item->beta_ns_per_byte);
+        wefti_json_end_object(&json);
+    }
+    wefti_json_end_array(&json);
+    wefti_json_end_object(&json);
+}

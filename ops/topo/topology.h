@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where ranks are, as far as algorithms care: runs of consecutive ranks on hosts. Read from a file
+ * ({"format": 1, "hosts": [4, {"name": "b", "ranks": 4}]}) or gathered at bootstrap.
+ */
+#ifndef WEFT_OPS_TOPO_TOPOLOGY_H
+#define WEFT_OPS_TOPO_TOPOLOGY_H
+
+#include "runtime/base/memory.h"
+
+typedef struct wefti_topology {
+    const weft_allocator_t *allocator;
+    uint32_t rank_count, host_count;
+    uint32_t *host_sizes; /* [host] ranks on it */
+} wefti_topology_t;
+
+/* From the host of every rank. Ranks of one host that are not neighbours count as several hosts. */
+weft_status_t wefti_topology_from_hosts(const uint64_t *host_of_rank, uint32_t rank_count,
+                                        const weft_allocator_t *allocator, wefti_topology_t *out);
+/* WEFT_ERR_FORMAT names the place. */
+weft_status_t wefti_topology_decode(const char *text, size_t bytes,
+                                    const weft_allocator_t *allocator, wefti_topology_t *out);
+weft_status_t wefti_topology_load(const char *path, const weft_allocator_t *allocator,
+                                  wefti_topology_t *out);
+void wefti_topology_deinit(wefti_topology_t *topology);
+
+#endif

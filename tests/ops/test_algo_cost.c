@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cost tables and topologies as files; what is chosen over sizes and why. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/status.h>
+
+#include "ops/cost/cost.h"
+#include "ops/topo/topology.h"
+
+static const char *const table =
+    "{\"format\": 1, \"name\": \"lab \\\"one\\\"\",\n"
+    " \"links\": {\"host\": {\"alpha_ns\": 75.5, \"beta_ns_per_byte\": 0.02}, \"net\": "
+    "{\"alpha_ns\": 4e3}},\n"
+    " \"gamma_ns_per_byte\": 0.25, \"step_ns\": 12, \"unknown\": [1, {\"deep\": null}, true],\n"
+    " \"measured\": [{\"op\": \"AllReduce\", \"algorithm\": \"halving-doubling\", \"ranks\": 4,\n"
+    "               \"alpha_ns\": 1, \"beta_ns_per_byte\": 0.0001}]}";
+
+static void test_costs_are_read_and_written(void **state)
+{
+    (void)state;
+    wefti_costs_t costs, again;
+    wefti_text_t text;
+    assert_int_equal(wefti_costs_decode(&costs, table, strlen(table), NULL), WEFT_OK);
+    assert_string_equal(costs.name, "lab \"one\"");
+    assert_true(costs.level[WEFTI_LEVEL_HOST].alpha_ns == 75.5);
+    assert_true(costs.level[WEFTI_LEVEL_NET].alpha_ns == 4000);
+    assert_true(costs.gamma_ns_per_byte == 0.25 && costs.step_ns == 12);
+    wefti_costs_t defaults;
+    wefti_costs_default(&defaults, NULL);
+    assert_true(costs.level[WEFTI_LEVEL_NET].beta_ns_per_byte ==
+                defaults.level[WEFTI_LEVEL_NET].beta_ns_per_byte); /* left out */
+    assert_int_equal(costs.measured_count, 1);
+    wefti_text_init(&text, NULL);
+    wefti_costs_encode(&costs, &text);
+    assert_int_equal(wefti_costs_decode(&again, text.data, text.length, NULL), WEFT_OK);
+    assert_memory_equal(again.level, costs.level, sizeof costs.level);
+    assert_memory_equal(again.measured, costs.measured, sizeof *costs.measured);
+    assert_string_equal(again.name, costs.name);
+    wefti_text_deinit(&text);
+    wefti_costs_deinit(&costs);
+    wefti_costs_deinit(&again);
+}
+
+/* Every prefix is refused, and nothing crashes. */
+static void test_damaged_files_are_refused(void **state)
+{
+    (void)state;
+    wefti_costs_t costs;
+    wefti_topology_t topology;
+    char copy[1024];
+    for (size_t i = 0; i < strlen(table); i++) {
+        memcpy(copy, table, i);
+        assert_int_equal(wefti_costs_decode(&costs, copy, i, NULL), WEFT_ERR_FORMAT);
+    }
+    for (size_t i = 0; i < strlen(table); i++) { /* a byte changed: read or refused */
+        memcpy(copy, table, strlen(table) + 1);
+        copy[i] = (char)(copy[i] ^ 0x11);
+        if (wefti_costs_decode(&costs, copy, strlen(table), NULL) >= 0) {
+            wefti_costs_deinit(&costs);
+        }
+    }
+    static const struct {
+        const char *text, *why;
+    } rows[] = {
+        {"", "value is expected"},
+        {"[]", "no cost table"},
+        {"{\"format\": 2}", "no cost table of format 1"},
+        {"{\"format\": 1} x", "something follows"},
+        {"{\"format\": 1,\n\n\"step_ns\": 1e999}", "line 3: a number"},
+        {"{\"format\": 1, \"step_ns\": -1}", "step_ns is no time"},
+        {"{\"format\": 1, \"step_ns\": \"7\"}", "step_ns is no time"},
+        {"{\"format\": 1, \"name\": \"\\u0041\"}", "escape"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"AllGarble\"}]}", "op is no operator"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\"}]}", "algorithm is no name"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
+         "0.5}]}",
+         "ranks is no number"},
+        {"{\"format\": 1, \"measured\": [7]}", "op is no operator"},
+        {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "nested too deeply"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(wefti_costs_decode(&costs, rows[i].text, strlen(rows[i].text), NULL),
+                         WEFT_ERR_FORMAT);
+        if (strstr(weft_last_error(), rows[i].why) == NULL) {
+            fail_msg("'%s' does not say '%s'", weft_last_error(), rows[i].why);
+        }
+    }
+    assert_int_equal(wefti_costs_load(&costs, "/nonexistent/costs.json", NULL), WEFT_ERR_NOT_FOUND);
+    static const char *const hosts[] = {"{\"format\": 1, \"hosts\": []}",
+                                        "{\"format\": 1, \"hosts\": [0]}",
+                                        "{\"format\": 1, \"hosts\": [1, {\"name\": \"b\"}]}",
+                                        "{\"format\": 1, \"hosts\": [60000, 60000]}", "{}"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        assert_int_equal(wefti_topology_decode(hosts[i], strlen(hosts[i]), NULL, &topology),
+                         WEFT_ERR_FORMAT);
+        assert_null(topology.host_sizes);
+    }
+}
+
+static void test_topologies_are_read_and_gathered(void **state)
+{
+    (void)state;
+    const char *text = "{\"format\": 1, \"hosts\": [4, {\"name\": \"b\", \"ranks\": 3}]}";
+    const uint64_t hosts[] = {7, 7, 9, 9, 9, 7};
+    wefti_topology_t topology;
+    assert_int_equal(wefti_topology_decode(text, strlen(text), NULL, &topology), WEFT_OK);
+    assert_int_equal(topology.rank_count, 7);
+    assert_int_equal(topology.host_count, 2);
+    assert_int_equal(topology.host_sizes[0], 4);
+    assert_int_equal(topology.host_sizes[1], 3);
+    wefti_topology_deinit(&topology);
+    assert_int_equal(wefti_topology_from_hosts(hosts, 6, NULL, &topology), WEFT_OK);
+    assert_int_equal(topology.host_count, 3); /* rank 5 is no neighbour of the others on its host */
+    assert_int_equal(topology.host_sizes[0], 2);
+    assert_int_equal(topology.host_sizes[1], 3);
+    assert_int_equal(topology.host_sizes[2], 1);
+    wefti_topology_deinit(&topology);
+}
+
+static wefti_candidate_t choose(const wefti_costs_t *costs, const weft_algo_params_t *params,
+                                uint64_t bytes, const char *wanted)
+{
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    wefti_counts_t counts = {bytes / 4, 4, NULL};
+    if (wefti_cost_choose(costs, params, &counts, wanted, list, &count) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+    for (uint32_t i = 1; i < count; i++) { /* quickest first, then who is out */
+        assert_true(list[i].reason != NULL || list[i].predicted_ns >= list[i - 1].predicted_ns);
+        assert_true(list[i - 1].reason == NULL || list[i].reason != NULL);
+    }
+    return list[0];
+}
+
+static void test_choice_over_sizes_and_machines(void **state)
+{
+    (void)state;
+    static const uint32_t one_each[] = {1, 1, 1, 1, 1, 1, 1, 1}, halves[] = {4, 4};
+    static const struct {
+        weft_collective_t op;
+        uint32_t ranks, host_count;
+        const uint32_t *hosts;
+        weft_order_t order;
+        uint64_t bytes;
+        const char *algorithm;
+    } rows[] = {
+        {WEFT_OP_ALL_REDUCE, 2, 0, NULL, WEFT_ORDER_TREE, 8, "doubling"},
+        {WEFT_OP_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 8, "one-shot"},
+        {WEFT_OP_ALL_REDUCE, 2, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
+        {WEFT_OP_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
+        {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 8, "doubling"},
+        {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 1 << 20, "hierarchical"},
+        {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 8, "doubling"},
+        {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "halving-doubling"},
+        {WEFT_OP_BROADCAST, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "scatter-gather"},
+    };
+    wefti_costs_t costs;
+    wefti_costs_default(&costs, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        weft_algo_params_t params = {.op = rows[i].op,
+                                     .group_size = rows[i].ranks,
+                                     .in_place = 1,
+                                     .order = rows[i].order,
+                                     .host_sizes = rows[i].hosts,
+                                     .host_count = rows[i].host_count};
+        wefti_candidate_t best = choose(&costs, &params, rows[i].bytes, NULL);
+        if (strcmp(best.algorithm->name, rows[i].algorithm) != 0) {
+            fail_msg("row %zu: %s, not %s", i, best.algorithm->name, rows[i].algorithm);
+        }
+        for (params.rank = 0; params.rank < params.group_size; params.rank++) {
+            wefti_candidate_t same = choose(&costs, &params, rows[i].bytes, NULL);
+            assert_ptr_equal(same.algorithm, best.algorithm);
+            assert_true(same.predicted_ns == best.predicted_ns);
+        }
+    }
+}
+
+static void test_more_bytes_never_take_less_time(void **state)
+{
+    (void)state;
+    const weft_algorithm_t *algorithm;
+    wefti_costs_t costs;
+    wefti_costs_default(&costs, NULL);
+    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+        uint64_t ones[25];
+        static const uint32_t hosts[] = {2, 3};
+        weft_algo_params_t params = {.op = algorithm->op,
+                                     .group_size = 5,
+                                     .peer = 1,
+                                     .order = WEFT_ORDER_ANY,
+                                     .host_sizes = hosts,
+                                     .host_count = 2};
+        double before = 0;
+        for (uint64_t elems = 1; elems <= 1 << 20; elems *= 4) {
+            for (size_t j = 0; j < 25; j++) {
+                ones[j] = elems;
+            }
+            wefti_counts_t counts = {elems, 4, ones};
+            double ns;
+            assert_int_equal(wefti_cost_predict(&costs, algorithm, &params, &counts, &ns), WEFT_OK);
+            assert_true(ns >= before && ns > 0);
+            before = ns;
+        }
+    }
+}
+
+static void test_measured_costs_and_overrides_decide(void **state)
+{
+    (void)state;
+    wefti_costs_t costs;
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    wefti_counts_t counts = {1000, 4, NULL};
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 4};
+    assert_int_equal(wefti_costs_decode(&costs, table, strlen(table), NULL), WEFT_OK);
+    wefti_candidate_t best = choose(&costs, &params, 4000, NULL);
+    assert_string_equal(best.algorithm->name, "halving-doubling");
+    assert_true(best.measured && best.predicted_ns > 1.39 && best.predicted_ns < 1.41);
+    params.group_size = 5; /* not measured */
+    assert_false(choose(&costs, &params, 4000, NULL).measured);
+    assert_string_equal(choose(&costs, &params, 4000, "one-shot").algorithm->name, "one-shot");
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, "ring", list, &count),
+                     WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "AllReduce ring: it cannot realise"));
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, "rings", list, &count),
+                     WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "no algorithm called rings"));
+    params.order = WEFT_ORDER_BLOCKS; /* without sizes */
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, NULL, list, &count),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    wefti_costs_deinit(&costs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_costs_are_read_and_written),
+        cmocka_unit_test(test_damaged_files_are_refused),
+        cmocka_unit_test(test_topologies_are_read_and_gathered),
+        cmocka_unit_test(test_choice_over_sizes_and_machines),
+        cmocka_unit_test(test_more_bytes_never_take_less_time),
+        cmocka_unit_test(test_measured_costs_and_overrides_decide),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

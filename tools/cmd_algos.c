@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft algos: which algorithm is chosen over sizes, and why. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/cost/cost.h"
+#include "tools/tool.h"
+
+#define MAX_HOSTS 256u
+
+enum { KEY_OP = 256, KEY_HOSTS, KEY_ORDER, KEY_COSTS, KEY_ALGO, KEY_DTYPE, KEY_JSON };
+
+static const option_def_t own_options[] = {
+    {'n', "ranks", "N", "ranks of the group (default 2)"},
+    {KEY_OP, "op", "OP", "only this operator, such as AllReduce (default: all)"},
+    {KEY_HOSTS, "hosts", "N,N,..", "ranks on each host (default: one host)"},
+    {KEY_ORDER, "order", "ORDER", "tree (default), blocks (the hosts are the blocks) or any"},
+    {KEY_DTYPE, "dtype", "TYPE", "element type (default f32)"},
+    {KEY_COSTS, "costs", "COSTS.json", "cost table (default: the built-in one)"},
+    {KEY_ALGO, "algo", "NAME", "as if WEFT_ALGO named this one: an error where it cannot be had"},
+    {KEY_JSON, "json", NULL, "print one JSON object"},
+    {0, NULL, NULL, NULL},
+};
+
+static const command_help_t help = {
+    "algos",
+    "[-n N] [--op OP] [--hosts N,N,..] [--order ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
+    "Shows over sizes which algorithm carries out a collective, in place, what it is predicted to "
+    "take, how\n"
+    "much slower the second best is, and why others are out.",
+    "BYTES is the larger of the two buffers of a rank.\n",
+};
+
+typedef struct algos_command {
+    uint32_t ranks, host_count;
+    uint32_t hosts[MAX_HOSTS];
+    weft_collective_t op;
+    weft_order_t order;
+    weft_dtype_t dtype;
+    const char *costs_path, *algorithm;
+    bool json;
+    wefti_costs_t costs;
+    wefti_text_t text;
+    wefti_json_t writer;
+} algos_command_t;
+
+static int read_hosts(algos_command_t *command, const char *value)
+{
+    command->host_count = 0;
+    for (const char *at = value; *at != '\0';) {
+        char *end;
+        unsigned long size = strtoul(at, &end, 10);
+        if (end == at || size == 0 || size > 4096 || (*end != ',' && *end != '\0') ||
+            command->host_count == MAX_HOSTS) {
+            return wefti_usage_error("algos", "--hosts %s is no list of sizes", value);
+        }
+        command->hosts[command->host_count++] = (uint32_t)size;
+        at = *end == ',' ? end + 1 : end;
+    }
+    return EXIT_OK;
+}
+
+static int handle(void *user, int key, const char *value)
+{
+    algos_command_t *command = user;
+    long long number;
+    switch (key) {
+    case 'n':
+        if (!wefti_parse_int(value, 1, 4096, &number)) {
+            return wefti_usage_error("algos", "--ranks %s is not within 1 to 4096", value);
+        }
+        command->ranks = (uint32_t)number;
+        break;
+    case KEY_OP:
+        command->op = wefti_collective_from_name(value);
+        if (command->op == 0) {
+            return wefti_usage_error("algos", "no operator '%s'", value);
+        }
+        break;
+    case KEY_HOSTS:
+        return read_hosts(command, value);
+    case KEY_ORDER:
+        command->order = strcmp(value, "blocks") == 0 ? WEFT_ORDER_BLOCKS
+                         : strcmp(value, "any") == 0  ? WEFT_ORDER_ANY
+                                                      : WEFT_ORDER_TREE;
+        if (command->order == WEFT_ORDER_TREE && strcmp(value, "tree") != 0) {
+            return wefti_usage_error("algos", "--order %s is not tree, blocks or any", value);
+        }
+        break;
+    case KEY_DTYPE:
+        command->dtype = weft_dtype_from_name(value);
+        if (command->dtype == WEFT_DTYPE_NONE) {
+            return wefti_usage_error("algos", "no type '%s'", value);
+        }
+        break;
+    case KEY_COSTS:
+        command->costs_path = value;
+        break;
+    case KEY_ALGO:
+        command->algorithm = value;
+        break;
+    default:
+        command->json = true;
+        break;
+    }
+    return EXIT_OK;
+}
+
+static void print_row(const wefti_candidate_t *list, uint32_t count, uint64_t bytes)
+{
+    char size[32];
+    const wefti_candidate_t *best = &list[0];
+    printf("  %10s  %-18s %12.2f us%s", wefti_format_bytes(bytes, size), best->algorithm->name,
+           best->predicted_ns * 1e-3, best->measured ? " (measured)" : "");
+    if (count > 1 && list[1].reason == NULL && best->predicted_ns > 0) {
+        printf("   %.2f times %s", list[1].predicted_ns / best->predicted_ns,
+               list[1].algorithm->name);
+    }
+    puts("");
+}
+
+static void print_reasons(const wefti_candidate_t *list, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i].reason != NULL) {
+            printf("  not %s: %s\n", list[i].algorithm->name, list[i].reason);
+        }
+    }
+}
+
+static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_t count,
+                      weft_collective_t op, uint64_t bytes)
+{
+    wefti_json_begin_object(json, NULL);
+    wefti_json_string(json, "op", weft_collective_name(op));
+    wefti_json_int(json, "bytes", (int64_t)bytes);
+    wefti_json_string(json, "algorithm", list[0].algorithm->name);
+    wefti_json_begin_array(json, "candidates");
+    for (uint32_t i = 0; i < count; i++) {
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "algorithm", list[i].algorithm->name);
+        if (list[i].reason == NULL) {
+            wefti_json_double(json, "predicted_us", list[i].predicted_ns * 1e-3);
+            wefti_json_bool(json, "measured", list[i].measured);
+        } else {
+            wefti_json_string(json, "reason", list[i].reason);
+        }
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+    wefti_json_end_object(json);
+}
+
+static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
+{
+    weft_algo_params_t params = {.struct_size = sizeof params,
+                                 .op = op,
+                                 .group_size = command->ranks,
+                                 .peer = command->ranks > 1,
+                                 .in_place = op != WEFT_OP_ALL_TO_ALL_V && op != WEFT_OP_SEND_RECV,
+                                 .order = command->order,
+                                 .order_sizes = command->hosts,
+                                 .order_size_count = command->host_count,
+                                 .host_sizes = command->hosts,
+                                 .host_count = command->host_count};
+    uint32_t elem_bytes = (uint32_t)weft_dtype_size_bytes(command->dtype);
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count = 0;
+    weft_status_t status = WEFT_OK;
+    bool barrier = op == WEFT_OP_BARRIER;
+    for (uint64_t bytes = barrier ? 0 : 8; bytes <= 64u << 20 && status >= 0; bytes *= 8) {
+        uint64_t per_block = wefti_collective_is_vector(op) ? bytes : bytes / command->ranks;
+        wefti_counts_t counts = {per_block / elem_bytes, elem_bytes, NULL};
+        counts.elem_count += counts.elem_count == 0 && !barrier;
+        status =
+            wefti_cost_choose(&command->costs, &params, &counts, command->algorithm, list, &count);
+        if (status >= 0 && command->json) {
+            write_row(&command->writer, list, count, op, bytes);
+        } else if (status >= 0) {
+            if (bytes == 8 || barrier) {
+                printf("%s, %u ranks\n", weft_collective_name(op), command->ranks);
+            }
+            print_row(list, count, bytes);
+        }
+        if (barrier) {
+            break;
+        }
+    }
+    if (status >= 0 && !command->json) {
+        print_reasons(list, count);
+    }
+    return status;
+}
+
+static weft_status_t show_all(algos_command_t *command)
+{
+    weft_status_t status = WEFT_OK;
+    bool any = false;
+    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER && status >= 0; op++) {
+        weft_collective_t one = (weft_collective_t)op;
+        /* The V forms are chosen as their even siblings: lengths are not known here. */
+        bool variable = one == WEFT_OP_ALL_GATHER_V || one == WEFT_OP_REDUCE_SCATTER_V ||
+                        one == WEFT_OP_ALL_TO_ALL_V;
+        if ((command->op != 0 && command->op != one) || variable ||
+            (one == WEFT_OP_SEND_RECV && command->ranks < 2) ||
+            (command->op == 0 && command->algorithm != NULL &&
+             wefti_algorithm_find(one, command->algorithm) == NULL)) {
+            continue;
+        }
+        any = true;
+        status = show_op(command, one);
+    }
+    if (status >= 0 && !any) {
+        return (weft_status_t)1;
+    }
+    return status;
+}
+
+int wefti_cmd_algos(int argc, char **argv)
+{
+    algos_command_t command = {.ranks = 2, .dtype = WEFT_DTYPE_F32};
+    int positional = 0;
+    const option_def_t *const tables[] = {own_options, NULL};
+    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    if (code != EXIT_OK) {
+        return code < 0 ? EXIT_OK : code;
+    }
+    if (positional != 0) {
+        return wefti_usage_error("algos", "unexpected argument '%s'", argv[1]);
+    }
+    wefti_costs_default(&command.costs, NULL);
+    weft_status_t status = WEFT_OK;
+    if (command.costs_path != NULL) {
+        status = wefti_costs_load(&command.costs, command.costs_path, NULL);
+    }
+    wefti_text_init(&command.text, NULL);
+    wefti_json_init(&command.writer, &command.text, true);
+    wefti_json_begin_object(&command.writer, NULL);
+    wefti_json_int(&command.writer, "ranks", command.ranks);
+    wefti_json_string(&command.writer, "costs", command.costs.name);
+    wefti_json_begin_array(&command.writer, "rows");
+    if (status >= 0) {
+        status = show_all(&command);
+    }
+    wefti_json_end_array(&command.writer);
+    wefti_json_end_object(&command.writer);
+    if (status >= 0 && command.json && !command.text.failed) {
+        puts(command.text.data);
+    }
+    wefti_text_deinit(&command.text);
+    wefti_costs_deinit(&command.costs);
+    if (status == (weft_status_t)1) {
+        return wefti_usage_error("algos", "no operator has what was asked for");
+    }
+    return status < 0 ? wefti_status_error("algos", status) : EXIT_OK;
+}

@@ -2,6 +2,7 @@
 #include "support_ranks.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -22,6 +23,34 @@ void support_rank_ok(weft_status_t status, const char *text, const char *file, i
     support_rank_check(status == WEFT_OK, text, file, line);
 }
 
+static _Atomic uint64_t allocations;
+
+static void *count_alloc(void *user, size_t bytes)
+{
+    (void)user;
+    atomic_fetch_add(&allocations, 1);
+    return malloc(bytes);
+}
+
+static void *count_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    (void)user;
+    (void)old_bytes;
+    atomic_fetch_add(&allocations, 1);
+    return realloc(ptr, bytes);
+}
+
+static void count_free(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+uint64_t support_rank_allocations(void)
+{
+    return atomic_load(&allocations);
+}
+
 typedef struct rank_thread {
     weft_hub_t *hub;
     char address[64];
@@ -37,6 +66,8 @@ static void *rank_main(void *user)
     params.rank = (int32_t)rank->world.rank;
     params.world_size = (int32_t)rank->world.size;
     params.hub = rank->hub;
+    static const weft_allocator_t allocator = {count_alloc, count_realloc, count_free, NULL};
+    params.allocator = &allocator;
     params.address = rank->hub == NULL ? rank->address : NULL;
     RANK_OK(weft_context_create(&params, &rank->world.context));
     RANK_OK(weft_group_create_world(rank->world.context, &rank->world.group));

@@ -23,6 +23,9 @@ typedef void (*rank_fn)(rank_world_t *world);
 void support_rank_check(bool condition, const char *text, const char *file, int line);
 void support_rank_ok(weft_status_t status, const char *text, const char *file, int line);
 
+/* Allocations by the contexts of this process's ranks so far. */
+uint64_t support_rank_allocations(void);
+
 void support_rank_threads(uint32_t size, rank_fn run, void *user);
 /* True when every process ended well. */
 bool support_rank_processes(uint32_t size, rank_fn run, void *user);

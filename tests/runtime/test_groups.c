@@ -201,6 +201,88 @@ static void test_streams(void **state)
     assert_true(support_rank_processes(2, run_streams, NULL));
 }
 
+/* After the first round of each kind nothing is allocated, whatever the path. */
+static void run_without_allocating(rank_world_t *world)
+{
+    static const uint64_t sizes[] = {1, 3000, 100000};
+    uint64_t counts[2] = {100, 200};
+    weft_stream_t *stream = NULL;
+    void *shared = NULL;
+    float *x = calloc(200000, sizeof *x), *y = calloc(200000, sizeof *y);
+    uint64_t before = 0;
+    RANK_CHECK(x != NULL && y != NULL);
+    RANK_OK(weft_mem_alloc(world->context, 400000 * sizeof *x, &shared));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    for (uint32_t round = 0; round < 200; round++) {
+        RANK_OK(weft_barrier(world->group, NULL));
+        if (round == 100) { /* every place of the ring has had every kind of call */
+            before = support_rank_allocations();
+        }
+        RANK_OK(weft_barrier(world->group, NULL));
+        float *at = round % 2 == 0 ? x : shared;
+        uint64_t count = sizes[round % 3];
+        RANK_OK(weft_all_reduce(at, at, count, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+        RANK_OK(weft_all_gather(at, y, count, WEFT_DTYPE_F32, world->group, stream));
+        counts[0] = counts[1] = 100;
+        RANK_OK(weft_all_to_all_v(at, counts, NULL, y, counts, NULL, WEFT_DTYPE_F32, world->group,
+                                  stream));
+        RANK_OK(weft_stream_synchronize(stream));
+        RANK_OK(weft_batch_begin(world->group));
+        RANK_OK(weft_send(at, count, WEFT_DTYPE_F32, 1 - world->rank, world->group, NULL));
+        RANK_OK(weft_recv(y, count, WEFT_DTYPE_F32, 1 - world->rank, world->group, NULL));
+        RANK_OK(weft_batch_end(world->group, NULL));
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_CHECK(support_rank_allocations() == before);
+    RANK_OK(weft_barrier(world->group, NULL));
+    weft_stream_destroy(stream);
+    RANK_OK(weft_mem_free(world->context, shared));
+    free(x);
+    free(y);
+}
+
+static void test_calls_do_not_allocate(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_without_allocating, NULL);
+}
+
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* Rank 1 comes 0.4 s late: who waits for it, by any way of waiting, sleeps. */
+static void run_patience(rank_world_t *world)
+{
+    weft_stream_params_t threaded = {sizeof threaded, "comm", WEFT_STREAM_THREAD, 0};
+    for (uint32_t way = 0; way < 3; way++) {
+        weft_stream_t *stream = NULL;
+        float x = 1;
+        if (way > 0) {
+            RANK_OK(weft_stream_create(world->context, way == 1 ? NULL : &threaded, &stream));
+        }
+        RANK_OK(weft_barrier(world->group, NULL));
+        if (world->rank == 1) {
+            struct timespec nap = {0, 400000000};
+            nanosleep(&nap, NULL);
+        }
+        uint64_t start = thread_cpu_ns();
+        RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream));
+        RANK_OK(stream != NULL ? weft_stream_synchronize(stream) : WEFT_OK);
+        RANK_CHECK(thread_cpu_ns() - start < 40000000ull);
+        weft_stream_destroy(stream);
+    }
+}
+
+static void test_waiting_sleeps(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_patience, NULL);
+}
+
 /* Many calls at once: the group says when it is full, and none is lost. */
 static void run_pipeline(rank_world_t *world)
 {
@@ -595,7 +677,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups_split),    cmocka_unit_test(test_groups_reuse_channels),
         cmocka_unit_test(test_bad_arguments),   cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_calls_in_flight), cmocka_unit_test(test_adopted_memory),
+        cmocka_unit_test(test_calls_in_flight), cmocka_unit_test(test_calls_do_not_allocate),
+        cmocka_unit_test(test_waiting_sleeps),  cmocka_unit_test(test_adopted_memory),
         cmocka_unit_test(test_forked_child),    cmocka_unit_test(test_named_group),
         cmocka_unit_test(test_disagreement),    cmocka_unit_test(test_disagreement_on_counts),
         cmocka_unit_test(test_damaged_result),  cmocka_unit_test(test_late_rank),

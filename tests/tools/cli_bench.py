@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""weft bench: rows, checked results, and what it refuses."""
+import json
+
+import support
+
+KEYS = {"op", "bytes", "ranks", "dtype", "redop", "memory", "algo", "p50_us", "p99_us", "algbw_gbs", "busbw_gbs",
+        "wrong"}
+
+
+class Bench(support.Case):
+    def rows(self, *arguments):
+        done = self.weft("bench", *arguments, "--iterations", "5", "--check", "--json")
+        rows = json.loads(done.stdout)["rows"]
+        for row in rows:
+            self.assertEqual(set(row), KEYS)
+            self.assertEqual(row["wrong"], 0, row)
+            self.assertLessEqual(row["p50_us"], row["p99_us"])
+        return rows
+
+    def test_every_operator(self):
+        for op in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
+                   "all_to_all"):
+            rows = self.rows(op, "-n", "2", "--min", "64", "--max", "256K")
+            self.assertEqual([row["bytes"] for row in rows], [64, 512, 4096, 32768, 262144])
+            self.assertEqual(rows[0]["algo"], "posting")
+
+    def test_memory_kinds(self):
+        paths = {}
+        for memory in ("registered", "adopted", "plain"):
+            rows = self.rows("all_reduce", "-n", "2", "--min", "1M", "--max", "1M", "--memory", memory)
+            paths[memory] = rows[0]["algo"]
+        self.assertEqual(paths, {"registered": "direct", "adopted": "direct", "plain": "staged"})
+
+    def test_types_and_reductions(self):
+        for dtype, reduction in (("bf16", "avg"), ("f16", "sum"), ("i8", "max"), ("f64", "prod"), ("u64", "min")):
+            rows = self.rows("all_reduce", "-n", "3", "--min", "8", "--max", "64K", "--dtype", dtype, "--reduction",
+                             reduction, "--memory", "plain", "--out-of-place")
+            self.assertEqual({(row["dtype"], row["redop"]) for row in rows}, {(dtype, reduction)})
+
+    def test_streams(self):
+        for stream in ("inline", "thread"):
+            self.rows("all_reduce", "-n", "2", "--min", "8", "--max", "64K", "--stream", stream)
+
+    def test_table(self):
+        done = self.weft("bench", "broadcast", "-n", "2", "--max", "512", "--iterations", "5")
+        self.assertIn("p99 us", done.stdout)
+        self.assertEqual(len(done.stdout.strip().splitlines()), 5)
+
+    def test_bad_input(self):
+        for arguments in ([], ["sideways"], ["all_reduce", "--min", "4K", "--max", "8"], ["all_reduce", "--max", "x"],
+                          ["all_reduce", "--dtype", "f33"], ["all_reduce", "--reduction", "mean"],
+                          ["all_reduce", "--memory", "borrowed"], ["all_reduce", "-n", "0"],
+                          ["all_reduce", "--stream", "wide"]):
+            self.assert_one_line(self.weft("bench", *arguments, code=2).stderr)
+
+
+if __name__ == "__main__":
+    support.main()

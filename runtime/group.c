@@ -459,3 +459,8 @@ weft_status_t weft_group_status(weft_group_t *group)
 {
     return wefti_group_check(group);
 }
+
+const char *weft_group_last_path(const weft_group_t *group)
+{
+    return group->path != NULL ? group->path : "none";
+}

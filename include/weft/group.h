@@ -62,6 +62,11 @@ WEFT_API uint32_t weft_group_world_rank(const weft_group_t *group, uint32_t rank
 WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
 /** @return WEFT_OK, or the error that broke the group, which every later call returns too. */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
+/**
+ * @return how the group's last collective went on this rank, for those who tune: "posting" (data beside the
+ *         signal), "direct" (in place), "staged", or "none".
+ */
+WEFT_API const char *weft_group_last_path(const weft_group_t *group);
 WEFT_EXTERN_C_END
 
 #endif

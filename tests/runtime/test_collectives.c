@@ -36,8 +36,11 @@ static uint64_t mix(uint64_t x)
  */
 static void fill(void *data, uint64_t count, weft_dtype_t dtype, uint32_t rank, uint64_t seed)
 {
+    size_t elem_bytes = weft_dtype_size_bytes(dtype);
+    uint64_t start = mix(seed * 1000003 + rank * 7919);
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t x = mix(seed * 1000003 + rank * 7919 + i);
+        uint64_t x = (start + i) * 0x9e3779b97f4a7c15ull;
+        x ^= x >> 32;
         switch (seed % 3 == 0 ? WEFT_DTYPE_NONE : dtype) {
         case WEFT_DTYPE_F64:
             ((double *)data)[i] = (double)(int64_t)(x % 2001) / 64 - 15;
@@ -53,9 +56,8 @@ static void fill(void *data, uint64_t count, weft_dtype_t dtype, uint32_t rank, 
             break;
         default:
             x = x % 5 == 0 ? x & 0x8000000080008080ull : x % 5 == 1 ? x | 0x7ff07f807f807f80ull : x;
-            for (size_t b = 0; b < weft_dtype_size_bytes(dtype); b++) {
-                ((uint8_t *)data)[i * weft_dtype_size_bytes(dtype) + b] = (uint8_t)(x >> 8 * b);
-            }
+            memcpy((uint8_t *)data + i * elem_bytes, &x, elem_bytes);
+            break;
         }
     }
 }

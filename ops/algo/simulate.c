@@ -196,6 +196,9 @@ static weft_status_t advance(wefti_sim_t *sim, uint32_t thread, bool *out_ended)
         if (step->op == WEFTI_DO_AWAIT && !wefti_sim_await(sim, thread, step)) {
             return WEFT_OK;
         }
+        if (sim->no_memory) {
+            return WEFT_ERR_NO_MEMORY;
+        }
         if (sim->visit != NULL) {
             status = sim->visit(sim->user, sim, thread, step);
         }

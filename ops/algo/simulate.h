@@ -124,6 +124,7 @@ struct wefti_sim {
     uint32_t *values;   /* sources of a reduction */
     size_t value_capacity;
 
+    bool no_memory; /* found in a wait */
     uint64_t step_total, access_total;
 };
 

@@ -164,11 +164,13 @@ bool wefti_sim_await(wefti_sim_t *sim, uint32_t thread, const wefti_step_t *step
     acquire(sim, thread, other, &channel->sent.entries[target - 1]);
     uint64_t last =
         channel->landed_count > 0 ? channel->landed[channel->landed_count - 1].value : 0;
-    /* With several lanes each learns for itself. */
-    if ((target > last || sim->lanes > 1) &&
-        wefti_array_reserve(sim->allocator, &channel->landed, &channel->landed_capacity,
-                            channel->landed_count + 1, sizeof *channel->landed) >= 0) {
+    if (target > last || sim->lanes > 1) { /* with several lanes each learns for itself */
         uint32_t clock = sim->clocks[(size_t)thread * sim->threads + thread];
+        if (wefti_array_reserve(sim->allocator, &channel->landed, &channel->landed_capacity,
+                                channel->landed_count + 1, sizeof *channel->landed) < 0) {
+            sim->no_memory = true;
+            return true;
+        }
         channel->landed[channel->landed_count++] = (wefti_landing_t){target, thread, clock};
     }
     return true;

@@ -206,17 +206,27 @@ static bool read_forward(const wefti_graph_t *graph, const wefti_node_t *node, u
     return (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
 }
 
-/* Evaluation has no use for the mask that a pooling keeps for its gradient. */
+/* What evaluation runs in place of a node, or NULL: it has no use for the mask that a pooling keeps
+ * for its gradient, and drops nothing. */
+static const weft_op_def_t *eval_op(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    const char *op = NULL;
+    if (strcmp(node->def->domain, "weft") == 0) {
+        op = strcmp(node->def->name, "MaxPoolMask") == 0   ? "MaxPool"
+             : strcmp(node->def->name, "DropoutMask") == 0 ? "Identity"
+                                                           : NULL;
+    }
+    return op == NULL || read_forward(graph, node, 1)
+               ? NULL
+               : weft_registry_find_op(graph->registry, "", op, graph->opset);
+}
+
 static weft_status_t add_eval_kernel(wefti_lowering_t *l, wefti_item_t *item)
 {
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[item->node];
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    const weft_op_def_t *def = NULL;
-    if (strcmp(node->def->domain, "weft") == 0 && strcmp(node->def->name, "MaxPoolMask") == 0 &&
-        !read_forward(l->graph, node, 1)) {
-        def = weft_registry_find_op(l->graph->registry, "", "MaxPool", l->graph->opset);
-    }
+    const weft_op_def_t *def = eval_op(l->graph, node);
     if (def == NULL) {
         return WEFT_OK;
     }
@@ -230,7 +240,9 @@ static weft_status_t add_eval_kernel(wefti_lowering_t *l, wefti_item_t *item)
     kernel->version = l->graph->opset;
     kernel->inputs[0] = buffer_or_none(l, node->inputs[0]);
     kernel->outputs[0] = buffer_or_none(l, node->outputs[0]);
+    kernel->input_count = 1;
     kernel->output_count = 1;
+    kernel->attr_count = def->attr_count == 0 ? 0 : kernel->attr_count;
     l->plan->kernel_count++;
 fail:
     return status;

@@ -17,6 +17,7 @@ static const struct diff_rule {
     {"Add", wefti_diff_add},
     {"AveragePool", wefti_diff_average_pool},
     {"Conv", wefti_diff_conv},
+    {"Dropout", wefti_diff_dropout},
     {"Flatten", wefti_diff_same_elements},
     {"Gemm", wefti_diff_gemm},
     {"GlobalAveragePool", wefti_diff_global_average_pool},
@@ -37,6 +38,9 @@ static const struct diff_rule {
 
 static wefti_diff_fn find_rule(const weft_op_def_t *def)
 {
+    if (strcmp(def->domain, "weft") == 0 && strcmp(def->name, "DropoutMask") == 0) {
+        return wefti_diff_dropout; /* what Dropout was made into */
+    }
     for (size_t i = 0; *def->domain == '\0' && i < sizeof(rules) / sizeof(rules[0]); i++) {
         if (strcmp(rules[i].op, def->name) == 0) {
             return rules[i].rule;
@@ -191,11 +195,13 @@ static bool has_gradients(const wefti_graph_t *graph)
 
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph)
 {
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    weft_status_t status;
     const weft_allocator_t *allocator = graph->arena.allocator;
+    WEFT_TRY(status, wefti_graph_resolve_dropout(graph), fail);
     if (has_gradients(graph)) {
         return WEFT_OK;
     }
+    status = WEFT_ERR_NO_MEMORY;
     wefti_diff_t diff = {.graph = graph, .forward_value_count = graph->value_count};
     diff.grads = wefti_alloc(allocator, ((size_t)graph->value_count + 1) * sizeof(*diff.grads));
     diff.wanted = wefti_alloc(allocator, (size_t)graph->value_count + 1);
@@ -210,5 +216,6 @@ weft_status_t wefti_graph_differentiate(wefti_graph_t *graph)
 done:
     wefti_free(allocator, diff.grads);
     wefti_free(allocator, diff.wanted);
+fail:
     return status;
 }

@@ -93,6 +93,7 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff);
 weft_status_t wefti_diff_same_elements(wefti_diff_t *diff);
 weft_status_t wefti_diff_transpose(wefti_diff_t *diff);
 weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff);
+weft_status_t wefti_diff_dropout(wefti_diff_t *diff); /* graph/dropout.c */
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 
 #endif

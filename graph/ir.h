@@ -202,6 +202,15 @@ weft_status_t wefti_reachability_create(const weft_graph_view_t *view, const wef
 bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
 void wefti_reachability_destroy(wefti_reachability_t *reachability);
 
+/* graph/scalar.c: the scalar plan input of that name and type, made if the graph has it not. A tensor of the
+ * model that has the name gets another one. */
+weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, weft_dtype_t dtype,
+                                      double default_value, uint32_t *out_value);
+
+/* graph/dropout.c: Dropout that drops becomes DropoutMask with scalars "seed", "step", "rank"; of other Dropout nodes
+ * only the first input stays. wefti_graph_differentiate begins with it. */
+weft_status_t wefti_graph_resolve_dropout(wefti_graph_t *graph);
+
 /* graph/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
  * Parameters that do not reach the loss become CONST. An operator without a rule is named. */
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);

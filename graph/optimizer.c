@@ -13,30 +13,6 @@ typedef struct updater {
     uint32_t lr, step; /* scalar inputs */
 } updater_t;
 
-static weft_status_t add_scalar(wefti_graph_t *graph, const char *name, double default_value,
-                                uint32_t *out_value)
-{
-    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32};
-    uint32_t other = wefti_graph_find_value(graph, name);
-    if (other != WEFTI_NONE) { /* scalars are fed by their name: the model's tensor steps aside */
-        if (graph->values[other].kind != WEFTI_VALUE_NODE || graph->values[other].flags) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "the model has a tensor '%s', the name of an optimizer input", name);
-        }
-        char renamed[32];
-        snprintf(renamed, sizeof(renamed), "%s.model", name);
-        weft_status_t status = wefti_graph_rename_value(graph, other, renamed);
-        if (status < 0) {
-            return status;
-        }
-    }
-    weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_SCALAR, &type, out_value);
-    if (status >= 0) {
-        graph->values[*out_value].default_value = default_value;
-    }
-    return status;
-}
-
 static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char *suffix,
                                uint32_t *out_value)
 {
@@ -132,9 +108,11 @@ weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
     weft_status_t status;
     updater_t updater = {.graph = graph, .params = params, .lr = WEFTI_NONE, .step = WEFTI_NONE};
     uint32_t node_count = graph->order_count, update_count = 0;
-    WEFT_TRY(status, add_scalar(graph, "lr", params->lr, &updater.lr), done);
+    WEFT_TRY(status, wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr),
+             done);
     if (params->kind == WEFTI_OPTIMIZER_ADAM) {
-        WEFT_TRY(status, add_scalar(graph, "step", 1.0, &updater.step), done);
+        WEFT_TRY(status, wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step),
+                 done);
     }
     for (uint32_t i = 0; i < node_count; i++) {
         uint32_t id = graph->order[i];

@@ -66,6 +66,61 @@ static weft_status_t infer_dropout(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
+static weft_status_t check_ratio(const weft_node_desc_t *node)
+{
+    double ratio = (double)weft_node_attr_float(node, "ratio", 0.5f);
+    return ratio >= 0.0 && ratio <= 1.0
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "attribute ratio is %g, expected a number from 0 to 1", ratio);
+}
+
+/* X, seed, step and, where ranks draw different numbers, rank: scalars that a session sets. */
+static weft_status_t infer_dropout_mask(weft_node_desc_t *node)
+{
+    static const weft_dtype_t dtypes[] = {WEFT_DTYPE_I64, WEFT_DTYPE_F32, WEFT_DTYPE_I64};
+    weft_status_t status;
+    WEFT_TRY(status, wefti_infer_need(node, 3), out);
+    for (uint32_t i = 1; i < 4; i++) {
+        const weft_tensor_desc_t *scalar = wefti_infer_input(node, i);
+        int64_t count = scalar == NULL ? 1 : weft_tensor_elem_count(scalar);
+        if (scalar != NULL && (scalar->dtype != dtypes[i - 1] || (count >= 0 && count != 1))) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one %s", i,
+                               weft_dtype_name(dtypes[i - 1]));
+        }
+    }
+    WEFT_TRY(status, check_ratio(node), out);
+    WEFT_TRY(status, wefti_infer_same(node), out);
+    wefti_infer_set(node, 1, WEFT_DTYPE_U8, node->inputs[0].rank, node->inputs[0].dims);
+out:
+    return status;
+}
+
+static weft_status_t infer_dropout_grad(weft_node_desc_t *node)
+{
+    weft_status_t status;
+    WEFT_TRY(status, wefti_infer_need(node, 2), out);
+    WEFT_TRY(status, check_ratio(node), out);
+    const weft_tensor_desc_t *dy = &node->inputs[0], *mask = &node->inputs[1];
+    bool same = mask->dtype == WEFT_DTYPE_U8 && mask->rank == dy->rank;
+    for (uint32_t d = 0; same && d < dy->rank; d++) {
+        int64_t merged;
+        same = wefti_dim_merge(dy->dims[d], mask->dims[d], &merged);
+    }
+    if (!same) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the mask is not u8 of the shape of dY");
+    }
+    status = wefti_infer_same(node);
+out:
+    return status;
+}
+
+static void cost_dropout(const weft_node_desc_t *node, double *out_flops, double *out_bytes)
+{
+    *out_flops = 20.0 * wefti_cost_elems(&node->inputs[0]); /* ten rounds for four elements */
+    *out_bytes = wefti_cost_bytes(node);
+}
+
 static weft_status_t check_label(const weft_tensor_desc_t *x, const weft_tensor_desc_t *label)
 {
     if (x->rank < 2 || label->rank + 1 != x->rank) {
@@ -204,6 +259,13 @@ static const weft_attr_def_t dropout_attrs_old[] = {
 static const weft_attr_def_t dropout_attrs[] = {
     {.name = "seed", .type = WEFT_ATTR_INT, .doc = "of the random numbers"},
 };
+static const weft_attr_def_t dropout_mask_attrs[] = {
+    {.name = "ratio", .type = WEFT_ATTR_FLOAT, .default_f = 0.5f, .doc = "share that is dropped"},
+    {.name = "salt", .type = WEFT_ATTR_INT, .doc = "tells the nodes of a graph apart"},
+};
+static const weft_attr_def_t dropout_grad_attrs[] = {
+    {.name = "ratio", .type = WEFT_ATTR_FLOAT, .default_f = 0.5f, .doc = "as the forward operator"},
+};
 static const weft_attr_def_t loss_attrs[] = {
     {.name = "ignore_index",
      .type = WEFT_ATTR_INT,
@@ -244,7 +306,8 @@ static const weft_op_def_t defs[] = {
      .infer = infer_conv_grad,
      .cost = cost_conv_grad,
      .doc = "dX, dW and dB of Conv from dY, X and W; each output may be absent"},
-    /* Up to opset 11 the node is plain inference: the output is the input. */
+    /* Up to opset 11 whoever runs the node knows whether it trains. No kernel drops: training
+     * becomes DropoutMask when a graph is differentiated. */
     {.domain = "",
      .name = "Dropout",
      .since_version = 7,
@@ -274,6 +337,35 @@ static const weft_op_def_t defs[] = {
      .infer = infer_dropout,
      .cost = wefti_cost_elementwise,
      .doc = "drops elements in training (third input true), else identity"},
+    /* Not WEFT_EFFECT_RANDOM: the numbers are a function of the inputs, so it may run again. */
+    {.domain = "weft",
+     .name = "DropoutMask",
+     .since_version = 1,
+     .inputs_min = 3,
+     .inputs_max = 4,
+     .outputs_min = 1,
+     .outputs_max = 2,
+     .dtypes = WEFTI_BIT_FLOATS,
+     .in_place = {0, -1, -1, -1},
+     .attrs = dropout_mask_attrs,
+     .attr_count = WEFTI_COUNT(dropout_mask_attrs),
+     .infer = infer_dropout_mask,
+     .cost = cost_dropout,
+     .doc = "Dropout in training from X, seed, step and rank; second output: what was kept (u8)"},
+    {.domain = "weft",
+     .name = "DropoutGrad",
+     .since_version = 1,
+     .inputs_min = 2,
+     .inputs_max = 2,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = WEFTI_BIT_FLOATS,
+     .in_place = {0, -1, -1, -1},
+     .attrs = dropout_grad_attrs,
+     .attr_count = WEFTI_COUNT(dropout_grad_attrs),
+     .infer = infer_dropout_grad,
+     .cost = wefti_cost_elementwise,
+     .doc = "dX = dY / (1 - ratio) where Mask, else 0"},
     {.domain = "",
      .name = "SoftmaxCrossEntropyLoss",
      .since_version = 12,

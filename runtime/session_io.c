@@ -59,6 +59,19 @@ static weft_status_t scalar_check(const char *name, weft_dtype_t dtype)
     return WEFT_OK;
 }
 
+/* What a scalar starts with: its default, but "rank" is this rank's number. */
+static double scalar_start(const weft_session_t *session, uint32_t index)
+{
+    const weft_plan_t *plan = session->plan;
+    for (uint32_t i = 0; i < plan->binding_count; i++) {
+        if (plan->bindings[i].buffer == index && plan->bindings[i].role == WEFT_ROLE_SCALAR &&
+            strcmp(plan->bindings[i].name, "rank") == 0) {
+            return (double)session->endpoint->rank;
+        }
+    }
+    return plan->buffers[index].default_value;
+}
+
 weft_status_t wefti_session_load(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
@@ -72,7 +85,7 @@ weft_status_t wefti_session_load(weft_session_t *session)
         if (buffer->kind == WEFTI_BUFFER_SCALAR) {
             status = scalar_check(name, buffer->dtype);
             if (status >= 0) {
-                wefti_session_scalar_bytes(buffer->dtype, buffer->default_value, scalar);
+                wefti_session_scalar_bytes(buffer->dtype, scalar_start(session, i), scalar);
                 status = wefti_session_copy(session, address_of(session, buffer), scalar,
                                             weft_dtype_size_bytes(buffer->dtype));
             }

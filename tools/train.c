@@ -64,6 +64,8 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
         } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
             out_binding->has_lr = true;
             out_binding->lr = binding.default_value;
+        } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "seed") == 0) {
+            out_binding->has_seed = true;
         }
     }
     if (out_binding->image_name == NULL || out_binding->label_name == NULL) {
@@ -100,6 +102,12 @@ static weft_status_t map_inputs(trainer_t *trainer)
         trainer->labels = data;
     }
     return status;
+}
+
+/* Scalars are set as a double, which holds 53 bits exactly: the others are folded in. */
+static double scalar_seed(uint64_t seed)
+{
+    return (double)((seed ^ (seed >> 53)) & (((uint64_t)1 << 53) - 1));
 }
 
 static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t world_size,
@@ -141,8 +149,15 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
                                             .plan = options->plan,
                                             .registry = options->registry,
                                             .trace = options->trace_path != NULL};
-    status = weft_session_create(&session_params, &trainer->session);
-    return status < 0 ? status : map_inputs(trainer);
+    WEFT_TRY(status, weft_session_create(&session_params, &trainer->session), done);
+    if (trainer->binding.has_seed) {
+        WEFT_TRY(status,
+                 weft_session_set_scalar(trainer->session, "seed", scalar_seed(options->seed)),
+                 done);
+    }
+    status = map_inputs(trainer);
+done:
+    return status;
 }
 
 static void trainer_close(trainer_t *trainer)

@@ -29,7 +29,7 @@ typedef struct train_binding {
     const char *image_name, *label_name;
     int64_t batch;
     int64_t class_count; /* of the logits */
-    bool has_lr;
+    bool has_lr, has_seed;
     double lr; /* the plan's default */
 } train_binding_t;
 

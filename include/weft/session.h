@@ -49,7 +49,10 @@ WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const cha
  * steps. WEFT_ERR_UNSUPPORTED when the host cannot reach device memory.
  */
 WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data, size_t *out_bytes);
-/** Sets a scalar plan input such as "lr", from the next step on. */
+/**
+ * Sets a scalar plan input such as "lr", from the next step on. "seed", which plans with Dropout have, starts at 0 and
+ * must be the same on all ranks; "rank" is set when the plan is bound, and "step" by every step.
+ */
 WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value);
 /** Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. The scalar "step", where the plan has one, counts from 1. */
 WEFT_API weft_status_t weft_session_step(weft_session_t *session);

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scalar plan inputs: lr, step, seed, rank. */
+#include <stdio.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, weft_dtype_t dtype,
+                                      double default_value, uint32_t *out_value)
+{
+    weft_tensor_desc_t type = {.dtype = dtype};
+    uint32_t other = wefti_graph_find_value(graph, name);
+    if (other != WEFTI_NONE && graph->values[other].kind == WEFTI_VALUE_SCALAR &&
+        graph->values[other].type.dtype == dtype) {
+        *out_value = other; /* who else needs it reads the same one */
+        return WEFT_OK;
+    }
+    if (other != WEFTI_NONE) { /* scalars are fed by their name: the model's tensor steps aside */
+        if (graph->values[other].kind != WEFTI_VALUE_NODE || graph->values[other].flags) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "the model has a tensor '%s', the name of a scalar plan input",
+                               name);
+        }
+        char renamed[32];
+        snprintf(renamed, sizeof(renamed), "%s.model", name);
+        weft_status_t status = wefti_graph_rename_value(graph, other, renamed);
+        if (status < 0) {
+            return status;
+        }
+    }
+    weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_SCALAR, &type, out_value);
+    if (status >= 0) {
+        graph->values[*out_value].default_value = default_value;
+    }
+    return status;
+}

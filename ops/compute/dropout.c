@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dropout in training, its gradient, and its inference form, which passes on what comes.
+ *
+ * Element i of the global tensor is kept when word i % 4 of Philox block i / 4 is not below ratio *
+ * 2^32. The key is the seed, the counter (block, step, salt); the global tensor is that of all
+ * ranks, one behind the other. So a mask depends on no instruction set, order or number of ranks.
+ */
+#include "ops/compute/own_kernels.h"
+
+#include <string.h>
+
+#include "ops/compute/philox.h"
+#include "ops/compute/support.h"
+#include "runtime/base/error.h"
+
+#define CHUNK (4 * WEFTI_PHILOX_LANES) /* elements whose words are made at once */
+
+typedef struct {
+    const float *x;
+    float *y;
+    uint8_t *mask; /* may be NULL */
+    int64_t count;
+    uint64_t first; /* global index of element 0 */
+    uint64_t seed;
+    uint32_t step, salt;
+    uint32_t threshold; /* words below are dropped */
+    float scale;
+} dropout_t;
+
+typedef void (*dropout_fn)(const dropout_t *d);
+typedef void (*grad_fn)(const float *dy, const uint8_t *mask, float *dx, int64_t count,
+                        float scale);
+
+typedef struct {
+    dropout_fn forward;
+    grad_fn grad;
+    int64_t count;
+    uint32_t salt, threshold;
+    float scale;
+    bool all; /* ratio 1: nothing is kept */
+    bool has_mask, has_rank;
+    weft_dtype_t mask_dtype;
+} state_t;
+
+/* The words of the chunk whose first element has global index at, in the order of elements. */
+WEFTI_INLINE void draw(const dropout_t *d, uint64_t at, uint32_t *words)
+{
+    wefti_philox_t blocks;
+    for (int l = 0; l < WEFTI_PHILOX_LANES; l++) {
+        uint64_t block = at / 4 + (uint64_t)l;
+        blocks.x[0][l] = (uint32_t)block;
+        blocks.x[1][l] = (uint32_t)(block >> 32);
+        blocks.x[2][l] = d->step;
+        blocks.x[3][l] = d->salt;
+    }
+    wefti_philox_4x32_10(&blocks, (uint32_t)d->seed, (uint32_t)(d->seed >> 32));
+    for (int l = 0; l < WEFTI_PHILOX_LANES; l++) {
+        for (int w = 0; w < 4; w++) {
+            words[4 * l + w] = blocks.x[w][l];
+        }
+    }
+}
+
+WEFTI_INLINE void apply(const uint32_t *words, const float *x, float *y, uint8_t *mask,
+                        int64_t count, uint32_t threshold, float scale)
+{
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        float kept = x[i] * scale; /* computed always: no branch around the load */
+        y[i] = words[i] >= threshold ? kept : 0.0f;
+    }
+    for (int64_t i = 0; mask != NULL && i < count; i++) {
+        mask[i] = words[i] >= threshold;
+    }
+}
+
+WEFTI_INLINE void dropout_body(const dropout_t *d)
+{
+    uint32_t words[CHUNK];
+    uint64_t head = d->first % CHUNK; /* chunks are aligned in the global tensor */
+    int64_t at = 0;
+    while (at < d->count) {
+        int64_t left = d->count - at, take = CHUNK - (int64_t)head;
+        take = take < left ? take : left;
+        draw(d, d->first + (uint64_t)at - head, words);
+        apply(words + head, d->x + at, d->y + at, d->mask == NULL ? NULL : d->mask + at, take,
+              d->threshold, d->scale);
+        at += take;
+        head = 0;
+    }
+}
+
+WEFTI_INLINE void dropout_grad_body(const float *dy, const uint8_t *mask, float *dx, int64_t count,
+                                    float scale)
+{
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        float kept = dy[i] * scale;
+        dx[i] = mask[i] != 0 ? kept : 0.0f;
+    }
+}
+
+WEFTI_CLONES(dropout, (const dropout_t *d), (d));
+WEFTI_CLONES(dropout_grad,
+             (const float *dy, const uint8_t *mask, float *dx, int64_t count, float scale),
+             (dy, mask, dx, count, scale));
+
+/* Scale and threshold of a ratio in [0, 1]. */
+static weft_status_t set_ratio(const weft_node_desc_t *node, state_t *state)
+{
+    double ratio = (double)weft_node_attr_float(node, "ratio", 0.5f);
+    if (!(ratio >= 0.0 && ratio <= 1.0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ratio %g is not between 0 and 1", ratio);
+    }
+    state->all = ratio >= 1.0;
+    state->scale = state->all ? 0.0f : (float)(1.0 / (1.0 - ratio));
+    state->threshold = state->all ? UINT32_MAX : (uint32_t)(ratio * 4294967296.0);
+    return WEFT_OK;
+}
+
+/* A plain u8 tensor with the dimensions of like. */
+static bool is_mask(const weft_tensor_desc_t *mask, const weft_tensor_desc_t *like)
+{
+    return mask->dtype == WEFT_DTYPE_U8 && wefti_same_shape(mask, like);
+}
+
+/* One element, of a scalar input. */
+static weft_status_t need_scalar(const weft_node_desc_t *node, uint32_t index, weft_dtype_t dtype)
+{
+    const weft_tensor_desc_t *desc = index < node->input_count ? &node->inputs[index] : NULL;
+    if (desc == NULL || desc->dtype != dtype || weft_tensor_elem_count(desc) != 1) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one %s", index,
+                           weft_dtype_name(dtype));
+    }
+    return WEFT_OK;
+}
+
+/* X (or dY) and Y (or dX): f32, alike, plain, as elements are counted in plain order. */
+static weft_status_t need_pair(const weft_node_desc_t *node)
+{
+    weft_status_t status;
+    WEFT_TRY(status, wefti_need_f32(node, 0), out);
+    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
+        node->inputs[0].layout != WEFT_LAYOUT_PLAIN) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "input 0 and the output differ, or are not plain");
+    }
+out:
+    return status;
+}
+
+static weft_status_t finish(const weft_node_desc_t *node, const state_t *made, void **out_state,
+                            size_t *out_scratch_bytes)
+{
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *state = *made;
+    state->count = weft_tensor_elem_count(&node->outputs[0]);
+    *out_state = state;
+    *out_scratch_bytes = 0;
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_mask(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    weft_status_t status;
+    state_t state = {.forward = dropout[wefti_kernel_isa(env)]};
+    const weft_tensor_desc_t *mask = wefti_node_output(node, 1);
+    WEFT_TRY(status, need_pair(node), out);
+    WEFT_TRY(status, need_scalar(node, 1, WEFT_DTYPE_I64), out);
+    WEFT_TRY(status, need_scalar(node, 2, WEFT_DTYPE_F32), out);
+    state.has_rank = node->input_count > 3 && node->inputs[3].dtype != WEFT_DTYPE_NONE;
+    if (state.has_rank) {
+        WEFT_TRY(status, need_scalar(node, 3, WEFT_DTYPE_I64), out);
+    }
+    state.has_mask = mask != NULL && mask->dtype != WEFT_DTYPE_NONE;
+    if (state.has_mask && !is_mask(mask, &node->inputs[0])) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the mask is not u8 of the input's shape");
+    }
+    WEFT_TRY(status, set_ratio(node, &state), out);
+    state.salt = (uint32_t)weft_node_attr_int(node, "salt", 0);
+    status = finish(node, &state, out_state, out_scratch_bytes);
+out:
+    return status;
+}
+
+static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    weft_status_t status;
+    state_t state = {.grad = dropout_grad[wefti_kernel_isa(env)]};
+    WEFT_TRY(status, need_pair(node), out);
+    if (node->input_count < 2 || !is_mask(&node->inputs[1], &node->inputs[0])) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the mask is not u8 of the input's shape");
+    }
+    WEFT_TRY(status, set_ratio(node, &state), out);
+    status = finish(node, &state, out_state, out_scratch_bytes);
+out:
+    return status;
+}
+
+static weft_status_t prepare_inference(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                       void **out_state, size_t *out_scratch_bytes)
+{
+    weft_status_t status;
+    const weft_tensor_desc_t *mask = wefti_node_output(node, 1);
+    state_t state = {0};
+    (void)env;
+    for (uint32_t i = 1; i < node->input_count; i++) {
+        if (node->inputs[i].dtype != WEFT_DTYPE_NONE) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "input %u: only the form for inference has a kernel, training runs "
+                               "weft DropoutMask",
+                               i);
+        }
+    }
+    WEFT_TRY(status, need_pair(node), out);
+    state.has_mask = mask != NULL && mask->dtype != WEFT_DTYPE_NONE;
+    if (state.has_mask) {
+        state.mask_dtype = mask->dtype;
+        if (!wefti_same_shape(mask, &node->inputs[0]) ||
+            (mask->dtype != WEFT_DTYPE_BOOL && mask->dtype != WEFT_DTYPE_F32)) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "the mask is of type %s, or not of X's shape",
+                               weft_dtype_name(mask->dtype));
+        }
+    }
+    status = finish(node, &state, out_state, out_scratch_bytes);
+out:
+    return status;
+}
+
+static weft_status_t run_mask(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    dropout_t d = {.x = call->inputs[0],
+                   .y = call->outputs[0],
+                   .mask = state->has_mask ? call->outputs[1] : NULL,
+                   .count = state->count,
+                   .salt = state->salt,
+                   .threshold = state->threshold,
+                   .scale = state->scale};
+    if (state->all) { /* no word is kept, not even the largest */
+        memset(d.y, 0, (size_t)d.count * sizeof(float));
+        if (d.mask != NULL) {
+            memset(d.mask, 0, (size_t)d.count);
+        }
+        return WEFT_OK;
+    }
+    float step = *(const float *)call->inputs[2];
+    const int64_t *rank = state->has_rank ? call->inputs[3] : NULL;
+    memcpy(&d.seed, call->inputs[1], sizeof(d.seed));
+    d.step = step >= 1.0f && step < 4e9f ? (uint32_t)step : 1;
+    d.first = rank == NULL ? 0 : (uint64_t)*rank * (uint64_t)d.count;
+    state->forward(&d);
+    return WEFT_OK;
+}
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    state->grad(call->inputs[0], call->inputs[1], call->outputs[0], state->count, state->scale);
+    return WEFT_OK;
+}
+
+static weft_status_t run_inference(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    if (call->outputs[0] != call->inputs[0] && state->count > 0) {
+        memcpy(call->outputs[0], call->inputs[0], (size_t)state->count * sizeof(float));
+    }
+    if (state->has_mask && state->mask_dtype == WEFT_DTYPE_BOOL) {
+        memset(call->outputs[1], 1, (size_t)state->count); /* everything is kept */
+    }
+    for (int64_t i = 0; state->has_mask && state->mask_dtype == WEFT_DTYPE_F32 && i < state->count;
+         i++) {
+        ((float *)call->outputs[1])[i] = 1.0f;
+    }
+    return WEFT_OK;
+}
+
+WEFTI_KERNEL(wefti_kernel_dropout, "", "Dropout", prepare_inference, run_inference);
+WEFTI_KERNEL(wefti_kernel_dropout_mask, "weft", "DropoutMask", prepare_mask, run_mask);
+WEFTI_KERNEL(wefti_kernel_dropout_grad, "weft", "DropoutGrad", prepare_grad, run_grad);

@@ -242,91 +242,144 @@ static weft_status_t result_place(wefti_lowering_t *l, uint32_t rank, const weft
     return WEFT_OK;
 }
 
+/* A move under change: its operands one rank each, sources first. */
+typedef struct changed_move {
+    wefti_lowering_t *l;
+    wefti_sim_t *sim;
+    uint32_t thread, rank;
+    const wefti_step_t *step;
+    weft_blocks_t blocks;
+    wefti_operand_t *parts;
+    size_t count, capacity;
+    uint32_t source_count;
+    wefti_operand_t result; /* what is put elsewhere */
+    bool has_result, added; /* added: a slot made for it */
+} changed_move_t;
+
+static weft_status_t add_part(changed_move_t *move, const wefti_operand_t *part)
+{
+    weft_status_t status = wefti_array_reserve(move->l->allocator, &move->parts, &move->capacity,
+                                               move->count + 1, sizeof *part);
+    if (status >= 0) {
+        move->parts[move->count++] = *part;
+    }
+    return status;
+}
+
+static weft_status_t change_sources(changed_move_t *move, const wefti_operand_t *sources)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t o = 0; o < move->step->move.source_count; o++) {
+        for (uint32_t i = 0; i < sources[o].rank_count && status >= 0; i++) {
+            wefti_operand_t part = part_of(&sources[o], i);
+            if (is_unreachable(move->l, move->rank, &part)) {
+                status = lower_read(move->l, move->sim, move->thread, &move->blocks, &part);
+            }
+            if (status >= 0) {
+                status = add_part(move, &part);
+            }
+        }
+    }
+    move->source_count = (uint32_t)move->count;
+    return status;
+}
+
+/* Put link: the result is made here, unless it is here already and only to be copied, and put. */
+static weft_status_t put_result(changed_move_t *move, const wefti_operand_t *destinations,
+                                const wefti_operand_t *to)
+{
+    weft_status_t status = WEFT_OK;
+    if (!move->has_result && move->step->op == WEFTI_DO_COPY) {
+        move->result = move->parts[0];
+    } else if (!move->has_result) {
+        status = result_place(move->l, move->rank, move->step, destinations,
+                              move->step->move.destination_count, &move->result, &move->added);
+    }
+    move->has_result = true;
+    return status >= 0
+               ? lower_write(move->l, move->sim, move->thread, &move->blocks, &move->result, to)
+               : status;
+}
+
+/* Hidden: the result goes to a slot on the rank, which copies it out later. */
+static weft_status_t stage_result(changed_move_t *move, wefti_operand_t *part)
+{
+    const wefti_sim_t *sim = move->sim;
+    wefti_operand_t slots = new_slots(move->l, part->rank, false, move->blocks.count);
+    wefti_pending_t item = {.thread = move->thread,
+                            .clock =
+                                sim->clocks[(size_t)move->thread * sim->threads + move->thread],
+                            .from_slot = slots.block,
+                            .to = *part,
+                            .blocks = move->blocks};
+    weft_status_t status = add_pending(move->l, part->rank, &item);
+    *part = slots;
+    return status;
+}
+
+static weft_status_t change_destinations(changed_move_t *move, const wefti_operand_t *destinations)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t o = 0; o < move->step->move.destination_count; o++) {
+        for (uint32_t i = 0; i < destinations[o].rank_count && status >= 0; i++) {
+            wefti_operand_t part = part_of(&destinations[o], i);
+            bool unreachable = is_unreachable(move->l, move->rank, &part);
+            if (unreachable && move->l->puts) {
+                status = put_result(move, destinations, &part);
+                continue;
+            }
+            if (unreachable) {
+                status = stage_result(move, &part);
+            }
+            if (status >= 0) {
+                status = add_part(move, &part);
+            }
+        }
+    }
+    return status >= 0 && move->added ? add_part(move, &move->result) : status;
+}
+
+/* The move itself, if anything of it is left to do here. */
+static weft_status_t add_changed(changed_move_t *move, uint32_t at)
+{
+    wefti_step_t changed = *move->step;
+    weft_status_t status = WEFT_OK;
+    if (move->count == move->source_count) {
+        return WEFT_OK;
+    }
+    if (move->count > UINT16_MAX) {
+        return wefti_sim_error(move->sim, move->thread, "more than 65535 places in one step");
+    }
+    changed.move.operand = (uint32_t)move->l->operand_count;
+    changed.move.source_count = (uint16_t)move->source_count;
+    changed.move.destination_count = (uint16_t)(move->count - move->source_count);
+    for (size_t i = 0; i < move->count && status >= 0; i++) {
+        status = wefti_lower_operand(move->l, &move->parts[i]);
+    }
+    return status >= 0
+               ? wefti_lower_change(move->l, move->rank, at, WEFTI_CHANGE_INSTEAD, 0, &changed)
+               : status;
+}
+
 static weft_status_t replace_move(wefti_lowering_t *l, wefti_sim_t *sim, uint32_t thread,
                                   const wefti_step_t *step, const wefti_operand_t *operands)
 {
     const wefti_sim_thread_t *own = &sim->thread[thread];
-    const wefti_operand_t *destinations = operands + step->move.source_count;
-    weft_blocks_t blocks = {step->move.first, step->move.step, step->move.count};
-    wefti_operand_t *parts = NULL;
-    size_t capacity = 0, count = 0;
-    uint32_t source_count = 0;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t o = 0; o < step->move.source_count && status >= 0; o++) {
-        for (uint32_t i = 0; i < operands[o].rank_count && status >= 0; i++) {
-            wefti_operand_t part = part_of(&operands[o], i);
-            if (is_unreachable(l, own->rank, &part)) {
-                status = lower_read(l, sim, thread, &blocks, &part);
-            }
-            if (status >= 0) {
-                status =
-                    wefti_array_reserve(l->allocator, &parts, &capacity, count + 1, sizeof *parts);
-            }
-            if (status >= 0) {
-                parts[count++] = part;
-            }
-        }
+    changed_move_t move = {.l = l,
+                           .sim = sim,
+                           .thread = thread,
+                           .rank = own->rank,
+                           .step = step,
+                           .blocks = {step->move.first, step->move.step, step->move.count}};
+    weft_status_t status = change_sources(&move, operands);
+    if (status >= 0) {
+        status = change_destinations(&move, operands + step->move.source_count);
     }
-    source_count = (uint32_t)count;
-    wefti_operand_t result = {0};
-    bool has_result = false, added = false;
-    bool plain_put = l->puts && step->op == WEFTI_DO_COPY && source_count == 1;
-    for (uint32_t o = 0; o < step->move.destination_count && status >= 0; o++) {
-        for (uint32_t i = 0; i < destinations[o].rank_count && status >= 0; i++) {
-            wefti_operand_t part = part_of(&destinations[o], i);
-            if (is_unreachable(l, own->rank, &part) && l->puts) {
-                if (!has_result && plain_put) {
-                    result = parts[0];
-                } else if (!has_result) {
-                    status = result_place(l, own->rank, step, destinations,
-                                          step->move.destination_count, &result, &added);
-                }
-                has_result = true;
-                if (status >= 0) {
-                    status = lower_write(l, sim, thread, &blocks, &result, &part);
-                }
-                continue;
-            }
-            if (is_unreachable(l, own->rank, &part)) {
-                wefti_operand_t slots = new_slots(l, part.rank, false, blocks.count);
-                wefti_pending_t item = {.thread = thread,
-                                        .clock =
-                                            sim->clocks[(size_t)thread * sim->threads + thread],
-                                        .from_slot = slots.block,
-                                        .to = part,
-                                        .blocks = blocks};
-                status = add_pending(l, part.rank, &item);
-                part = slots;
-            }
-            if (status >= 0) {
-                status =
-                    wefti_array_reserve(l->allocator, &parts, &capacity, count + 1, sizeof *parts);
-            }
-            if (status >= 0) {
-                parts[count++] = part;
-            }
-        }
-    }
-    if (status >= 0 && added) {
-        status = wefti_array_reserve(l->allocator, &parts, &capacity, count + 1, sizeof *parts);
-        if (status >= 0) {
-            parts[count++] = result;
-        }
-    }
-    if (status >= 0 && count > source_count) {
-        wefti_step_t changed = *step;
-        changed.move.operand = (uint32_t)l->operand_count;
-        changed.move.source_count = (uint16_t)source_count;
-        changed.move.destination_count = (uint16_t)(count - source_count);
-        for (size_t i = 0; i < count && status >= 0; i++) {
-            status = wefti_lower_operand(l, &parts[i]);
-        }
-        if (status >= 0) {
-            status = wefti_lower_change(l, own->rank, own->at, WEFTI_CHANGE_INSTEAD, 0, &changed);
-        }
+    if (status >= 0) {
+        status = add_changed(&move, own->at);
     }
     l->dropped[own->rank][own->at] = 1;
-    wefti_free(l->allocator, parts);
+    wefti_free(l->allocator, move.parts);
     return status;
 }
 

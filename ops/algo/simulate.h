@@ -151,7 +151,14 @@ weft_status_t wefti_sim_run(wefti_sim_t *sim);
 weft_status_t wefti_sim_init_memory(wefti_sim_t *sim);
 void wefti_sim_deinit_memory(wefti_sim_t *sim);
 weft_status_t wefti_sim_move(wefti_sim_t *sim, uint32_t thread, const wefti_step_t *step);
-/* The user fills his buffers for the next run, and later looks at what came. */
+/* The cell of a user's block: in place, a send block may share its memory with a receive block. */
+wefti_cell_t *wefti_sim_user_cell(wefti_sim_t *sim, uint32_t rank, uint32_t buffer, uint32_t index);
+/* An access to block index of the buffer that at names, on rank: a race is an error. */
+weft_status_t wefti_sim_touch_read(wefti_sim_t *sim, uint32_t thread, wefti_cell_t *cell,
+                                   const wefti_operand_t *at, uint32_t rank, uint64_t index);
+weft_status_t wefti_sim_touch_write(wefti_sim_t *sim, uint32_t thread, wefti_cell_t *cell,
+                                    const wefti_operand_t *at, uint32_t rank, uint64_t index);
+/* simulate_user.c: buffers are filled for the next run, and later what came is looked at. */
 weft_status_t wefti_sim_fill(wefti_sim_t *sim, uint32_t rank, uint32_t run);
 weft_status_t wefti_sim_check(wefti_sim_t *sim, uint32_t rank, uint32_t run);
 /* simulate_sync.c */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of symbols: who may touch them, what moves hold, what users put in and want out. */
+/* Buffers of symbols: who may touch them, and what moves do to them. */
 #include "ops/algo/simulate.h"
 
 #include <stdio.h>
@@ -96,8 +96,7 @@ void wefti_sim_deinit_memory(wefti_sim_t *sim)
     wefti_free(sim->allocator, sim->values);
 }
 
-/* The cell of a user's block: in place, a send block may share its memory with a receive block. */
-static wefti_cell_t *user_cell(wefti_sim_t *sim, uint32_t rank, uint32_t buffer, uint32_t index)
+wefti_cell_t *wefti_sim_user_cell(wefti_sim_t *sim, uint32_t rank, uint32_t buffer, uint32_t index)
 {
     uint32_t block = index;
     if (buffer == WEFTI_SEND && sim->params->in_place &&
@@ -125,7 +124,7 @@ static wefti_cell_t *cell_at(wefti_sim_t *sim, uint32_t thread, uint32_t rank, u
         return NULL;
     }
     if (buffer < WEFTI_SCRATCH) {
-        return user_cell(sim, rank, buffer, (uint32_t)index);
+        return wefti_sim_user_cell(sim, rank, buffer, (uint32_t)index);
     }
     uint32_t sets =
         buffer == WEFTI_SCRATCH ? sim->resources.scratch_sets : sim->schedules[0].stage_sets;
@@ -166,8 +165,8 @@ static weft_status_t check_write_known(const wefti_sim_t *sim, uint32_t thread,
                            put ? "not have finished putting" : "be writing");
 }
 
-static weft_status_t touch_read(wefti_sim_t *sim, uint32_t thread, wefti_cell_t *cell,
-                                const wefti_operand_t *at, uint32_t rank, uint64_t index)
+weft_status_t wefti_sim_touch_read(wefti_sim_t *sim, uint32_t thread, wefti_cell_t *cell,
+                                   const wefti_operand_t *at, uint32_t rank, uint64_t index)
 {
     uint32_t clock = sim->clocks[(size_t)thread * sim->threads + thread];
     weft_status_t status = check_write_known(sim, thread, cell, "reads", at, rank, index);
@@ -196,8 +195,8 @@ static weft_status_t touch_read(wefti_sim_t *sim, uint32_t thread, wefti_cell_t 
     return WEFT_OK;
 }
 
-static weft_status_t touch_write(wefti_sim_t *sim, uint32_t thread, wefti_cell_t *cell,
-                                 const wefti_operand_t *at, uint32_t rank, uint64_t index)
+weft_status_t wefti_sim_touch_write(wefti_sim_t *sim, uint32_t thread, wefti_cell_t *cell,
+                                    const wefti_operand_t *at, uint32_t rank, uint64_t index)
 {
     weft_status_t status = check_write_known(sim, thread, cell, "writes", at, rank, index);
     uint32_t reader = WEFTI_NOBODY;
@@ -247,7 +246,7 @@ static weft_status_t read_one(wefti_sim_t *sim, uint32_t thread, const wefti_ste
     if (cell == NULL) {
         return WEFT_ERR_INVALID_ARGUMENT;
     }
-    weft_status_t status = touch_read(sim, thread, cell, source, rank, index);
+    weft_status_t status = wefti_sim_touch_read(sim, thread, cell, source, rank, index);
     if (status < 0) {
         return status;
     }
@@ -290,7 +289,7 @@ static weft_status_t write_one(wefti_sim_t *sim, uint32_t thread, const wefti_st
     if (cell == NULL) {
         return WEFT_ERR_INVALID_ARGUMENT;
     }
-    weft_status_t status = touch_write(sim, thread, cell, destination, rank, index);
+    weft_status_t status = wefti_sim_touch_write(sim, thread, cell, destination, rank, index);
     if (status >= 0) {
         status = check_put_rule(sim, thread, step, cell);
     }
@@ -304,10 +303,8 @@ static weft_status_t write_one(wefti_sim_t *sim, uint32_t thread, const wefti_st
             buffer_names[destination->buffer], (unsigned long long)index, rank, length);
     }
     if (step->op == WEFTI_DO_PUT) {
-        const wefti_sim_thread_t *own = &sim->thread[thread];
         cell->channel = thread * sim->ranks + rank;
         cell->put_signal = (uint32_t)sim->channels[cell->channel].sent.count + 1;
-        (void)own;
     }
     cell->value = value;
     cell->length = length;
@@ -387,131 +384,4 @@ weft_status_t wefti_sim_move(wefti_sim_t *sim, uint32_t thread, const wefti_step
         }
     }
     return status;
-}
-
-weft_status_t wefti_sim_fill(wefti_sim_t *sim, uint32_t rank, uint32_t run)
-{
-    weft_status_t status = WEFT_OK;
-    uint32_t thread = rank * sim->lanes;
-    for (uint32_t buffer = WEFTI_RECV + 1; buffer-- > 0 && status >= 0;) {
-        wefti_operand_t at = {.buffer = buffer};
-        uint32_t first = sim->rank[rank].buffer[buffer].first;
-        for (uint32_t i = 0; i < sim->rank[rank].buffer[buffer].count && status >= 0; i++) {
-            wefti_cell_t *cell = user_cell(sim, rank, buffer, first + i);
-            status = touch_write(sim, thread, cell, &at, rank, first + i);
-            cell->value = WEFTI_EXPR_UNDEFINED;
-            if (buffer == WEFTI_SEND) {
-                cell->value = wefti_expr_make(&sim->exprs, WEFTI_EXPR_INPUT,
-                                              run * sim->ranks + rank, first + i);
-                if (cell->value == WEFTI_EXPR_NONE) {
-                    return WEFT_ERR_NO_MEMORY;
-                }
-            }
-        }
-    }
-    return status;
-}
-
-static uint32_t input(wefti_sim_t *sim, uint32_t run, uint32_t rank, uint32_t block)
-{
-    return wefti_expr_make(&sim->exprs, WEFTI_EXPR_INPUT, run * sim->ranks + rank, block);
-}
-
-/* The group's tree over all ranks' inputs. */
-static uint32_t ordered_sum(wefti_sim_t *sim, uint32_t run, uint32_t block)
-{
-    uint32_t parts = 0, first = 0;
-    if (wefti_array_reserve(sim->allocator, &sim->values, &sim->value_capacity, sim->ranks * 2ul,
-                            sizeof *sim->values) < 0) {
-        return WEFTI_EXPR_NONE;
-    }
-    for (uint32_t rank = 0; rank < sim->ranks; rank++) {
-        sim->values[rank] = input(sim, run, rank, block);
-    }
-    if (sim->params->order != WEFT_ORDER_BLOCKS) {
-        return wefti_expr_tree(&sim->exprs, sim->values, sim->ranks);
-    }
-    uint32_t *blocks = sim->values + sim->ranks;
-    for (; parts < sim->params->order_size_count; parts++) {
-        blocks[parts] =
-            wefti_expr_tree(&sim->exprs, sim->values + first, sim->params->order_sizes[parts]);
-        first += sim->params->order_sizes[parts];
-    }
-    return wefti_expr_tree(&sim->exprs, blocks, parts);
-}
-
-/* Whether value is what the operator defines for this block; WEFTI_EXPR_NONE in *out: no memory. */
-static bool is_expected(wefti_sim_t *sim, uint32_t rank, uint32_t run, uint32_t block,
-                        uint32_t value, uint32_t *out)
-{
-    uint32_t *known = &sim->expected[(size_t)run * sim->blocks + block];
-    switch (sim->params->op) {
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_SCATTER:
-    case WEFT_OP_SEND_RECV:
-        *out = input(sim, run, sim->params->root, block);
-        return value == *out;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
-    case WEFT_OP_GATHER:
-        *out = input(sim, run, block, block);
-        return value == *out;
-    case WEFT_OP_ALL_TO_ALL:
-    case WEFT_OP_ALL_TO_ALL_V:
-        *out = input(sim, run, block, rank);
-        return value == *out;
-    default:
-        break;
-    }
-    if (*known == 0 && sim->params->order == WEFT_ORDER_ANY && sim->ranks > 1) {
-        const wefti_expr_t *node = &sim->exprs.nodes[value];
-        if (node->kind == WEFTI_EXPR_FINISHED &&
-            wefti_expr_sums_all(&sim->exprs, node->a, run * sim->ranks, sim->ranks, block)) {
-            *known = value; /* all ranks must then have the same one */
-        }
-    }
-    if (*known == 0) {
-        uint32_t sum = ordered_sum(sim, run, block);
-        *known = sum == WEFTI_EXPR_NONE || sim->ranks == 1
-                     ? sum
-                     : wefti_expr_make(&sim->exprs, WEFTI_EXPR_FINISHED, sum, 0);
-    }
-    *out = *known;
-    return value == *out;
-}
-
-weft_status_t wefti_sim_check(wefti_sim_t *sim, uint32_t rank, uint32_t run)
-{
-    uint32_t thread = rank * sim->lanes;
-    wefti_operand_t at = {.buffer = WEFTI_RECV};
-    for (uint32_t i = 0; i < sim->rank[rank].buffer[WEFTI_RECV].count; i++) {
-        uint32_t block = sim->rank[rank].buffer[WEFTI_RECV].first + i, expected;
-        wefti_cell_t *cell = user_cell(sim, rank, WEFTI_RECV, block);
-        weft_status_t status = touch_read(sim, thread, cell, &at, rank, block);
-        if (status < 0) {
-            return status;
-        }
-        if (!is_expected(sim, rank, run, block, cell->value, &expected)) {
-            char is[120], wanted[120];
-            if (expected == WEFTI_EXPR_NONE) {
-                return WEFT_ERR_NO_MEMORY;
-            }
-            wefti_expr_text(&sim->exprs, cell->value, sim->ranks, is, sizeof is);
-            wefti_expr_text(&sim->exprs, expected, sim->ranks, wanted, sizeof wanted);
-            bool same = strcmp(is, wanted) == 0; /* as sums: then of another run, or unfinished */
-            return wefti_sim_error(sim, thread, "received block %u is %s%s, not %s", block, is,
-                                   same ? " of another run, or not finished" : "", wanted);
-        }
-    }
-    for (uint32_t i = 0; i < sim->rank[rank].buffer[WEFTI_SEND].count; i++) {
-        uint32_t block = sim->rank[rank].buffer[WEFTI_SEND].first + i, alias;
-        bool shared =
-            sim->params->in_place && wefti_in_place_alias(sim->params, rank, block, &alias);
-        if (!shared &&
-            user_cell(sim, rank, WEFTI_SEND, block)->value != input(sim, run, rank, block)) {
-            return wefti_sim_error(sim, thread, "block %u of the send buffer was overwritten",
-                                   block);
-        }
-    }
-    return WEFT_OK;
 }

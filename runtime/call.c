@@ -484,6 +484,9 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (status != WEFT_IN_PROGRESS) {
         return status;
     }
+    if (out_blocked->signal == &group->completed) {
+        out_blocked->signal = NULL; /* the group may go while somebody sleeps on it */
+    }
     uint64_t now = wefti_now_ns();
     uint64_t timeout_ns = group->endpoint->settings->timeout_ns;
     if (call->since_ns == 0) {
@@ -580,5 +583,11 @@ weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
     slot->record.name = "collective";
     slot->record.collective.call = call;
     issue(call);
+    atomic_fetch_add_explicit(&call->group->references, 1, memory_order_relaxed);
     return wefti_stream_commit(stream, slot);
+}
+
+void wefti_call_leave_stream(wefti_call_t *call)
+{
+    wefti_group_release(call->group);
 }

@@ -144,6 +144,14 @@ static void group_free(weft_group_t *group)
     weft_context_release(context);
 }
 
+void wefti_group_release(weft_group_t *group)
+{
+    /* acq_rel: the last one sees everything the others did */
+    if (atomic_fetch_sub_explicit(&group->references, 1, memory_order_acq_rel) == 1) {
+        group_free(group);
+    }
+}
+
 static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_group_t **out_group)
 {
     const weft_allocator_t *allocator = context->allocator;
@@ -152,6 +160,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
     if (group == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    atomic_init(&group->references, 1);
     group->context = context;
     weft_context_retain(context);
     group->endpoint = context->endpoint;
@@ -402,17 +411,23 @@ weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t 
     return status;
 }
 
+static weft_status_t stop_when_broken(void *user)
+{
+    weft_group_t *group = user;
+    return wefti_group_broken(group) ? wefti_group_check(group) : WEFT_OK;
+}
+
 /* Waits for this rank's calls, then for all ranks; false when the group is broken. */
 static bool part(weft_group_t *group)
 {
-    if (wefti_group_check(group) < 0 || wefti_group_drain(group) < 0) {
+    if (wefti_group_drain(group) < 0 || wefti_group_check(group) < 0) {
         return false;
     }
     uint32_t number = ++group->number;
     wefti_signal_post(&group->channels[group->rank]->done, number);
     for (uint32_t r = 0; r < group->size; r++) {
         if (wefti_wait_signal(group->endpoint, &group->channels[r]->done, number,
-                              "a group's ranks to destroy it", NULL, NULL) < 0) {
+                              "a group's ranks to destroy it", stop_when_broken, group) < 0) {
             return false;
         }
     }
@@ -432,7 +447,7 @@ void weft_group_destroy(weft_group_t *group)
             channels->last_number = group->number;
         }
     } /* else peers may still look at the channel: it is never used again */
-    group_free(group);
+    wefti_group_release(group); /* calls on broken streams may still hold it */
 }
 
 uint32_t weft_group_size(const weft_group_t *group)

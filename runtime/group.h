@@ -205,6 +205,7 @@ typedef struct wefti_debt {
 
 struct weft_group {
     weft_context_t *context; /* retained */
+    _Atomic uint32_t references; /* the user's, and one per call on a stream */
     wefti_endpoint_t *endpoint;
     uint32_t size, rank;
     uint32_t *ranks; /* in the world */
@@ -274,6 +275,8 @@ static inline void wefti_signal_settle(wefti_signal_t *signal)
     }
 }
 
+/* group.c: the last release frees it. */
+void wefti_group_release(weft_group_t *group);
 /* group_fault.c: the first error of the group goes to all its ranks and wakes them. Returns it. */
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
 /* WEFT_OK, or what broke the group or the world. */
@@ -306,6 +309,8 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked);
 weft_status_t wefti_group_drain(weft_group_t *group);
 /* Gives up a call that will never run: its stream is broken. */
 void wefti_call_drop(wefti_call_t *call);
+/* The stream is done with a call that was submitted to it. */
+void wefti_call_leave_stream(wefti_call_t *call);
 
 /*
  * call_staged.c. An area holds what a rank shows its peers of one round: of its one block the same

@@ -31,6 +31,7 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
     case WEFTI_RECORD_COLLECTIVE:
         if (broken) {
             wefti_call_drop(slot->record.collective.call);
+            wefti_call_leave_stream(slot->record.collective.call);
             return WEFT_OK;
         }
         status = stream->threaded ? wefti_call_run(slot->record.collective.call)
@@ -38,6 +39,7 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         if (status == WEFT_IN_PROGRESS) {
             return status;
         }
+        wefti_call_leave_stream(slot->record.collective.call);
         break;
     default:
         if (!broken) {

@@ -523,6 +523,39 @@ static void test_disagreement(void **state)
     unsetenv("WEFT_STAGING_BYTES");
 }
 
+/* A call on a stream whose group breaks: the stream tells, and may outlive the group. */
+static void run_broken_stream(rank_world_t *world)
+{
+    weft_stream_params_t threaded = {sizeof threaded, "comm", WEFT_STREAM_THREAD, 0};
+    for (uint32_t way = 0; way < 2; way++) {
+        weft_group_t *group = NULL;
+        weft_stream_t *stream = NULL;
+        float x[8] = {0};
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        RANK_OK(weft_stream_create(world->context, way == 0 ? NULL : &threaded, &stream));
+        RANK_OK(weft_all_reduce(x, x, 4 + world->rank, WEFT_DTYPE_F32, WEFT_SUM, group, stream));
+        weft_status_t second = weft_all_reduce(x, x, 8, WEFT_DTYPE_F32, WEFT_SUM, group, stream);
+        RANK_CHECK(second == WEFT_OK || second == WEFT_ERR_MISMATCH);
+        if (world->rank == 0) {
+            weft_group_destroy(group); /* with calls on the stream that have not ended */
+            group = NULL;
+        }
+        RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_MISMATCH);
+        RANK_CHECK(weft_stream_query(stream) == WEFT_ERR_MISMATCH);
+        weft_group_destroy(group);
+        weft_stream_destroy(stream);
+    }
+    check_sum(world->group, NULL);
+}
+
+static void test_broken_stream(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 20; i++) {
+        support_rank_threads(2, run_broken_stream, NULL);
+    }
+}
+
 static void run_mixed_counts(rank_world_t *world)
 {
     uint64_t out[2] = {5, 5}, in[2] = {5, 5};
@@ -675,14 +708,23 @@ int main(void)
 {
     alarm(100); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups_split),    cmocka_unit_test(test_groups_reuse_channels),
-        cmocka_unit_test(test_bad_arguments),   cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_calls_in_flight), cmocka_unit_test(test_calls_do_not_allocate),
-        cmocka_unit_test(test_waiting_sleeps),  cmocka_unit_test(test_adopted_memory),
-        cmocka_unit_test(test_forked_child),    cmocka_unit_test(test_named_group),
-        cmocka_unit_test(test_disagreement),    cmocka_unit_test(test_disagreement_on_counts),
-        cmocka_unit_test(test_damaged_result),  cmocka_unit_test(test_late_rank),
-        cmocka_unit_test(test_death),           cmocka_unit_test(test_more_than_32_bits),
+        cmocka_unit_test(test_groups_split),
+        cmocka_unit_test(test_groups_reuse_channels),
+        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_calls_in_flight),
+        cmocka_unit_test(test_calls_do_not_allocate),
+        cmocka_unit_test(test_waiting_sleeps),
+        cmocka_unit_test(test_adopted_memory),
+        cmocka_unit_test(test_forked_child),
+        cmocka_unit_test(test_named_group),
+        cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_broken_stream),
+        cmocka_unit_test(test_disagreement_on_counts),
+        cmocka_unit_test(test_damaged_result),
+        cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_more_than_32_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -192,12 +192,47 @@ static bool continues(const layout_t *layout, const wefti_schedule_t *schedule,
     return true;
 }
 
+/* Schedules of other libraries may not have been verified: indices lie inside buffers, or nothing
+ * runs. */
+static bool is_inside(const layout_t *layout, const wefti_schedule_t *schedule,
+                      const wefti_step_t *step)
+{
+    uint32_t n = layout->params->group_size;
+    uint64_t more = (uint64_t)step->move.count - 1;
+    uint64_t names = layout->exchange ? (uint64_t)n * n : layout->blocks;
+    if (step->move.first + step->move.step * more >= names) {
+        return false;
+    }
+    for (uint32_t o = 0; o < step->move.source_count + (uint32_t)step->move.destination_count;
+         o++) {
+        const wefti_operand_t *operand = &schedule->operands[step->move.operand + o];
+        /* Staging slots are lowering's own. */
+        for (uint32_t r = 0; r < operand->rank_count && operand->buffer < WEFTI_STAGE; r++) {
+            uint32_t first = 0, count = 0;
+            if (!wefti_buffer_blocks(layout->params, &schedule->resources, operand->rank + r,
+                                     (wefti_place_buffer_t)operand->buffer, &first, &count)) {
+                return false;
+            }
+            uint64_t last = operand->block + operand->step * more;
+            if (operand->block < first || last - first >= count) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static weft_status_t resolve_move(const layout_t *layout, const wefti_schedule_t *schedule,
                                   const wefti_step_t *step, wefti_tasks_t *out)
 {
     uint32_t begin = 0;
     uint64_t elems = 0;
     weft_status_t status = WEFT_OK;
+    if (!is_inside(layout, schedule, step)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "rank %u, step %zu: a block outside its buffer; verify the algorithm",
+                           schedule->rank, (size_t)(step - schedule->steps));
+    }
     for (uint32_t i = 0; i < step->move.count && status >= 0; i++) {
         uint64_t length = length_of(layout, step->move.first + step->move.step * i);
         if (length > 0 && elems > 0 && !continues(layout, schedule, step, begin, i, elems)) {

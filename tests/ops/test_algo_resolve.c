@@ -429,6 +429,36 @@ static void test_large_counts_resolve_or_are_refused(void **state)
     wefti_schedules_free(NULL, schedules, 4);
 }
 
+/* An algorithm of somebody else that nobody verified. */
+static void test_blocks_outside_are_refused(void **state)
+{
+    (void)state;
+    const uint64_t even[] = {4, 4, 4, 4};
+    static const weft_collective_t ops[] = {WEFT_OP_ALL_GATHER, WEFT_OP_ALL_GATHER_V};
+    for (size_t i = 0; i < 2; i++) {
+        const weft_algorithm_t *mesh = wefti_algorithm_find(ops[i], "mesh");
+        weft_algo_params_t params = {.op = ops[i], .group_size = 4};
+        wefti_counts_t counts = {.elem_count = 4, .elem_bytes = 4, .counts = even};
+        for (uint32_t what = 0; what < 4; what++) {
+            wefti_schedule_t *schedules;
+            wefti_tasks_t tasks;
+            assert_int_equal(wefti_schedules_build(mesh, &params, NULL, &schedules), WEFT_OK);
+            wefti_step_t *step = schedules[1].steps;
+            while (step->op != WEFTI_DO_COPY) {
+                step++;
+            }
+            step->move.first = what == 0 ? 4 : step->move.first;
+            step->move.count = what == 1 ? UINT32_MAX : step->move.count;
+            schedules[1].operands[step->move.operand].block += what == 2 ? UINT32_MAX / 2 : 0;
+            schedules[1].operands[step->move.operand + 1].block += what == 3 ? 3 : 0;
+            assert_int_equal(wefti_schedule_resolve(&params, &schedules[1], &counts, NULL, &tasks),
+                             WEFT_ERR_INVALID_ARGUMENT);
+            assert_non_null(strstr(weft_last_error(), "rank 1, step 1: a block outside"));
+            wefti_schedules_free(NULL, schedules, 4);
+        }
+    }
+}
+
 int main(void)
 {
     const char *given = getenv("WEFT_TEST_SEED");
@@ -437,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_algorithm_computes_on_numbers),
         cmocka_unit_test(test_large_counts_resolve_or_are_refused),
+        cmocka_unit_test(test_blocks_outside_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

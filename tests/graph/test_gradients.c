@@ -382,6 +382,30 @@ static void shared_and_skipped(void **state)
     finish_with_loss(&f, c);
 }
 
+/* Masks stay as they are while seed, step and rank do. */
+static void dropout(void **state)
+{
+    static const float ratio = 0.375f;
+    static const uint8_t on = 1, off = 0;
+    (void)state;
+    fixture_t f;
+    start(&f);
+    wefti_graph_t *g = f.graph;
+    uint32_t share = test_value(g, "r", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(1), &ratio);
+    uint32_t yes = test_value(g, "on", WEFTI_VALUE_CONST, WEFT_DTYPE_BOOL, DIMS(1), &on);
+    uint32_t no = test_value(g, "off", WEFTI_VALUE_CONST, WEFT_DTYPE_BOOL, DIMS(1), &off);
+    uint32_t x = test_input(g, "x", DIMS(5, 8));
+    x = test_node(g, "Dropout", "input", INPUTS(x, share, yes), NULL, 0); /* no gradient */
+    uint32_t w = test_node(g, "Dropout", "connections",
+                           INPUTS(test_param(g, "w", DIMS(8, 6)), share, yes), NULL, 0);
+    uint32_t y = test_node(g, "MatMul", "y", INPUTS(x, w), NULL, 0);
+    y = test_node(g, "Dropout", "hidden",
+                  INPUTS(test_node(g, "Tanh", "t", INPUTS(y), NULL, 0), share, yes), NULL, 0);
+    y = test_node(g, "Dropout", "never", INPUTS(y, share, no), NULL, 0);
+    y = test_node(g, "Add", "z", INPUTS(y, test_param(g, "b", DIMS(5, 6))), NULL, 0);
+    finish_with_loss(&f, test_node(g, "Dropout", "last", INPUTS(y, share, yes), NULL, 0));
+}
+
 static void lenet(void **state)
 {
     (void)state;
@@ -411,17 +435,10 @@ static void lenet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gemm),
-        cmocka_unit_test(matmul),
-        cmocka_unit_test(broadcast_binary),
-        cmocka_unit_test(unary),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(conv),
-        cmocka_unit_test(pooling),
-        cmocka_unit_test(pad),
-        cmocka_unit_test(cross_entropy),
-        cmocka_unit_test(lenet),
-        cmocka_unit_test(shared_and_skipped),
+        cmocka_unit_test(gemm),    cmocka_unit_test(matmul), cmocka_unit_test(broadcast_binary),
+        cmocka_unit_test(unary),   cmocka_unit_test(shapes), cmocka_unit_test(conv),
+        cmocka_unit_test(pooling), cmocka_unit_test(pad),    cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(dropout), cmocka_unit_test(lenet),  cmocka_unit_test(shared_and_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

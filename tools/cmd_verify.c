@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft verify: proves the schedules of all algorithms. */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ops/algo/sweep.h"
+#include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
+#define MAX_JOBS 96u
+#define MAX_THREADS 63u
 #define SMALL_CELLS (1u << 20) /* of what is proved above 64 ranks */
 
 enum { KEY_ALL = 256, KEY_JSON, KEY_OP, KEY_ALGO };
@@ -19,13 +23,14 @@ static const option_def_t own_options[] = {
     {'n', "ranks", "N", "only groups of N ranks"},
     {KEY_OP, "op", "OP", "only this operator, such as AllReduce"},
     {KEY_ALGO, "algo", "NAME", "only algorithms of this name"},
+    {'j', "threads", "N", "threads to use (default: one per core)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
 
 static const command_help_t help = {
     "verify",
-    "[--all | -n N] [--op OP] [--algo NAME] [--json]",
+    "[--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
     "Simulates all ranks of every collective algorithm on symbols, over shared memory and over "
     "links that\n"
     "only put and signal, and proves for all counts: results and reduction order, no deadlock, no "
@@ -37,7 +42,7 @@ static const command_help_t help = {
 
 typedef struct verify_command {
     bool all, json;
-    uint32_t ranks;
+    uint32_t ranks, threads;
     weft_collective_t op;
     const char *algorithm;
     uint64_t proved, left_out, steps, accesses;
@@ -63,6 +68,12 @@ static int handle(void *user, int key, const char *value)
             return wefti_usage_error("verify", "no operator '%s'", value);
         }
         break;
+    case 'j':
+        if (!wefti_parse_int(value, 1, MAX_THREADS, &number)) {
+            return wefti_usage_error("verify", "--threads %s is not within 1 to 63", value);
+        }
+        command->threads = (uint32_t)number;
+        break;
     case 'n':
         if (!wefti_parse_int(value, 1, 4096, &number)) {
             return wefti_usage_error("verify", "--ranks %s is not within 1 to 4096", value);
@@ -75,48 +86,103 @@ static int handle(void *user, int key, const char *value)
     return EXIT_OK;
 }
 
-static void show_progress(const verify_command_t *command, uint32_t ranks)
+/* One group size to prove. */
+typedef struct job {
+    uint32_t ranks;
+    wefti_sweep_links_t links;
+} job_t;
+
+/* Sizes are independent of each other: threads take them one by one, largest first. */
+typedef struct work {
+    verify_command_t *command;
+    job_t jobs[MAX_JOBS];
+    uint32_t job_count, next;
+    pthread_mutex_t mutex; /* guards next, the command's counts, status and message */
+    weft_status_t status;
+    char message[1024]; /* of the first thread that failed */
+} work_t;
+
+static void add_job(work_t *work, uint32_t ranks, wefti_sweep_links_t links)
 {
-    if (!command->json && isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r%u ranks, %" PRIu64 " cases proved ", ranks, command->proved);
+    work->jobs[work->job_count++] = (job_t){ranks, links};
+}
+
+static void add_jobs(work_t *work)
+{
+    static const uint32_t usual[] = {64, 33, 32};
+    static const uint32_t sample[] = {1024, 1000, 512, 511, 256, 255, 128, 127, 96, 65};
+    const verify_command_t *command = work->command;
+    if (command->ranks > 0) {
+        add_job(work, command->ranks, command->ranks > 64 ? WEFTI_SWEEP_DIRECT : WEFTI_SWEEP_ALL);
+        return;
+    }
+    for (size_t i = 0; command->all && i < sizeof sample / sizeof *sample; i++) {
+        add_job(work, sample[i], WEFTI_SWEEP_DIRECT);
+    }
+    for (size_t i = 0; !command->all && i < sizeof usual / sizeof *usual; i++) {
+        add_job(work, usual[i], WEFTI_SWEEP_ALL);
+    }
+    for (uint32_t ranks = command->all ? 64 : 17; ranks > 0; ranks--) {
+        add_job(work, ranks, WEFTI_SWEEP_ALL);
     }
 }
 
-static weft_status_t prove(verify_command_t *command, uint32_t ranks, wefti_sweep_links_t links)
+static void finish_job(work_t *work, const job_t *job, const wefti_sweep_t *sweep,
+                       weft_status_t status)
 {
-    wefti_sweep_t sweep = {.op = command->op,
-                           .algorithm = command->algorithm,
-                           .links = links,
-                           .cell_limit = ranks > 64 ? SMALL_CELLS : 0};
-    weft_status_t status = wefti_sweep_size(&sweep, ranks);
-    command->proved += sweep.proved;
-    command->left_out += sweep.left_out;
-    command->steps += sweep.steps;
-    command->accesses += sweep.accesses;
-    show_progress(command, ranks);
-    return status;
+    verify_command_t *command = work->command;
+    pthread_mutex_lock(&work->mutex);
+    command->proved += sweep->proved;
+    command->left_out += sweep->left_out;
+    command->steps += sweep->steps;
+    command->accesses += sweep->accesses;
+    if (status < 0 && work->status >= 0) {
+        work->status = status;
+        snprintf(work->message, sizeof work->message, "%s", weft_last_error());
+    }
+    if (!command->json && isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r%u ranks done, %" PRIu64 " cases proved ", job->ranks, command->proved);
+    }
+    pthread_mutex_unlock(&work->mutex);
+}
+
+static void *run_jobs(void *user)
+{
+    work_t *work = user;
+    for (;;) {
+        pthread_mutex_lock(&work->mutex);
+        uint32_t index = work->status < 0 ? work->job_count : work->next;
+        work->next++;
+        pthread_mutex_unlock(&work->mutex);
+        if (index >= work->job_count) {
+            return NULL;
+        }
+        const job_t *job = &work->jobs[index];
+        wefti_sweep_t sweep = {.op = work->command->op,
+                               .algorithm = work->command->algorithm,
+                               .links = job->links,
+                               .cell_limit = job->ranks > 64 ? SMALL_CELLS : 0};
+        weft_status_t status = wefti_sweep_size(&sweep, job->ranks);
+        finish_job(work, job, &sweep, status);
+    }
 }
 
 static weft_status_t prove_all(verify_command_t *command)
 {
-    static const uint32_t usual[] = {32, 33, 64};
-    static const uint32_t sample[] = {65, 96, 127, 128, 255, 256, 511, 512, 1000, 1024};
-    weft_status_t status = WEFT_OK;
-    uint32_t full = command->all ? 64 : 17;
-    if (command->ranks > 0) {
-        return prove(command, command->ranks,
-                     command->ranks > 64 ? WEFTI_SWEEP_DIRECT : WEFTI_SWEEP_ALL);
+    pthread_t threads[MAX_THREADS];
+    work_t work = {.command = command, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    uint32_t started = 0;
+    add_jobs(&work);
+    long cores = command->threads > 0 ? command->threads : sysconf(_SC_NPROCESSORS_ONLN);
+    while (started + 1 < cores && started < MAX_THREADS && started + 1 < work.job_count &&
+           pthread_create(&threads[started], NULL, run_jobs, &work) == 0) {
+        started++;
     }
-    for (uint32_t ranks = 1; ranks <= full && status >= 0; ranks++) {
-        status = prove(command, ranks, WEFTI_SWEEP_ALL);
+    run_jobs(&work); /* also where no thread could be had */
+    while (started > 0) {
+        pthread_join(threads[--started], NULL);
     }
-    for (size_t i = 0; !command->all && i < sizeof usual / sizeof *usual && status >= 0; i++) {
-        status = prove(command, usual[i], WEFTI_SWEEP_ALL);
-    }
-    for (size_t i = 0; command->all && i < sizeof sample / sizeof *sample && status >= 0; i++) {
-        status = prove(command, sample[i], WEFTI_SWEEP_DIRECT);
-    }
-    return status;
+    return work.status < 0 ? wefti_error_adopt(work.status, work.message) : WEFT_OK;
 }
 
 static void print_result(const verify_command_t *command, weft_status_t status, double seconds)

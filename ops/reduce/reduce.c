@@ -69,9 +69,44 @@ static weft_status_t check(const weft_reduce_t *reduce)
                            reduce->destination_count, reduce->elem_count);
 }
 
+/* NULL: the portable one. */
+static wefti_reduce_half_fn half_kernel_of(weft_dtype_t dtype, wefti_isa_t isa)
+{
+#if defined(__x86_64__)
+    wefti_half_t kind = dtype == WEFT_DTYPE_F16 ? WEFTI_HALF_F16 : WEFTI_HALF_BF16;
+    if (isa == WEFTI_ISA_AVX512) {
+        return wefti_reduce_half_avx512(kind);
+    }
+    if (isa == WEFTI_ISA_AVX2) {
+        return wefti_reduce_half_avx2(kind);
+    }
+#else
+    (void)dtype;
+    (void)isa;
+#endif
+    return NULL;
+}
+
+static int run_half(const weft_reduce_t *reduce, wefti_isa_t isa)
+{
+    wefti_reduce_half_fn kernel = half_kernel_of(reduce->dtype, isa);
+    if (kernel == NULL) {
+        return 0;
+    }
+    kernel((uint16_t *const *)reduce->destinations, reduce->destination_count,
+           (const uint16_t *const *)reduce->sources, reduce->source_count,
+           (size_t)reduce->elem_count,
+           reduce->reduction == WEFT_AVG ? (float)reduce->source_count : 1.0f);
+    return 1;
+}
+
 static void run(const weft_reduce_t *reduce, wefti_isa_t isa)
 {
+    int halves = reduce->dtype == WEFT_DTYPE_F16 || reduce->dtype == WEFT_DTYPE_BF16;
     int sums = reduce->reduction == WEFT_SUM || reduce->reduction == WEFT_AVG;
+    if (halves && sums && run_half(reduce, isa)) {
+        return;
+    }
     if (reduce->dtype != WEFT_DTYPE_F32 || !sums) {
         wefti_reduce_portable(reduce);
         return;

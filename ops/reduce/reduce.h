@@ -2,7 +2,7 @@
 /*
  * Reductions of n ranks' copies of a range, in the in-order tree over ranks split at the largest power of
  * two (n = 5: ((x0 + x1) + (x2 + x3)) + x4), written to every destination in one pass. Bits do not depend on
- * instruction set, length or alignment. f32 sum and avg have AVX2 and AVX-512 kernels; all other
+ * instruction set, length or alignment. Sum and avg of f32, f16 and bf16 have AVX2 and AVX-512 kernels; all other
  * types and reductions are portable C.
  */
 #ifndef WEFT_OPS_REDUCE_REDUCE_H

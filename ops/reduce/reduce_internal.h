@@ -20,6 +20,20 @@ void wefti_reduce_f32_avx512(float *const *destinations, uint32_t destination_co
                              float divisor);
 #endif
 
+typedef enum wefti_half {
+    WEFTI_HALF_F16 = 0,
+    WEFTI_HALF_BF16 = 1,
+} wefti_half_t;
+
+/* Sum, divided by divisor where that is more than 1; accumulated in f32 and rounded once. */
+typedef void (*wefti_reduce_half_fn)(uint16_t *const *destinations, uint32_t destination_count,
+                                     const uint16_t *const *sources, uint32_t source_count,
+                                     size_t elem_count, float divisor);
+#if defined(__x86_64__)
+wefti_reduce_half_fn wefti_reduce_half_avx2(wefti_half_t kind);
+wefti_reduce_half_fn wefti_reduce_half_avx512(wefti_half_t kind);
+#endif
+
 /* Dividing by a power of two is multiplying by its reciprocal, bit for bit, and a vector division
  * costs more than the memory traffic around it. */
 static inline int wefti_divides_exactly(float divisor)

@@ -318,6 +318,10 @@ static void test_reduce_f32_isas_agree(void **in)
         for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 uint32_t n = source_counts[s];
+                run_case(*in, WEFT_DTYPE_F16, WEFT_SUM, isa, n, n, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_F16, WEFT_AVG, isa, n, 0, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_BF16, WEFT_SUM, isa, n, 1, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_BF16, WEFT_AVG, isa, n, n, counts[c], 2);
                 run_case(*in, WEFT_DTYPE_F32, WEFT_SUM, isa, n, 0, counts[c], 4);
                 run_case(*in, WEFT_DTYPE_F32, WEFT_AVG, isa, n, n, counts[c], 4);
                 run_case(*in, WEFT_DTYPE_F32, WEFT_SUM, isa, n, n, counts[c], 1);

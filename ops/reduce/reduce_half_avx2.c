@@ -9,6 +9,7 @@
 #include "runtime/base/half.h"
 
 #define LANES ((size_t)16)
+#define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 /* Every CPU that has AVX2 has F16C. */
 #define TARGET __attribute__((target("avx2,f16c")))
 #define ONE TARGET __attribute__((always_inline)) static inline
@@ -55,9 +56,8 @@ ONE __m256i round_bf16(__m256 value)
 ONE halves_t narrow(wefti_half_t kind, vector_t value)
 {
     if (kind == WEFTI_HALF_F16) { /* the quiet NaN of f32 narrows to that of f16 */
-        const int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        __m128i low = _mm256_cvtps_ph(quiet(value.a), mode);
-        __m128i high = _mm256_cvtps_ph(quiet(value.b), mode);
+        __m128i low = _mm256_cvtps_ph(quiet(value.a), NEAREST);
+        __m128i high = _mm256_cvtps_ph(quiet(value.b), NEAREST);
         return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
     }
     return _mm256_blend_epi16(_mm256_srli_epi32(round_bf16(value.a), 16), round_bf16(value.b),

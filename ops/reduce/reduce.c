@@ -100,6 +100,25 @@ static int run_half(const weft_reduce_t *reduce, wefti_isa_t isa)
     return 1;
 }
 
+static void run_other(const weft_reduce_t *reduce, wefti_isa_t isa)
+{
+    wefti_reduce_native_fn kernel = NULL;
+#if defined(__x86_64__)
+    if (isa == WEFTI_ISA_AVX512) {
+        kernel = wefti_reduce_native_avx512(reduce->dtype, reduce->reduction);
+    } else if (isa == WEFTI_ISA_AVX2) {
+        kernel = wefti_reduce_native_avx2(reduce->dtype, reduce->reduction);
+    }
+#else
+    (void)isa;
+#endif
+    if (kernel != NULL) {
+        kernel(reduce);
+    } else {
+        wefti_reduce_portable(reduce);
+    }
+}
+
 static void run(const weft_reduce_t *reduce, wefti_isa_t isa)
 {
     int halves = reduce->dtype == WEFT_DTYPE_F16 || reduce->dtype == WEFT_DTYPE_BF16;
@@ -108,7 +127,7 @@ static void run(const weft_reduce_t *reduce, wefti_isa_t isa)
         return;
     }
     if (reduce->dtype != WEFT_DTYPE_F32 || !sums) {
-        wefti_reduce_portable(reduce);
+        run_other(reduce, isa);
         return;
     }
     kernel_of(isa)((float *const *)reduce->destinations, reduce->destination_count,

@@ -34,6 +34,13 @@ wefti_reduce_half_fn wefti_reduce_half_avx2(wefti_half_t kind);
 wefti_reduce_half_fn wefti_reduce_half_avx512(wefti_half_t kind);
 #endif
 
+/* What can be reduced in the type's own width; NULL where it cannot. Arguments already checked. */
+typedef void (*wefti_reduce_native_fn)(const weft_reduce_t *reduce);
+#if defined(__x86_64__)
+wefti_reduce_native_fn wefti_reduce_native_avx2(weft_dtype_t dtype, weft_reduction_t reduction);
+wefti_reduce_native_fn wefti_reduce_native_avx512(weft_dtype_t dtype, weft_reduction_t reduction);
+#endif
+
 /* Dividing by a power of two is multiplying by its reciprocal, bit for bit, and a vector division
  * costs more than the memory traffic around it. */
 static inline int wefti_divides_exactly(float divisor)

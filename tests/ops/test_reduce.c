@@ -310,7 +310,7 @@ static int teardown(void **in)
 static const uint32_t source_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17};
 #define SOURCE_COUNTS (sizeof source_counts / sizeof source_counts[0])
 
-static void test_reduce_f32_isas_agree(void **in)
+static void test_reduce_isas_agree(void **in)
 {
     static const size_t counts[] = {1,  2,  7,  8,  9,   15,  16,  17,  31,
                                     33, 63, 64, 65, 127, 129, 200, 1000};
@@ -339,8 +339,10 @@ static void test_reduce_every_type_matches_oracle(void **in)
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
                     uint32_t n = source_counts[s];
-                    run_case(*in, dtypes[t], (weft_reduction_t)op, wefti_isa_detect(), n,
-                             c % 2 ? n : 0, counts[c], 1);
+                    for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+                        run_case(*in, dtypes[t], (weft_reduction_t)op, isa, n, c % 2 ? n : 0,
+                                 counts[c], 1);
+                    }
                 }
             }
         }
@@ -516,7 +518,7 @@ static void test_half_round_trip(void **in)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reduce_f32_isas_agree),
+        cmocka_unit_test(test_reduce_isas_agree),
         cmocka_unit_test(test_reduce_every_type_matches_oracle),
         cmocka_unit_test(test_reduce_special_values),
         cmocka_unit_test(test_reduce_integer_rules),

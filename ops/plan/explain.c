@@ -11,15 +11,6 @@
 
 #define MEMBERS_SHOWN 12u /* of a bucket; the others are counted */
 
-/* Names come from files: nothing of them may drive a terminal. */
-static void add_name(wefti_text_t *out, const char *name)
-{
-    for (const char *c = name; *c; c++) {
-        char shown = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-        wefti_text_add_bytes(out, &shown, 1);
-    }
-}
-
 static void add_bytes(wefti_text_t *out, const char *label, uint64_t bytes)
 {
     char buffer[32];
@@ -31,13 +22,13 @@ static void add_head(wefti_text_t *out, const weft_plan_t *plan)
 {
     char hex[65];
     wefti_text_add(out, "plan of ");
-    add_name(out, plan->model_name[0] ? plan->model_name : "(unnamed model)");
+    wefti_text_add_printable(out, plan->model_name[0] ? plan->model_name : "(unnamed model)");
     wefti_text_printf(out, ": %" PRIu32 " rank%s, batch %" PRId64 " per rank and step\n",
                       plan->world_size, plan->world_size == 1 ? "" : "s", plan->batch);
     wefti_text_add(out, "  optimizer ");
-    add_name(out, plan->optimizer);
+    wefti_text_add_printable(out, plan->optimizer);
     wefti_text_add(out, ", bucket policy ");
-    add_name(out, plan->policy);
+    wefti_text_add_printable(out, plan->policy);
     wefti_text_printf(out, "\n  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(out, "  weights   %s\n", wefti_digest_hex(&plan->weights_digest, hex));
 }
@@ -54,7 +45,7 @@ static void add_members(wefti_text_t *out, const weft_plan_t *plan,
         }
         uint64_t covered = wefti_plan_covered_bytes(plan, bucket, i);
         wefti_text_printf(out, "       %10s  ", wefti_format_bytes(covered, bytes));
-        add_name(out, member->name);
+        wefti_text_add_printable(out, member->name);
         if (covered < member->size_bytes) {
             wefti_text_printf(out, "  (of %s)", wefti_format_bytes(member->size_bytes, bytes));
         }
@@ -81,20 +72,20 @@ static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
     }
     wefti_text_printf(out, "  %s %s  order=", weft_reduction_name(bucket->reduction),
                       weft_dtype_name(bucket->dtype));
-    add_name(out, bucket->order);
+    wefti_text_add_printable(out, bucket->order);
     wefti_text_add(out, "  algorithm ");
-    add_name(out, bucket->algorithms[0].name);
+    wefti_text_add_printable(out, bucket->algorithms[0].name);
     for (uint32_t i = 1; i < bucket->algorithm_count; i++) {
         wefti_text_add(out, i == 1 ? " (else " : ", ");
-        add_name(out, bucket->algorithms[i].name);
+        wefti_text_add_printable(out, bucket->algorithms[i].name);
         wefti_text_add(out, i + 1 == bucket->algorithm_count ? ")" : "");
     }
     wefti_text_add(out, "  stream ");
-    add_name(out, plan->streams[stream].name);
+    wefti_text_add_printable(out, plan->streams[stream].name);
     wefti_text_add(out, "\n");
     if (bucket->reason && bucket->reason[0]) {
         wefti_text_add(out, "       why: ");
-        add_name(out, bucket->reason);
+        wefti_text_add_printable(out, bucket->reason);
         wefti_text_add(out, "\n");
     }
     add_members(out, plan, bucket);
@@ -120,11 +111,11 @@ static void add_streams(wefti_text_t *out, const weft_plan_t *plan)
                       plan->event_count);
     for (uint32_t s = 0; s < plan->stream_count; s++) {
         wefti_text_printf(out, "  %" PRIu32 " ", s);
-        add_name(out, plan->streams[s].name);
+        wefti_text_add_printable(out, plan->streams[s].name);
         wefti_text_add(out, plan->streams[s].communicates ? " (communicates):" : ":");
         for (uint32_t p = 0; p < plan->program_count; p++) {
             wefti_text_add(out, p ? ", " : " ");
-            add_name(out, plan->programs[p].name);
+            wefti_text_add_printable(out, plan->programs[p].name);
             wefti_text_printf(out, " %" PRIu32 " steps", plan->programs[p].streams[s].step_count);
         }
         wefti_text_add(out, "\n");

@@ -22,33 +22,6 @@ static void new_line(wefti_json_t *json)
     }
 }
 
-/* Length of the well-formed UTF-8 sequence at text, 0 when it is none. */
-static size_t utf8_length(const unsigned char *text)
-{
-    size_t length;
-    uint32_t code, least;
-    if (text[0] < 0x80) {
-        return 1;
-    }
-    if ((text[0] & 0xe0) == 0xc0) {
-        length = 2, code = text[0] & 0x1fu, least = 0x80;
-    } else if ((text[0] & 0xf0) == 0xe0) {
-        length = 3, code = text[0] & 0x0fu, least = 0x800;
-    } else if ((text[0] & 0xf8) == 0xf0) {
-        length = 4, code = text[0] & 0x07u, least = 0x10000;
-    } else {
-        return 0;
-    }
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80) { /* the terminator too */
-            return 0;
-        }
-        code = code << 6 | (text[i] & 0x3fu);
-    }
-    bool surrogate = code >= 0xd800 && code <= 0xdfff;
-    return code < least || code > 0x10ffff || surrogate ? 0 : length;
-}
-
 /* Names come from model files: bytes that are not UTF-8 become U+FFFD, so that the output always
  * parses. */
 static void add_quoted(wefti_text_t *out, const char *value)
@@ -56,7 +29,7 @@ static void add_quoted(wefti_text_t *out, const char *value)
     const unsigned char *text = (const unsigned char *)value;
     wefti_text_add(out, "\"");
     while (*text) {
-        size_t length = utf8_length(text);
+        size_t length = wefti_utf8_length(text);
         if (length == 0) {
             wefti_text_add(out, "\\ufffd");
             length = 1;
@@ -68,6 +41,8 @@ static void add_quoted(wefti_text_t *out, const char *value)
             wefti_text_add(out, "\\t");
         } else if (*text < 0x20 || *text == 0x7f) {
             wefti_text_printf(out, "\\u%04x", *text);
+        } else if (wefti_utf8_control(text, length)) {
+            wefti_text_printf(out, "\\u%04x", text[1]); /* C1: U+0080 to U+009F */
         } else {
             wefti_text_add_bytes(out, text, length);
         }

@@ -69,6 +69,49 @@ void wefti_text_printf(wefti_text_t *text, const char *format, ...)
     }
 }
 
+size_t wefti_utf8_length(const unsigned char *text)
+{
+    size_t length;
+    uint32_t code, least;
+    if (text[0] < 0x80) {
+        return 1;
+    }
+    if ((text[0] & 0xe0) == 0xc0) {
+        length = 2, code = text[0] & 0x1fu, least = 0x80;
+    } else if ((text[0] & 0xf0) == 0xe0) {
+        length = 3, code = text[0] & 0x0fu, least = 0x800;
+    } else if ((text[0] & 0xf8) == 0xf0) {
+        length = 4, code = text[0] & 0x07u, least = 0x10000;
+    } else {
+        return 0;
+    }
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80) { /* the terminator too */
+            return 0;
+        }
+        code = code << 6 | (text[i] & 0x3fu);
+    }
+    bool surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code < least || code > 0x10ffff || surrogate ? 0 : length;
+}
+
+bool wefti_utf8_control(const unsigned char *text, size_t length)
+{
+    return (length == 1 && (*text < 0x20 || *text == 0x7f)) ||
+           (length == 2 && text[0] == 0xc2 && text[1] < 0xa0);
+}
+
+void wefti_text_add_printable(wefti_text_t *text, const char *string)
+{
+    const unsigned char *at = (const unsigned char *)string;
+    while (*at) {
+        size_t length = wefti_utf8_length(at);
+        bool shown = length > 0 && !wefti_utf8_control(at, length);
+        wefti_text_add_bytes(text, shown ? (const void *)at : "?", shown ? length : 1);
+        at += length > 0 ? length : 1;
+    }
+}
+
 char *wefti_text_take(wefti_text_t *text)
 {
     char *data;

@@ -61,6 +61,7 @@ static void test_json_escapes_strings(void **in)
         {"a\"b\\c", "\"a\\\"b\\\\c\""},
         {"\n\t\r\x01\x7f", "\"\\n\\t\\u000d\\u0001\\u007f\""},
         {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
+        {"\xc2\x9b\xc2\xa0", "\"\\u009b\xc2\xa0\""},   /* C1 */
         {"\xc3", "\"\\ufffd\""},                       /* cut short */
         {"\x80z", "\"\\ufffdz\""},                     /* no first byte */
         {"\xc0\xaf", "\"\\ufffd\\ufffd\""},            /* overlong */
@@ -75,6 +76,31 @@ static void test_json_escapes_strings(void **in)
     char *null = json_of_string(NULL);
     assert_string_equal(null, "null");
     free(null);
+}
+
+static void test_printable_text_drives_no_terminal(void **in)
+{
+    (void)in;
+    static const char *const cases[][2] = {
+        {"plain \xc3\xa9\xf0\x9f\x98\x80", "plain \xc3\xa9\xf0\x9f\x98\x80"},
+        {"\x1b[2J\n\t\x7f", "?[2J???"},
+        {"\xc2\x9b"
+         "2J",
+         "?2J"},
+        {"\xc2", "?"},
+        {"\xe2\x82", "??"},
+        {"\xed\xa0\x80z", "???z"},
+        {"\xff\xc0\xaf", "???"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        wefti_text_t text;
+        wefti_text_init(&text, NULL);
+        wefti_text_add_printable(&text, cases[i][0]);
+        char *taken = wefti_text_take(&text);
+        assert_string_equal(taken, cases[i][1]);
+        free(taken);
+    }
 }
 
 static void test_json_nests(void **in)
@@ -281,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_text_grows_and_is_handed_over),
         cmocka_unit_test(test_format_bytes),
         cmocka_unit_test(test_json_escapes_strings),
+        cmocka_unit_test(test_printable_text_drives_no_terminal),
         cmocka_unit_test(test_json_nests),
         cmocka_unit_test(test_json_fails_when_too_deep),
         cmocka_unit_test(test_settings_have_defaults),

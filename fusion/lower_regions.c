@@ -79,6 +79,10 @@ static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_membe
                            "%s is not a gradient of %s: type, shape or layout differ", grad->name,
                            param->name);
     }
+    if (wefti_value_bytes(grad) == 0) { /* given with the graph */
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter %s has no elements, but a gradient",
+                           param->name);
+    }
     if (l->buffer_of[member->param] != WEFTI_NONE || l->buffer_of[member->value] != WEFTI_NONE) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has more than one gradient", param->name);
     }

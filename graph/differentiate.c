@@ -167,6 +167,13 @@ static weft_status_t finish(wefti_diff_t *diff)
                 continue;
             }
             if (params) {
+                if (weft_tensor_elem_count(&graph->values[i].type) == 0) {
+                    status =
+                        wefti_error(WEFT_ERR_UNSUPPORTED,
+                                    "parameter '%s' has no elements, there is nothing to train",
+                                    graph->values[i].name);
+                    goto done;
+                }
                 graph->values[grad].grad_of = i;
             }
             name.length = 0;

@@ -349,6 +349,17 @@ static void test_lower_refuses_pieces_it_cannot_make(void **state)
     }
 }
 
+static void test_lower_refuses_gradients_without_elements(void **state)
+{
+    wefti_graph_t *graph = ((fixture_t *)*state)->graph;
+    uint32_t lr = add_value(graph, "lr", WEFTI_VALUE_SCALAR, 1);
+    weft_plan_t *plan;
+    add_training(graph, "a", 3, lr, 0);
+    add_training(graph, "hollow", 0, lr, 0);
+    assert_int_equal(lower(graph, &plan), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "parameter hollow has no elements"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,6 +375,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lower_pads_regions_to_equal_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lower_waits_once_for_all_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lower_refuses_pieces_it_cannot_make, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lower_refuses_gradients_without_elements, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_lower_updates_a_bucket_at_once_only_if_members_agree,
                                         setup, teardown),
     };

@@ -141,6 +141,36 @@ static void refusals(void **state)
     test_graph_free(graph, registry);
 }
 
+/* y = x + left right, where the product is over nothing; DIMS cannot say 0. */
+static void parameters_without_elements(void **state)
+{
+    (void)state;
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .rank = 2, .dims = {1, 0}};
+    uint32_t x = test_input(graph, "x", DIMS(2, 3)), w = test_param(graph, "w", DIMS(3)), sides[2];
+    CHECK(wefti_graph_add_value(graph, "left", WEFTI_VALUE_PARAM, &type, &sides[0]));
+    type.dims[0] = 0;
+    type.dims[1] = 3;
+    CHECK(wefti_graph_add_value(graph, "right", WEFTI_VALUE_PARAM, &type, &sides[1]));
+    uint32_t y = test_node(graph, "Add", "s", INPUTS(x, w), NULL, 0);
+    uint32_t product = test_node(graph, "MatMul", "m", INPUTS(sides[0], sides[1]), NULL, 0);
+    test_loss(graph, test_node(graph, "Add", "y", INPUTS(y, product), NULL, 0), DIMS(2));
+    test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_UNSUPPORTED,
+                      "parameter 'left' has no elements");
+    test_graph_free(graph, registry);
+
+    graph = test_graph(&registry); /* out of the loss's reach it does no harm */
+    x = test_input(graph, "x", DIMS(2, 3));
+    w = test_param(graph, "w", DIMS(3));
+    CHECK(wefti_graph_add_value(graph, "left", WEFTI_VALUE_PARAM, &type, &sides[0]));
+    test_loss(graph, test_node(graph, "Add", "s", INPUTS(x, w), NULL, 0), DIMS(2));
+    CHECK(wefti_graph_differentiate(graph));
+    assert_int_equal(graph->values[sides[0]].kind, WEFTI_VALUE_CONST);
+    CHECK(wefti_graph_verify(graph));
+    test_graph_free(graph, registry);
+}
+
 /* An operator of somebody's own domain: y = a^2 b, with a gradient operator that gets everything.
  */
 static weft_status_t infer_like_first(weft_node_desc_t *node)
@@ -366,6 +396,7 @@ int main(void)
         cmocka_unit_test(odd_names_are_escaped),
         cmocka_unit_test(unreached_parameters_are_constants),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(parameters_without_elements),
         cmocka_unit_test(generic_rule),
         cmocka_unit_test(optimizers_train),
         cmocka_unit_test(every_allocation_may_fail),

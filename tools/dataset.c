@@ -136,6 +136,11 @@ static weft_status_t read_set(const char *directory, const char *prefix, image_s
             wefti_error(WEFT_ERR_FORMAT, "%s: %u labels for %u images", path, label_count, dims[0]);
         goto fail;
     }
+    set->label_path = strdup(path);
+    if (set->label_path == NULL) {
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: no memory for its name", path);
+        goto fail;
+    }
     set->count = dims[0];
     set->height = dims[1];
     set->width = dims[2];
@@ -189,8 +194,10 @@ void wefti_dataset_free(dataset_t *dataset)
 {
     free(dataset->train.pixels);
     free(dataset->train.labels);
+    free(dataset->train.label_path);
     free(dataset->test.pixels);
     free(dataset->test.labels);
+    free(dataset->test.label_path);
     memset(dataset, 0, sizeof *dataset);
 }
 

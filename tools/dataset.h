@@ -9,6 +9,7 @@ typedef struct image_set {
     uint8_t *pixels; /* [count, height, width], 0..255 */
     uint8_t *labels; /* [count] */
     uint32_t count, height, width;
+    char *label_path; /* the file that labels are from */
 } image_set_t;
 
 typedef struct dataset {

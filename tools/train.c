@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
@@ -29,6 +30,24 @@ static int64_t elems_per_sample(const weft_tensor_desc_t *desc)
 {
     int64_t count = weft_tensor_elem_count(desc);
     return desc->rank == 0 || desc->dims[0] <= 0 ? -1 : count / desc->dims[0];
+}
+
+/* The data set has more classes than the model: says where. */
+static weft_status_t name_foreign_label(const dataset_t *data, int64_t class_count)
+{
+    const image_set_t *sets[] = {&data->train, &data->test};
+    for (size_t s = 0; s < 2; s++) {
+        for (uint32_t i = 0; i < sets[s]->count; i++) {
+            if (sets[s]->labels[i] >= class_count) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "%s: label %u at index %u, but the model tells %lld classes "
+                                   "apart",
+                                   sets[s]->label_path, sets[s]->labels[i], i,
+                                   (long long)class_count);
+            }
+        }
+    }
+    return WEFT_OK;
 }
 
 weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding)
@@ -73,13 +92,12 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
                            "the plan has no %s input to feed the data set to",
                            out_binding->image_name == NULL ? "image" : "label");
     }
-    if (out_binding->class_count < options->data->class_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the model tells %lld classes apart, the data set has %u",
-                           (long long)out_binding->class_count, options->data->class_count);
+    weft_status_t status = name_foreign_label(options->data, out_binding->class_count);
+    if (status < 0) {
+        return status;
     }
     weft_plan_info_t info = {.struct_size = sizeof info};
-    weft_status_t status = weft_plan_get_info(options->plan, &info);
+    status = weft_plan_get_info(options->plan, &info);
     if (status >= 0 && set->count / info.world_size < (uint64_t)out_binding->batch) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                              "%u training images are less than one global batch of %u x %lld",
@@ -119,6 +137,7 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
     context_params.rank = rank;
     context_params.world_size = world_size;
     context_params.address = address;
+    context_params.log = isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
     weft_status_t status = wefti_train_bind(options, &trainer->binding);
     if (status >= 0) {
         status = weft_context_create(&context_params, &trainer->context);

@@ -65,5 +65,7 @@ bool wefti_progress_due(const progress_t *progress, uint64_t now_ns);
 void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, uint32_t epochs,
                          uint64_t step, uint64_t steps, double loss, double exposed_ms);
 void wefti_progress_end(const progress_t *progress);
+/* The library's log on a terminal: each line takes the place of the live one. */
+void wefti_progress_log(void *user, weft_log_level_t level, const char *line);
 
 #endif

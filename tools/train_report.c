@@ -67,6 +67,15 @@ void wefti_progress_end(const progress_t *progress)
     }
 }
 
+void wefti_progress_log(void *user, weft_log_level_t level, const char *line)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug", "trace"};
+    size_t index = (size_t)level;
+    (void)user;
+    /* Whichever rank speaks: rank 0 may have left its live line there. */
+    fprintf(stderr, "\r\033[Kweft: %s: %s\n", index < 5 ? names[index] : "log", line);
+}
+
 static void print_json(const train_report_t *report)
 {
     const weft_session_stats_t *stats = &report->stats;

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input, killed ranks, Ctrl-C, ranks with different plans: one clear answer and nothing left behind."""
 import os
+import pty
 import random
 import re
 import resource
@@ -114,7 +115,9 @@ class BadInput(Case):
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="train-images-idx3-ubyte: truncated")
         (self.dir / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\0\x05\0\0\0\x1c\0\0\0\x1c" +
                                                            bytes(5 * 784))
-        self.bad("run", plan, "-n", 2, "--data", self.dir, match="classes")  # label 'e' is class 101
+        (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05\0\1\7de")
+        self.bad("run", plan, "-n", 2, "--data", self.dir,
+                 match="train-labels-idx1-ubyte: label 100 at index 3, but the model tells 10 classes apart")
         (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05" + bytes(5))
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="5 training images are less than .* 2 x 64")
         (self.dir / "train-images-idx3-ubyte").unlink()
@@ -207,6 +210,31 @@ class Failures(Case):
 
     def test_a_killed_rank_is_named_within_a_second_thread(self):
         self.kill_one({"WEFT_PROGRESS": "thread"})
+
+    def test_what_is_said_after_a_kill_takes_the_place_of_the_live_line(self):
+        plan = self.compile("mlp.onnx", "p.weft", 3, 8)
+        mine, theirs = pty.openpty()
+        run = subprocess.Popen([WEFT, "run", str(plan), "-n", "3", "--data", DATA, "--steps", "10000000"],
+                               stderr=theirs, stdout=subprocess.DEVNULL)
+        os.close(theirs)
+        shown = b""
+        killed = False
+        try:
+            while part := os.read(mine, 4096):
+                shown += part
+                if not killed and b"epoch 1/" in shown:
+                    killed = True
+                    os.kill(children(run.pid)[1], signal.SIGKILL)
+        except OSError:  # how a terminal without a writer ends
+            pass
+        os.close(mine)
+        self.assertEqual(run.wait(60), 1)
+        said = [line for line in shown.decode().split("\n") if "weft" in line]
+        self.assertTrue(any("weft: warn: " in line for line in said), shown)
+        self.assertTrue(any("killed by signal 9" in line for line in said), shown)
+        for line in said:
+            visible = re.split("\r\033\\[K", line)[-1]
+            self.assertTrue(visible.startswith("weft"), line)
 
     def test_a_stopped_rank_is_named_when_the_time_is_over(self):
         plan = self.compile("mlp.onnx", "p.weft", 3, 8)

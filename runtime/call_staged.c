@@ -14,6 +14,8 @@
 #define LINE_BYTES 64u
 /* A reduction in two shots moves less where there are more ranks than two, but waits twice. */
 #define TWO_SHOT_MIN_BYTES 32768u
+#define PIPELINE_MIN_BYTES ((size_t)16 << 10)
+#define PIPELINE_MAX_BYTES ((size_t)128 << 10)
 
 typedef struct block {
     const uint8_t *from;
@@ -139,6 +141,13 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
     call->two_shot = call->op == WEFT_OP_ALL_REDUCE && n > 2 && call->longest >= TWO_SHOT_MIN_BYTES;
     if (!is_shared(call->op) || call->two_shot) {
         room /= n;
+    }
+    if (only_root_sends(call->op)) {
+        /* One way only: in pieces, the root fills one half while the others empty the other. */
+        size_t piece =
+            call->longest / 2 < PIPELINE_MAX_BYTES ? (size_t)call->longest / 2 : PIPELINE_MAX_BYTES;
+        piece = wefti_align_up(piece > PIPELINE_MIN_BYTES ? piece : PIPELINE_MIN_BYTES, LINE_BYTES);
+        room = piece < room ? piece : room;
     }
     call->piece_bytes = room / LINE_BYTES * LINE_BYTES;
     if (call->piece_bytes == 0) {

@@ -18,7 +18,7 @@ static const option_def_t own_options[] = {
     {KEY_ORDER, "order", "ORDER", "tree (default), blocks (the hosts are the blocks) or any"},
     {KEY_DTYPE, "dtype", "TYPE", "element type (default f32)"},
     {KEY_COSTS, "costs", "COSTS.json", "cost table (default: the built-in one)"},
-    {KEY_ALGO, "algo", "NAME", "as if WEFT_ALGO named this one: an error where it cannot be had"},
+    {KEY_ALGO, "algo", "NAME", "this one or nothing: an error where it cannot be had"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -26,9 +26,8 @@ static const option_def_t own_options[] = {
 static const command_help_t help = {
     "algos",
     "[-n N] [--op OP] [--hosts N,N,..] [--order ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
-    "Shows over sizes which algorithm carries out a collective, in place, what it is predicted to "
-    "take, how\n"
-    "much slower the second best is, and why others are out.",
+    "Shows over sizes which algorithm the cost table prefers for a collective, in place, what it is\n"
+    "predicted to take, how much slower the second best is, and why others are out.",
     "BYTES is the larger of the two buffers of a rank.\n",
 };
 

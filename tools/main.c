@@ -20,7 +20,7 @@ static const command_t commands[] = {
     {"run", "train a plan or a model on local ranks", wefti_cmd_run},
     {"bench", "time collectives on local ranks", wefti_cmd_bench},
     {"ops", "list every operator definition", wefti_cmd_ops},
-    {"algos", "say which algorithm carries out a collective, and why", wefti_cmd_algos},
+    {"algos", "say which algorithm costs least for a collective, and why", wefti_cmd_algos},
     {"verify", "prove that the collective algorithms are right", wefti_cmd_verify},
     {"info", "show version, machine, transports and settings", wefti_cmd_info},
 };

@@ -76,7 +76,7 @@ static op_case_t run_mask(int64_t count, draw_t d, bool wants_mask)
 
 static void test_masks_depend_on_what_they_should_and_nothing_else(void **state)
 {
-    static const int64_t counts[] = {0, 1, 3, 63, 64, 65, 127, 1000};
+    static const int64_t counts[] = {0, 1, 3, 63, 64, 65, 127, 129, 1000};
     static const draw_t draws[] = {
         {0.5f, 1, 0, 0, -1},
         {0.25f, 7, 3, 42, 0},

@@ -351,8 +351,17 @@ static weft_status_t build_and_differentiate(const weft_allocator_t *allocator,
         goto done;
     }
     inputs[0] = graph->nodes[node].outputs[0];
+    params.op = "Dropout";
+    params.version = 7;
+    params.input_count = 1;
+    if ((status = wefti_graph_add_node(graph, &params, &node)) < 0) {
+        goto done;
+    }
+    inputs[0] = graph->nodes[node].outputs[0];
     inputs[1] = label;
     params.op = "SoftmaxCrossEntropyLoss";
+    params.version = 0;
+    params.input_count = 2;
     if ((status = wefti_graph_add_node(graph, &params, &node)) < 0) {
         goto done;
     }

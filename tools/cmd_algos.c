@@ -26,7 +26,8 @@ static const option_def_t own_options[] = {
 static const command_help_t help = {
     "algos",
     "[-n N] [--op OP] [--hosts N,N,..] [--order ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
-    "Shows over sizes which algorithm the cost table prefers for a collective, in place, what it is\n"
+    "Shows over sizes which algorithm the cost table prefers for a collective, in place, what it "
+    "is\n"
     "predicted to take, how much slower the second best is, and why others are out.",
     "BYTES is the larger of the two buffers of a rank.\n",
 };

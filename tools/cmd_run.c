@@ -18,7 +18,8 @@ enum {
     KEY_SAVE,
     KEY_TRACE,
     KEY_SEED,
-    KEY_JSON
+    KEY_JSON,
+    KEY_NO_EVAL,
 };
 
 static const option_def_t own_options[] = {
@@ -30,6 +31,7 @@ static const option_def_t own_options[] = {
     {KEY_SAVE, "save", "TRAINED.onnx", "write the trained model"},
     {KEY_TRACE, "trace", "T.json", "write a timeline of the last steps of all ranks"},
     {KEY_SEED, "seed", "K", "order of the data (default 0)"},
+    {KEY_NO_EVAL, "no-eval", NULL, "skip the test set at the end"},
     {KEY_JSON, "json", NULL, "print one JSON object at the end, no progress"},
     {0, NULL, NULL, NULL},
 };
@@ -103,6 +105,9 @@ static int handle(void *user, int key, const char *value)
             return wefti_usage_error("run", "--seed '%s': expected a number from 0", value);
         }
         train->seed = (uint64_t)seed;
+        return EXIT_OK;
+    case KEY_NO_EVAL:
+        train->no_eval = true;
         return EXIT_OK;
     case KEY_JSON:
         train->json = true;

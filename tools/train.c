@@ -336,7 +336,7 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
                                  all[0].param_digest, r, all[r].param_digest);
         }
     }
-    uint32_t tested = trainer->options->data->test.count;
+    uint32_t tested = trainer->options->no_eval ? 0 : trainer->options->data->test.count;
     report->test_accuracy = tested > 0 ? (double)correct / tested : -1;
     free(all);
     return status;
@@ -411,7 +411,9 @@ static weft_status_t finish(trainer_t *trainer)
                  done);
     }
     WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);
-    WEFT_TRY(status, count_correct(trainer, &own.correct), done);
+    if (!trainer->options->no_eval) {
+        WEFT_TRY(status, count_correct(trainer, &own.correct), done);
+    }
     getrusage(RUSAGE_SELF, &usage);
     own.rss_bytes = (uint64_t)usage.ru_maxrss * 1024;
     WEFT_TRY(status, exchange_summaries(trainer, &own), done);

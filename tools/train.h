@@ -19,6 +19,7 @@ typedef struct train_options {
     bool linear_lr;  /* the learning rate falls linearly to 0 */
     double lr;       /* negative: the plan's default */
     uint64_t seed;
+    bool no_eval; /* the test set is left alone */
     bool json;
     const char *save_path;  /* NULL: not wanted */
     const char *trace_path; /* NULL: not wanted */

@@ -21,7 +21,7 @@ def has_avx2():
 class Kernels(Case):
     def implementations(self, plan, env):
         """Node name -> what computes it, from the log of rank 0."""
-        err = self.weft("run", plan, "-n", 1, "--data", DATA, "--steps", 1,
+        err = self.weft("run", plan, "-n", 1, "--data", DATA, "--steps", 1, "--no-eval",
                         env={**env, "WEFT_LOG": "info"}).stderr
         lines = [line.split("kernel ", 1)[1] for line in err.splitlines() if "info: kernel " in line]
         return dict(line.split(": ", 1) for line in lines)

@@ -130,7 +130,7 @@ class Oracle(Case):
         # Runs of several lengths: the last loss of each is a point of a curve.
         for length in (1, steps // 3, steps):
             saved = self.dir / "saved.onnx"
-            report = self.weft_json("run", MODELS / model, "-n", WORLD, "--batch", BATCH, "--data", DATA, "--steps",
+            report = self.weft_json("run", MODELS / model, "-n", WORLD, "--batch", BATCH, "--data", DATA, "--no-eval", "--steps",
                                     length, "--seed", SEED, "--optimizer", optimizer, "--lr", lr, "--lr-schedule",
                                     "linear", "--bucket", "none", "--save", saved)
             losses, weights = self.expected(model, network, optimizer, lr, length, convert)

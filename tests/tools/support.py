@@ -41,8 +41,10 @@ class Case(unittest.TestCase):
         self.weft("compile", MODELS / model, "-o", plan, "--world", world, "--batch", batch, *extra)
         return plan
 
-    def train(self, plan, *extra, world=2, steps=20, **kwargs):
-        return self.weft_json("run", plan, "-n", world, "--data", DATA, "--steps", steps, *extra, **kwargs)
+    def train(self, plan, *extra, world=2, steps=20, evaluate=False, **kwargs):
+        """Trains a plan and returns the report; without the test set, which costs more than a few steps."""
+        more = () if evaluate else ("--no-eval",)
+        return self.weft_json("run", plan, "-n", world, "--data", DATA, "--steps", steps, *more, *extra, **kwargs)
 
     def assert_one_line(self, text):
         self.assertEqual(len(text.strip().splitlines()), 1, text)

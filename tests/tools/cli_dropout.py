@@ -83,7 +83,7 @@ class Dropout(Case):
     @NEED_DATA
     def test_evaluation_and_the_saved_model_drop_nothing(self):
         saved = self.dir / "trained.onnx"
-        report = self.train(self.plan(2), "--save", saved, steps=100)
+        report = self.train(self.plan(2), "--save", saved, steps=100, evaluate=True)
         model = onnx.load(saved)
         onnx.checker.check_model(model, full_check=True)
         self.assertTrue(all(len(n.input) == 1 for n in model.graph.node if n.op_type == "Dropout"))

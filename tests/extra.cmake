@@ -21,7 +21,7 @@ file(GLOB cli_tests CONFIGURE_DEPENDS tools/cli_*.py)
 foreach(test ${cli_tests})
   get_filename_component(stem ${test} NAME_WE)
   add_test(NAME tools_${stem} COMMAND ${WEFT_PYTHON} ${test} -v)
-  set_tests_properties(tools_${stem} PROPERTIES LABELS multi TIMEOUT 300 SKIP_RETURN_CODE 77
+  set_tests_properties(tools_${stem} PROPERTIES LABELS multi TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT "WEFT_TOOL=$<TARGET_FILE:weft_tool>;WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR};WEFT_BINARY_DIR=${PROJECT_BINARY_DIR};WEFT_SANITIZED=${WEFT_SANITIZE}")
 endforeach()
 

@@ -35,6 +35,7 @@ typedef struct floor_run {
 
 typedef struct thread_arg {
     floor_run_t *run;
+    const cpu_set_t *allowed; /* CPUs the program may use */
     int own;
 } thread_arg_t;
 
@@ -87,12 +88,11 @@ static void *thread_main(void *user)
     floor_run_t *run = arg->run;
     side_t *me = &run->sides[arg->own], *it = &run->sides[1 - arg->own];
     size_t count = run->bytes / sizeof(float);
-    cpu_set_t cpus, allowed;
+    cpu_set_t cpus;
     int seen = 0;
-    sched_getaffinity(0, sizeof allowed, &allowed);
     CPU_ZERO(&cpus);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &allowed) && seen++ == arg->own) {
+        if (CPU_ISSET(cpu, arg->allowed) && seen++ == arg->own) {
             CPU_SET(cpu, &cpus);
         }
     }
@@ -115,7 +115,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int measure(floor_run_t *run, size_t bytes)
+static int measure(floor_run_t *run, const cpu_set_t *allowed, size_t bytes)
 {
     pthread_t other;
     memset(run, 0, sizeof *run);
@@ -129,7 +129,7 @@ static int measure(floor_run_t *run, size_t bytes)
             return 1;
         }
     }
-    thread_arg_t args[2] = {{run, 0}, {run, 1}};
+    thread_arg_t args[2] = {{run, allowed, 0}, {run, allowed, 1}};
     if (pthread_create(&other, NULL, thread_main, &args[1]) != 0) {
         return 1;
     }
@@ -153,9 +153,11 @@ int main(int argc, char **argv)
     size_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : (size_t)64 << 20;
     floor_run_t *run = aligned_alloc(128, (sizeof *run + 127) / 128 * 128);
     int failed = run == NULL;
+    cpu_set_t allowed; /* asked for once: the first measurement pins this thread */
+    sched_getaffinity(0, sizeof allowed, &allowed);
     for (size_t bytes = 8; !failed && bytes <= most;
          bytes = bytes == 16u << 20 ? 64u << 20 : bytes * 8) {
-        failed = measure(run, bytes);
+        failed = measure(run, &allowed, bytes);
     }
     free(run);
     return failed;

@@ -7,10 +7,9 @@
  *   group_fault.c    the first error of a group, written down for all its ranks
  *   memory_region.c  weft_mem_*: what peers reach directly
  *   collective.c     public calls: arguments, signatures
- *   call.c           one call in flight: a state machine that never blocks, and waiting for it
- *   call_staged.c    moving data through postings and staging buffers
- *   call_direct.c    moving data in place, by loads and stores to peers' memory
- *   call_pair.c      send and receive
+ *   call.h           one call in flight: call.c, call_post.c, call_advance.c, call_paths.c,
+ * call_wait.c call_staged.c    moving data through postings and staging buffers call_direct.c
+ * moving data in place, by loads and stores to peers' memory call_pair.c      send and receive
  *   call_check.c     WEFT_CHECK=results
  */
 #ifndef WEFT_RUNTIME_GROUP_H
@@ -138,9 +137,7 @@ typedef enum wefti_call_state {
     WEFTI_CALL_FREE = 0,
     WEFTI_CALL_ISSUED,  /* waits for the call before it, then posts */
     WEFTI_CALL_POSTED,  /* waits for the peers' postings */
-    WEFTI_CALL_STAGING, /* waits for the peers' part of a round */
-    WEFTI_CALL_RESULTS, /* the same for the second half of a two-shot round */
-    WEFTI_CALL_FINAL,   /* waits until peers are done with its memory */
+    WEFTI_CALL_MOVING,  /* in the steps of its path */
     WEFTI_CALL_CHECK,   /* WEFT_CHECK=results: the result is there, its digests are to be posted */
     WEFTI_CALL_COMPARE, /* waits for the peers' digests */
     WEFTI_CALL_DONE,
@@ -157,6 +154,9 @@ typedef struct wefti_pair {
     weft_dtype_t dtype;
     bool direct;
 } wefti_pair_t;
+
+/* call.h: one way of moving a call's data. */
+typedef struct wefti_path wefti_path_t;
 
 typedef struct wefti_call {
     weft_group_t *group;
@@ -182,7 +182,9 @@ typedef struct wefti_call {
     uint64_t round, rounds; /* of staging */
     size_t piece_bytes;     /* of each block in a round */
     size_t area_bytes;      /* data that this rank posts, where it fits a posting */
+    const wefti_path_t *path;
     bool two_shot;
+    bool results; /* the second half of a two-shot round */
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
     bool posted, published_round, published_done; /* sleepers were not looked for since */
@@ -204,7 +206,7 @@ typedef struct wefti_debt {
 } wefti_debt_t;
 
 struct weft_group {
-    weft_context_t *context; /* retained */
+    weft_context_t *context;     /* retained */
     _Atomic uint32_t references; /* the user's, and one per call on a stream */
     wefti_endpoint_t *endpoint;
     uint32_t size, rank;

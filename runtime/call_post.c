@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank says of a call before anything moves, and what it learns from the others. */
+#include "runtime/base/error.h"
+#include "runtime/call.h"
+
+#define DIRECT_MIN_BYTES 2048u /* from here on one copy less is worth one more signal */
+
+void wefti_call_post(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    uint32_t direct_min =
+        group->endpoint->may_spin ? DIRECT_MIN_BYTES : WEFTI_POSTING_DATA; /* fewer switches */
+    bool fits = wefti_call_fits_posting(call);
+    call->flags = 0;
+    if (!fits || call->longest >= direct_min) {
+        call->flags = wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE : 0;
+    }
+    if (fits && call->flags == 0) {
+        wefti_call_stage(call, wefti_call_posting_area(own, call->area_bytes), 0, call->longest);
+        call->flags = WEFTI_POSTED_DATA;
+    }
+    own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
+    own->count = call->posted_count;
+    wefti_signal_publish(wefti_posting_signal(own), call->number);
+    call->posted = true;
+    call->peer = 1;
+    call->state = WEFTI_CALL_POSTED;
+    /* Small enough that all ranks post data, whatever their memory is. */
+    call->certain = fits && call->longest < direct_min;
+}
+
+/* All-reduce: what all ranks can show of the buffers is done in place, the rest through staging. */
+static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
+{
+    uint64_t lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
+    uint64_t trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
+    call->lead = lead > call->lead ? lead : call->lead;
+    call->trail = trail > call->trail ? trail : call->trail;
+}
+
+static bool same_call(const wefti_debt_t *own, const wefti_posting_t *theirs)
+{
+    return ((theirs->what ^ own->what) & ~WEFTI_WHAT_FLAGS_MASK) == 0 &&
+           theirs->count == own->count;
+}
+
+/* Whether this rank cannot go on without rank r's posting. */
+static bool needs(const wefti_call_t *call, uint32_t r)
+{
+    if (!call->certain) {
+        return true;
+    }
+    switch (call->op) {
+    case WEFT_OP_BROADCAST:
+    case WEFT_OP_SCATTER:
+        return r == call->root;
+    case WEFT_OP_REDUCE:
+    case WEFT_OP_GATHER:
+        return call->group->rank == call->root;
+    default:
+        return true;
+    }
+}
+
+weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    wefti_debt_t own = {false, call->number, 1, call->what, call->posted_count};
+    for (; call->peer < group->size; call->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, call->peer);
+        if (!needs(call, r)) {
+            continue; /* seen before the next call */
+        }
+        wefti_posting_t *theirs = wefti_posting_of(group, r, call->number);
+        wefti_signal_t *signal = wefti_posting_signal(theirs);
+        if (!wefti_call_comes_soon(group, signal, call->number)) {
+            return wefti_call_blocked_on(signal, call->number, out_blocked);
+        }
+        if (!same_call(&own, theirs)) {
+            return wefti_group_mismatch(group, &own, r);
+        }
+        call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
+        if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+            call->longest = theirs->at.longest > call->longest ? theirs->at.longest : call->longest;
+        }
+        if ((call->flags & WEFTI_POSTED_REACHABLE) && call->op == WEFT_OP_ALL_REDUCE) {
+            merge_ends(call, theirs);
+        }
+    }
+    own.open = call->certain && (call->op == WEFT_OP_BROADCAST || call->op == WEFT_OP_SCATTER ||
+                                 call->op == WEFT_OP_REDUCE || call->op == WEFT_OP_GATHER);
+    group->debt = own;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked)
+{
+    wefti_debt_t *debt = &group->debt;
+    for (; debt->peer < group->size; debt->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, debt->peer);
+        wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);
+        if (!wefti_call_comes_soon(group, wefti_posting_signal(theirs), debt->number)) {
+            return wefti_call_blocked_on(wefti_posting_signal(theirs), debt->number, out_blocked);
+        }
+        if (!same_call(debt, theirs)) {
+            return wefti_group_mismatch(group, debt, r);
+        }
+    }
+    debt->open = false;
+    return WEFT_OK;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting for calls: to the end, once more for a stream, for everything a group has in flight. */
+#include "runtime/base/error.h"
+#include "runtime/call.h"
+
+#define CHECK_NS 10000000ull
+
+/* The rank whose channel signal lies in has left the world, or some rank broke the group. */
+static weft_status_t look(void *user)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    return wefti_group_broken(group) ? wefti_group_check(group) : WEFT_OK;
+}
+
+/* The same for a call that waits for one before it, which may be on an inline stream. */
+static weft_status_t look_and_progress(void *user)
+{
+    wefti_call_t *call = user;
+    wefti_streams_progress(call->group->context, NULL);
+    return look(user);
+}
+
+static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked)
+{
+    weft_group_t *group = call->group;
+    bool local = blocked->signal == &group->completed;
+    weft_status_t status =
+        wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
+                          local ? look_and_progress : look, call);
+    if (status < 0 && wefti_group_broken(group)) {
+        return wefti_group_check(group); /* whoever wrote that down may have left since */
+    }
+    if (status == WEFT_ERR_TIMEOUT) {
+        return wefti_group_late(call, status);
+    }
+    if (status < 0 && wefti_fault_set(&group->fault, status, weft_last_error())) {
+        wefti_group_fail(group, status);
+    }
+    return status < 0 ? wefti_group_check(group) : status;
+}
+
+weft_status_t wefti_call_run(wefti_call_t *call)
+{
+    wefti_blocked_t blocked = {0};
+    for (;;) {
+        weft_status_t status = wefti_call_advance(call, &blocked);
+        if (status != WEFT_IN_PROGRESS) {
+            return status;
+        }
+        status = wait_for(call, &blocked);
+        if (status < 0) {
+            wefti_call_finish(call);
+            return status;
+        }
+    }
+}
+
+weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_call_advance(call, out_blocked);
+    if (status != WEFT_IN_PROGRESS) {
+        return status;
+    }
+    if (out_blocked->signal == &group->completed) {
+        out_blocked->signal = NULL; /* the group may go while somebody sleeps on it */
+    }
+    uint64_t now = wefti_now_ns();
+    uint64_t timeout_ns = group->endpoint->settings->timeout_ns;
+    if (call->since_ns == 0) {
+        call->since_ns = call->checked_ns = now;
+    }
+    if (wefti_group_broken(group)) {
+        status = wefti_group_check(group);
+    } else if (timeout_ns != 0 && now - call->since_ns > timeout_ns) {
+        status = wefti_group_late(call, WEFT_ERR_TIMEOUT);
+    } else if (now - call->checked_ns > CHECK_NS) {
+        call->checked_ns = now;
+        status = wefti_group_check(group);
+        status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
+    }
+    if (status < 0) {
+        wefti_call_finish(call);
+    }
+    return status;
+}
+
+weft_status_t wefti_group_drain(weft_group_t *group)
+{
+    while (!wefti_call_reached(&group->completed, group->issued)) {
+        wefti_streams_progress(group->context, NULL);
+        weft_status_t status = wefti_group_check(group);
+        if (status < 0) {
+            return status;
+        }
+        wefti_signal_sleep(&group->completed, group->issued, 0, 1000000);
+    }
+    return WEFT_OK;
+}

@@ -173,8 +173,8 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
         uint64_t per_block = wefti_collective_is_vector(op) ? bytes : bytes / command->ranks;
         wefti_counts_t counts = {per_block / elem_bytes, elem_bytes, NULL};
         counts.elem_count += counts.elem_count == 0 && !barrier;
-        status =
-            wefti_cost_choose(&command->costs, &params, &counts, command->algorithm, list, &count);
+        wefti_choice_t choice = {.wanted = command->algorithm};
+        status = wefti_cost_choose(&command->costs, &params, &counts, &choice, list, &count);
         if (status >= 0 && command->json) {
             write_row(&command->writer, list, count, op, bytes);
         } else if (status >= 0) {

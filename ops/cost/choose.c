@@ -5,29 +5,37 @@
 #include "ops/cost/cost.h"
 #include "runtime/base/error.h"
 
-static const wefti_measured_cost_t *
-find_measured(const wefti_costs_t *costs, const weft_algo_params_t *params, const char *name)
+/* The piece of a measured fit that bytes lie in. */
+static const wefti_measured_cost_t *find_measured(const wefti_costs_t *costs,
+                                                  const weft_algo_params_t *params,
+                                                  const char *name, bool plain, uint64_t bytes)
 {
     uint32_t hosts = params->host_count > 0 ? params->host_count : 1;
+    const wefti_measured_cost_t *found = NULL;
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];
         if (item->op == params->op && item->ranks == params->group_size && item->hosts == hosts &&
+            item->plain == plain && item->from_bytes <= bytes &&
+            (found == NULL || item->from_bytes > found->from_bytes) &&
             strcmp(item->algorithm, name) == 0) {
-            return item;
+            found = item;
         }
     }
-    return NULL;
+    return found;
 }
 
 static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params_t *params,
-                              const wefti_counts_t *counts, wefti_candidate_t *candidate)
+                              const wefti_counts_t *counts, bool plain,
+                              wefti_candidate_t *candidate)
 {
-    const wefti_measured_cost_t *item = find_measured(costs, params, candidate->algorithm->name);
-    if (item != NULL && counts->counts == NULL) {
+    double bytes = (double)counts->elem_count * counts->elem_bytes;
+    const wefti_measured_cost_t *item =
+        counts->counts == NULL && bytes < 0x1p62
+            ? find_measured(costs, params, candidate->algorithm->name, plain, (uint64_t)bytes)
+            : NULL;
+    if (item != NULL) {
         candidate->measured = true;
-        candidate->predicted_ns = item->alpha_ns + item->beta_ns_per_byte *
-                                                       (double)counts->elem_count *
-                                                       counts->elem_bytes;
+        candidate->predicted_ns = item->alpha_ns + item->beta_ns_per_byte * bytes;
         return WEFT_OK;
     }
     return wefti_cost_predict(costs, candidate->algorithm, params, counts,
@@ -54,10 +62,11 @@ static void insert(wefti_candidate_t *list, uint32_t *count, const wefti_candida
 }
 
 weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_params_t *params,
-                                const wefti_counts_t *counts, const char *wanted,
+                                const wefti_counts_t *counts, const wefti_choice_t *choice,
                                 wefti_candidate_t out[WEFTI_MAX_CANDIDATES], uint32_t *out_count)
 {
     const weft_algorithm_t *algorithm;
+    const char *wanted = choice != NULL ? choice->wanted : NULL;
     *out_count = 0;
     weft_status_t status = wefti_algo_params_check(params);
     if (status < 0) {
@@ -71,7 +80,7 @@ weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_para
         wefti_candidate_t candidate = {.algorithm = algorithm,
                                        .reason = algorithm->eligible(params)};
         if (candidate.reason == NULL) {
-            status = estimate(costs, params, counts, &candidate);
+            status = estimate(costs, params, counts, choice != NULL && choice->plain, &candidate);
         }
         if (status < 0) {
             return status;

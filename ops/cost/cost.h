@@ -24,11 +24,16 @@ typedef struct wefti_link_cost {
     double beta_ns_per_byte; /* one byte read or written by one rank */
 } wefti_link_cost_t;
 
-/* Measured for one algorithm over one number of ranks: replaces the prediction. */
+/*
+ * Measured for one algorithm over one number of ranks: replaces the prediction. A fit in pieces has
+ * one of these per piece; a piece holds up to where the next one begins.
+ */
 typedef struct wefti_measured_cost {
     weft_collective_t op;
     char algorithm[32];
     uint32_t ranks, hosts;
+    bool plain;          /* buffers that peers cannot reach: calls go through staging */
+    uint64_t from_bytes; /* of the vector, or of one block */
     double alpha_ns, beta_ns_per_byte; /* per byte of the vector, or of one block */
 } wefti_measured_cost_t;
 
@@ -51,6 +56,8 @@ weft_status_t wefti_costs_decode(wefti_costs_t *costs, const char *text, size_t 
 weft_status_t wefti_costs_load(wefti_costs_t *costs, const char *path,
                                const weft_allocator_t *allocator);
 void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out);
+/* Equal for tables that choose alike (names aside): what ranks compare before they choose. */
+uint64_t wefti_costs_digest(const wefti_costs_t *costs);
 
 /* Time of one run: when the last rank is done. params->rank is not looked at. */
 weft_status_t wefti_cost_predict(const wefti_costs_t *costs, const weft_algorithm_t *algorithm,
@@ -66,12 +73,18 @@ typedef struct wefti_candidate {
 
 #define WEFTI_MAX_CANDIDATES 32u
 
+/* What else decides. All zero is fine, and so is NULL for the whole of it. */
+typedef struct wefti_choice {
+    const char *wanted; /* admits only the algorithm of that name */
+    bool plain;         /* some rank's buffers are memory that its peers cannot reach */
+} wefti_choice_t;
+
 /*
- * All algorithms of params->op: eligible ones first, quickest first. wanted, if not NULL, admits
- * only the one of that name; not there or not eligible is WEFT_ERR_UNSUPPORTED with the reason.
+ * All algorithms of params->op: eligible ones first, quickest first. A wanted one that is not there
+ * or not eligible is WEFT_ERR_UNSUPPORTED with the reason.
  */
 weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_params_t *params,
-                                const wefti_counts_t *counts, const char *wanted,
+                                const wefti_counts_t *counts, const wefti_choice_t *choice,
                                 wefti_candidate_t out[WEFTI_MAX_CANDIDATES], uint32_t *out_count);
 
 #endif

@@ -62,6 +62,38 @@ static weft_status_t read_count(const wefti_json_tree_t *tree, const wefti_json_
     return WEFT_OK;
 }
 
+/* Sizes are exact in a double up to 2^53. */
+static weft_status_t read_bytes(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                const char *key, uint64_t *out)
+{
+    const wefti_json_node_t *node = wefti_json_get(tree, object, key);
+    if (node == NULL) {
+        return WEFT_OK;
+    }
+    if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 0) || node->number > 0x1p53 ||
+        node->number != (double)(uint64_t)node->number) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s is no number of bytes", key);
+    }
+    *out = (uint64_t)node->number;
+    return WEFT_OK;
+}
+
+/* "registered", which is what a table means that does not say, or "plain". */
+static weft_status_t read_memory(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                 bool *out_plain)
+{
+    const wefti_json_node_t *node = wefti_json_get(tree, object, "memory");
+    if (node == NULL) {
+        return WEFT_OK;
+    }
+    *out_plain = node->kind == WEFTI_JSON_STRING && strcmp(node->string, "plain") == 0;
+    if (!*out_plain &&
+        (node->kind != WEFTI_JSON_STRING || strcmp(node->string, "registered") != 0)) {
+        return wefti_error(WEFT_ERR_FORMAT, "measured: memory is neither registered nor plain");
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t read_measured(wefti_costs_t *costs, const wefti_json_tree_t *tree,
                                    const wefti_json_node_t *node)
 {
@@ -83,6 +115,12 @@ static weft_status_t read_measured(wefti_costs_t *costs, const wefti_json_tree_t
     }
     if (status >= 0) {
         status = read_count(tree, node, "hosts", &item.hosts);
+    }
+    if (status >= 0) {
+        status = read_memory(tree, node, &item.plain);
+    }
+    if (status >= 0) {
+        status = read_bytes(tree, node, "from_bytes", &item.from_bytes);
     }
     if (status >= 0) {
         status = read_number(tree, node, "alpha_ns", &item.alpha_ns);
@@ -196,10 +234,52 @@ void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
         wefti_json_string(&json, "algorithm", item->algorithm);
         wefti_json_int(&json, "ranks", item->ranks);
         wefti_json_int(&json, "hosts", item->hosts);
+        wefti_json_string(&json, "memory", item->plain ? "plain" : "registered");
+        wefti_json_int(&json, "from_bytes", (int64_t)item->from_bytes);
         wefti_json_double(&json, "alpha_ns", item->alpha_ns);
         wefti_json_double(&json, "beta_ns_per_byte", item->beta_ns_per_byte);
         wefti_json_end_object(&json);
     }
     wefti_json_end_array(&json);
     wefti_json_end_object(&json);
+}
+
+/* FNV-1a: a mistake is to be noticed, not an attack. */
+static uint64_t add_bits(uint64_t hash, uint64_t bits)
+{
+    for (int i = 0; i < 8; i++) {
+        hash = (hash ^ ((bits >> (8 * i)) & 0xff)) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+static uint64_t add_number(uint64_t hash, double number)
+{
+    uint64_t bits;
+    number += 0.0; /* -0 is 0 */
+    memcpy(&bits, &number, sizeof bits);
+    return add_bits(hash, bits);
+}
+
+uint64_t wefti_costs_digest(const wefti_costs_t *costs)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int level = 0; level < WEFTI_LEVEL_COUNT; level++) {
+        hash = add_number(hash, costs->level[level].alpha_ns);
+        hash = add_number(hash, costs->level[level].beta_ns_per_byte);
+    }
+    hash = add_number(hash, costs->gamma_ns_per_byte);
+    hash = add_number(hash, costs->step_ns);
+    for (size_t i = 0; i < costs->measured_count; i++) {
+        const wefti_measured_cost_t *item = &costs->measured[i];
+        for (const char *at = item->algorithm; *at != '\0'; at++) {
+            hash = add_bits(hash, (unsigned char)*at);
+        }
+        hash = add_bits(hash, (uint64_t)item->op << 1 | item->plain);
+        hash = add_bits(hash, (uint64_t)item->ranks << 32 | item->hosts);
+        hash = add_bits(hash, item->from_bytes);
+        hash = add_number(hash, item->alpha_ns);
+        hash = add_number(hash, item->beta_ns_per_byte);
+    }
+    return hash;
 }

@@ -42,6 +42,12 @@ static void test_costs_are_read_and_written(void **state)
     assert_memory_equal(again.level, costs.level, sizeof costs.level);
     assert_memory_equal(again.measured, costs.measured, sizeof *costs.measured);
     assert_string_equal(again.name, costs.name);
+    assert_int_equal(wefti_costs_digest(&costs), wefti_costs_digest(&again));
+    snprintf(again.name, sizeof again.name, "elsewhere");
+    assert_int_equal(wefti_costs_digest(&costs), wefti_costs_digest(&again));
+    assert_int_not_equal(wefti_costs_digest(&costs), wefti_costs_digest(&defaults));
+    again.measured[0].beta_ns_per_byte *= 1.0000001;
+    assert_int_not_equal(wefti_costs_digest(&costs), wefti_costs_digest(&again));
     wefti_text_deinit(&text);
     wefti_costs_deinit(&costs);
     wefti_costs_deinit(&again);
@@ -82,6 +88,12 @@ static void test_damaged_files_are_refused(void **state)
          "0.5}]}",
          "ranks is no number"},
         {"{\"format\": 1, \"measured\": [7]}", "op is no operator"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
+         "2, \"memory\": \"borrowed\"}]}",
+         "memory is neither"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
+         "2, \"from_bytes\": 1e99}]}",
+         "from_bytes is no number of bytes"},
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "nested too deeply"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -129,7 +141,8 @@ static wefti_candidate_t choose(const wefti_costs_t *costs, const weft_algo_para
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count;
     wefti_counts_t counts = {bytes / 4, 4, NULL};
-    if (wefti_cost_choose(costs, params, &counts, wanted, list, &count) < 0) {
+    if (wefti_cost_choose(costs, params, &counts, &(wefti_choice_t){.wanted = wanted}, list,
+                          &count) < 0) {
         fail_msg("%s", weft_last_error());
     }
     for (uint32_t i = 1; i < count; i++) { /* quickest first, then who is out */
@@ -211,12 +224,45 @@ static void test_more_bytes_never_take_less_time(void **state)
     }
 }
 
+/* Pieces may come in any order; each holds from its size on. */
+static void test_measured_costs_in_pieces(void **state)
+{
+    (void)state;
+    static const char *const pieces =
+        "{\"format\": 1, \"measured\": ["
+        "{\"op\": \"AllReduce\", \"algorithm\": \"mesh\", \"ranks\": 2, \"from_bytes\": 4096, "
+        "\"alpha_ns\": 1000, \"beta_ns_per_byte\": 0.5},"
+        "{\"op\": \"AllReduce\", \"algorithm\": \"mesh\", \"ranks\": 2, \"alpha_ns\": 200},"
+        "{\"op\": \"AllReduce\", \"algorithm\": \"mesh\", \"ranks\": 2, \"memory\": \"plain\", "
+        "\"alpha_ns\": 7}]}";
+    static const struct {
+        uint64_t bytes;
+        bool plain;
+        double ns;
+    } rows[] = {{8, false, 200},     {4092, false, 200}, {4096, false, 3048},
+                {8192, false, 5096}, {8, true, 7},       {8192, true, 7}};
+    wefti_costs_t costs;
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2};
+    assert_int_equal(wefti_costs_decode(&costs, pieces, strlen(pieces), NULL), WEFT_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        wefti_counts_t counts = {rows[i].bytes / 4, 4, NULL};
+        wefti_choice_t choice = {.wanted = "mesh", .plain = rows[i].plain};
+        assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &choice, list, &count),
+                         WEFT_OK);
+        assert_true(list[0].measured && list[0].predicted_ns == rows[i].ns);
+    }
+    wefti_costs_deinit(&costs);
+}
+
 static void test_measured_costs_and_overrides_decide(void **state)
 {
     (void)state;
     wefti_costs_t costs;
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count;
+    wefti_choice_t ring = {.wanted = "ring"}, rings = {.wanted = "rings"};
     wefti_counts_t counts = {1000, 4, NULL};
     weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 4};
     assert_int_equal(wefti_costs_decode(&costs, table, strlen(table), NULL), WEFT_OK);
@@ -226,10 +272,10 @@ static void test_measured_costs_and_overrides_decide(void **state)
     params.group_size = 5; /* not measured */
     assert_false(choose(&costs, &params, 4000, NULL).measured);
     assert_string_equal(choose(&costs, &params, 4000, "one-shot").algorithm->name, "one-shot");
-    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, "ring", list, &count),
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &ring, list, &count),
                      WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "AllReduce ring: it cannot realise"));
-    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, "rings", list, &count),
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &rings, list, &count),
                      WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "no algorithm called rings"));
     params.order = WEFT_ORDER_BLOCKS; /* without sizes */
@@ -246,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_topologies_are_read_and_gathered),
         cmocka_unit_test(test_choice_over_sizes_and_machines),
         cmocka_unit_test(test_more_bytes_never_take_less_time),
+        cmocka_unit_test(test_measured_costs_in_pieces),
         cmocka_unit_test(test_measured_costs_and_overrides_decide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

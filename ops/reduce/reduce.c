@@ -8,26 +8,28 @@
 #include "ops/reduce/reduce_internal.h"
 #include "runtime/base/error.h"
 
-/* isa is one that this CPU has. */
-static wefti_reduce_f32_fn kernel_of(wefti_isa_t isa)
+static bool is_half(weft_dtype_t dtype)
 {
-#if defined(__x86_64__)
-    if (isa == WEFTI_ISA_AVX512) {
-        return wefti_reduce_f32_avx512;
-    }
-    if (isa == WEFTI_ISA_AVX2) {
-        return wefti_reduce_f32_avx2;
-    }
-#else
-    (void)isa;
-#endif
-    return wefti_reduce_f32_portable;
+    return dtype == WEFT_DTYPE_F16 || dtype == WEFT_DTYPE_BF16;
 }
 
-wefti_reduce_f32_fn wefti_reduce_f32_kernel(wefti_isa_t isa)
+weft_dtype_t wefti_accumulator_dtype(weft_dtype_t dtype, weft_reduction_t reduction)
 {
-    wefti_isa_t best = wefti_isa_detect();
-    return kernel_of(isa > best ? best : isa);
+    if (is_half(dtype)) {
+        return reduction == WEFT_MIN || reduction == WEFT_MAX ? dtype : WEFT_DTYPE_F32;
+    }
+    if (reduction != WEFT_AVG || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F32) {
+        return dtype;
+    }
+    return dtype >= WEFT_DTYPE_U64 ? WEFT_DTYPE_U64 : WEFT_DTYPE_I64;
+}
+
+size_t wefti_accumulator_bytes(weft_dtype_t dtype, weft_reduction_t reduction)
+{
+    if (weft_dtype_size_bytes(dtype) == 0 || dtype == WEFT_DTYPE_BOOL) {
+        return 0;
+    }
+    return weft_dtype_size_bytes(wefti_accumulator_dtype(dtype, reduction));
 }
 
 static weft_status_t check_addresses(const char *what, const void *const *addresses, uint32_t count,
@@ -45,114 +47,127 @@ static weft_status_t check_addresses(const char *what, const void *const *addres
     return WEFT_OK;
 }
 
-static weft_status_t check(const weft_reduce_t *reduce)
+static weft_status_t check(const wefti_reduce_step_t *step)
 {
     weft_status_t status;
-    size_t elem_bytes = weft_dtype_size_bytes(reduce->dtype);
-    if (elem_bytes == 0 || reduce->dtype == WEFT_DTYPE_BOOL) {
+    size_t wide_bytes = wefti_accumulator_bytes(step->dtype, step->reduction);
+    if (wide_bytes == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "reduce: no reductions of dtype %s (%d)",
-                           weft_dtype_name(reduce->dtype), (int)reduce->dtype);
+                           weft_dtype_name(step->dtype), (int)step->dtype);
     }
-    if ((int)reduce->reduction < (int)WEFT_SUM || (int)reduce->reduction > (int)WEFT_MAX) {
+    if ((int)step->reduction < (int)WEFT_SUM || (int)step->reduction > (int)WEFT_MAX) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: unknown reduction %d",
-                           (int)reduce->reduction);
+                           (int)step->reduction);
     }
-    if (reduce->elem_count > SIZE_MAX / elem_bytes) {
+    if (step->elem_count > SIZE_MAX / wide_bytes) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: %llu elements are too many",
-                           (unsigned long long)reduce->elem_count);
+                           (unsigned long long)step->elem_count);
     }
-    status = check_addresses("source", reduce->sources, reduce->source_count, reduce->elem_count);
+    if (step->reduction == WEFT_AVG && step->finish &&
+        (step->divisor == 0 || step->divisor > 1u << 24)) { /* exact in f32 */
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: an average over %u ranks",
+                           step->divisor);
+    }
+    status = check_addresses("source", step->sources, step->source_count, step->elem_count);
     if (status != WEFT_OK) {
         return status;
     }
-    return check_addresses("destination", (const void *const *)reduce->destinations,
-                           reduce->destination_count, reduce->elem_count);
+    return check_addresses("destination", (const void *const *)step->destinations,
+                           step->destination_count, step->elem_count);
 }
 
-/* NULL: the portable one. */
-static wefti_reduce_half_fn half_kernel_of(weft_dtype_t dtype, wefti_isa_t isa)
-{
 #if defined(__x86_64__)
-    wefti_half_t kind = dtype == WEFT_DTYPE_F16 ? WEFTI_HALF_F16 : WEFTI_HALF_BF16;
-    if (isa == WEFTI_ISA_AVX512) {
-        return wefti_reduce_half_avx512(kind);
+/* NULL: the portable one. isa is one that this CPU has. */
+static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, wefti_isa_t isa)
+{
+    const bool avx512 = isa == WEFTI_ISA_AVX512;
+    const bool sums = step->reduction == WEFT_SUM || step->reduction == WEFT_AVG;
+    if (isa == WEFTI_ISA_PORTABLE) {
+        return NULL;
     }
-    if (isa == WEFTI_ISA_AVX2) {
-        return wefti_reduce_half_avx2(kind);
+    if (sums && step->dtype == WEFT_DTYPE_F32) {
+        return avx512 ? wefti_reduce_f32_avx512 : wefti_reduce_f32_avx2;
     }
-#else
-    (void)dtype;
-    (void)isa;
+    if (sums && is_half(step->dtype)) {
+        if (step->wide || !step->finish) {
+            return NULL;
+        }
+        return avx512 ? wefti_reduce_half_avx512(step->dtype) : wefti_reduce_half_avx2(step->dtype);
+    }
+    if (step->wide ||
+        (!step->finish && wefti_accumulator_dtype(step->dtype, step->reduction) != step->dtype)) {
+        return NULL;
+    }
+    return avx512 ? wefti_reduce_native_avx512(step->dtype, step->reduction)
+                  : wefti_reduce_native_avx2(step->dtype, step->reduction);
+}
 #endif
-    return NULL;
-}
 
-static int run_half(const weft_reduce_t *reduce, wefti_isa_t isa)
+static void run(const wefti_reduce_step_t *step, wefti_isa_t isa)
 {
-    wefti_reduce_half_fn kernel = half_kernel_of(reduce->dtype, isa);
-    if (kernel == NULL) {
-        return 0;
-    }
-    kernel((uint16_t *const *)reduce->destinations, reduce->destination_count,
-           (const uint16_t *const *)reduce->sources, reduce->source_count,
-           (size_t)reduce->elem_count,
-           reduce->reduction == WEFT_AVG ? (float)reduce->source_count : 1.0f);
-    return 1;
-}
-
-static void run_other(const weft_reduce_t *reduce, wefti_isa_t isa)
-{
-    wefti_reduce_native_fn kernel = NULL;
+    wefti_reduce_fn kernel = NULL;
 #if defined(__x86_64__)
-    if (isa == WEFTI_ISA_AVX512) {
-        kernel = wefti_reduce_native_avx512(reduce->dtype, reduce->reduction);
-    } else if (isa == WEFTI_ISA_AVX2) {
-        kernel = wefti_reduce_native_avx2(reduce->dtype, reduce->reduction);
-    }
+    kernel = kernel_of(step, isa);
 #else
     (void)isa;
 #endif
-    if (kernel != NULL) {
-        kernel(reduce);
-    } else {
-        wefti_reduce_portable(reduce);
+    (kernel ? kernel : wefti_reduce_portable)(step);
+}
+
+/* Sources and destinations that are wide anyway make a step of the wide type. */
+static void simplify(wefti_reduce_step_t *step)
+{
+    const weft_dtype_t wide = wefti_accumulator_dtype(step->dtype, step->reduction);
+    uint32_t wide_count = 0;
+    for (uint32_t k = 0; step->wide && k < step->source_count; k++) {
+        wide_count += step->wide[k] != 0;
+    }
+    if (!step->finish && wide_count == step->source_count) {
+        step->dtype = wide;
+    }
+    if (wide_count == 0 || step->dtype == wide) {
+        step->wide = NULL;
+    }
+    if (!step->finish && step->reduction == WEFT_AVG && step->dtype == wide) {
+        step->reduction = WEFT_SUM;
     }
 }
 
-static void run(const weft_reduce_t *reduce, wefti_isa_t isa)
+weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, wefti_isa_t isa)
 {
-    int halves = reduce->dtype == WEFT_DTYPE_F16 || reduce->dtype == WEFT_DTYPE_BF16;
-    int sums = reduce->reduction == WEFT_SUM || reduce->reduction == WEFT_AVG;
-    if (halves && sums && run_half(reduce, isa)) {
-        return;
-    }
-    if (reduce->dtype != WEFT_DTYPE_F32 || !sums) {
-        run_other(reduce, isa);
-        return;
-    }
-    kernel_of(isa)((float *const *)reduce->destinations, reduce->destination_count,
-                   (const float *const *)reduce->sources, reduce->source_count,
-                   (size_t)reduce->elem_count,
-                   reduce->reduction == WEFT_AVG ? (float)reduce->source_count : 1.0f);
-}
-
-weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)
-{
-    weft_status_t status = check(reduce);
-    if (status != WEFT_OK || reduce->elem_count == 0) {
+    wefti_reduce_step_t simple = *step;
+    weft_status_t status = check(step);
+    if (status != WEFT_OK || step->elem_count == 0) {
         return status;
     }
+    simplify(&simple);
 #if defined(__x86_64__)
     /* Rounding to nearest, denormals kept: a host program may have set this thread otherwise. */
     const unsigned int mode_bits = _MM_ROUND_MASK | _MM_FLUSH_ZERO_MASK | 0x0040u;
     unsigned int mode = _mm_getcsr();
     if (mode & mode_bits) {
         _mm_setcsr(mode & ~mode_bits);
-        run(reduce, isa);
+        run(&simple, isa);
         _mm_setcsr(mode);
         return WEFT_OK;
     }
 #endif
-    run(reduce, isa);
+    run(&simple, isa);
     return WEFT_OK;
+}
+
+weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)
+{
+    const wefti_reduce_step_t step = {
+        .sources = reduce->sources,
+        .source_count = reduce->source_count,
+        .destination_count = reduce->destination_count,
+        .destinations = reduce->destinations,
+        .elem_count = reduce->elem_count,
+        .dtype = reduce->dtype,
+        .reduction = reduce->reduction,
+        .divisor = reduce->source_count,
+        .finish = true,
+    };
+    return wefti_reduce_step(&step, isa);
 }

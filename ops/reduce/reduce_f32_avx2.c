@@ -141,10 +141,13 @@ TARGET static void any_inexact(float *const *destinations, uint32_t destination_
     body(destinations, destination_count, sources, source_count, elem_count, divisor, 0);
 }
 
-void wefti_reduce_f32_avx2(float *const *destinations, uint32_t destination_count,
-                           const float *const *sources, uint32_t source_count, size_t elem_count,
-                           float divisor)
+void wefti_reduce_f32_avx2(const wefti_reduce_step_t *step)
 {
+    float *const *destinations = (float *const *)step->destinations;
+    const float *const *sources = (const float *const *)step->sources;
+    const uint32_t source_count = step->source_count, destination_count = step->destination_count;
+    const size_t elem_count = (size_t)step->elem_count;
+    const float divisor = wefti_reduce_divisor(step);
     if (source_count == 2 && destination_count == 2 && wefti_divides_exactly(divisor)) {
         two_to_two(destinations, sources, elem_count, divisor);
     } else if (wefti_divides_exactly(divisor)) {

@@ -18,7 +18,7 @@
 
 #define INLINED TARGET __attribute__((always_inline)) static inline
 
-INLINED vector_t tree(wefti_half_t kind, const uint16_t *const *sources, uint32_t count, size_t at,
+INLINED vector_t tree(weft_dtype_t kind, const uint16_t *const *sources, uint32_t count, size_t at,
                       size_t lanes)
 {
     vector_t stack[12]; /* by binary counter, see reduce_portable.c */
@@ -37,7 +37,7 @@ INLINED vector_t tree(wefti_half_t kind, const uint16_t *const *sources, uint32_
     return sum;
 }
 
-INLINED void body(wefti_half_t kind, uint16_t *const *destinations, uint32_t destination_count,
+INLINED void body(weft_dtype_t kind, uint16_t *const *destinations, uint32_t destination_count,
                   const uint16_t *const *sources, uint32_t source_count, size_t elem_count,
                   float divisor)
 {
@@ -55,7 +55,7 @@ INLINED void body(wefti_half_t kind, uint16_t *const *destinations, uint32_t des
 }
 
 /* Two ranks: the pair written out, addresses where stores cannot seem to change them. */
-INLINED void two_to_two(wefti_half_t kind, uint16_t *const *destinations,
+INLINED void two_to_two(weft_dtype_t kind, uint16_t *const *destinations,
                         const uint16_t *const *sources, size_t elem_count, float divisor)
 {
     const uint16_t *from[2] = {sources[0], sources[1]};
@@ -81,20 +81,22 @@ INLINED void two_to_two(wefti_half_t kind, uint16_t *const *destinations,
 }
 
 #define DEFINE_HALF_SUM(name, kind)                                                                \
-    TARGET static void name(uint16_t *const *destinations, uint32_t destination_count,             \
-                            const uint16_t *const *sources, uint32_t source_count,                 \
-                            size_t elem_count, float divisor)                                      \
+    TARGET static void name(const wefti_reduce_step_t *step)                                       \
     {                                                                                              \
-        if (source_count == 2 && destination_count == 2) {                                         \
-            two_to_two(kind, destinations, sources, elem_count, divisor);                          \
-        } else if (source_count == 2) {                                                            \
-            body(kind, destinations, destination_count, sources, 2, elem_count, divisor);          \
-        } else if (source_count == 4) {                                                            \
-            body(kind, destinations, destination_count, sources, 4, elem_count, divisor);          \
-        } else if (source_count == 8) {                                                            \
-            body(kind, destinations, destination_count, sources, 8, elem_count, divisor);          \
+        uint16_t *const *to = (uint16_t *const *)step->destinations;                               \
+        const uint16_t *const *from = (const uint16_t *const *)step->sources;                      \
+        const size_t elem_count = (size_t)step->elem_count;                                        \
+        const float divisor = wefti_reduce_divisor(step);                                          \
+        if (step->source_count == 2 && step->destination_count == 2) {                             \
+            two_to_two(kind, to, from, elem_count, divisor);                                       \
+        } else if (step->source_count == 2) {                                                      \
+            body(kind, to, step->destination_count, from, 2, elem_count, divisor);                 \
+        } else if (step->source_count == 4) {                                                      \
+            body(kind, to, step->destination_count, from, 4, elem_count, divisor);                 \
+        } else if (step->source_count == 8) {                                                      \
+            body(kind, to, step->destination_count, from, 8, elem_count, divisor);                 \
         } else {                                                                                   \
-            body(kind, destinations, destination_count, sources, source_count, elem_count,         \
+            body(kind, to, step->destination_count, from, step->source_count, elem_count,          \
                  divisor);                                                                         \
         }                                                                                          \
     }

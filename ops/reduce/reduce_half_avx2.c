@@ -21,7 +21,7 @@ typedef struct vector {
 } vector_t;
 typedef __m256i halves_t;
 
-ONE vector_t load(wefti_half_t kind, const uint16_t *from, size_t lanes)
+ONE vector_t load(weft_dtype_t kind, const uint16_t *from, size_t lanes)
 {
     uint16_t part[LANES] = {0};
     if (lanes < LANES) {
@@ -29,7 +29,7 @@ ONE vector_t load(wefti_half_t kind, const uint16_t *from, size_t lanes)
         from = part;
     }
     __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)from);
-    if (kind == WEFTI_HALF_F16) {
+    if (kind == WEFT_DTYPE_F16) {
         return (vector_t){_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
                           _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
     }
@@ -53,9 +53,9 @@ ONE __m256i round_bf16(__m256 value)
     return _mm256_blendv_epi8(bits, _mm256_set1_epi32((int)WEFTI_F32_NAN), nans);
 }
 
-ONE halves_t narrow(wefti_half_t kind, vector_t value)
+ONE halves_t narrow(weft_dtype_t kind, vector_t value)
 {
-    if (kind == WEFTI_HALF_F16) { /* the quiet NaN of f32 narrows to that of f16 */
+    if (kind == WEFT_DTYPE_F16) { /* the quiet NaN of f32 narrows to that of f16 */
         __m128i low = _mm256_cvtps_ph(quiet(value.a), NEAREST);
         __m128i high = _mm256_cvtps_ph(quiet(value.b), NEAREST);
         return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
@@ -88,12 +88,12 @@ ONE vector_t divide(vector_t x, float divisor)
 
 #include "ops/reduce/reduce_half.h"
 
-DEFINE_HALF_SUM(sum_f16, WEFTI_HALF_F16)
-DEFINE_HALF_SUM(sum_bf16, WEFTI_HALF_BF16)
+DEFINE_HALF_SUM(sum_f16, WEFT_DTYPE_F16)
+DEFINE_HALF_SUM(sum_bf16, WEFT_DTYPE_BF16)
 
-wefti_reduce_half_fn wefti_reduce_half_avx2(wefti_half_t kind)
+wefti_reduce_fn wefti_reduce_half_avx2(weft_dtype_t dtype)
 {
-    return kind == WEFTI_HALF_F16 ? sum_f16 : sum_bf16;
+    return dtype == WEFT_DTYPE_F16 ? sum_f16 : sum_bf16;
 }
 
 #else

@@ -23,16 +23,16 @@ ONE __mmask32 mask_of(size_t lanes)
     return lanes == LANES ? ~(__mmask32)0 : ((__mmask32)1 << lanes) - 1;
 }
 
-ONE vector_t load(wefti_half_t kind, const uint16_t *from, size_t lanes)
+ONE vector_t load(weft_dtype_t kind, const uint16_t *from, size_t lanes)
 {
-    if (kind == WEFTI_HALF_F16 && lanes == LANES) {
+    if (kind == WEFT_DTYPE_F16 && lanes == LANES) {
         const __m256i *at = (const __m256i *)(const void *)from;
         return (vector_t){_mm512_cvtph_ps(_mm256_loadu_si256(at)),
                           _mm512_cvtph_ps(_mm256_loadu_si256(at + 1))};
     }
     __m512i half =
         lanes == LANES ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16(mask_of(lanes), from);
-    if (kind == WEFTI_HALF_F16) {
+    if (kind == WEFT_DTYPE_F16) {
         return (vector_t){_mm512_cvtph_ps(_mm512_castsi512_si256(half)),
                           _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1))};
     }
@@ -59,9 +59,9 @@ ONE __m512i round_bf16(__m512 value)
     return _mm512_mask_mov_epi32(bits, nans, _mm512_set1_epi32((int)WEFTI_F32_NAN));
 }
 
-ONE halves_t narrow(wefti_half_t kind, vector_t value)
+ONE halves_t narrow(weft_dtype_t kind, vector_t value)
 {
-    if (kind == WEFTI_HALF_F16) {
+    if (kind == WEFT_DTYPE_F16) {
         __mmask32 nans = _mm512_cmp_ps_mask(value.a, value.a, _CMP_UNORD_Q) |
                          (__mmask32)_mm512_cmp_ps_mask(value.b, value.b, _CMP_UNORD_Q) << 16;
         __m512i half =
@@ -94,12 +94,12 @@ ONE vector_t divide(vector_t x, float divisor)
 
 #include "ops/reduce/reduce_half.h"
 
-DEFINE_HALF_SUM(sum_f16, WEFTI_HALF_F16)
-DEFINE_HALF_SUM(sum_bf16, WEFTI_HALF_BF16)
+DEFINE_HALF_SUM(sum_f16, WEFT_DTYPE_F16)
+DEFINE_HALF_SUM(sum_bf16, WEFT_DTYPE_BF16)
 
-wefti_reduce_half_fn wefti_reduce_half_avx512(wefti_half_t kind)
+wefti_reduce_fn wefti_reduce_half_avx512(weft_dtype_t dtype)
 {
-    return kind == WEFTI_HALF_F16 ? sum_f16 : sum_bf16;
+    return dtype == WEFT_DTYPE_F16 ? sum_f16 : sum_bf16;
 }
 
 #else

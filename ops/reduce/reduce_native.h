@@ -62,16 +62,16 @@
             memcpy(to + i * sizeof raw, &raw, sizeof raw);                                         \
         });                                                                                        \
     }                                                                                              \
-    TARGET static void name(const weft_reduce_t *reduce)                                           \
+    TARGET static void name(const wefti_reduce_step_t *step)                                       \
     {                                                                                              \
         const size_t most = BLOCK_BYTES / sizeof(type);                                            \
-        size_t total = (size_t)reduce->elem_count;                                                 \
+        size_t total = (size_t)step->elem_count;                                                   \
         type stack[MAX_DEPTH][BLOCK_BYTES / sizeof(type)];                                         \
         for (size_t at = 0; at < total; at += most) {                                              \
             size_t count = total - at < most ? total - at : most;                                  \
             uint32_t depth = 0;                                                                    \
-            for (uint32_t k = 0; k < reduce->source_count; k++) {                                  \
-                load_##name(stack[depth], (const uint8_t *)reduce->sources[k] + at * sizeof(type), \
+            for (uint32_t k = 0; k < step->source_count; k++) {                                    \
+                load_##name(stack[depth], (const uint8_t *)step->sources[k] + at * sizeof(type),   \
                             count);                                                                \
                 for (uint32_t ones = k; ones & 1u; ones >>= 1, depth--) {                          \
                     combine_##name(stack[depth - 1], stack[depth], count);                         \
@@ -81,8 +81,8 @@
             for (; depth > 1; depth--) {                                                           \
                 combine_##name(stack[depth - 2], stack[depth - 1], count);                         \
             }                                                                                      \
-            for (uint32_t d = 0; d < reduce->destination_count; d++) {                             \
-                store_##name((uint8_t *)reduce->destinations[d] + at * sizeof(type), stack[0],     \
+            for (uint32_t d = 0; d < step->destination_count; d++) {                               \
+                store_##name((uint8_t *)step->destinations[d] + at * sizeof(type), stack[0],       \
                              count);                                                               \
             }                                                                                      \
         }                                                                                          \
@@ -162,10 +162,10 @@ DEFINE_NATIVE(prod_f32, float, uint32_t, key_own_f32, TIMES, value_own_f32)
 DEFINE_NATIVE(prod_f64, double, uint64_t, key_own_f64, TIMES, value_own_f64)
 DEFINE_NATIVE(sum_f64, double, uint64_t, key_own_f64, PLUS, value_own_f64)
 
-wefti_reduce_native_fn TABLE(weft_dtype_t dtype, weft_reduction_t reduction)
+wefti_reduce_fn TABLE(weft_dtype_t dtype, weft_reduction_t reduction)
 {
     /* sum, avg, prod, min, max */
-    static const wefti_reduce_native_fn table[][5] = {
+    static const wefti_reduce_fn table[][5] = {
         [WEFT_DTYPE_F64] = {sum_f64, NULL, prod_f64, min_f64, max_f64},
         [WEFT_DTYPE_F32] = {NULL, NULL, prod_f32, min_f32, max_f32},
         [WEFT_DTYPE_F16] = {NULL, NULL, NULL, min_f16, max_f16},

@@ -191,30 +191,34 @@ typedef struct element {
     load_fn load;
     store_fn store;
     const accumulator_t *accumulator;
+    size_t bytes;
 } element_t;
 
 static const element_t elements[] = {
-    [WEFT_DTYPE_F64] = {load_f64, store_f64, &acc_f64},
-    [WEFT_DTYPE_F32] = {load_f32, store_f32, &acc_f32},
-    [WEFT_DTYPE_F16] = {load_f16, store_f16, &acc_f32},
-    [WEFT_DTYPE_BF16] = {load_bf16, store_bf16, &acc_f32},
-    [WEFT_DTYPE_I64] = {load_i64, store_i64, &acc_i64},
-    [WEFT_DTYPE_I32] = {load_i32, store_i32, &acc_i64},
-    [WEFT_DTYPE_I16] = {load_i16, store_i16, &acc_i64},
-    [WEFT_DTYPE_I8] = {load_i8, store_i8, &acc_i64},
-    [WEFT_DTYPE_U64] = {load_u64, store_u64, &acc_u64},
-    [WEFT_DTYPE_U32] = {load_u32, store_u32, &acc_u64},
-    [WEFT_DTYPE_U16] = {load_u16, store_u16, &acc_u64},
-    [WEFT_DTYPE_U8] = {load_u8, store_u8, &acc_u64},
+    [WEFT_DTYPE_F64] = {load_f64, store_f64, &acc_f64, 8},
+    [WEFT_DTYPE_F32] = {load_f32, store_f32, &acc_f32, 4},
+    [WEFT_DTYPE_F16] = {load_f16, store_f16, &acc_f32, 2},
+    [WEFT_DTYPE_BF16] = {load_bf16, store_bf16, &acc_f32, 2},
+    [WEFT_DTYPE_I64] = {load_i64, store_i64, &acc_i64, 8},
+    [WEFT_DTYPE_I32] = {load_i32, store_i32, &acc_i64, 4},
+    [WEFT_DTYPE_I16] = {load_i16, store_i16, &acc_i64, 2},
+    [WEFT_DTYPE_I8] = {load_i8, store_i8, &acc_i64, 1},
+    [WEFT_DTYPE_U64] = {load_u64, store_u64, &acc_u64, 8},
+    [WEFT_DTYPE_U32] = {load_u32, store_u32, &acc_u64, 4},
+    [WEFT_DTYPE_U16] = {load_u16, store_u16, &acc_u64, 2},
+    [WEFT_DTYPE_U8] = {load_u8, store_u8, &acc_u64, 1},
 };
 
-/* The tree over sources at byte offset, left in stack[0]. */
-static void reduce_block(const weft_reduce_t *reduce, const element_t *element, combine_fn combine,
-                         size_t offset, size_t count, block_t *stack)
+/* The tree over the sources' elements from at, left in stack[0]. */
+static void reduce_block(const wefti_reduce_step_t *step, const element_t *user,
+                         const element_t *wide, combine_fn combine, size_t at, size_t count,
+                         block_t *stack)
 {
     uint32_t depth = 0;
-    for (uint32_t k = 0; k < reduce->source_count; k++) {
-        element->load(&stack[depth], (const uint8_t *)reduce->sources[k] + offset, count);
+    for (uint32_t k = 0; k < step->source_count; k++) {
+        const element_t *element = step->wide && step->wide[k] ? wide : user;
+        element->load(&stack[depth], (const uint8_t *)step->sources[k] + at * element->bytes,
+                      count);
         for (uint32_t ones = k; ones & 1u; ones >>= 1) {
             combine(&stack[depth - 1], &stack[depth], count);
             depth--;
@@ -226,39 +230,23 @@ static void reduce_block(const weft_reduce_t *reduce, const element_t *element, 
     }
 }
 
-void wefti_reduce_portable(const weft_reduce_t *reduce)
+void wefti_reduce_portable(const wefti_reduce_step_t *step)
 {
-    const element_t *element = &elements[reduce->dtype];
-    const accumulator_t *accumulator = element->accumulator;
-    combine_fn combine = accumulator->combine[reduce->reduction];
-    size_t elem_bytes = weft_dtype_size_bytes(reduce->dtype);
-    size_t total = (size_t)reduce->elem_count;
+    const element_t *user = &elements[step->dtype];
+    const element_t *wide = &elements[wefti_accumulator_dtype(step->dtype, step->reduction)];
+    const element_t *out = step->finish ? user : wide;
+    combine_fn combine = user->accumulator->combine[step->reduction];
+    size_t total = (size_t)step->elem_count;
     block_t stack[MAX_DEPTH];
     for (size_t at = 0; at < total; at += BLOCK_ELEMS) {
         size_t count = total - at < BLOCK_ELEMS ? total - at : BLOCK_ELEMS;
         /* All sources are read before anything is written: a destination may be a source. */
-        reduce_block(reduce, element, combine, at * elem_bytes, count, stack);
-        if (reduce->reduction == WEFT_AVG) {
-            accumulator->divide(&stack[0], reduce->source_count, count);
+        reduce_block(step, user, wide, combine, at, count, stack);
+        if (step->reduction == WEFT_AVG && step->finish) {
+            user->accumulator->divide(&stack[0], step->divisor, count);
         }
-        for (uint32_t d = 0; d < reduce->destination_count; d++) {
-            element->store((uint8_t *)reduce->destinations[d] + at * elem_bytes, &stack[0], count);
+        for (uint32_t d = 0; d < step->destination_count; d++) {
+            out->store((uint8_t *)step->destinations[d] + at * out->bytes, &stack[0], count);
         }
     }
-}
-
-void wefti_reduce_f32_portable(float *const *destinations, uint32_t destination_count,
-                               const float *const *sources, uint32_t source_count,
-                               size_t elem_count, float divisor)
-{
-    weft_reduce_t reduce = {
-        .sources = (const void *const *)sources,
-        .source_count = source_count,
-        .destinations = (void *const *)destinations,
-        .destination_count = destination_count,
-        .elem_count = elem_count,
-        .dtype = WEFT_DTYPE_F32,
-        .reduction = divisor > 1.0f ? WEFT_AVG : WEFT_SUM,
-    };
-    wefti_reduce_portable(&reduce);
 }

@@ -349,6 +349,144 @@ static void test_reduce_every_type_matches_oracle(void **in)
     }
 }
 
+/* ---- steps ---- */
+
+#define STEP_LEAVES 40u
+#define STEP_ELEMS 300u
+
+typedef struct steps { /* one reduction, cut into steps */
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    wefti_isa_t isa;
+    uint32_t leaf_count;
+    size_t elem_count;
+    const uint8_t *leaves[STEP_LEAVES];
+    uint8_t *pool; /* what wide sums are taken from, at any alignment */
+    size_t pool_used;
+} steps_t;
+
+static uint8_t *take_wide(steps_t *steps)
+{
+    uint8_t *at = steps->pool + steps->pool_used;
+    steps->pool_used += STEP_ELEMS * sizeof(uint64_t) + 64 + next_random() % 8;
+    return at;
+}
+
+/* Leaves first, ... count into out: aligned runs of 2^k leaves, the last one cut off, are the
+ * sources; a run is a wide sum from a step before, a single leaf as it is or widened. */
+static void reduce_run(steps_t *steps, uint32_t first, uint32_t count, bool finish, void *out)
+{
+    const void *sources[STEP_LEAVES];
+    uint8_t wide[STEP_LEAVES];
+    void *to[2] = {out, out};
+    uint32_t length = 1, n = 0;
+    while (length * 2 < count && next_random() % 2) {
+        length *= 2;
+    }
+    for (uint32_t at = first; at < first + count; at += length, n++) {
+        uint32_t leaves = first + count - at < length ? first + count - at : length;
+        wide[n] = leaves > 1 || (count > 1 && next_random() % 4 == 0);
+        sources[n] = steps->leaves[at];
+        if (wide[n]) {
+            uint8_t *sum = take_wide(steps);
+            reduce_run(steps, at, leaves, false, sum);
+            sources[n] = sum;
+        }
+    }
+    if (n > 1 && wide[0] && !finish && next_random() % 2) {
+        to[1] = (void *)sources[0]; /* in place */
+    }
+    const wefti_reduce_step_t step = {.sources = sources,
+                                      .wide = wide,
+                                      .source_count = n,
+                                      .destination_count = 2,
+                                      .destinations = to,
+                                      .elem_count = steps->elem_count,
+                                      .dtype = steps->dtype,
+                                      .reduction = steps->reduction,
+                                      .divisor = steps->leaf_count,
+                                      .finish = finish};
+    assert_int_equal(wefti_reduce_step(&step, steps->isa), WEFT_OK);
+}
+
+static void run_steps(steps_t *steps, uint8_t *inputs)
+{
+    uint8_t expected[STEP_ELEMS * 8], result[STEP_ELEMS * 8 + 1];
+    const void *from[STEP_LEAVES];
+    size_t bytes = steps->elem_count * weft_dtype_size_bytes(steps->dtype);
+    for (uint32_t k = 0; k < steps->leaf_count; k++) {
+        uint8_t *at = inputs + k * (STEP_ELEMS * 8 + 8) + next_random() % 8;
+        fill(steps->dtype, at, steps->elem_count);
+        from[k] = steps->leaves[k] = at;
+    }
+    weft_reduce_t whole = {from,         steps->leaf_count, NULL, 0, steps->elem_count,
+                           steps->dtype, steps->reduction};
+    oracle(&whole, expected);
+    for (int way = 0; way < 3; way++) {
+        memset(result, 0xa5, sizeof result);
+        steps->pool_used = 0;
+        reduce_run(steps, 0, steps->leaf_count, true, result);
+        if (memcmp(result, expected, bytes) != 0 || result[bytes] != 0xa5) {
+            fail_msg("%s %s %s in steps: %u sources, %zu elements", weft_dtype_name(steps->dtype),
+                     weft_reduction_name(steps->reduction), wefti_isa_name(steps->isa),
+                     steps->leaf_count, steps->elem_count);
+        }
+    }
+}
+
+/* Any way of cutting the tree into steps gives the bits of one pass. */
+static void test_reduce_steps_equal_one_pass(void **in)
+{
+    static const uint32_t leaf_counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33};
+    static const size_t elem_counts[] = {1, 5, 16, 33, 64, 129, 300};
+    uint8_t *pool = malloc(4 * STEP_LEAVES * (STEP_ELEMS * 8 + 72));
+    uint8_t *inputs = malloc(STEP_LEAVES * (STEP_ELEMS * 8 + 8));
+    steps_t steps = {.pool = pool};
+    (void)in;
+    assert_non_null(pool);
+    assert_non_null(inputs);
+    for (size_t t = 0; t < sizeof dtypes / sizeof dtypes[0]; t++) {
+        for (int op = WEFT_SUM; op <= (int)WEFT_MAX; op++) {
+            for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+                for (size_t n = 0; n < sizeof leaf_counts / sizeof leaf_counts[0]; n++) {
+                    steps.dtype = dtypes[t];
+                    steps.reduction = (weft_reduction_t)op;
+                    steps.isa = isa;
+                    steps.leaf_count = leaf_counts[n];
+                    steps.elem_count = elem_counts[next_random() % 7];
+                    run_steps(&steps, inputs);
+                }
+            }
+        }
+    }
+    free(inputs);
+    free(pool);
+}
+
+static void test_reduce_accumulators(void **in)
+{
+    static const struct {
+        weft_dtype_t dtype;
+        weft_reduction_t reduction;
+        size_t bytes;
+    } rows[] = {
+        {WEFT_DTYPE_F16, WEFT_SUM, 4},   {WEFT_DTYPE_BF16, WEFT_AVG, 4},
+        {WEFT_DTYPE_BF16, WEFT_PROD, 4}, {WEFT_DTYPE_F16, WEFT_MIN, 2},
+        {WEFT_DTYPE_BF16, WEFT_MAX, 2},  {WEFT_DTYPE_F32, WEFT_AVG, 4},
+        {WEFT_DTYPE_F64, WEFT_AVG, 8},   {WEFT_DTYPE_I8, WEFT_AVG, 8},
+        {WEFT_DTYPE_U32, WEFT_AVG, 8},   {WEFT_DTYPE_I8, WEFT_SUM, 1},
+        {WEFT_DTYPE_U16, WEFT_PROD, 2},  {WEFT_DTYPE_I64, WEFT_MIN, 8},
+        {WEFT_DTYPE_BOOL, WEFT_SUM, 0},  {WEFT_DTYPE_NONE, WEFT_SUM, 0},
+        {(weft_dtype_t)99, WEFT_AVG, 0},
+    };
+    (void)in;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(wefti_accumulator_bytes(rows[i].dtype, rows[i].reduction), rows[i].bytes);
+    }
+    assert_int_equal(wefti_accumulator_dtype(WEFT_DTYPE_I8, WEFT_AVG), WEFT_DTYPE_I64);
+    assert_int_equal(wefti_accumulator_dtype(WEFT_DTYPE_U8, WEFT_AVG), WEFT_DTYPE_U64);
+}
+
 static void test_reduce_special_values(void **in)
 {
     (void)in;
@@ -489,6 +627,16 @@ static void test_reduce_rejects_bad_arguments(void **in)
     bad = good;
     bad.elem_count = UINT64_MAX / 2;
     assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    wefti_reduce_step_t step = {.sources = from,
+                                .source_count = 1,
+                                .destinations = to,
+                                .destination_count = 1,
+                                .elem_count = 1,
+                                .dtype = WEFT_DTYPE_F32,
+                                .reduction = WEFT_AVG,
+                                .finish = true};
+    assert_int_equal(wefti_reduce_step(&step, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_string_equal(weft_last_error(), "reduce: an average over 0 ranks");
     bad = good;
     bad.elem_count = 0;
     assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_OK);
@@ -520,6 +668,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reduce_isas_agree),
         cmocka_unit_test(test_reduce_every_type_matches_oracle),
+        cmocka_unit_test(test_reduce_steps_equal_one_pass),
+        cmocka_unit_test(test_reduce_accumulators),
         cmocka_unit_test(test_reduce_special_values),
         cmocka_unit_test(test_reduce_integer_rules),
         cmocka_unit_test(test_reduce_up_to_1024_sources),

@@ -48,6 +48,14 @@ weft_status_t wefti_memfd_map_over(int fd, size_t offset, size_t bytes, void *ad
 weft_status_t wefti_region_map_unsupported(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
                                            void *address);
 
+/* link.c: put and signal where the peer's region is mapped. */
+weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                               const void *data, size_t bytes, uint32_t lane);
+weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                  uint32_t value, uint32_t lane);
+/* What a value that has landed does to a counter. */
+void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
+
 /* First line of a file of the process's own control group; false when there is none. */
 bool wefti_cgroup_read(const char *name, char *line, size_t capacity);
 

@@ -313,4 +313,6 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .region_grow = inproc_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = inproc_check_peers,
+    .put = wefti_put_direct,
+    .signal = wefti_signal_direct,
 };

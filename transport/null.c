@@ -73,4 +73,6 @@ const wefti_transport_ops_t wefti_transport_null = {
     .region_grow = null_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = null_check_peers,
+    .put = wefti_put_direct,
+    .signal = wefti_signal_direct,
 };

@@ -367,4 +367,6 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .region_grow = shm_region_grow,
     .region_map = shm_region_map,
     .check_peers = shm_check_peers,
+    .put = wefti_put_direct,
+    .signal = wefti_signal_direct,
 };

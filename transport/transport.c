@@ -107,11 +107,16 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     if (params->device != NULL && !(params->device->ops->caps & WEFT_DEVICE_PEER_DIRECT)) {
         endpoint->caps &= ~WEFTI_CAP_DIRECT;
     }
+    endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);
     endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
     endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);
     endpoint->verdicts = wefti_alloc(params->allocator, count * sizeof(verdict_t));
-    if (endpoint->control == NULL || endpoint->region_of == NULL || endpoint->verdicts == NULL) {
+    if (endpoint->peer_caps == NULL || endpoint->control == NULL || endpoint->region_of == NULL ||
+        endpoint->verdicts == NULL) {
         return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        endpoint->peer_caps[r] = endpoint->caps;
     }
     return map_owner_word(endpoint);
 }
@@ -126,6 +131,7 @@ static void endpoint_free(wefti_endpoint_t *endpoint)
     wefti_free(allocator, endpoint->verdicts);
     wefti_free(allocator, endpoint->region_of);
     wefti_free(allocator, endpoint->control);
+    wefti_free(allocator, endpoint->peer_caps);
     wefti_free(allocator, endpoint);
 }
 

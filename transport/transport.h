@@ -5,6 +5,8 @@
  *   control block   one per rank, shared: abort record, barrier, late-rank report
  *   region          one per rank: memory on the rank's device, the same size and layout everywhere,
  * so an offset names a place on every rank; region_of[r] + offset is rank r's copy, as seen here
+ *   link            what two ranks can do with each other's region: load and store it (DIRECT), or
+ * only put bytes into it and raise counters in it, on lanes (link.c)
  *
  * Backends: shm (processes; memfds passed over a unix socket, pidfds for liveness), inproc (threads
  * of one process meeting at a hub), null (a world of one; the copy to start a new backend from).
@@ -23,8 +25,13 @@
 
 /* What a transport can do between two ranks; plans say what their algorithms need. */
 #define WEFTI_CAP_DIRECT (1ull << 0) /* map peers' regions, load and store */
-#define WEFTI_CAP_PUT (1ull << 1)
-#define WEFTI_CAP_SIGNAL (1ull << 2)
+#define WEFTI_CAP_PUT (1ull << 1)    /* wefti_put */
+#define WEFTI_CAP_SIGNAL (1ull << 2) /* wefti_signal_peer */
+
+/* Lanes of a link. Those of schedules come first; groups write their channels on one of their own.
+ */
+#define WEFTI_LINK_LANES 32u
+#define WEFTI_LANE_CHANNEL 16u
 
 #define WEFTI_ABORT_TEXT_BYTES 480u
 
@@ -75,6 +82,11 @@ typedef struct wefti_transport_ops {
                                 void *address);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
+    /* As wefti_put and wefti_signal_peer say; the arguments are checked. */
+    weft_status_t (*put)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
+                         size_t bytes, uint32_t lane);
+    weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                            uint32_t value, uint32_t lane);
 } wefti_transport_ops_t;
 
 /* One live allocation; the array is sorted by offset and equal on every rank. */
@@ -86,15 +98,17 @@ typedef struct wefti_region_block {
 struct wefti_endpoint {
     const wefti_transport_ops_t *ops;
     uint32_t rank, world_size;
-    uint64_t caps;
-    uint32_t local_rank_count; /* ranks on this host, for waiting and progress */
+    uint64_t caps;             /* what all of this rank's links can do */
+    uint64_t *peer_caps;       /* [world_size] what the link to each rank can do */
+    uint32_t local_rank_count; /* ranks on this machine, for waiting and progress */
     weft_device_t *device;     /* NULL: host memory */
     const wefti_settings_t *settings;
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
     wefti_control_t **control; /* [world_size] */
     uint8_t *
-        *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc */
+        *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc,
+                     * and for ranks whose memory cannot be loaded and stored from here */
     size_t region_bytes; /* committed */
     size_t region_used_bytes;
     size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
@@ -138,6 +152,33 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
+
+/* True when this rank loads and stores the peer's region (host memory: region_of[peer]). Ranks that
+ * do form sets: the relation is symmetric and transitive. */
+static inline bool wefti_endpoint_direct(const wefti_endpoint_t *endpoint, uint32_t peer)
+{
+    return (endpoint->peer_caps[peer] & WEFTI_CAP_DIRECT) != 0;
+}
+
+/*
+ * link.c: writing to a peer's region without loads and stores. Host memory only. By any thread;
+ * both return at once, whatever the peer does, and what they do is over some time later.
+ *
+ * Puts bytes at data into the peer's region at offset, any alignment; data may be reused on return.
+ * When it lands is only known by a signal on the same lane. Puts may overtake each other, and any
+ * signal that was sent before them, so what a put goes to must be free when it is called.
+ */
+weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
+                        size_t bytes, uint32_t lane);
+/*
+ * Raises a counter (value and waiters of a wefti_signal_t at offset of the peer's region, aligned
+ * to 8) to value, and wakes who sleeps on it, once everything that was put to this peer on this
+ * lane before has landed. Signals of one lane to one peer come in order; lanes know nothing of each
+ * other, so a counter is raised on one lane of one rank only. Nothing is lowered: a value that the
+ * counter has reached already changes nothing.
+ */
+weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                uint32_t value, uint32_t lane);
 
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);

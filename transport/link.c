@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing to a peer's region by put and signal: the checks, and both where regions are mapped. */
+#include "transport/transport.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "transport/endpoint.h"
+
+/* A counter's value and waiters. */
+#define COUNTER_BYTES 8u
+
+static weft_status_t check_place(wefti_endpoint_t *endpoint, const char *what, uint32_t peer,
+                                 size_t offset, size_t bytes, uint32_t lane)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return wefti_endpoint_check(endpoint);
+    }
+    if (peer >= endpoint->world_size || lane >= WEFTI_LINK_LANES) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: peer %u of %u, lane %u of %u", what,
+                           peer, endpoint->world_size, lane, WEFTI_LINK_LANES);
+    }
+    if (endpoint->device != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: the memory of \"%s\" is not the host's", what,
+                           endpoint->device->ops->name);
+    }
+    /* Relaxed: it only grows, and who knows of an offset has it from after the growth. */
+    size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+    if (offset > limit || bytes > limit - offset) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: %zu bytes at %zu of rank %u, whose region has %zu", what, bytes,
+                           offset, peer, limit);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
+                        size_t bytes, uint32_t lane)
+{
+    weft_status_t status = check_place(endpoint, "put", peer, offset, bytes, lane);
+    if (status < 0) {
+        return status;
+    }
+    if (bytes == 0) {
+        return WEFT_OK;
+    }
+    if (data == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "put: data is NULL");
+    }
+    return endpoint->ops->put(endpoint, peer, offset, data, bytes, lane);
+}
+
+weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                uint32_t value, uint32_t lane)
+{
+    weft_status_t status = check_place(endpoint, "signal", peer, offset, COUNTER_BYTES, lane);
+    if (status < 0) {
+        return status;
+    }
+    if (offset % COUNTER_BYTES != 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "signal: offset %zu is not a multiple of %u",
+                           offset, COUNTER_BYTES);
+    }
+    return endpoint->ops->signal(endpoint, peer, offset, value, lane);
+}
+
+weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                               const void *data, size_t bytes, uint32_t lane)
+{
+    (void)lane;
+    memmove(endpoint->region_of[peer] + offset, data, bytes);
+    return WEFT_OK;
+}
+
+void wefti_signal_raise(wefti_signal_t *signal, uint32_t value)
+{
+    /* Relaxed: a counter has one writer, which is the one calling this. */
+    if (!wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed), value)) {
+        wefti_signal_post(signal, value);
+    }
+}
+
+weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                  uint32_t value, uint32_t lane)
+{
+    (void)lane;
+    wefti_signal_raise((wefti_signal_t *)(void *)(endpoint->region_of[peer] + offset), value);
+    return WEFT_OK;
+}

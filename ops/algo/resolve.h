@@ -17,6 +17,15 @@ typedef struct wefti_counts {
     const uint64_t *counts;
 } wefti_counts_t;
 
+/*
+ * V forms: where block b of rank r begins in its buffers, in elements: [r * stride + b], stride 0
+ * where all ranks have the same. NULL: blocks lie side by side.
+ */
+typedef struct wefti_displacements {
+    const uint64_t *send, *recv;
+    uint32_t stride;
+} wefti_displacements_t;
+
 /* Elements offset, ... of a buffer on each of rank_count ranks. */
 typedef struct wefti_range {
     uint32_t rank, rank_count;

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where buckets begin and end, exactly. Gradients 1..n become ready at r_1 <= r_2 <= ... and have
+ * s_j bytes; a bucket of m bytes takes T(m) on the one channel, which carries out buckets in order:
+ *
+ *     F(j) = min over i < j of max(F(i), r_j) + T(s_i+1 + ... + s_j)
+ *
+ * is when j gradients can be done at the earliest. F(n) is the optimum; chosen are the fewest
+ * buckets that end within 0.1 % of it. All in integers, so every rank decides the same.
+ */
+#ifndef WEFT_FUSION_PLANNER_H
+#define WEFT_FUSION_PLANNER_H
+
+#include "runtime/base/memory.h"
+
+/* One algorithm: alpha + beta * bytes. */
+typedef struct wefti_cost_piece {
+    uint64_t alpha_ps;
+    uint64_t beta_ps_per_kib;
+} wefti_cost_piece_t;
+
+/* A measured point; linear in between, constant before the first, the last slope behind the last.
+ */
+typedef struct wefti_cost_point {
+    uint64_t bytes, ps;
+} wefti_cost_point_t;
+
+/* T: the minimum of pieces, or, where there are points, what they say (irregular). */
+typedef struct wefti_bucket_cost {
+    const wefti_cost_piece_t *pieces;
+    uint32_t piece_count;
+    const wefti_cost_point_t *points; /* bytes rise; need not be concave, nor even rise */
+    uint32_t point_count;
+} wefti_bucket_cost_t;
+
+typedef struct wefti_plan_item {
+    uint64_t ready_ps; /* never less than the item's before it */
+    uint64_t bytes;
+} wefti_plan_item_t;
+
+typedef struct wefti_planner_params {
+    const wefti_plan_item_t *items;
+    uint32_t item_count; /* at least 1 */
+    wefti_bucket_cost_t cost;
+    uint64_t cap_bytes; /* of a bucket; 0: none. No item may be larger */
+    /* [item]: the first item that may share a bucket with it, never less than the one before; NULL:
+     * all may. */
+    const uint32_t *first_with;
+} wefti_planner_params_t;
+
+typedef struct wefti_bucket_plan {
+    uint32_t bucket_count;
+    uint32_t *ends;                 /* [bucket_count] item behind the bucket's last one */
+    uint32_t optimum_count;         /* how many buckets reach the optimum */
+    uint64_t optimum_ps, chosen_ps; /* when the last bucket is done */
+    uint64_t lower_bound_ps;        /* of any schedule on one channel, contiguous or not */
+} wefti_bucket_plan_t;
+
+/*
+ * O(nK) per layer for K pieces (n items and the chosen number of buckets), O(n^2) for points.
+ * WEFT_ERR_INVALID_ARGUMENT when an item is larger than the cap, or times cannot be counted.
+ */
+weft_status_t wefti_plan_buckets(const wefti_planner_params_t *params, wefti_arena_t *arena,
+                                 wefti_bucket_plan_t *out_plan);
+/* T(bytes). */
+uint64_t wefti_bucket_cost_ps(const wefti_bucket_cost_t *cost, uint64_t bytes);
+/* When given buckets are done: for other policies, to compare. finish_ps[bucket] may be NULL. */
+uint64_t wefti_buckets_finish_ps(const wefti_planner_params_t *params, const uint32_t *ends,
+                                 uint32_t bucket_count, uint64_t *finish_ps);
+/*
+ * The merge rule of MG-WFBP (Shi, Chu, Li: "MG-WFBP: Efficient Data Communication for Distributed
+ * Synchronous SGD Algorithms", INFOCOM 2019): a bucket waits for the next gradient when that is
+ * ready within alpha of the time at which the bucket could start. Returns the number of buckets;
+ * ends has room for item_count.
+ */
+uint32_t wefti_buckets_merge_rule(const wefti_planner_params_t *params, uint32_t *ends);
+
+#endif

@@ -5,14 +5,19 @@
 
 #include "runtime/base/error.h"
 
+#define MAX_ELEMS (INT64_MAX / 16) /* in bytes they fit, and two of them added do */
+
 typedef struct layout {
     const weft_algo_params_t *params;
+    const wefti_schedule_t *schedule;
     const wefti_counts_t *counts;
+    const wefti_displacements_t *displacements;
+    const wefti_slice_t *slice;
     uint32_t blocks;
     bool vector, variable, exchange; /* exchange: all-to-all */
     uint64_t share;                  /* vectors: elements of a full shard */
-    uint64_t longest;                /* of all blocks: what a slot holds */
-    uint64_t *prefix;                /* V forms but all-to-all: [block + 1] */
+    const uint64_t *rows;            /* V forms: sums of counts, [block] or [from * n + to] */
+    const uint64_t *columns;         /* AllToAllV: [to * n + from] */
 } layout_t;
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -21,124 +26,196 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* Shards of whole cache lines, the last ones shorter or empty. */
-static uint64_t shard_elems(const wefti_counts_t *counts, uint32_t blocks)
+static uint64_t shard_elems(uint64_t elem_count, uint32_t elem_bytes, uint32_t blocks)
 {
-    uint64_t unit =
-        counts->elem_bytes < WEFTI_SHARD_BYTES ? WEFTI_SHARD_BYTES / counts->elem_bytes : 1;
-    uint64_t units = counts->elem_count / unit + (counts->elem_count % unit != 0);
+    uint64_t unit = elem_bytes < WEFTI_SHARD_BYTES ? WEFTI_SHARD_BYTES / elem_bytes : 1;
+    uint64_t units = elem_count / unit + (elem_count % unit != 0);
     return (units / blocks + (units % blocks != 0)) * unit;
 }
 
-static weft_status_t too_large(const layout_t *layout)
+static weft_status_t too_large(const weft_algo_params_t *params)
 {
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s over %u ranks: sizes overflow",
-                       weft_collective_name(layout->params->op), layout->params->group_size);
+                       weft_collective_name(params->op), params->group_size);
 }
 
-static weft_status_t add_variable(layout_t *layout, const weft_allocator_t *allocator)
+static bool is_variable(weft_collective_t op)
 {
-    uint32_t n = layout->params->group_size;
-    size_t count = layout->exchange ? (size_t)n * n : n;
-    uint64_t sum = 0;
-    if (layout->counts->counts == NULL) {
+    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
+           op == WEFT_OP_ALL_TO_ALL_V;
+}
+
+/* How many counts a V form has. */
+static size_t count_names(const weft_algo_params_t *params)
+{
+    size_t n = params->group_size;
+    return params->op == WEFT_OP_ALL_TO_ALL_V ? n * n : n;
+}
+
+uint64_t wefti_slice_slot_elems(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                                const wefti_counts_t *counts, uint64_t elem_count)
+{
+    uint32_t blocks = wefti_block_count(params, &schedule->resources);
+    if (blocks == 0 || !wefti_collective_is_vector(params->op)) {
+        return elem_count;
+    }
+    return least(shard_elems(elem_count, counts->elem_bytes, blocks), elem_count);
+}
+
+/* Whether positions in users' buffers, and in slots, fit signed 64 bits in bytes. */
+static bool sizes_fit(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                      const wefti_counts_t *counts, uint64_t elem_count)
+{
+    uint32_t blocks = wefti_block_count(params, &schedule->resources);
+    if (elem_count > MAX_ELEMS) {
+        return false;
+    }
+    uint64_t slot = wefti_slice_slot_elems(params, schedule, counts, elem_count);
+    uint64_t slots = (uint64_t)schedule->resources.scratch_slots + schedule->stage_slots +
+                     schedule->stage_wide_slots + 2ull * blocks + 1;
+    uint64_t bytes;
+    return !__builtin_mul_overflow(slots, slot, &bytes) &&
+           !__builtin_mul_overflow(bytes, counts->elem_bytes + 8ull, &bytes) && bytes <= INT64_MAX;
+}
+
+static weft_status_t longest_of(const weft_algo_params_t *params, const wefti_counts_t *counts,
+                                uint64_t *out_longest)
+{
+    uint64_t sum = 0, longest = 0;
+    if (counts->counts == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "counts is NULL");
     }
-    layout->prefix = wefti_alloc(allocator, (count + 1) * sizeof *layout->prefix);
-    if (layout->prefix == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (size_t i = 0; i < count; i++) {
-        layout->prefix[i] = sum;
-        layout->longest = layout->counts->counts[i] > layout->longest ? layout->counts->counts[i]
-                                                                      : layout->longest;
-        if (__builtin_add_overflow(sum, layout->counts->counts[i], &sum) || sum > INT64_MAX) {
-            return too_large(layout);
+    for (size_t i = 0; i < count_names(params); i++) {
+        longest = counts->counts[i] > longest ? counts->counts[i] : longest;
+        if (__builtin_add_overflow(sum, counts->counts[i], &sum) || sum > INT64_MAX) {
+            return too_large(params);
         }
     }
-    layout->prefix[count] = sum;
+    *out_longest = longest;
     return WEFT_OK;
 }
 
-static weft_status_t layout_init(layout_t *layout, const weft_algo_params_t *params,
-                                 const wefti_schedule_t *schedule, const wefti_counts_t *counts,
-                                 const weft_allocator_t *allocator)
+weft_status_t wefti_slice_init(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                               const wefti_counts_t *counts, wefti_slice_t *out)
 {
-    *layout = (layout_t){.params = params,
-                         .counts = counts,
-                         .blocks = wefti_block_count(params, &schedule->resources),
-                         .vector = wefti_collective_is_vector(params->op)};
-    layout->exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
-    layout->variable = params->op == WEFT_OP_ALL_GATHER_V ||
-                       params->op == WEFT_OP_REDUCE_SCATTER_V || params->op == WEFT_OP_ALL_TO_ALL_V;
+    *out = (wefti_slice_t){.elem_count = counts->elem_count};
+    weft_status_t status = WEFT_OK;
     if (counts->elem_bytes == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "elem_bytes is 0");
     }
-    weft_status_t status = layout->variable ? add_variable(layout, allocator) : WEFT_OK;
-    if (status >= 0 && layout->vector) {
-        layout->share = shard_elems(counts, layout->blocks);
-        layout->longest = least(layout->share, counts->elem_count);
-    } else if (status >= 0 && !layout->variable) {
-        layout->longest = counts->elem_count;
+    if (is_variable(params->op)) {
+        status = longest_of(params, counts, &out->elem_count);
+    } else if (params->op == WEFT_OP_BARRIER) {
+        out->elem_count = 0;
     }
-    uint64_t slots = (uint64_t)schedule->resources.scratch_slots + schedule->stage_slots +
-                     schedule->stage_wide_slots + 2ull * layout->blocks + 1;
-    uint64_t bytes;
-    if (status >= 0 &&
-        (__builtin_mul_overflow(slots, layout->longest, &bytes) ||
-         __builtin_mul_overflow(bytes, counts->elem_bytes + 8ull, &bytes) || bytes > INT64_MAX ||
-         __builtin_mul_overflow(layout->share, layout->blocks + 1ull, &bytes) ||
-         bytes > INT64_MAX)) {
-        status = too_large(layout);
+    if (status >= 0 && !sizes_fit(params, schedule, counts, out->elem_count)) {
+        status = too_large(params);
     }
+    out->slot_elems = wefti_slice_slot_elems(params, schedule, counts, out->elem_count);
     return status;
 }
 
-/* Elements of an operator's block. */
-static uint64_t length_of(const layout_t *layout, uint32_t block)
+/* Sums of counts, by sender and for all-to-all by receiver, in memory of the tasks. */
+static weft_status_t sum_counts(layout_t *layout, wefti_tasks_t *tasks)
 {
-    if (layout->variable) {
-        return layout->counts->counts[block];
+    uint32_t n = layout->params->group_size;
+    size_t names = count_names(layout->params);
+    weft_status_t status =
+        wefti_array_reserve(tasks->allocator, &tasks->prefix, &tasks->prefix_capacity,
+                            layout->exchange ? 2 * names : names, sizeof *tasks->prefix);
+    if (status < 0) {
+        return status;
     }
-    if (!layout->vector) {
-        return layout->counts->elem_count;
+    const uint64_t *counts = layout->counts->counts;
+    uint64_t *rows = tasks->prefix, *columns = tasks->prefix + names;
+    for (uint32_t r = 0; r < (layout->exchange ? n : 1); r++) {
+        uint64_t row = 0, column = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            rows[(size_t)r * n + i] = row;
+            row += counts[(size_t)r * n + i];
+            if (layout->exchange) {
+                columns[(size_t)r * n + i] = column;
+                column += counts[(size_t)i * n + r];
+            }
+        }
     }
-    uint64_t begin = least(block * layout->share, layout->counts->elem_count);
-    return least(layout->share, layout->counts->elem_count - begin);
+    layout->rows = rows;
+    layout->columns = columns;
+    return WEFT_OK;
 }
 
-/* Where a user's block begins in its buffer. */
+static weft_status_t layout_init(layout_t *layout, wefti_tasks_t *tasks)
+{
+    const weft_algo_params_t *params = layout->params;
+    layout->blocks = wefti_block_count(params, &layout->schedule->resources);
+    layout->vector = wefti_collective_is_vector(params->op);
+    layout->exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
+    layout->variable = is_variable(params->op);
+    if (layout->vector) {
+        layout->share =
+            shard_elems(layout->slice->elem_count, layout->counts->elem_bytes, layout->blocks);
+    }
+    return layout->variable ? sum_counts(layout, tasks) : WEFT_OK;
+}
+
+/* Elements of an operator's block in this slice. */
+static uint64_t length_of(const layout_t *layout, uint32_t block)
+{
+    const wefti_slice_t *slice = layout->slice;
+    if (layout->variable) {
+        uint64_t whole = layout->counts->counts[block];
+        return whole > slice->at ? least(whole - slice->at, slice->elem_count) : 0;
+    }
+    if (!layout->vector) {
+        return slice->elem_count;
+    }
+    uint64_t begin = least(block * layout->share, slice->elem_count);
+    return least(layout->share, slice->elem_count - begin);
+}
+
+/* Where a block of a V form begins. */
+static uint64_t variable_offset(const layout_t *layout, uint32_t rank, uint32_t buffer,
+                                uint32_t index, uint32_t first)
+{
+    uint32_t n = layout->params->group_size;
+    const wefti_displacements_t *given = layout->displacements;
+    const uint64_t *places = given == NULL          ? NULL
+                             : buffer == WEFTI_SEND ? given->send
+                                                    : given->recv;
+    if (!layout->exchange) {
+        /* Of a rank's only block there is nothing to displace. */
+        bool only = (buffer == WEFTI_SEND) == (layout->params->op == WEFT_OP_ALL_GATHER_V);
+        return only             ? layout->rows[index] - layout->rows[first]
+               : places != NULL ? places[(size_t)rank * given->stride + index]
+                                : layout->rows[index];
+    }
+    if (places != NULL) {
+        return places[(size_t)rank * given->stride + index];
+    }
+    return (buffer == WEFTI_SEND ? layout->rows : layout->columns)[(size_t)rank * n + index];
+}
+
+/* Where a user's block begins in its buffer, or this slice of it, less slice.at. */
 static uint64_t user_offset(const layout_t *layout, uint32_t rank, uint32_t buffer, uint32_t index,
                             uint32_t first)
 {
-    uint32_t n = layout->params->group_size;
     if (layout->vector) {
-        return least(index * layout->share, layout->counts->elem_count);
+        return least(index * layout->share, layout->slice->elem_count);
     }
-    if (!layout->variable) {
-        return (uint64_t)(index - first) * layout->counts->elem_count;
+    if (layout->variable) {
+        return variable_offset(layout, rank, buffer, index, first);
     }
-    if (!layout->exchange) {
-        return layout->prefix[index] - layout->prefix[first];
-    }
-    if (buffer == WEFTI_SEND) {
-        return layout->prefix[(size_t)rank * n + index] - layout->prefix[(size_t)rank * n];
-    }
-    uint64_t offset = 0;
-    for (uint32_t from = 0; from < index; from++) {
-        offset += layout->counts->counts[(size_t)from * n + rank];
-    }
-    return offset;
+    return (uint64_t)(index - first) * layout->counts->elem_count;
 }
 
-static uint64_t offset_of(const layout_t *layout, const wefti_schedule_t *schedule,
-                          const wefti_operand_t *operand, uint32_t i)
+static uint64_t offset_of(const layout_t *layout, const wefti_operand_t *operand, uint32_t i)
 {
     uint32_t index = operand->block + operand->step * i, first = 0, count;
     if (operand->buffer >= WEFTI_SCRATCH) {
-        return index * layout->longest;
+        return index * layout->slice->slot_elems;
     }
     /* A range of ranks shares one layout, but that of a rank's only block. */
-    wefti_buffer_blocks(layout->params, &schedule->resources, operand->rank,
+    wefti_buffer_blocks(layout->params, &layout->schedule->resources, operand->rank,
                         (wefti_place_buffer_t)operand->buffer, &first, &count);
     return user_offset(layout, operand->rank, operand->buffer, index, first);
 }
@@ -146,60 +223,103 @@ static uint64_t offset_of(const layout_t *layout, const wefti_schedule_t *schedu
 static weft_status_t add_task(wefti_tasks_t *out, const wefti_task_t *task)
 {
     weft_status_t status = wefti_array_reserve(out->allocator, &out->tasks, &out->task_capacity,
-                                               out->task_count + 1, sizeof *task);
+                                               out->task_count + 1, sizeof *out->tasks);
     if (status >= 0) {
         out->tasks[out->task_count++] = *task;
     }
     return status;
 }
 
-/* Adds a move of elem_count elements from block i on; all of its operands continue from there. */
-static weft_status_t add_move(const layout_t *layout, const wefti_schedule_t *schedule,
-                              const wefti_step_t *step, uint32_t i, uint64_t elem_count,
-                              wefti_tasks_t *out)
+static weft_status_t note_reach(const layout_t *layout, wefti_tasks_t *out,
+                                const wefti_range_t *range, uint64_t elem_count)
 {
-    uint32_t operand_count = step->move.source_count + (uint32_t)step->move.destination_count;
+    uint64_t end;
+    if (__builtin_add_overflow(range->offset, elem_count, &end) || end > MAX_ELEMS) {
+        return too_large(layout->params);
+    }
+    for (uint32_t r = 0; range->buffer < WEFTI_SCRATCH && r < range->rank_count; r++) {
+        uint64_t *reach = &out->reach[((size_t)range->rank + r) * 2 + range->buffer];
+        *reach = end > *reach ? end : *reach;
+    }
+    return WEFT_OK;
+}
+
+/* A range of ranks whose blocks lie at different places on each becomes one range for each. */
+static uint32_t parts_of(const layout_t *layout, const wefti_operand_t *operand)
+{
+    bool differs = layout->displacements != NULL && layout->displacements->stride != 0;
+    return differs && operand->buffer < WEFTI_SCRATCH ? operand->rank_count : 1;
+}
+
+static weft_status_t add_ranges(const layout_t *layout, const wefti_operand_t *operand, uint32_t i,
+                                uint64_t elem_count, uint32_t *added, wefti_tasks_t *out)
+{
+    uint32_t parts = parts_of(layout, operand);
+    weft_status_t status = wefti_array_reserve(out->allocator, &out->ranges, &out->range_capacity,
+                                               out->range_count + parts, sizeof *out->ranges);
+    for (uint32_t p = 0; p < parts && status >= 0; p++) {
+        wefti_operand_t part = *operand;
+        part.rank += p;
+        part.rank_count = parts > 1 ? 1 : operand->rank_count;
+        wefti_range_t *range = &out->ranges[out->range_count++];
+        *range =
+            (wefti_range_t){part.rank, part.rank_count, part.buffer, offset_of(layout, &part, i)};
+        status = note_reach(layout, out, range, elem_count);
+    }
+    *added += parts;
+    return status;
+}
+
+/* Adds a move of elem_count elements from block i on; all of its operands continue from there. */
+static weft_status_t add_move(const layout_t *layout, const wefti_step_t *step, uint32_t i,
+                              uint64_t elem_count, wefti_tasks_t *out)
+{
+    const wefti_operand_t *operands = layout->schedule->operands + step->move.operand;
+    uint32_t range = (uint32_t)out->range_count, sources = 0, destinations = 0;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t o = 0; o < step->move.source_count && status >= 0; o++) {
+        status = add_ranges(layout, &operands[o], i, elem_count, &sources, out);
+    }
+    operands += step->move.source_count;
+    for (uint32_t o = 0; o < step->move.destination_count && status >= 0; o++) {
+        status = add_ranges(layout, &operands[o], i, elem_count, &destinations, out);
+    }
+    if (status >= 0 && (sources > UINT16_MAX || destinations > UINT16_MAX)) {
+        status = too_large(layout->params);
+    }
     wefti_task_t task = {.op = step->op,
                          .flags = step->flags,
-                         .source_count = step->move.source_count,
-                         .destination_count = step->move.destination_count,
-                         .range = (uint32_t)out->range_count,
+                         .source_count = (uint16_t)sources,
+                         .destination_count = (uint16_t)destinations,
+                         .range = range,
                          .elem_count = elem_count};
-    weft_status_t status =
-        wefti_array_reserve(out->allocator, &out->ranges, &out->range_capacity,
-                            out->range_count + operand_count, sizeof *out->ranges);
-    for (uint32_t o = 0; o < operand_count && status >= 0; o++) {
-        const wefti_operand_t *operand = &schedule->operands[step->move.operand + o];
-        out->ranges[out->range_count++] =
-            (wefti_range_t){operand->rank, operand->rank_count, operand->buffer,
-                            offset_of(layout, schedule, operand, i)};
-    }
     return status >= 0 ? add_task(out, &task) : status;
 }
 
 /* Whether block i follows what was begun at block begin without a gap, in every operand. */
-static bool continues(const layout_t *layout, const wefti_schedule_t *schedule,
-                      const wefti_step_t *step, uint32_t begin, uint32_t i, uint64_t elems)
+static bool continues(const layout_t *layout, const wefti_step_t *step, uint32_t begin, uint32_t i,
+                      uint64_t elems)
 {
     for (uint32_t o = 0; o < step->move.source_count + (uint32_t)step->move.destination_count;
          o++) {
-        const wefti_operand_t *operand = &schedule->operands[step->move.operand + o];
-        if (offset_of(layout, schedule, operand, i) !=
-            offset_of(layout, schedule, operand, begin) + elems) {
+        const wefti_operand_t *operand = &layout->schedule->operands[step->move.operand + o];
+        if (parts_of(layout, operand) > 1) {
+            return false;
+        }
+        if (offset_of(layout, operand, i) != offset_of(layout, operand, begin) + elems) {
             return false;
         }
     }
     return true;
 }
 
-/* Schedules of other libraries may not have been verified: indices lie inside buffers, or nothing
- * runs. */
-static bool is_inside(const layout_t *layout, const wefti_schedule_t *schedule,
+static bool is_inside(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
                       const wefti_step_t *step)
 {
-    uint32_t n = layout->params->group_size;
+    uint32_t n = params->group_size;
+    bool exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
     uint64_t more = (uint64_t)step->move.count - 1;
-    uint64_t names = layout->exchange ? (uint64_t)n * n : layout->blocks;
+    uint64_t names = exchange ? (uint64_t)n * n : wefti_block_count(params, &schedule->resources);
     if (step->move.first + step->move.step * more >= names) {
         return false;
     }
@@ -209,7 +329,7 @@ static bool is_inside(const layout_t *layout, const wefti_schedule_t *schedule,
         /* Staging slots are lowering's own. */
         for (uint32_t r = 0; r < operand->rank_count && operand->buffer < WEFTI_STAGE; r++) {
             uint32_t first = 0, count = 0;
-            if (!wefti_buffer_blocks(layout->params, &schedule->resources, operand->rank + r,
+            if (!wefti_buffer_blocks(params, &schedule->resources, operand->rank + r,
                                      (wefti_place_buffer_t)operand->buffer, &first, &count)) {
                 return false;
             }
@@ -222,31 +342,46 @@ static bool is_inside(const layout_t *layout, const wefti_schedule_t *schedule,
     return true;
 }
 
-static weft_status_t resolve_move(const layout_t *layout, const wefti_schedule_t *schedule,
-                                  const wefti_step_t *step, wefti_tasks_t *out)
+static bool is_move(const wefti_step_t *step)
+{
+    return step->op == WEFTI_DO_COPY || step->op == WEFTI_DO_REDUCE || step->op == WEFTI_DO_PUT;
+}
+
+weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
+                                   const wefti_schedule_t *schedule)
+{
+    for (size_t i = 0; i < schedule->step_count; i++) {
+        const wefti_step_t *step = &schedule->steps[i];
+        if (is_move(step) && !is_inside(params, schedule, step)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "rank %u, step %zu: a block outside its buffer; verify the "
+                               "algorithm",
+                               schedule->rank, i);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t resolve_move(const layout_t *layout, const wefti_step_t *step,
+                                  wefti_tasks_t *out)
 {
     uint32_t begin = 0;
     uint64_t elems = 0;
     weft_status_t status = WEFT_OK;
-    if (!is_inside(layout, schedule, step)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "rank %u, step %zu: a block outside its buffer; verify the algorithm",
-                           schedule->rank, (size_t)(step - schedule->steps));
-    }
     for (uint32_t i = 0; i < step->move.count && status >= 0; i++) {
         uint64_t length = length_of(layout, step->move.first + step->move.step * i);
-        if (length > 0 && elems > 0 && !continues(layout, schedule, step, begin, i, elems)) {
-            status = add_move(layout, schedule, step, begin, elems, out);
+        if (length > 0 && elems > 0 && !continues(layout, step, begin, i, elems)) {
+            status = add_move(layout, step, begin, elems, out);
             elems = 0;
         }
         begin = elems == 0 ? i : begin;
         elems += length;
     }
-    return elems > 0 && status >= 0 ? add_move(layout, schedule, step, begin, elems, out) : status;
+    return elems > 0 && status >= 0 ? add_move(layout, step, begin, elems, out) : status;
 }
 
-static weft_status_t resolve_step(const layout_t *layout, const wefti_schedule_t *schedule,
-                                  const wefti_step_t *step, wefti_tasks_t *out)
+static weft_status_t resolve_step(const layout_t *layout, const wefti_step_t *step,
+                                  wefti_tasks_t *out)
 {
     wefti_task_t task = {.op = step->op, .flags = step->flags};
     switch (step->op) {
@@ -268,15 +403,17 @@ static weft_status_t resolve_step(const layout_t *layout, const wefti_schedule_t
         task.signal.back = step->signal.back;
         return add_task(out, &task);
     default:
-        return resolve_move(layout, schedule, step, out);
+        return resolve_move(layout, step, out);
     }
 }
 
-static void count_elems(const layout_t *layout, const wefti_schedule_t *schedule, uint32_t rank,
-                        uint64_t *elems)
+static void count_elems(const layout_t *layout, uint64_t *elems)
 {
+    const wefti_schedule_t *schedule = layout->schedule;
+    uint32_t rank = schedule->rank;
     for (uint32_t buffer = WEFTI_SEND; buffer <= WEFTI_RECV; buffer++) {
         uint32_t first, count;
+        elems[buffer] = 0;
         if (layout->blocks > 0 &&
             wefti_buffer_blocks(layout->params, &schedule->resources, rank,
                                 (wefti_place_buffer_t)buffer, &first, &count)) {
@@ -290,32 +427,91 @@ static void count_elems(const layout_t *layout, const wefti_schedule_t *schedule
                 user_offset(layout, rank, buffer, last, first) + length_of(layout, block);
         }
     }
-    elems[WEFTI_SCRATCH] = schedule->resources.scratch_slots * layout->longest;
-    elems[WEFTI_STAGE] = schedule->stage_slots * layout->longest;
-    elems[WEFTI_STAGE_WIDE] = schedule->stage_wide_slots * layout->longest;
+    elems[WEFTI_SCRATCH] = schedule->resources.scratch_slots * layout->slice->slot_elems;
+    elems[WEFTI_STAGE] = schedule->stage_slots * layout->slice->slot_elems;
+    elems[WEFTI_STAGE_WIDE] = schedule->stage_wide_slots * layout->slice->slot_elems;
+}
+
+weft_status_t wefti_tasks_reserve(wefti_tasks_t *tasks, const weft_algo_params_t *params,
+                                  const wefti_schedule_t *schedule)
+{
+    size_t task_count = 0, range_count = 0;
+    for (size_t i = 0; i < schedule->step_count; i++) {
+        const wefti_step_t *step = &schedule->steps[i];
+        size_t moves = is_move(step) ? step->move.count : 0;
+        task_count += is_move(step) ? moves : 1;
+        for (uint32_t o = 0;
+             moves > 0 && o < step->move.source_count + (uint32_t)step->move.destination_count;
+             o++) {
+            const wefti_operand_t *operand = &schedule->operands[step->move.operand + o];
+            range_count += moves * (is_variable(params->op) ? operand->rank_count : 1);
+        }
+    }
+    weft_status_t status = wefti_array_reserve(
+        tasks->allocator, &tasks->tasks, &tasks->task_capacity, task_count, sizeof *tasks->tasks);
+    if (status >= 0) {
+        status = wefti_array_reserve(tasks->allocator, &tasks->ranges, &tasks->range_capacity,
+                                     range_count, sizeof *tasks->ranges);
+    }
+    if (status >= 0) {
+        status = wefti_array_reserve(tasks->allocator, &tasks->reach, &tasks->reach_capacity,
+                                     2 * (size_t)params->group_size, sizeof *tasks->reach);
+    }
+    if (status >= 0 && is_variable(params->op)) {
+        status = wefti_array_reserve(tasks->allocator, &tasks->prefix, &tasks->prefix_capacity,
+                                     2 * count_names(params), sizeof *tasks->prefix);
+    }
+    return status;
+}
+
+weft_status_t wefti_tasks_resolve(wefti_tasks_t *tasks, const weft_algo_params_t *params,
+                                  const wefti_schedule_t *schedule, const wefti_counts_t *counts,
+                                  const wefti_displacements_t *displacements,
+                                  const wefti_slice_t *slice)
+{
+    layout_t layout = {.params = params,
+                       .schedule = schedule,
+                       .counts = counts,
+                       .displacements = displacements,
+                       .slice = slice};
+    size_t ranks = params->group_size;
+    weft_status_t status = wefti_array_reserve(
+        tasks->allocator, &tasks->reach, &tasks->reach_capacity, 2 * ranks, sizeof *tasks->reach);
+    for (size_t i = 0; i < 2 * ranks && status >= 0; i++) {
+        tasks->reach[i] = 0;
+    }
+    status = status >= 0 ? layout_init(&layout, tasks) : status;
+    tasks->task_count = tasks->range_count = 0;
+    for (uint32_t lane = 0; lane < schedule->resources.lanes && status >= 0; lane++) {
+        tasks->lane_begin[lane] = (uint32_t)tasks->task_count;
+        for (uint32_t i = schedule->lane_begin[lane];
+             i < schedule->lane_begin[lane + 1] && status >= 0; i++) {
+            status = resolve_step(&layout, &schedule->steps[i], tasks);
+        }
+    }
+    if (status >= 0) {
+        tasks->lane_begin[schedule->resources.lanes] = (uint32_t)tasks->task_count;
+        count_elems(&layout, tasks->elems);
+    }
+    return status;
 }
 
 weft_status_t wefti_schedule_resolve(const weft_algo_params_t *params,
                                      const wefti_schedule_t *schedule, const wefti_counts_t *counts,
                                      const weft_allocator_t *allocator, wefti_tasks_t *out)
 {
+    wefti_slice_t slice;
     *out = (wefti_tasks_t){.allocator = allocator};
-    layout_t layout;
-    weft_status_t status = layout_init(&layout, params, schedule, counts, allocator);
-    for (uint32_t lane = 0; lane < schedule->resources.lanes && status >= 0; lane++) {
-        out->lane_begin[lane] = (uint32_t)out->task_count;
-        for (uint32_t i = schedule->lane_begin[lane];
-             i < schedule->lane_begin[lane + 1] && status >= 0; i++) {
-            status = resolve_step(&layout, schedule, &schedule->steps[i], out);
-        }
+    weft_status_t status = wefti_schedule_check(params, schedule);
+    if (status >= 0) {
+        status = wefti_slice_init(params, schedule, counts, &slice);
     }
     if (status >= 0) {
-        out->lane_begin[schedule->resources.lanes] = (uint32_t)out->task_count;
-        count_elems(&layout, schedule, schedule->rank, out->elems);
-    } else {
+        status = wefti_tasks_resolve(out, params, schedule, counts, NULL, &slice);
+    }
+    if (status < 0) {
         wefti_tasks_deinit(out);
     }
-    wefti_free(allocator, layout.prefix);
     return status;
 }
 
@@ -323,5 +519,7 @@ void wefti_tasks_deinit(wefti_tasks_t *tasks)
 {
     wefti_free(tasks->allocator, tasks->tasks);
     wefti_free(tasks->allocator, tasks->ranges);
+    wefti_free(tasks->allocator, tasks->reach);
+    wefti_free(tasks->allocator, tasks->prefix);
     *tasks = (wefti_tasks_t){0};
 }

@@ -3,6 +3,12 @@
  * Submit: symbolic blocks become ranges of elements. What comes out is flat: an interpreter walks
  * the steps of each lane in order and adds offsets to base addresses; it looks nothing up and
  * allocates nothing.
+ *
+ * A large call runs in slices, one run of the schedule each, so that scratch and staging stay
+ * small: of a vector each slice is a smaller vector; of blocks it takes the same elements of each,
+ * where they are. Offsets into users' buffers do not include where the slice begins: whoever runs
+ * the tasks adds slice.at. So slices of one length have the same tasks (V forms: as long as no
+ * block ends).
  */
 #ifndef WEFT_OPS_ALGO_RESOLVE_H
 #define WEFT_OPS_ALGO_RESOLVE_H
@@ -25,6 +31,12 @@ typedef struct wefti_displacements {
     const uint64_t *send, *recv;
     uint32_t stride;
 } wefti_displacements_t;
+
+/* What one run moves of a call. */
+typedef struct wefti_slice {
+    uint64_t at, elem_count; /* of the vector, or of every block; blocks may end before */
+    uint64_t slot_elems;     /* of scratch and staging: as long as the longest block of any slice */
+} wefti_slice_t;
 
 /* Elements offset, ... of a buffer on each of rank_count ranks. */
 typedef struct wefti_range {
@@ -61,9 +73,37 @@ typedef struct wefti_tasks {
     size_t range_count, range_capacity;
     /* Elements that each buffer holds on this rank, scratch and staging in one set. */
     uint64_t elems[WEFTI_BUFFER_COUNT];
+    /* [rank * 2 + buffer]: how many elements of send and recv of each rank these tasks touch, from
+     * slice.at on. */
+    uint64_t *reach;
+    size_t reach_capacity;
+    uint64_t *prefix; /* V forms: where blocks begin */
+    size_t prefix_capacity;
 } wefti_tasks_t;
 
-/* WEFT_ERR_INVALID_ARGUMENT when the sizes overflow. Moves of no elements are left out. */
+/* Whether every step stays inside its buffers: schedules of other libraries may not have been
+ * verified. Once for each schedule, before its tasks run. */
+weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
+                                   const wefti_schedule_t *schedule);
+/* The whole call as one slice; slot_elems for slices of elem_count elements. Sizes that overflow
+ * are WEFT_ERR_INVALID_ARGUMENT. */
+weft_status_t wefti_slice_init(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                               const wefti_counts_t *counts, wefti_slice_t *out);
+uint64_t wefti_slice_slot_elems(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                                const wefti_counts_t *counts, uint64_t elem_count);
+
+/* Memory for whatever the schedule may come to, so that resolving allocates nothing. tasks is zero
+ * but for its allocator. */
+weft_status_t wefti_tasks_reserve(wefti_tasks_t *tasks, const weft_algo_params_t *params,
+                                  const wefti_schedule_t *schedule);
+/* Makes tasks (zero but for its allocator, or of an earlier call) those of a slice of a schedule
+ * that was checked. displacements may be NULL. */
+weft_status_t wefti_tasks_resolve(wefti_tasks_t *tasks, const weft_algo_params_t *params,
+                                  const wefti_schedule_t *schedule, const wefti_counts_t *counts,
+                                  const wefti_displacements_t *displacements,
+                                  const wefti_slice_t *slice);
+/* Check and resolve in one, for the whole call. WEFT_ERR_INVALID_ARGUMENT when the sizes overflow.
+ * Moves of no elements are left out. */
 weft_status_t wefti_schedule_resolve(const weft_algo_params_t *params,
                                      const wefti_schedule_t *schedule, const wefti_counts_t *counts,
                                      const weft_allocator_t *allocator, wefti_tasks_t *out);

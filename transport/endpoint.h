@@ -53,6 +53,7 @@ weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t
                                const void *data, size_t bytes, uint32_t lane);
 weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                   uint32_t value, uint32_t lane);
+void wefti_flush_direct(wefti_endpoint_t *endpoint);
 /* What a value that has landed does to a counter. */
 void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
 

@@ -11,6 +11,20 @@
 
 #include "transport/endpoint.h"
 
+/*
+ * Ranks on different simulated hosts: they do not reach each other's memory, only put and signal,
+ * through a network that takes its time (network.h).
+ */
+typedef struct wefti_hub_links {
+    const uint32_t *host_of; /* [world_size], copied */
+    uint64_t seed;           /* of delays */
+    uint64_t max_delay_ns;   /* of each piece of a put and each signal; 0: none, all in order */
+} wefti_hub_links_t;
+/* Before anybody joins; for all worlds on this hub. */
+weft_status_t wefti_hub_hide(weft_hub_t *hub, const wefti_hub_links_t *links);
+
+typedef struct wefti_network wefti_network_t;
+
 struct weft_hub {
     uint32_t world_size;
     pthread_mutex_t lock; /* guards everything below except the contents of controls and ranges */
@@ -28,6 +42,7 @@ struct weft_hub {
     size_t part_bytes;
     uint32_t arrived, departed;
     bool delivering;
+    wefti_network_t *network; /* NULL: one host; not changed once somebody has joined */
 };
 
 #endif

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "transport/network.h"
 #include "transport/world.h"
 
 typedef struct inproc_endpoint {
@@ -49,9 +50,30 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     return WEFT_OK;
 }
 
+weft_status_t wefti_hub_hide(weft_hub_t *hub, const wefti_hub_links_t *links)
+{
+    wefti_network_t *network = NULL;
+    weft_status_t status = wefti_network_create(hub->world_size, links, &network);
+    if (status < 0) {
+        return status;
+    }
+    pthread_mutex_lock(&hub->lock);
+    if (hub->joined_count > 0) {
+        status = wefti_error(WEFT_ERR_STATE, "the hub's ranks have met already");
+    } else {
+        wefti_network_t *former = hub->network;
+        hub->network = network;
+        network = former;
+    }
+    pthread_mutex_unlock(&hub->lock);
+    wefti_network_destroy(network);
+    return status;
+}
+
 /* The world is over; the hub is as new. Called with the lock held. */
 static void reset(weft_hub_t *hub)
 {
+    wefti_network_clear(hub->network);
     for (uint32_t r = 0; r < hub->world_size; r++) {
         wefti_range_unmap(&hub->ranges[r]);
         hub->joined[r] = false;
@@ -73,6 +95,7 @@ void weft_hub_destroy(weft_hub_t *hub)
     if (hub->controls != NULL && hub->ranges != NULL && hub->joined != NULL) {
         reset(hub);
     }
+    wefti_network_destroy(hub->network);
     pthread_cond_destroy(&hub->changed);
     pthread_mutex_destroy(&hub->lock);
     free(hub->controls);
@@ -156,6 +179,21 @@ static weft_status_t take_place(weft_hub_t *hub, const wefti_endpoint_params_t *
     return WEFT_OK;
 }
 
+/* What is hidden is taken from the caps. */
+static weft_status_t look_at_links(wefti_endpoint_t *endpoint, const weft_hub_t *hub)
+{
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (wefti_network_between(hub->network, endpoint->rank, r)) {
+            endpoint->peer_caps[r] &= ~WEFTI_CAP_DIRECT;
+            endpoint->caps &= endpoint->peer_caps[r];
+        }
+    }
+    if (hub->network != NULL && endpoint->device != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "simulated hosts are for the host's memory");
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
 {
     inproc_endpoint_t *inproc = (inproc_endpoint_t *)endpoint;
@@ -178,7 +216,8 @@ static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoin
     for (uint32_t r = 0; status == WEFT_OK && r < hub->world_size; r++) {
         endpoint->control[r] = &hub->controls[r];
     }
-    return status;
+    return status == WEFT_OK ? wefti_endpoint_agree(endpoint, look_at_links(endpoint, hub))
+                             : status;
 }
 
 static void inproc_close(wefti_endpoint_t *endpoint)
@@ -290,9 +329,40 @@ static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes
     }
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
-        endpoint->region_of[r] = hub->ranges[r].base;
+        bool hidden = wefti_network_between(hub->network, endpoint->rank, r);
+        endpoint->region_of[r] = hidden ? NULL : hub->ranges[r].base;
     }
     return status;
+}
+
+static weft_status_t inproc_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                const void *data, size_t bytes, uint32_t lane)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    if (!wefti_network_between(hub->network, endpoint->rank, peer)) {
+        return wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
+    }
+    return wefti_network_put(hub->network, endpoint->rank, peer, lane,
+                             hub->ranges[peer].base + offset, data, bytes);
+}
+
+static weft_status_t inproc_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                   uint32_t value, uint32_t lane)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    if (!wefti_network_between(hub->network, endpoint->rank, peer)) {
+        return wefti_signal_direct(endpoint, peer, offset, value, lane);
+    }
+    wefti_signal_t *signal = (wefti_signal_t *)(void *)(hub->ranges[peer].base + offset);
+    return wefti_network_signal(hub->network, endpoint->rank, peer, lane, signal, value);
+}
+
+static void inproc_flush(wefti_endpoint_t *endpoint)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    if (hub != NULL && hub->network != NULL) {
+        wefti_network_flush(hub->network, endpoint->rank);
+    }
 }
 
 /* Threads do not die alone. */
@@ -313,6 +383,7 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .region_grow = inproc_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = inproc_check_peers,
-    .put = wefti_put_direct,
-    .signal = wefti_signal_direct,
+    .put = inproc_put,
+    .signal = inproc_signal,
+    .flush = inproc_flush,
 };

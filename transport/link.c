@@ -87,3 +87,15 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
     wefti_signal_raise((wefti_signal_t *)(void *)(endpoint->region_of[peer] + offset), value);
     return WEFT_OK;
 }
+
+void wefti_endpoint_flush(wefti_endpoint_t *endpoint)
+{
+    if (wefti_endpoint_owned(endpoint)) {
+        endpoint->ops->flush(endpoint);
+    }
+}
+
+void wefti_flush_direct(wefti_endpoint_t *endpoint)
+{
+    (void)endpoint;
+}

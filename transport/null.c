@@ -75,4 +75,5 @@ const wefti_transport_ops_t wefti_transport_null = {
     .check_peers = null_check_peers,
     .put = wefti_put_direct,
     .signal = wefti_signal_direct,
+    .flush = wefti_flush_direct,
 };

@@ -369,4 +369,5 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .check_peers = shm_check_peers,
     .put = wefti_put_direct,
     .signal = wefti_signal_direct,
+    .flush = wefti_flush_direct,
 };

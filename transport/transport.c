@@ -170,6 +170,7 @@ void wefti_endpoint_close(wefti_endpoint_t *endpoint)
         return;
     }
     if (wefti_endpoint_owned(endpoint)) {
+        endpoint->ops->flush(endpoint);
         wefti_region_release(endpoint);
         wefti_control_t *control = endpoint->control[endpoint->rank];
         if (control != NULL) {
@@ -246,6 +247,9 @@ static weft_status_t barrier_poll(void *user)
 
 weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
 {
+    if (endpoint->host != NULL) {
+        return wefti_endpoint_barrier(endpoint->host); /* which counts them */
+    }
     if (!wefti_endpoint_owned(endpoint)) {
         return forked_error(endpoint);
     }

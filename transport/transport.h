@@ -87,6 +87,7 @@ typedef struct wefti_transport_ops {
                          size_t bytes, uint32_t lane);
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
+    void (*flush)(wefti_endpoint_t *endpoint);
 } wefti_transport_ops_t;
 
 /* One live allocation; the array is sorted by offset and equal on every rank. */
@@ -97,6 +98,7 @@ typedef struct wefti_region_block {
 /* Base of every backend's endpoint: member 0. */
 struct wefti_endpoint {
     const wefti_transport_ops_t *ops;
+    wefti_endpoint_t *host; /* device_side.c: the endpoint that this one is beside, else NULL */
     uint32_t rank, world_size;
     uint64_t caps;             /* what all of this rank's links can do */
     uint64_t *peer_caps;       /* [world_size] what the link to each rank can do */
@@ -126,6 +128,14 @@ struct wefti_endpoint {
 weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params,
                                   wefti_endpoint_t **out_endpoint);
 void wefti_endpoint_close(wefti_endpoint_t *endpoint); /* accepts NULL */
+
+/*
+ * device_side.c: an endpoint beside host whose region is memory of device; everything else is
+ * host's, which must outlive it. Not collective: the region is taken at the first alloc.
+ */
+weft_status_t wefti_endpoint_device_side(wefti_endpoint_t *host, weft_device_t *device,
+                                         wefti_endpoint_t **out_side);
+void wefti_endpoint_device_side_close(wefti_endpoint_t *side); /* accepts NULL */
 
 /* False in a forked child, whose context is unusable: one load, so fast paths may ask. */
 static inline bool wefti_endpoint_owned(const wefti_endpoint_t *endpoint)
@@ -179,6 +189,10 @@ weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset
  */
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                 uint32_t value, uint32_t lane);
+
+/* Waits until everything that this rank has put and signalled has landed, or never will. Before
+ * memory that it went to is used for something else, and before the rank leaves. */
+void wefti_endpoint_flush(wefti_endpoint_t *endpoint);
 
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);

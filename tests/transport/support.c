@@ -71,6 +71,9 @@ void run_threads(const world_t *world)
     pthread_t threads[64];
     seat_t seats[64];
     assert_int_equal(weft_hub_create(world->size, &hub), WEFT_OK);
+    if (world->links != NULL) {
+        assert_int_equal(wefti_hub_hide(hub, world->links), WEFT_OK);
+    }
     for (uint32_t r = 0; r < world->size; r++) {
         seats[r] = (seat_t){world, hub, r, -1};
         assert_int_equal(pthread_create(&threads[r], NULL, thread_main, &seats[r]), 0);

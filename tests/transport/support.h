@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "transport/transport.h"
+#include "transport/hub.h"
 
 /* What a rank does; returns 0 when all was well, else a number that names the failed check. */
 typedef int (*rank_fn)(wefti_endpoint_t *endpoint, void *user);
@@ -23,6 +23,7 @@ typedef struct world {
     void *user;
     wefti_settings_t settings;
     weft_device_t *device;
+    const wefti_hub_links_t *links; /* threads: not NULL hides DIRECT */
 } world_t;
 
 wefti_settings_t test_settings(void);

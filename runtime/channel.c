@@ -44,11 +44,6 @@ weft_status_t wefti_channels_grow(weft_context_t *context)
 weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager)
 {
     *out_eager = NULL;
-    if (context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "groups and their memory are for the CPU device, not for \"%s\"",
-                           context->device->ops->name);
-    }
     if (context->eager == NULL) {
         context->eager = wefti_alloc(context->allocator, sizeof *context->eager);
         if (context->eager == NULL) {

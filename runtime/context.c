@@ -87,7 +87,6 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     }
     endpoint->address = params->address != NULL ? params->address : getenv("WEFT_ADDRESS");
     endpoint->hub = params->hub;
-    endpoint->device = params->device;
     endpoint->settings = &context->settings;
     endpoint->log = &context->log;
     endpoint->allocator = context->allocator;
@@ -118,15 +117,18 @@ static uint32_t collective_settings(uint64_t *hashes, const char **names)
     return used;
 }
 
-/* Compares the collective settings and finds out whether every rank has a core to spare. */
-static weft_status_t meet(weft_context_t *context)
+/*
+ * Compares the collective settings and finds out whether every rank has a core to spare. status: how
+ * this rank fared before.
+ */
+static weft_status_t meet(weft_context_t *context, weft_status_t status)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     const char *names[HELLO_SETTINGS] = {NULL};
     hello_t own = {endpoint->free_cores, (uint32_t)context->settings.progress, {0}};
     uint32_t count = collective_settings(own.settings, names);
     hello_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof(*all));
-    weft_status_t status = all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    status = status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status;
 
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all), out);
@@ -171,11 +173,43 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
 static void context_destroy(weft_context_t *context)
 {
     wefti_eager_destroy(context);
+    wefti_device_memory_destroy(context);
+    if (context->memory != context->endpoint) {
+        wefti_endpoint_device_side_close(context->memory);
+    }
     wefti_endpoint_close(context->endpoint);
     wefti_free(context->allocator, context->streams);
     pthread_mutex_destroy(&context->lock);
     weft_allocator_t allocator = context->own_allocator;
     wefti_free(context->allocator != NULL ? &allocator : NULL, context);
+}
+
+static weft_status_t check_device(const weft_device_t *device)
+{
+    if (device != NULL &&
+        (device->ops == NULL || device->ops->abi_version != WEFT_DEVICE_ABI_VERSION)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "device: abi_version is not %u",
+                           WEFT_DEVICE_ABI_VERSION);
+    }
+    return WEFT_OK;
+}
+
+/* The device's memory, beside the host's. */
+static weft_status_t use_device(weft_context_t *context, weft_device_t *device)
+{
+    wefti_endpoint_t *side = context->endpoint;
+    if (device != NULL) {
+        weft_status_t status = wefti_endpoint_device_side(context->endpoint, device, &side);
+        if (status < 0) {
+            return status;
+        }
+    }
+    if (context->memory != context->endpoint) {
+        wefti_endpoint_device_side_close(context->memory);
+    }
+    context->memory = side;
+    context->device = device;
+    return WEFT_OK;
 }
 
 weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context)
@@ -186,10 +220,9 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     if (params == NULL || params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
-    if (params->device != NULL && (params->device->ops == NULL ||
-                                   params->device->ops->abi_version != WEFT_DEVICE_ABI_VERSION)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params->device: abi_version is not %u",
-                           WEFT_DEVICE_ABI_VERSION);
+    weft_status_t usable = check_device(params->device);
+    if (usable < 0) {
+        return usable;
     }
     weft_context_t *context = wefti_alloc(params->allocator, sizeof(*context));
     if (context == NULL) {
@@ -200,12 +233,13 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
         context->own_allocator = *params->allocator;
         context->allocator = &context->own_allocator;
     }
-    context->device = params->device;
+    context->registry = params->registry;
     context->one_process = params->hub != NULL;
     pthread_mutex_init(&context->lock, NULL);
+    pthread_mutex_init(&context->device_memory.lock, NULL);
     WEFT_TRY(status, read_params(context, params, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
-    WEFT_TRY(status, meet(context), fail);
+    WEFT_TRY(status, meet(context, use_device(context, params->device)), fail);
     divide_cores(context, params->hub != NULL);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_DEBUG,
@@ -232,6 +266,31 @@ void weft_context_release(weft_context_t *context)
         atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1) {
         context_destroy(context);
     }
+}
+
+weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *device)
+{
+    weft_status_t status = check_device(device);
+    if (context == NULL || status < 0) {
+        return context != NULL ? status
+                               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
+    if (!wefti_endpoint_owned(context->endpoint)) {
+        return wefti_endpoint_check(context->endpoint);
+    }
+    /* acquire: what the last holder did is over. Streams, events, groups and sessions all retain it. */
+    if (atomic_load_explicit(&context->references, memory_order_acquire) != 1 ||
+        context->eager != NULL || context->memory->block_count > 0 ||
+        context->device_memory.count > 0) {
+        return wefti_error(WEFT_ERR_STATE, "the context's device is in use: it is set before "
+                                           "streams, memory, groups and sessions are made");
+    }
+    return device == context->device ? WEFT_OK : use_device(context, device);
+}
+
+weft_device_t *weft_context_device(const weft_context_t *context)
+{
+    return context->device;
 }
 
 uint32_t weft_context_rank(const weft_context_t *context)

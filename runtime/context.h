@@ -14,6 +14,19 @@
 #include "runtime/base/settings.h"
 #include "transport/transport.h"
 
+/* What weft_device_alloc handed out; sorted by address. */
+typedef struct wefti_device_block {
+    uint8_t *address;
+    size_t bytes;
+} wefti_device_block_t;
+
+typedef struct wefti_device_memory {
+    wefti_device_block_t *blocks;
+    size_t count, capacity;
+    weft_queue_t *queue;  /* of copies that wait, from the first one on */
+    pthread_mutex_t lock; /* guards all of it */
+} wefti_device_memory_t;
+
 struct weft_context {
     _Atomic uint32_t references;
     const weft_allocator_t *allocator; /* NULL, or &own_allocator */
@@ -22,7 +35,11 @@ struct weft_context {
     wefti_log_t log;
     wefti_endpoint_t *endpoint;
     weft_device_t *device; /* NULL: the CPU device */
-    bool progress_thread;  /* communicating streams run on threads of their own */
+    wefti_endpoint_t
+        *memory; /* whose region is memory of the device; the endpoint on the CPU device */
+    wefti_device_memory_t device_memory;
+    const weft_registry_t *registry; /* algorithms of the user's own, or NULL */
+    bool progress_thread;            /* communicating streams run on threads of their own */
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
@@ -33,6 +50,13 @@ struct weft_context {
     weft_stream_t **streams;
     size_t stream_count, stream_capacity;
 };
+
+#define WEFTI_FILL_BYTES 4096u
+/* device_memory.c: queues bytes of pattern's [WEFTI_FILL_BYTES], which must stay until they ran. */
+weft_status_t wefti_device_fill(const weft_device_ops_t *ops, weft_queue_t *queue, void *dst,
+                                const void *pattern, size_t bytes);
+/* Gives back what the user did not. */
+void wefti_device_memory_destroy(weft_context_t *context);
 
 /* omp_set_num_threads for the calling thread: OpenMP keeps the number per thread. */
 void wefti_context_enter_thread(const weft_context_t *context);

@@ -108,6 +108,7 @@ weft_status_t wefti_channels_grow(weft_context_t *context);
 /* An adopted allocation: [begin, end) of this process is region [offset, ...). */
 typedef struct wefti_adopted {
     uint8_t *address; /* as given to weft_mem_register */
+    size_t bytes;
     uint8_t *begin, *end;
     size_t offset;
     bool held; /* memory of the region belongs to it */

@@ -20,9 +20,9 @@ weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_a
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
                            context == NULL ? "context is NULL" : "bytes is 0");
     }
-    weft_status_t status = wefti_region_alloc(context->endpoint, bytes, &offset);
+    weft_status_t status = wefti_region_alloc(context->memory, bytes, &offset);
     if (status == WEFT_OK) {
-        *out_address = context->endpoint->region_of[context->endpoint->rank] + offset;
+        *out_address = context->memory->region_of[context->endpoint->rank] + offset;
     }
     return status;
 }
@@ -32,7 +32,7 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
     if (context == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
     }
-    wefti_endpoint_t *endpoint = context->endpoint;
+    wefti_endpoint_t *endpoint = context->memory;
     if (address == NULL || !wefti_endpoint_owned(endpoint)) {
         return WEFT_OK;
     }
@@ -138,6 +138,11 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
     if (context == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
     }
+    if (context->device != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "host memory is not registered beside device \"%s\"",
+                           context->device->ops->name);
+    }
     wefti_endpoint_t *endpoint = context->endpoint;
     weft_status_t status = wefti_eager_get(context, &eager);
     if (status == WEFT_OK) {
@@ -147,7 +152,7 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
         status = wefti_array_reserve(context->allocator, &eager->adopted, &eager->adopted_capacity,
                                      eager->adopted_count + 1, sizeof *eager->adopted);
     }
-    wefti_adopted_t adopted = {.address = address};
+    wefti_adopted_t adopted = {.address = address, .bytes = bytes};
     if (!reaches_all(context)) {
         status = wefti_endpoint_agree(endpoint, status);
     }

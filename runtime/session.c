@@ -205,7 +205,7 @@ weft_status_t weft_session_create(const weft_session_params_t *params, weft_sess
     session->allocator = allocator;
     session->context = params->context;
     session->plan = params->plan;
-    session->endpoint = params->context->endpoint;
+    session->endpoint = params->context->memory; /* arena and signals are on the device */
     session->trace = params->trace != 0;
     session->registry = params->registry;
     weft_context_retain(session->context);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/stream.h"
 
+#include <weft/memory.h>
+
 #include "runtime/base/error.h"
 
 #include <sched.h>
@@ -267,6 +269,55 @@ weft_status_t weft_stream_copy(weft_stream_t *stream, void *dst, const void *src
     slot->record.copy.dst = dst;
     slot->record.copy.src = src;
     slot->record.copy.size_bytes = bytes;
+    return wefti_stream_commit(stream, slot);
+}
+
+typedef struct fill {
+    void *dst;
+    size_t bytes;
+    uint8_t value;
+} fill_t;
+
+static weft_status_t run_fill(void *user)
+{
+    const fill_t *fill = user;
+    memset(fill->dst, fill->value, fill->bytes);
+    return WEFT_OK;
+}
+
+weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value, size_t bytes)
+{
+    wefti_slot_t *slot;
+    if (stream == NULL || (bytes > 0 && dst == NULL)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
+                           stream == NULL ? "stream" : "dst");
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    if (status != WEFT_OK || bytes == 0) {
+        return status;
+    }
+    /* The slot keeps what the fill needs until it ran: the arguments, or the device's pattern. */
+    size_t room = stream->queue != NULL ? WEFTI_FILL_BYTES : sizeof(fill_t);
+    status = wefti_array_reserve(stream->context->allocator, &slot->pointers,
+                                 &slot->pointer_capacity, room / sizeof(*slot->pointers),
+                                 sizeof(*slot->pointers));
+    if (status < 0) {
+        return status;
+    }
+    slot->record.name = "fill";
+    if (stream->queue != NULL) {
+        memset((void *)slot->pointers, value, WEFTI_FILL_BYTES);
+        slot->record.kind = WEFTI_RECORD_COPY;
+        slot->record.copy.dst = dst;
+        slot->record.copy.src = NULL; /* the pattern, again and again */
+        slot->record.copy.size_bytes = bytes;
+    } else {
+        fill_t fill = {dst, bytes, value};
+        memcpy((void *)slot->pointers, &fill, sizeof fill);
+        slot->record.kind = WEFTI_RECORD_HOST;
+        slot->record.host.fn = run_fill;
+        slot->record.host.user = (void *)slot->pointers;
+    }
     return wefti_stream_commit(stream, slot);
 }
 

@@ -29,6 +29,14 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
                                (const void *)&slot->mark->signal->value, sizeof(uint32_t));
         }
         break;
+    case WEFTI_RECORD_COPY:
+        if (slot->record.copy.src == NULL) { /* a fill */
+            status = wefti_device_fill(ops, stream->queue, slot->record.copy.dst,
+                                       (const void *)slot->pointers, slot->record.copy.size_bytes);
+            break;
+        }
+        status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
+        break;
     default:
         status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
         break;

@@ -32,9 +32,14 @@ typedef struct weft_context_params {
     const weft_allocator_t *allocator;
     weft_log_fn log;
     void *log_user;
+    /**
+     * NULL, or algorithms (weft_registry_add_algorithm) that calls of groups may run beside the built-in ones.
+     * Borrowed; added to before the first group is made, the same ones on all ranks.
+     */
+    const weft_registry_t *registry;
 } weft_context_params_t;
 
-#define WEFT_CONTEXT_PARAMS_INIT {sizeof(weft_context_params_t), -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0}
+#define WEFT_CONTEXT_PARAMS_INIT {sizeof(weft_context_params_t), -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /** A meeting place for world_size ranks as threads. */
@@ -50,6 +55,16 @@ WEFT_API weft_status_t weft_context_create(const weft_context_params_t *params, 
 WEFT_API void weft_context_retain(weft_context_t *context);
 /** Leaves the world; NULL is fine. Not collective. */
 WEFT_API void weft_context_release(weft_context_t *context);
+/**
+ * Selects the card of this rank, for programs that learn which one only when they know their rank. A rank has one
+ * device; a process with several cards has a rank (a context, on a thread of its own) for each.
+ * @param[in] device NULL: the CPU device; borrowed
+ * @return WEFT_ERR_STATE once streams, events, memory, groups or sessions were made from the context
+ * Equivalent to: cudaSetDevice, aclrtSetDevice
+ */
+WEFT_API weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *device);
+/** @return the context's device, NULL for the CPU device. */
+WEFT_API weft_device_t *weft_context_device(const weft_context_t *context);
 WEFT_API uint32_t weft_context_rank(const weft_context_t *context);
 WEFT_API uint32_t weft_context_world_size(const weft_context_t *context);
 /** Waits for all ranks; host side, for start and end rather than for steps. */

@@ -132,11 +132,16 @@ static weft_status_t run_wait(weft_queue_t *queue, const command_t *command)
     return WEFT_OK;
 }
 
+static bool aligned(const command_t *command)
+{
+    return (((uintptr_t)command->src | (uintptr_t)command->dst) & (sizeof(uint32_t) - 1)) == 0;
+}
+
 static weft_status_t run_command(weft_queue_t *queue, const command_t *command)
 {
     switch (command->kind) {
     case COPY:
-        if (command->bytes == sizeof(uint32_t)) { /* a word others may poll */
+        if (command->bytes == sizeof(uint32_t) && aligned(command)) { /* a word others may poll */
             uint32_t word = atomic_load((_Atomic uint32_t *)translate(command->src));
             atomic_store((_Atomic uint32_t *)translate(command->dst), word);
         } else {

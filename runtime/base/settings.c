@@ -148,6 +148,66 @@ static weft_status_t parse_threads(const char *text, void *field)
     return WEFT_OK;
 }
 
+static weft_status_t copy_text(const char *text, char *field, size_t bytes)
+{
+    size_t length = strlen(text);
+    if (length >= bytes) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "longer than %zu characters", bytes - 1);
+    }
+    memcpy(field, text, length + 1);
+    return WEFT_OK;
+}
+
+/* Names are looked up when the context is there: a program may bring algorithms of its own. */
+static weft_status_t parse_algo(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->algo);
+}
+
+static weft_status_t parse_costs(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->costs);
+}
+
+static weft_status_t bad_order(const char *text)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "\"%s\" is not tree, any, or blocks: and up to %u numbers of ranks, as in "
+                       "blocks:4,4",
+                       text, WEFTI_ORDER_SETTING_BLOCKS);
+}
+
+static weft_status_t parse_order(const char *text, void *field)
+{
+    static const char prefix[] = "blocks:";
+    wefti_order_setting_t order = {.order = WEFT_ORDER_TREE};
+    if (strcmp(text, "any") == 0) {
+        order.order = WEFT_ORDER_ANY;
+    } else if (strncmp(text, prefix, sizeof prefix - 1) == 0) {
+        const char *at = text + sizeof prefix - 2;
+        order.order = WEFT_ORDER_BLOCKS;
+        do {
+            char *rest = NULL;
+            at++; /* the colon or a comma */
+            errno = 0;
+            unsigned long long value = *at >= '0' && *at <= '9' ? strtoull(at, &rest, 10) : 0;
+            if (value == 0 || value > UINT32_MAX || errno != 0 ||
+                order.count == WEFTI_ORDER_SETTING_BLOCKS) {
+                return bad_order(text);
+            }
+            order.sizes[order.count++] = (uint32_t)value;
+            at = rest;
+        } while (*at == ',');
+        if (*at != '\0') {
+            return bad_order(text);
+        }
+    } else if (strcmp(text, "tree") != 0) {
+        return bad_order(text);
+    }
+    *(wefti_order_setting_t *)field = order;
+    return WEFT_OK;
+}
+
 /* name, field, parser, default, unit, collective, help */
 #define SETTINGS(X)                                                                                \
     X("WEFT_ISA", isa, parse_isa, "auto", "", 0,                                                   \
@@ -173,7 +233,20 @@ static weft_status_t parse_threads(const char *text, void *field)
       "kernel threads per rank; 0 is the rank's share of the cores")                               \
     X("WEFT_KERNELS", kernels, parse_kernels, "exact", "", 1,                                      \
       "products and convolutions: exact (the same bits on every instruction set, no allocation "   \
-      "per step) or onednn (results depend on instruction set and threads)")
+      "per step) or onednn (results depend on instruction set and threads)")                       \
+    X("WEFT_ALGO", algo, parse_algo, "", "", 1,                                                    \
+      "algorithm of collectives: a name (ring), for all operators that have one of that name, or " \
+      "Operator=name pairs (AllReduce=ring,AllGather=bruck); what cannot be honoured is an "       \
+      "error; "                                                                                    \
+      "unset: by the cost table")                                                                  \
+    X("WEFT_ORDER", order, parse_order, "tree", "", 1,                                             \
+      "in which order reductions of the world's groups combine ranks: tree, blocks:4,4 (a tree "   \
+      "inside each block of so many ranks, then over blocks) or any (bits depend on the "          \
+      "algorithm)")                                                                                \
+    X("WEFT_COSTS", costs, parse_costs, "", "", 1,                                                 \
+      "cost table by which algorithms are chosen, as weft tune writes it; unset: the built-in "    \
+      "one; "                                                                                      \
+      "ranks must have equal tables")
 
 static const wefti_setting_def_t defs[] = {
 #define SETTING_DEF(env, field, parse, text, unit, collective, help)                               \

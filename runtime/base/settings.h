@@ -3,6 +3,8 @@
 #ifndef WEFT_RUNTIME_BASE_SETTINGS_H
 #define WEFT_RUNTIME_BASE_SETTINGS_H
 
+#include <weft/algo.h>
+
 #include "runtime/base/sync.h"
 
 typedef enum wefti_progress {
@@ -22,17 +24,30 @@ typedef enum wefti_check {
     WEFTI_CHECK_RESULTS = 1, /* compare digests of collectives' results over the ranks */
 } wefti_check_t;
 
+#define WEFTI_ORDER_SETTING_BLOCKS 64u
+
+/* WEFT_ORDER: tree, any, or blocks with the ranks of each */
+typedef struct wefti_order_setting {
+    weft_order_t order;
+    uint32_t sizes[WEFTI_ORDER_SETTING_BLOCKS];
+    uint32_t count;
+} wefti_order_setting_t;
+
 typedef struct wefti_settings {
     wefti_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */
     wefti_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
     uint64_t timeout_ns;       /* WEFT_TIMEOUT: seconds a wait may last, 0 for ever; default 600 */
     uint64_t spin_ns;          /* WEFT_SPIN_US: microseconds a wait spins before it yields */
     uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
-    uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not reach */
+    uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not
+                                  reach */
     uint32_t check;            /* WEFT_CHECK: off or results */
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
     wefti_kernels_t kernels;   /* WEFT_KERNELS: exact, onednn */
+    char algo[256];   /* WEFT_ALGO: "ring" or "AllReduce=ring,AllGather=bruck"; "": by cost */
+    char costs[1024]; /* WEFT_COSTS: path of a cost table; "": the built-in one */
+    wefti_order_setting_t order; /* WEFT_ORDER: of the reductions of the world's groups */
 } wefti_settings_t;
 
 typedef struct wefti_setting_def {

@@ -191,6 +191,15 @@ static void test_settings_parse_or_name_the_variable(void **in)
         {"WEFT_THREADS", "", 1}, /* empty is unset */
         {"WEFT_KERNELS", "onednn", 1},
         {"WEFT_KERNELS", "fast", 0},
+        {"WEFT_ALGO", "AllReduce=ring,AllGather=bruck", 1},
+        {"WEFT_ORDER", "any", 1},
+        {"WEFT_ORDER", "blocks:4,3", 1},
+        {"WEFT_ORDER", "blocks:4,", 0},
+        {"WEFT_ORDER", "blocks:", 0},
+        {"WEFT_ORDER", "blocks:4,0", 0},
+        {"WEFT_ORDER", "blocks:4x", 0},
+        {"WEFT_ORDER", "blocks:99999999999999999999", 0},
+        {"WEFT_ORDER", "Tree", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         wefti_settings_t settings = {.threads = 77};
@@ -206,6 +215,10 @@ static void test_settings_parse_or_name_the_variable(void **in)
             assert_true(settings.timeout_ns == 500000000);
         } else if (strcmp(cases[i].value, "2G") == 0) {
             assert_true(settings.reserve_bytes == 2ull << 30);
+        } else if (strcmp(cases[i].value, "blocks:4,3") == 0) {
+            assert_int_equal(settings.order.order, WEFT_ORDER_BLOCKS);
+            assert_int_equal(settings.order.count, 2);
+            assert_int_equal(settings.order.sizes[1], 3);
         }
         unsetenv(cases[i].name);
     }

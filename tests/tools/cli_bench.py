@@ -5,8 +5,8 @@ import json
 
 import support
 
-KEYS = {"op", "bytes", "ranks", "dtype", "redop", "memory", "algo", "p50_us", "p99_us", "algbw_gbs", "busbw_gbs",
-        "wrong"}
+KEYS = {"op", "bytes", "ranks", "dtype", "redop", "memory", "algo", "path", "p50_us", "p99_us", "floor_us",
+        "algbw_gbs", "busbw_gbs", "wrong"}
 
 
 class Bench(support.Case):
@@ -17,6 +17,7 @@ class Bench(support.Case):
             self.assertEqual(set(row), KEYS)
             self.assertEqual(row["wrong"], 0, row)
             self.assertLessEqual(row["p50_us"], row["p99_us"])
+            self.assertGreater(row["floor_us"], 0)
         return rows
 
     def test_every_operator(self):
@@ -24,13 +25,13 @@ class Bench(support.Case):
                    "all_to_all"):
             rows = self.rows(op, "-n", "2", "--min", "64", "--max", "256K")
             self.assertEqual([row["bytes"] for row in rows], [64, 512, 4096, 32768, 262144])
-            self.assertEqual(rows[0]["algo"], "posting")
+            self.assertEqual(rows[0]["path"], "posting")
 
     def test_memory_kinds(self):
         paths = {}
         for memory in ("registered", "adopted", "plain"):
             rows = self.rows("all_reduce", "-n", "2", "--min", "1M", "--max", "1M", "--memory", memory)
-            paths[memory] = rows[0]["algo"]
+            paths[memory] = rows[0]["path"]
         self.assertEqual(paths, {"registered": "direct", "adopted": "direct", "plain": "staged"})
 
     def test_types_and_reductions(self):
@@ -43,9 +44,14 @@ class Bench(support.Case):
         for stream in ("inline", "thread"):
             self.rows("all_reduce", "-n", "2", "--min", "8", "--max", "64K", "--stream", stream)
 
+    def test_floor_of_blocks_at_odd_places(self):
+        for op in ("all_reduce", "reduce_scatter", "all_to_all", "gather"):
+            self.rows(op, "-n", "3", "--min", "5", "--max", "20001", "--factor", "60", "--dtype", "i8")
+
     def test_table(self):
         done = self.weft("bench", "broadcast", "-n", "2", "--max", "512", "--iterations", "5")
         self.assertIn("p99 us", done.stdout)
+        self.assertIn("floor us", done.stdout)
         self.assertEqual(len(done.stdout.strip().splitlines()), 5)
 
     def test_bad_input(self):
@@ -54,6 +60,9 @@ class Bench(support.Case):
                           ["all_reduce", "--memory", "borrowed"], ["all_reduce", "-n", "0"],
                           ["all_reduce", "--stream", "wide"]):
             self.assert_one_line(self.weft("bench", *arguments, code=2).stderr)
+        said = self.weft("bench", "all_gather", "--algo", "one-shot", code=2).stderr
+        self.assert_one_line(said)
+        self.assertIn("mesh, ", said)  # what there is
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ typedef struct wefti_settings {
     uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
     uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not
                                   reach */
+    uint32_t attach;           /* WEFT_ATTACH: 1 auto, 0 off */
     uint32_t check;            /* WEFT_CHECK: off or results */
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */

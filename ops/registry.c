@@ -240,6 +240,12 @@ weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
     return status;
 }
 
+const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index)
+{
+    return registry != NULL && index < registry->algorithm_count ? registry->algorithms[index]
+                                                                 : NULL;
+}
+
 const weft_algorithm_t *weft_registry_find_algorithm(const weft_registry_t *registry,
                                                      weft_collective_t op, const char *name)
 {

@@ -10,6 +10,9 @@ const weft_algorithm_t *wefti_algorithm_at(size_t index);
 /* The built-in algorithm called name for op, or NULL. */
 const weft_algorithm_t *wefti_algorithm_find(weft_collective_t op, const char *name);
 
+/* registry.c: the algorithms that were added to registry (may be NULL), likewise. */
+const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index);
+
 /* Schedules of all ranks (params->rank is not looked at): free with wefti_schedules_free. */
 weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
                                     const weft_algo_params_t *params,

@@ -24,6 +24,13 @@ static const wefti_measured_cost_t *find_measured(const wefti_costs_t *costs,
     return found;
 }
 
+/* The runtime has hand-written code for it, where ranks load and store. */
+static bool has_executor(const weft_algorithm_t *algorithm)
+{
+    return wefti_algorithm_find(algorithm->op, algorithm->name) == algorithm &&
+           (strcmp(algorithm->name, "mesh") == 0 || strcmp(algorithm->name, "one-shot") == 0);
+}
+
 static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params_t *params,
                               const wefti_counts_t *counts, bool plain,
                               wefti_candidate_t *candidate)
@@ -38,8 +45,15 @@ static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params
         candidate->predicted_ns = item->alpha_ns + item->beta_ns_per_byte * bytes;
         return WEFT_OK;
     }
-    return wefti_cost_predict(costs, candidate->algorithm, params, counts,
-                              &candidate->predicted_ns);
+    wefti_costs_t own = *costs;
+    own.step_ns = candidate->executor ? 0 : costs->step_ns;
+    return wefti_cost_predict(&own, candidate->algorithm, params, counts, &candidate->predicted_ns);
+}
+
+static double handicapped_ns(const wefti_candidate_t *candidate)
+{
+    return candidate->executor ? candidate->predicted_ns
+                               : candidate->predicted_ns * WEFTI_EXECUTOR_LEAD;
 }
 
 /* Whether a goes before b; equal ones stay in the order of the table. */
@@ -48,7 +62,7 @@ static bool goes_before(const wefti_candidate_t *a, const wefti_candidate_t *b)
     if ((a->reason == NULL) != (b->reason == NULL)) {
         return a->reason == NULL;
     }
-    return a->reason == NULL && a->predicted_ns < b->predicted_ns;
+    return a->reason == NULL && handicapped_ns(a) < handicapped_ns(b);
 }
 
 static void insert(wefti_candidate_t *list, uint32_t *count, const wefti_candidate_t *candidate)
@@ -61,26 +75,47 @@ static void insert(wefti_candidate_t *list, uint32_t *count, const wefti_candida
     list[at] = *candidate;
 }
 
+/* The built-in algorithms, then those of the registry. */
+static const weft_algorithm_t *next_algorithm(const weft_registry_t *registry, size_t *built_in,
+                                              size_t *added)
+{
+    const weft_algorithm_t *algorithm = wefti_algorithm_at(*built_in);
+    if (algorithm != NULL) {
+        (*built_in)++;
+        return algorithm;
+    }
+    return wefti_registry_algorithm_at(registry, (*added)++);
+}
+
 weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_params_t *params,
                                 const wefti_counts_t *counts, const wefti_choice_t *choice,
                                 wefti_candidate_t out[WEFTI_MAX_CANDIDATES], uint32_t *out_count)
 {
+    static const wefti_choice_t nothing;
     const weft_algorithm_t *algorithm;
-    const char *wanted = choice != NULL ? choice->wanted : NULL;
+    size_t built_in = 0, added = 0;
+    choice = choice != NULL ? choice : &nothing;
+    const char *wanted = choice->wanted;
     *out_count = 0;
     weft_status_t status = wefti_algo_params_check(params);
     if (status < 0) {
         return status;
     }
-    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+    while ((algorithm = next_algorithm(choice->registry, &built_in, &added)) != NULL) {
         if (algorithm->op != params->op || *out_count == WEFTI_MAX_CANDIDATES ||
             (wanted != NULL && strcmp(wanted, algorithm->name) != 0)) {
             continue;
         }
         wefti_candidate_t candidate = {.algorithm = algorithm,
+                                       .executor = choice->executors && has_executor(algorithm),
                                        .reason = algorithm->eligible(params)};
         if (candidate.reason == NULL) {
-            status = estimate(costs, params, counts, choice != NULL && choice->plain, &candidate);
+            status = estimate(costs, params, counts, choice->plain, &candidate);
+        }
+        if (status < 0 && status != WEFT_ERR_NO_MEMORY && added > 0 && wanted == NULL) {
+            /* Nobody asked for it: the others are not to suffer. */
+            candidate.reason = "its schedule cannot be built; verify it";
+            status = WEFT_OK;
         }
         if (status < 0) {
             return status;

@@ -68,6 +68,7 @@ typedef struct wefti_candidate {
     const weft_algorithm_t *algorithm;
     double predicted_ns; /* of eligible ones */
     bool measured;       /* from the table, not from a schedule */
+    bool executor;       /* carried out on loads and stores by hand-written code */
     const char *reason;  /* why it is not eligible, or NULL */
 } wefti_candidate_t;
 
@@ -77,10 +78,19 @@ typedef struct wefti_candidate {
 typedef struct wefti_choice {
     const char *wanted; /* admits only the algorithm of that name */
     bool plain;         /* some rank's buffers are memory that its peers cannot reach */
+    /*
+     * Mesh and one-shot have executors: no interpreter's steps, and others are chosen only where
+     * they are WEFTI_EXECUTOR_LEAD quicker. For eager calls among ranks that load and store.
+     */
+    bool executors;
+    const weft_registry_t *registry; /* its algorithms take part */
 } wefti_choice_t;
 
+#define WEFTI_EXECUTOR_LEAD 1.05
+
 /*
- * All algorithms of params->op: eligible ones first, quickest first. A wanted one that is not there
+ * All algorithms of params->op: eligible ones first, the best first (the quickest, but for what
+ * choice says of executors). A wanted one that is not there
  * or not eligible is WEFT_ERR_UNSUPPORTED with the reason.
  */
 weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_params_t *params,

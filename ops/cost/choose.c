@@ -42,7 +42,8 @@ static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params
             : NULL;
     if (item != NULL) {
         candidate->measured = true;
-        candidate->predicted_ns = item->alpha_ns + item->beta_ns_per_byte * bytes;
+        double ns = item->alpha_ns + item->beta_ns_per_byte * bytes;
+        candidate->predicted_ns = ns > 0 ? ns : 0;
         return WEFT_OK;
     }
     wefti_costs_t own = *costs;

@@ -34,7 +34,9 @@ typedef struct wefti_measured_cost {
     uint32_t ranks, hosts;
     bool plain;          /* buffers that peers cannot reach: calls go through staging */
     uint64_t from_bytes; /* of the vector, or of one block */
-    double alpha_ns, beta_ns_per_byte; /* per byte of the vector, or of one block */
+    /* per byte of the vector, or of one block; alpha is where the line would begin and may lie
+     * below 0 for a piece that is steeper than the one before it */
+    double alpha_ns, beta_ns_per_byte;
 } wefti_measured_cost_t;
 
 typedef struct wefti_costs {
@@ -56,6 +58,14 @@ weft_status_t wefti_costs_decode(wefti_costs_t *costs, const char *text, size_t 
 weft_status_t wefti_costs_load(wefti_costs_t *costs, const char *path,
                                const weft_allocator_t *allocator);
 void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out);
+weft_status_t wefti_costs_add(wefti_costs_t *costs, const wefti_measured_cost_t *item);
+/* Adds pieces for what key names, from what was measured: sizes growing, at most 64 of them. */
+typedef struct wefti_cost_point {
+    uint64_t bytes; /* as in wefti_measured_cost_t */
+    double ns;
+} wefti_cost_point_t;
+weft_status_t wefti_costs_add_fit(wefti_costs_t *costs, const wefti_measured_cost_t *key,
+                                  const wefti_cost_point_t *points, size_t count);
 /* Equal for tables that choose alike (names aside): what ranks compare before they choose. */
 uint64_t wefti_costs_digest(const wefti_costs_t *costs);
 

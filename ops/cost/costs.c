@@ -9,6 +9,7 @@
 #include "runtime/base/file.h"
 
 #define FORMAT 1
+#define HOUR_NS 3.6e12
 
 static const char *const level_names[] = {"self", "host", "net"};
 
@@ -32,19 +33,37 @@ void wefti_costs_deinit(wefti_costs_t *costs)
     costs->measured_count = costs->measured_capacity = 0;
 }
 
-/* Reads a cost: not negative, below an hour. */
-static weft_status_t read_number(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
-                                 const char *key, double *out)
+weft_status_t wefti_costs_add(wefti_costs_t *costs, const wefti_measured_cost_t *item)
+{
+    weft_status_t status =
+        wefti_array_reserve(costs->allocator, &costs->measured, &costs->measured_capacity,
+                            costs->measured_count + 1, sizeof *item);
+    if (status >= 0) {
+        costs->measured[costs->measured_count++] = *item;
+    }
+    return status;
+}
+
+static weft_status_t read_within(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                 const char *key, double low, double *out)
 {
     const wefti_json_node_t *node = wefti_json_get(tree, object, key);
     if (node == NULL) {
         return WEFT_OK;
     }
-    if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 0) || node->number > 3.6e12) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s is no time of 0 ns to an hour", key);
+    if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= low) || node->number > HOUR_NS) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s is no time of %s to an hour", key,
+                           low < 0 ? "minus an hour" : "0 ns");
     }
     *out = node->number;
     return WEFT_OK;
+}
+
+/* Reads a cost. */
+static weft_status_t read_number(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                 const char *key, double *out)
+{
+    return read_within(tree, object, key, 0, out);
 }
 
 static weft_status_t read_count(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
@@ -123,19 +142,12 @@ static weft_status_t read_measured(wefti_costs_t *costs, const wefti_json_tree_t
         status = read_bytes(tree, node, "from_bytes", &item.from_bytes);
     }
     if (status >= 0) {
-        status = read_number(tree, node, "alpha_ns", &item.alpha_ns);
+        status = read_within(tree, node, "alpha_ns", -HOUR_NS, &item.alpha_ns);
     }
     if (status >= 0) {
         status = read_number(tree, node, "beta_ns_per_byte", &item.beta_ns_per_byte);
     }
-    if (status >= 0) {
-        status = wefti_array_reserve(costs->allocator, &costs->measured, &costs->measured_capacity,
-                                     costs->measured_count + 1, sizeof item);
-    }
-    if (status >= 0) {
-        costs->measured[costs->measured_count++] = item;
-    }
-    return status;
+    return status >= 0 ? wefti_costs_add(costs, &item) : status;
 }
 
 static weft_status_t read_links(wefti_costs_t *costs, const wefti_json_tree_t *tree)

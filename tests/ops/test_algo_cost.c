@@ -256,6 +256,51 @@ static void test_measured_costs_in_pieces(void **state)
     wefti_costs_deinit(&costs);
 }
 
+/* Curves with knees, and a disturbed point: what comes out is near the curve everywhere. */
+static void test_fits_follow_what_was_measured(void **state)
+{
+    (void)state;
+    wefti_costs_t costs;
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2};
+    wefti_measured_cost_t key = {WEFT_OP_ALL_REDUCE, "mesh", 2, 1, false, 0, 0, 0};
+    wefti_choice_t choice = {.wanted = "mesh"};
+    wefti_cost_point_t points[13];
+    for (size_t i = 0; i < 13; i++) {
+        uint64_t bytes = 4ull << (2 * i);
+        double ns = 300 + 0.02 * (double)bytes;
+        ns += bytes > 65536 ? 0.03 * (double)(bytes - 65536) : 0;
+        ns += bytes > 4u << 20 ? 0.1 * (double)(bytes - (4u << 20)) : 0;
+        points[i] = (wefti_cost_point_t){bytes, ns};
+    }
+    points[1].ns = 320; /* of 16 bytes: seems to take longer than 64 */
+    wefti_costs_default(&costs, NULL);
+    assert_int_equal(wefti_costs_add_fit(&costs, &key, points, 13), WEFT_OK);
+    assert_in_range(costs.measured_count, 3, 8);
+    for (size_t i = 0; i < 13; i++) {
+        wefti_counts_t counts = {points[i].bytes / 4, 4, NULL};
+        assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &choice, list, &count),
+                         WEFT_OK);
+        double ratio = list[0].predicted_ns / points[i].ns;
+        assert_true(list[0].measured && ratio > 0.9 && ratio < 1.1);
+    }
+    wefti_text_t text; /* and a piece whose line begins below 0 comes back */
+    wefti_costs_t again;
+    wefti_text_init(&text, NULL);
+    wefti_costs_encode(&costs, &text);
+    assert_true(costs.measured[costs.measured_count - 1].alpha_ns < 0);
+    assert_int_equal(wefti_costs_decode(&again, text.data, text.length, NULL), WEFT_OK);
+    assert_int_equal(wefti_costs_digest(&costs), wefti_costs_digest(&again));
+    wefti_text_deinit(&text);
+    wefti_costs_deinit(&again);
+    assert_int_equal(wefti_costs_add_fit(&costs, &key, points, 0), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_costs_add_fit(&costs, &key, points + 5, 1), WEFT_OK);
+    points[3].bytes = points[2].bytes;
+    assert_int_equal(wefti_costs_add_fit(&costs, &key, points, 13), WEFT_ERR_INVALID_ARGUMENT);
+    wefti_costs_deinit(&costs);
+}
+
 static void test_measured_costs_and_overrides_decide(void **state)
 {
     (void)state;
@@ -293,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_choice_over_sizes_and_machines),
         cmocka_unit_test(test_more_bytes_never_take_less_time),
         cmocka_unit_test(test_measured_costs_in_pieces),
+        cmocka_unit_test(test_fits_follow_what_was_measured),
         cmocka_unit_test(test_measured_costs_and_overrides_decide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,7 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
                                   uint32_t value, uint32_t lane);
 void wefti_flush_direct(wefti_endpoint_t *endpoint);
 /* What a value that has landed does to a counter. */
-void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
+void wefti_link_raise(wefti_signal_t *signal, uint32_t value);
 
 /* First line of a file of the process's own control group; false when there is none. */
 bool wefti_cgroup_read(const char *name, char *line, size_t capacity);

@@ -72,7 +72,7 @@ weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t
     return WEFT_OK;
 }
 
-void wefti_signal_raise(wefti_signal_t *signal, uint32_t value)
+void wefti_link_raise(wefti_signal_t *signal, uint32_t value)
 {
     /* Relaxed: a counter has one writer, which is the one calling this. */
     if (!wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed), value)) {
@@ -84,7 +84,7 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
                                   uint32_t value, uint32_t lane)
 {
     (void)lane;
-    wefti_signal_raise((wefti_signal_t *)(void *)(endpoint->region_of[peer] + offset), value);
+    wefti_link_raise((wefti_signal_t *)(void *)(endpoint->region_of[peer] + offset), value);
     return WEFT_OK;
 }
 

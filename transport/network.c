@@ -102,7 +102,7 @@ static parcel_t *heap_pop(wefti_network_t *network)
 static void deliver(const parcel_t *parcel)
 {
     if (parcel->signal != NULL) {
-        wefti_signal_raise(parcel->signal, parcel->value);
+        wefti_link_raise(parcel->signal, parcel->value);
     } else {
         memcpy(parcel->address, parcel->data, parcel->bytes);
     }

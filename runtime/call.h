@@ -39,6 +39,7 @@ struct wefti_path {
 };
 
 extern const wefti_path_t wefti_path_posting, wefti_path_direct, wefti_path_staged;
+extern const wefti_path_t wefti_path_attached; /* call_attached.c */
 
 #define WEFTI_CALL_TRIES 400u /* looks at a peer's flag before a call counts as blocked */
 

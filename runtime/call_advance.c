@@ -10,7 +10,7 @@ void wefti_call_complete(wefti_call_t *call)
 
 /* In the order in which they are asked; the last takes everything. */
 static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_direct,
-                                            &wefti_path_staged};
+                                            &wefti_path_attached, &wefti_path_staged};
 
 /* Everybody's posting was seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)

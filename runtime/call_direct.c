@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/reduce/reduce.h"
+#include "runtime/attach.h"
 #include "runtime/base/error.h"
 #include "runtime/group.h"
 
@@ -137,8 +138,7 @@ static uint8_t *recv_of(const wefti_call_t *call, uint32_t rank, uint64_t from, 
     return wefti_memory_of_peer(group, rank, posting->at.recv + from, bytes);
 }
 
-/* This rank's share of elements [begin, end), cut at cache lines. */
-static void share(const wefti_call_t *call, uint64_t *begin, uint64_t *end)
+void wefti_call_share(const wefti_call_t *call, uint64_t *begin, uint64_t *end)
 {
     const weft_group_t *group = call->group;
     uint64_t unit = LINE_BYTES / call->elem_bytes;
@@ -181,7 +181,7 @@ static weft_status_t move_all_reduce(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     uint64_t begin = call->lead, end = call->count - call->trail;
-    share(call, &begin, &end);
+    wefti_call_share(call, &begin, &end);
     uint64_t from = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
     if (bytes == 0) {
         return WEFT_OK;
@@ -200,7 +200,7 @@ static weft_status_t move_reduce(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     uint64_t begin = 0, end = call->count;
-    share(call, &begin, &end);
+    wefti_call_share(call, &begin, &end);
     uint64_t from = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
     if (bytes == 0) {
         return WEFT_OK;
@@ -230,7 +230,7 @@ static weft_status_t move_broadcast(wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     uint64_t begin = 0, end = call->count;
-    share(call, &begin, &end);
+    wefti_call_share(call, &begin, &end);
     uint64_t last = end * call->elem_bytes;
     for (uint64_t at = begin * call->elem_bytes; at < last; at += CHUNK_BYTES) {
         size_t bytes = last - at < CHUNK_BYTES ? (size_t)(last - at) : CHUNK_BYTES;

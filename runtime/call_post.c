@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank says of a call before anything moves, and what it learns from the others. */
+#include "runtime/attach.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
 
@@ -15,6 +16,9 @@ void wefti_call_post(wefti_call_t *call)
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
         call->flags = wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE : 0;
+    }
+    if (!fits && wefti_call_post_addresses(call, own)) {
+        call->flags |= WEFTI_POSTED_ATTACHABLE;
     }
     if (fits && call->flags == 0) {
         wefti_call_stage(call, wefti_call_posting_area(own, call->area_bytes), 0, call->longest);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/attach.h"
 #include "runtime/base/error.h"
 
 #define NAME_BYTES 64u
@@ -18,6 +19,7 @@
 typedef struct offer {
     int64_t key;
     uint64_t digest; /* of the list of ranks, where there is one */
+    wefti_attach_offer_t attach;
     uint32_t color, world_rank, parent_rank;
     uint32_t last_number;
     uint32_t pool_count;
@@ -272,6 +274,36 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
     return build(context, members, pool, channel, out_group);
 }
 
+/* Attaching is for groups in which every rank may attach to every other. */
+static weft_status_t agree_on_attach(weft_context_t *context, weft_group_t *parent,
+                                     const offer_t *offers, uint32_t count, weft_group_t *group)
+{
+    uint8_t works = 1;
+    uint8_t *all = wefti_alloc(context->allocator, count);
+    weft_status_t status = agree(context, parent, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    uint32_t color = WEFT_COLOR_NONE;
+    for (uint32_t i = 0; i < count; i++) {
+        color = offers[i].world_rank == context->endpoint->rank ? offers[i].color : color;
+    }
+    for (uint32_t i = 0; status == WEFT_OK && i < count; i++) {
+        if (color != WEFT_COLOR_NONE && offers[i].color == color &&
+            !wefti_attach_works(context, offers[i].world_rank, &offers[i].attach)) {
+            works = 0;
+        }
+    }
+    if (status == WEFT_OK) {
+        status = all_gather(context, parent, &works, 1, all);
+    }
+    for (uint32_t i = 0; status == WEFT_OK && i < count; i++) {
+        works = offers[i].color == color && all[i] == 0 ? 0 : works;
+    }
+    if (status == WEFT_OK && group != NULL) {
+        group->attach = works != 0;
+    }
+    wefti_free(context->allocator, all);
+    return status;
+}
+
 /* parent NULL: the world. */
 static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint32_t color,
                             int64_t key, uint64_t digest, weft_group_t **out_group)
@@ -294,10 +326,14 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     own.last_number = eager->channels.last_number;
     own.pool_count = eager->channels.pool_count;
     memcpy(own.used, eager->channels.used, sizeof own.used);
+    wefti_attach_offer(context, &own.attach);
     WEFT_TRY(status, all_gather(context, parent, &own, sizeof own, offers), out);
     status = choose_and_build(context, parent, offers, count, &members, color, out_group);
     /* Also the point from which on the others may use this rank's channel. */
     status = agree(context, parent, status);
+    if (status == WEFT_OK && wefti_attach_wanted(context)) {
+        status = agree_on_attach(context, parent, offers, count, *out_group);
+    }
     if (status < 0 && *out_group != NULL) {
         /* The channel is not given back: somebody may believe in it. */
         group_free(*out_group);

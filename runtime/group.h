@@ -51,8 +51,20 @@ static inline wefti_signal_t *wefti_posting_signal(wefti_posting_t *posting)
     return (wefti_signal_t *)(void *)posting; /* only value and waiters are ever touched */
 }
 
+/* The buffers in the rank's own process, for peers that attach to it; in the last line of data. */
+typedef struct wefti_addresses {
+    uint64_t send, recv;
+} wefti_addresses_t;
+#define WEFTI_POSTING_ADDRESSES (WEFTI_POSTING_DATA - 64u)
+
+static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *posting)
+{
+    return (wefti_addresses_t *)(void *)(posting->data + WEFTI_POSTING_ADDRESSES);
+}
+
 #define WEFTI_POSTED_REACHABLE (1u << 0) /* what the operator needs of this rank can be reached */
 #define WEFTI_POSTED_DATA (1u << 1)      /* data is in the posting */
+#define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the posting */
 #define WEFTI_WHAT_FLAGS_SHIFT 24
 #define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
 
@@ -119,6 +131,7 @@ typedef struct wefti_eager {
     wefti_channels_t channels;
     wefti_adopted_t *adopted;
     size_t adopted_count, adopted_capacity;
+    uint64_t attach_nonce; /* attach.c */
 } wefti_eager_t;
 
 weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager);
@@ -217,6 +230,7 @@ struct weft_group {
     uint8_t **bases;        /* the ranks' regions, as seen here */
     wefti_channel_t **channels;
     wefti_channel_layout_t layout;
+    bool attach; /* all ranks may read and write each other's plain memory: attach.h */
     size_t region_limit; /* adresses in postings are checked against it; SIZE_MAX: one process */
     wefti_fault_t fault;
 
@@ -235,7 +249,7 @@ struct weft_group {
     uint32_t *sent, *received; /* pieces so far, per peer */
     wefti_debt_t debt;
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
-    const char *path; /* of the last finished collective: "posting", "direct", "staged" */
+    const char *path; /* of the last finished collective: "posting", "direct", "attached", "staged" */
 };
 
 static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,
@@ -343,7 +357,7 @@ bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
 weft_status_t wefti_call_move(wefti_call_t *call);
 /* All-to-all-v: what every rank sends here is what is expected. */
 weft_status_t wefti_call_check_table(wefti_call_t *call);
-#define WEFTI_TABLE_RANKS (WEFTI_POSTING_DATA / 16)
+#define WEFTI_TABLE_RANKS (WEFTI_POSTING_ADDRESSES / 16)
 
 /* call_check.c: the result must be equal on all ranks, and WEFT_CHECK asks for it to be. */
 bool wefti_call_is_checked(const wefti_call_t *call);

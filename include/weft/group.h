@@ -64,7 +64,7 @@ WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 /**
  * @return how the group's last collective went on this rank, for those who tune: "posting" (data beside the
- *         signal), "direct" (in place), "staged", or "none".
+ *         signal), "direct" (in place), "attached" (plain memory, read or written in one copy), "staged", or "none".
  */
 WEFT_API const char *weft_group_last_path(const weft_group_t *group);
 WEFT_EXTERN_C_END

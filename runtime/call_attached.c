@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moving plain memory between processes in one copy, by cross-memory attach. Postings carry the
+ * buffers' addresses in their own process. As in place (call_direct.c), posting says that the send
+ * buffer is ready and the receive buffer may be written, and a call ends when all peers are done.
+ * Copies go straight to where they belong; what is reduced is read, piece by piece, into this
+ * rank's staging buffers, which stay in cache and which nobody reads during such a call.
+ */
+#include <string.h>
+
+#include "ops/reduce/reduce.h"
+#include "runtime/attach.h"
+#include "runtime/base/error.h"
+#include "runtime/call.h"
+
+#define LINE_BYTES 64u
+/* A system call and the kernel's look at every page cost more than a second copy below these. */
+#define REDUCE_MIN_BYTES ((uint64_t)16 << 10)
+#define COPY_MIN_BYTES ((uint64_t)128 << 10)
+#define PIECE_MIN_BYTES ((size_t)8 << 10)
+#define PIECE_MAX_BYTES ((size_t)128 << 10)
+
+bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting)
+{
+    wefti_addresses_t *addresses = wefti_posting_addresses(posting);
+    if (!call->group->attach || (call->op == WEFT_OP_ALL_TO_ALL && call->send == call->recv)) {
+        return false;
+    }
+    addresses->send = (uint64_t)(uintptr_t)call->send;
+    addresses->recv = (uint64_t)(uintptr_t)call->recv;
+    return true;
+}
+
+static weft_status_t fetch(wefti_call_t *call, uint32_t rank, uint64_t from, void *to,
+                           uint64_t bytes)
+{
+    wefti_posting_t *posting = wefti_posting_of(call->group, rank, call->number);
+    uint64_t address = wefti_posting_addresses(posting)->send + from;
+    return wefti_attach_move(call->group, rank, address, to, bytes, false);
+}
+
+static weft_status_t push(wefti_call_t *call, uint32_t rank, uint64_t to, const void *from,
+                          uint64_t bytes)
+{
+    wefti_posting_t *posting = wefti_posting_of(call->group, rank, call->number);
+    uint64_t address = wefti_posting_addresses(posting)->recv + to;
+    return wefti_attach_move(call->group, rank, address, (void *)(uintptr_t)from, bytes, true);
+}
+
+/* A block of rank's send buffer to the own memory, wherever it is. */
+static weft_status_t take(wefti_call_t *call, uint32_t rank, uint64_t from, uint64_t to,
+                          uint64_t bytes)
+{
+    if (rank != call->group->rank) {
+        return fetch(call, rank, from, call->recv + to, bytes);
+    }
+    if (bytes > 0 && call->recv + to != call->send + from) {
+        memmove(call->recv + to, call->send + from, (size_t)bytes);
+    }
+    return WEFT_OK;
+}
+
+static bool reduces(weft_collective_t op)
+{
+    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER ||
+           op == WEFT_OP_REDUCE_SCATTER_V;
+}
+
+/* Of each rank, of what is reduced at once: all of them fit the own staging buffers. */
+static size_t reduced_piece_bytes(const weft_group_t *group)
+{
+    size_t piece = 2 * group->layout.staging_bytes / group->size / LINE_BYTES * LINE_BYTES;
+    return piece < PIECE_MAX_BYTES ? piece : PIECE_MAX_BYTES;
+}
+
+/* Bytes [from, from + bytes) of all ranks' send buffers, a piece at most, to destination. */
+static weft_status_t reduce_piece(wefti_call_t *call, uint64_t from, size_t bytes,
+                                  void *destination)
+{
+    weft_group_t *group = call->group;
+    uint8_t *room = (uint8_t *)group->channels[group->rank] + group->layout.staging;
+    size_t piece_bytes = reduced_piece_bytes(group);
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {
+        uint32_t r = wefti_group_nth_peer(group, i);
+        group->sources[r] = room + r * piece_bytes;
+        status = fetch(call, r, from, room + r * piece_bytes, bytes);
+    }
+    if (status < 0) {
+        return status;
+    }
+    group->sources[group->rank] = call->send + from;
+    group->destinations[0] = destination;
+    weft_reduce_t reduce = {
+        .sources = group->sources,
+        .source_count = group->size,
+        .destinations = group->destinations,
+        .destination_count = 1,
+        .elem_count = bytes / call->elem_bytes,
+        .dtype = call->dtype,
+        .reduction = call->reduction,
+    };
+    return wefti_reduce(&reduce, group->context->settings.isa);
+}
+
+/* Every rank reduces its share and gives it to those who want it: all, or the root. */
+static weft_status_t move_shared_reduction(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    bool all = call->op == WEFT_OP_ALL_REDUCE;
+    bool keeps = all || group->rank == call->root;
+    size_t piece_bytes = reduced_piece_bytes(group);
+    uint8_t *spare =
+        (uint8_t *)group->channels[group->rank] + group->layout.staging + group->rank * piece_bytes;
+    uint64_t begin = 0, end = call->count;
+    weft_status_t status = WEFT_OK;
+    wefti_call_share(call, &begin, &end);
+    uint64_t last = end * call->elem_bytes;
+    for (uint64_t at = begin * call->elem_bytes; status == WEFT_OK && at < last;
+         at += piece_bytes) {
+        size_t bytes = last - at < piece_bytes ? (size_t)(last - at) : piece_bytes;
+        void *to = keeps ? call->recv + at : spare;
+        status = reduce_piece(call, at, bytes, to);
+        for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {
+            uint32_t r = wefti_group_nth_peer(group, i);
+            if (all || r == call->root) {
+                status = push(call, r, at, to, bytes);
+            }
+        }
+    }
+    return status;
+}
+
+static weft_status_t move_reduce_scatter(wefti_call_t *call, uint64_t from, uint64_t bytes)
+{
+    size_t piece_bytes = reduced_piece_bytes(call->group);
+    weft_status_t status = WEFT_OK;
+    for (uint64_t at = 0; status == WEFT_OK && at < bytes; at += piece_bytes) {
+        size_t piece = bytes - at < piece_bytes ? (size_t)(bytes - at) : piece_bytes;
+        status = reduce_piece(call, from + at, piece, call->recv + at);
+    }
+    return status;
+}
+
+/* Every rank takes its share from the root, and gives it to the others. */
+static weft_status_t move_broadcast(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    uint64_t begin = 0, end = call->count;
+    wefti_call_share(call, &begin, &end);
+    uint64_t at = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
+    weft_status_t status = take(call, call->root, at, at, bytes);
+    for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {
+        uint32_t r = wefti_group_nth_peer(group, i);
+        if (r != call->root) {
+            status = push(call, r, at, call->recv + at, bytes);
+        }
+    }
+    if (group->rank == call->root && call->recv != call->send) {
+        memcpy(call->recv, call->send, (size_t)call->longest); /* the others' shares, too */
+    }
+    return status;
+}
+
+/* From rank's send buffer at from to the own receive buffer at to. */
+typedef struct block {
+    uint64_t from, to, bytes;
+} block_t;
+
+static block_t block_of(const wefti_call_t *call, uint32_t rank)
+{
+    const weft_group_t *group = call->group;
+    uint32_t n = group->size;
+    uint64_t bytes = call->count * call->elem_bytes;
+    const uint64_t *expected = call->counts != NULL ? call->counts + 2 * n : NULL;
+    switch (call->op) {
+    case WEFT_OP_ALL_GATHER:
+        return (block_t){0, rank * bytes, bytes};
+    case WEFT_OP_ALL_GATHER_V:
+        return (block_t){0, expected[n + rank] * call->elem_bytes,
+                         expected[rank] * call->elem_bytes};
+    case WEFT_OP_ALL_TO_ALL:
+        return (block_t){group->rank * bytes, rank * bytes, bytes};
+    default: { /* all-to-all-v */
+        const wefti_posting_t *posting = wefti_posting_of(group, rank, call->number);
+        const uint64_t *table = (const uint64_t *)(const void *)posting->data;
+        return (block_t){table[2 * group->rank + 1], expected[n + rank] * call->elem_bytes,
+                         expected[rank] * call->elem_bytes};
+    }
+    }
+}
+
+static weft_status_t move_blocks(wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; status == WEFT_OK && i < group->size; i++) {
+        uint32_t r = wefti_group_nth_peer(group, i);
+        block_t block = block_of(call, r);
+        status = take(call, r, block.from, block.to, block.bytes);
+    }
+    return status;
+}
+
+static weft_status_t move_gather(wefti_call_t *call)
+{
+    uint64_t bytes = call->count * call->elem_bytes, at = call->group->rank * bytes;
+    return call->group->rank == call->root ? take(call, call->root, 0, at, bytes)
+                                           : push(call, call->root, at, call->send, bytes);
+}
+
+static weft_status_t move(wefti_call_t *call)
+{
+    uint32_t n = call->group->size, rank = call->group->rank;
+    uint64_t bytes = call->count * call->elem_bytes;
+    switch (call->op) {
+    case WEFT_OP_ALL_REDUCE:
+    case WEFT_OP_REDUCE:
+        return move_shared_reduction(call);
+    case WEFT_OP_REDUCE_SCATTER:
+        return move_reduce_scatter(call, rank * bytes, bytes);
+    case WEFT_OP_REDUCE_SCATTER_V:
+        return move_reduce_scatter(call, call->counts[n + rank] * call->elem_bytes,
+                                   call->counts[rank] * call->elem_bytes);
+    case WEFT_OP_BROADCAST:
+        return move_broadcast(call);
+    case WEFT_OP_GATHER:
+        return move_gather(call);
+    case WEFT_OP_SCATTER:
+        return take(call, call->root, rank * bytes, 0, bytes);
+    default:
+        return move_blocks(call);
+    }
+}
+
+/* The same on all ranks: of what one rank moves at once. */
+static bool attached_takes(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    bool shared = call->op == WEFT_OP_ALL_REDUCE || call->op == WEFT_OP_REDUCE ||
+                  call->op == WEFT_OP_BROADCAST;
+    uint64_t bytes = shared ? call->longest / group->size : call->longest;
+    if ((call->flags & WEFTI_POSTED_ATTACHABLE) == 0) {
+        return false;
+    }
+    return reduces(call->op)
+               ? bytes >= REDUCE_MIN_BYTES && reduced_piece_bytes(group) >= PIECE_MIN_BYTES
+               : bytes >= COPY_MIN_BYTES;
+}
+
+static weft_status_t attached_start(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = move(call);
+    if (status < 0) {
+        return status;
+    }
+    wefti_signal_publish(&group->channels[group->rank]->done, call->number);
+    call->published_done = true;
+    call->peer = 1;
+    call->state = WEFTI_CALL_MOVING;
+    return WEFT_OK;
+}
+
+static weft_status_t attached_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_status_t status =
+        wefti_call_see_signals(call, offsetof(wefti_channel_t, done), call->number, out_blocked);
+    if (status == WEFT_OK) {
+        wefti_call_complete(call);
+    }
+    return status;
+}
+
+const wefti_path_t wefti_path_attached = {"attached", attached_takes, attached_start,
+                                          attached_advance};

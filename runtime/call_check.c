@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/group.h"
+#include "runtime/mirror.h"
 
 #define PIECES ((uint64_t)(WEFTI_POSTING_DATA / sizeof(uint64_t)))
 
@@ -77,7 +77,7 @@ void wefti_call_post_digests(wefti_call_t *call)
     }
     own->what = call->what;
     own->count = call->posted_count;
-    wefti_signal_publish(wefti_posting_signal(own), call->number);
+    wefti_posting_publish(group, own, call->number, (size_t)pieces * sizeof *digests);
 }
 
 weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer)

@@ -10,28 +10,16 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/group.h"
+#include "runtime/mirror.h"
 
 #define FLAG_DIRECT ((uint64_t)1 << 63)
 #define TRIES 400u
 
 enum { PAIR_FIRST = 0, PAIR_MOVING, PAIR_EMPTYING, PAIR_DONE };
 
-/* Of what owner sends to other, or has received from it. */
-static wefti_mailbox_t *mailbox_of(const weft_group_t *group, uint32_t owner, uint32_t other)
-{
-    return (wefti_mailbox_t *)(void *)((uint8_t *)group->channels[owner] + group->layout.pairs +
-                                       other * group->layout.pair_bytes);
-}
-
-static size_t piece_bytes(const weft_group_t *group)
-{
-    return (group->layout.pair_bytes - sizeof(wefti_mailbox_t)) / 2 / 64 * 64;
-}
-
 static uint8_t *buffer_of(const weft_group_t *group, wefti_mailbox_t *mailbox, uint32_t piece)
 {
-    return (uint8_t *)(mailbox + 1) + (piece & 1u) * piece_bytes(group);
+    return (uint8_t *)(mailbox + 1) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
 }
 
 static bool comes_soon(const weft_group_t *group, const wefti_signal_t *signal, uint32_t target)
@@ -50,14 +38,29 @@ static bool comes_soon(const weft_group_t *group, const wefti_signal_t *signal, 
 static size_t next_bytes(const weft_group_t *group, const wefti_pair_t *pair)
 {
     uint64_t left = pair->bytes - pair->moved;
-    return left < piece_bytes(group) ? (size_t)left : piece_bytes(group);
+    return left < wefti_mailbox_bytes(&group->layout) ? (size_t)left
+                                                      : wefti_mailbox_bytes(&group->layout);
+}
+
+static weft_status_t post_piece(weft_group_t *group, const wefti_pair_t *pair,
+                                wefti_mailbox_t *mailbox, uint32_t piece, size_t bytes)
+{
+    const uint8_t *from = pair->data + pair->moved;
+    if (wefti_group_puts(group, pair->peer)) {
+        return wefti_mirror_posted(group, pair->peer, mailbox, piece, from, bytes);
+    }
+    if (bytes > 0) {
+        memcpy(buffer_of(group, mailbox, piece), from, bytes);
+    }
+    wefti_signal_post(&mailbox->posted, piece);
+    return WEFT_OK;
 }
 
 /* Blocked: WEFT_IN_PROGRESS with the signal. */
 static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti_blocked_t *blocked)
 {
-    wefti_mailbox_t *mailbox = mailbox_of(group, group->rank, pair->peer);
-    wefti_signal_t *consumed = &mailbox_of(group, pair->peer, group->rank)->consumed;
+    wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->rank, pair->peer);
+    wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed;
     while (pair->state != PAIR_EMPTYING) {
         uint32_t piece = group->sent[pair->peer] + 1;
         if (!comes_soon(group, consumed, piece - 2)) { /* the buffer's last piece was taken */
@@ -68,7 +71,8 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
         if (pair->state == PAIR_FIRST) {
             uint32_t lead, trail;
             uint64_t offset = 0;
-            pair->direct = pair->bytes > piece_bytes(group) &&
+            pair->direct = !wefti_group_puts(group, pair->peer) &&
+                           pair->bytes > wefti_mailbox_bytes(&group->layout) &&
                            wefti_memory_reach(group->context, pair->data, (size_t)pair->bytes,
                                               &offset, &lead, &trail) &&
                            lead + trail == 0;
@@ -78,12 +82,12 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
             mailbox->head[piece & 1u].send = offset;
         }
         size_t bytes = pair->direct ? 0 : next_bytes(group, pair);
-        if (bytes > 0) {
-            memcpy(buffer_of(group, mailbox, piece), pair->data + pair->moved, bytes);
+        weft_status_t status = post_piece(group, pair, mailbox, piece, bytes);
+        if (status < 0) {
+            return status;
         }
         pair->moved += bytes;
         group->sent[pair->peer] = piece;
-        wefti_signal_post(&mailbox->posted, piece);
         pair->state = pair->direct || pair->moved == pair->bytes ? PAIR_EMPTYING : PAIR_MOVING;
     }
     /* In place, the data must stay until it was taken; otherwise it is in the mailbox. */
@@ -138,7 +142,7 @@ static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_m
 
 static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti_blocked_t *blocked)
 {
-    wefti_mailbox_t *mailbox = mailbox_of(group, pair->peer, group->rank);
+    wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
     while (pair->state != PAIR_DONE) {
         uint32_t piece = group->received[pair->peer] + 1;
         if (!comes_soon(group, &mailbox->posted, piece)) {
@@ -157,7 +161,14 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
             return wefti_group_fail(group, status);
         }
         group->received[pair->peer] = piece;
-        wefti_signal_post(&mailbox_of(group, group->rank, pair->peer)->consumed, piece);
+        if (wefti_group_puts(group, pair->peer)) {
+            status = wefti_mirror_consumed(group, pair->peer, piece);
+        } else {
+            wefti_signal_post(&wefti_mailbox_of(group, group->rank, pair->peer)->consumed, piece);
+        }
+        if (status < 0) {
+            return status;
+        }
         pair->state = pair->moved == pair->bytes ? PAIR_DONE : PAIR_MOVING;
     }
     return WEFT_OK;

@@ -64,8 +64,8 @@ const wefti_path_t wefti_path_posting = {"posting", posting_takes, posting_start
 static bool direct_takes(const wefti_call_t *call)
 {
     uint64_t ends = call->lead + call->trail;
-    return (call->flags & WEFTI_POSTED_REACHABLE) != 0 && ends <= call->count &&
-           ends * call->elem_bytes <= call->group->layout.staging_bytes;
+    return (call->flags & WEFTI_POSTED_REACHABLE) != 0 && call->group->put_links == NULL &&
+           ends <= call->count && ends * call->elem_bytes <= call->group->layout.staging_bytes;
 }
 
 static weft_status_t direct_start(wefti_call_t *call)

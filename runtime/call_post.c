@@ -3,8 +3,19 @@
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
+#include "runtime/mirror.h"
 
 #define DIRECT_MIN_BYTES 2048u /* from here on one copy less is worth one more signal */
+
+/* Of the posting's data. */
+static size_t posted_bytes(const wefti_call_t *call)
+{
+    if (call->flags & WEFTI_POSTED_DATA) {
+        return call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0;
+    }
+    /* The table. */
+    return call->op == WEFT_OP_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t) : 0;
+}
 
 void wefti_call_post(wefti_call_t *call)
 {
@@ -12,6 +23,7 @@ void wefti_call_post(wefti_call_t *call)
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
     uint32_t direct_min =
         group->endpoint->may_spin ? DIRECT_MIN_BYTES : WEFTI_POSTING_DATA; /* fewer switches */
+    direct_min = group->put_links != NULL ? UINT32_MAX : direct_min;       /* there is no direct */
     bool fits = wefti_call_fits_posting(call);
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
@@ -26,7 +38,7 @@ void wefti_call_post(wefti_call_t *call)
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
-    wefti_signal_publish(wefti_posting_signal(own), call->number);
+    wefti_posting_publish(group, own, call->number, posted_bytes(call));
     call->posted = true;
     call->peer = 1;
     call->state = WEFTI_CALL_POSTED;

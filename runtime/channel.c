@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks of a group share, and the pools of it that a context keeps. */
-#include "runtime/group.h"
+#include "runtime/mirror.h"
 
 #include <string.h>
 
@@ -51,6 +51,7 @@ weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager
         }
         wefti_channel_layout(&context->eager->channels.layout, context->endpoint->world_size,
                              context->settings.staging_bytes);
+        wefti_mirror_layout(&context->eager->channels.layout, context->endpoint);
     }
     *out_eager = context->eager;
     return WEFT_OK;

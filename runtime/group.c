@@ -13,6 +13,7 @@
 
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
+#include "runtime/mirror.h"
 
 #define NAME_BYTES 64u
 
@@ -22,6 +23,7 @@ typedef struct offer {
     wefti_attach_offer_t attach;
     uint32_t color, world_rank, parent_rank;
     uint32_t last_number;
+    uint32_t leader; /* the lowest rank with which it shares memory */
     uint32_t pool_count;
     uint16_t used[WEFTI_POOLS];
 } offer_t;
@@ -139,6 +141,8 @@ static void group_free(weft_group_t *group)
     wefti_free(allocator, group->received);
     wefti_free(allocator, group->sources);
     wefti_free(allocator, group->destinations);
+    wefti_free(allocator, group->put_peers);
+    wefti_free(allocator, group->put_links);
     wefti_free(allocator, group->channels);
     wefti_free(allocator, group->bases);
     wefti_free(allocator, group->ranks);
@@ -188,6 +192,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
 static void reset_channel(weft_group_t *group, uint32_t number)
 {
     wefti_channel_t *own = group->channels[group->rank];
+    wefti_mirror_reset(group, number);
     atomic_store_explicit(&own->staged.value, 0, memory_order_relaxed);
     atomic_store_explicit(&own->done.value, number, memory_order_relaxed);
     for (uint32_t i = 0; i < 2; i++) {
@@ -202,6 +207,22 @@ static void reset_channel(weft_group_t *group, uint32_t number)
         atomic_store_explicit(&mailbox->consumed.value, 0, memory_order_relaxed);
     }
     group->number = number;
+}
+
+/* Put links of the group, by what its ranks said of themselves. */
+static weft_status_t link_ranks(weft_group_t *group, const members_t *members)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    uint32_t *leaders = wefti_alloc(allocator, members->count * sizeof *leaders);
+    if (leaders == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < members->count; i++) {
+        leaders[i] = members->offers[i]->leader;
+    }
+    weft_status_t status = wefti_mirror_link(group, leaders);
+    wefti_free(allocator, leaders);
+    return status;
 }
 
 static weft_status_t build(weft_context_t *context, const members_t *members, uint32_t pool,
@@ -222,16 +243,22 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
         number = wefti_signal_reached(offer->last_number, number) ? offer->last_number : number;
         group->ranks[i] = offer->world_rank;
         group->bases[i] = endpoint->region_of[offer->world_rank];
-        group->channels[i] = (wefti_channel_t *)(void *)(group->bases[i] + offset);
+        if (group->bases[i] != NULL) {
+            group->channels[i] = (wefti_channel_t *)(void *)(group->bases[i] + offset);
+        }
         group->rank = offer->world_rank == endpoint->rank ? i : group->rank;
     }
     group->layout = channels->layout;
     group->whole_world = members->count == endpoint->world_size;
     group->pool = pool;
     group->channel = channel;
+    group->channel_offset = offset;
     channels->used[pool] = (uint16_t)(channels->used[pool] | 1u << channel);
-    reset_channel(group, number + 2);
-    return WEFT_OK;
+    status = link_ranks(group, members);
+    if (status == WEFT_OK) {
+        reset_channel(group, number + 2);
+    }
+    return status;
 }
 
 static weft_status_t check_offers(const offer_t *offers, uint32_t count)
@@ -324,6 +351,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     }
     WEFT_TRY(status, agree(context, parent, status), out);
     own.last_number = eager->channels.last_number;
+    own.leader = wefti_mirror_leader(endpoint);
     own.pool_count = eager->channels.pool_count;
     memcpy(own.used, eager->channels.used, sizeof own.used);
     wefti_attach_offer(context, &own.attach);
@@ -460,6 +488,10 @@ static bool part(weft_group_t *group)
         return false;
     }
     uint32_t number = ++group->number;
+    if (group->put_peer_count > 0) {
+        wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
+        wefti_mirror_done(group, number);
+    }
     wefti_signal_post(&group->channels[group->rank]->done, number);
     for (uint32_t r = 0; r < group->size; r++) {
         if (wefti_wait_signal(group->endpoint, &group->channels[r]->done, number,

@@ -5,12 +5,10 @@
  *   group.c          create and destroy, agreement on a channel
  *   channel.c        the memory that ranks of a group share, and the pool it comes from
  *   group_fault.c    the first error of a group, written down for all its ranks
+ *   mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
  *   collective.c     public calls: arguments, signatures
- *   call.h           one call in flight: call.c, call_post.c, call_advance.c, call_paths.c,
- * call_wait.c call_staged.c    moving data through postings and staging buffers call_direct.c
- * moving data in place, by loads and stores to peers' memory call_pair.c      send and receive
- *   call_check.c     WEFT_CHECK=results
+ *   call.h           one call in flight: call.c and call_*.c
  */
 #ifndef WEFT_RUNTIME_GROUP_H
 #define WEFT_RUNTIME_GROUP_H
@@ -62,8 +60,8 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
     return (wefti_addresses_t *)(void *)(posting->data + WEFTI_POSTING_ADDRESSES);
 }
 
-#define WEFTI_POSTED_REACHABLE (1u << 0) /* what the operator needs of this rank can be reached */
-#define WEFTI_POSTED_DATA (1u << 1)      /* data is in the posting */
+#define WEFTI_POSTED_REACHABLE (1u << 0)  /* what the operator needs of this rank can be reached */
+#define WEFTI_POSTED_DATA (1u << 1)       /* data is in the posting */
 #define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the posting */
 #define WEFTI_WHAT_FLAGS_SHIFT 24
 #define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
@@ -77,7 +75,8 @@ typedef struct wefti_channel {
         int32_t status;
         char text[WEFTI_ABORT_TEXT_BYTES];
     } abort;
-    uint8_t pad[24];
+    uint8_t alarm[8]; /* in mirrors, value and waiters of a counter: 1 says abort is readable */
+    uint8_t pad[16];
     wefti_posting_t postings[2];
 } wefti_channel_t;
 _Static_assert(offsetof(wefti_channel_t, postings) == 768, "channels are shared memory");
@@ -97,6 +96,7 @@ _Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
 typedef struct wefti_channel_layout {
     size_t staging, staging_bytes; /* two halves of staging_bytes */
     size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
+    size_t mirrors, mirror_bytes;  /* world_size mirrors (mirror.c); 0: no rank needs one */
     size_t total_bytes;
 } wefti_channel_layout_t;
 
@@ -226,11 +226,15 @@ struct weft_group {
     uint32_t size, rank;
     uint32_t *ranks; /* in the world */
     bool whole_world;
-    uint32_t pool, channel; /* which of the context's channels */
-    uint8_t **bases;        /* the ranks' regions, as seen here */
-    wefti_channel_t **channels;
+    uint32_t pool, channel;     /* which of the context's channels */
+    size_t channel_offset;      /* in every rank's region */
+    uint8_t **bases;            /* the ranks' regions, as seen here; NULL: over a put link */
+    wefti_channel_t **channels; /* over a put link: the mirror of it, in the own region */
+    uint8_t *put_links;         /* [size * size] as in wefti_links_t; NULL: none in the group */
+    uint32_t *put_peers;        /* [put_peer_count] to whom this rank has put links */
+    uint32_t put_peer_count;
     wefti_channel_layout_t layout;
-    bool attach; /* all ranks may read and write each other's plain memory: attach.h */
+    bool attach;         /* all ranks may read and write each other's plain memory: attach.h */
     size_t region_limit; /* adresses in postings are checked against it; SIZE_MAX: one process */
     wefti_fault_t fault;
 
@@ -249,7 +253,8 @@ struct weft_group {
     uint32_t *sent, *received; /* pieces so far, per peer */
     wefti_debt_t debt;
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
-    const char *path; /* of the last finished collective: "posting", "direct", "attached", "staged" */
+    const char
+        *path; /* of the last finished collective: "posting", "direct", "attached", "staged" */
 };
 
 static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,
@@ -298,11 +303,14 @@ void wefti_group_release(weft_group_t *group);
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
 /* WEFT_OK, or what broke the group or the world. */
 weft_status_t wefti_group_check(weft_group_t *group);
+/* mirror.c: a record that a rank behind a put link wrote down, or NULL. */
+const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group);
 /* The quick half of it, for every try of a blocked call: whether some rank wrote an error down. */
 static inline bool wefti_group_broken(const weft_group_t *group)
 {
     return atomic_load_explicit(&group->channels[group->rank]->abort.state, memory_order_relaxed) !=
-           0;
+               0 ||
+           (group->put_peer_count > 0 && wefti_mirror_alarmed(group) != NULL);
 }
 /* "AllReduce(f32, sum, 100 elements)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first error of a group: found by one rank, returned by all. */
-#include "runtime/group.h"
+#include "runtime/mirror.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 
-static void write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
+/* True when it is this rank's record that is there now. */
+static bool write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
 {
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong_explicit(&channel->abort.state, &none, 1,
                                                  memory_order_acq_rel, memory_order_relaxed)) {
-        return;
+        return false;
     }
     channel->abort.status = status;
     snprintf(channel->abort.text, sizeof channel->abort.text, "%s", text);
     /* release: the record is complete before anybody reads it */
     atomic_store_explicit(&channel->abort.state, 2, memory_order_release);
+    return true;
 }
 
 static void wake(const weft_group_t *group, uint32_t rank)
@@ -28,22 +30,20 @@ static void wake(const weft_group_t *group, uint32_t rank)
     wefti_futex_wake_all(&channel->staged.value);
     wefti_futex_wake_all(&channel->done.value);
     for (uint32_t i = 0; i < group->size; i++) {
-        wefti_mailbox_t *mailbox =
-            (wefti_mailbox_t *)(void *)((uint8_t *)channel + group->layout.pairs +
-                                        i * group->layout.pair_bytes);
+        wefti_mailbox_t *mailbox = wefti_mailbox_of(group, rank, i);
         wefti_futex_wake_all(&mailbox->posted.value);
         wefti_futex_wake_all(&mailbox->consumed.value);
     }
 }
 
-/* Takes over what some rank wrote into this rank's record; it is a peer's text, so not trusted. */
-static weft_status_t adopt(weft_group_t *group)
+/* Takes over what some rank wrote into this rank's record, or its own; it is a peer's text, so not
+ * trusted. */
+static weft_status_t adopt(weft_group_t *group, const wefti_channel_t *channel)
 {
-    const wefti_channel_t *own = group->channels[group->rank];
     char text[WEFTI_ABORT_TEXT_BYTES];
-    memcpy(text, own->abort.text, sizeof text);
+    memcpy(text, channel->abort.text, sizeof text);
     text[sizeof text - 1] = '\0';
-    int32_t status = own->abort.status;
+    int32_t status = channel->abort.status;
     if (status >= 0 || status < WEFT_ERR_INTERNAL) {
         status = WEFT_ERR_ABORTED;
     }
@@ -59,8 +59,15 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
         return status;
     }
     /* The own record first: whoever comes second adopts what the first one wrote. */
-    for (uint32_t i = 0; i < group->size; i++) {
-        write_down(group->channels[(group->rank + i) % group->size], status, text);
+    bool first = write_down(group->channels[group->rank], status, text);
+    for (uint32_t i = 1; i < group->size; i++) {
+        uint32_t r = (group->rank + i) % group->size;
+        if (!wefti_group_puts(group, r)) {
+            write_down(group->channels[r], status, text);
+        }
+    }
+    if (first) { /* else whoever was tells them */
+        wefti_mirror_abort(group);
     }
     for (uint32_t r = 0; r < group->size; r++) {
         wake(group, r);
@@ -84,8 +91,9 @@ weft_status_t wefti_group_check(weft_group_t *group)
         wefti_cpu_relax();
         state = atomic_load_explicit(&own->abort.state, memory_order_acquire);
     }
-    if (state != 0) {
-        return adopt(group);
+    const wefti_channel_t *record = state != 0 ? own : wefti_mirror_alarmed(group);
+    if (record != NULL) {
+        return adopt(group, record);
     }
     status = wefti_endpoint_check(group->endpoint);
     if (status < 0) {

@@ -7,6 +7,7 @@
  *            wait until every peer is done with this rank's memory
  *   staged   anything else: through the staging buffers, round after round
  */
+#include "runtime/base/error.h"
 #include "runtime/call.h"
 
 static const uint8_t *area_in_posting(const wefti_call_t *call, uint32_t rank)
@@ -110,6 +111,10 @@ static bool staged_takes(const wefti_call_t *call)
 
 static weft_status_t staged_start(wefti_call_t *call)
 {
+    if (call->group->put_links != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "staging needs ranks that load each other's memory");
+    }
     weft_status_t status = wefti_call_plan_rounds(call);
     wefti_call_complete(call);
     if (status == WEFT_OK && call->rounds > 0) {

@@ -247,8 +247,8 @@ bool wefti_memory_reach(weft_context_t *context, const void *address, size_t byt
     for (size_t i = 0; i < eager->adopted_count; i++) {
         const wefti_adopted_t *adopted = &eager->adopted[i];
         if (reaches_all(context)) {
-            /* registered: everything of it counts, where it lies */
-            if (begin >= adopted->begin - PAGE_BYTES &&
+            /* registered: everything of it counts, where it lies; but puts go to the region only */
+            if ((endpoint->caps & WEFTI_CAP_DIRECT) != 0 && begin >= adopted->begin - PAGE_BYTES &&
                 begin + bytes <= adopted->end + PAGE_BYTES) {
                 return true;
             }
@@ -264,6 +264,9 @@ uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t
 {
     const wefti_endpoint_t *endpoint = group->endpoint;
     uint8_t *base = group->bases[rank];
+    if (base == NULL) {
+        return NULL; /* over a put link */
+    }
     if (!group->context->one_process) {
         size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
         if (offset > limit || bytes > limit - offset) {

@@ -278,7 +278,7 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
                                       uint32_t color, weft_group_t **out_group)
 {
     wefti_channels_t *channels = &context->eager->channels;
-    uint32_t pool_count = channels->pool_count, pool, channel;
+    uint32_t pool_count = channels->pool_count, pool = 0, channel = 0;
     weft_status_t status = check_offers(offers, count);
     if (status < 0) {
         return status;

@@ -77,12 +77,47 @@ static void *rank_main(void *user)
     return NULL;
 }
 
+/*
+ * WEFT_TEST_HOSTS=n puts every n ranks on a simulated host of their own, with a network between
+ * them that delays by up to WEFT_TEST_DELAY_NS, with WEFT_TEST_SEED: so whole test programs run
+ * over put links.
+ */
+static bool hosts_from_environment(uint32_t size, uint32_t *host_of, wefti_hub_links_t *links)
+{
+    const char *hosts = getenv("WEFT_TEST_HOSTS"), *delay = getenv("WEFT_TEST_DELAY_NS");
+    const char *seed = getenv("WEFT_TEST_SEED");
+    uint32_t each = hosts != NULL ? (uint32_t)strtoul(hosts, NULL, 10) : 0;
+    if (each == 0) {
+        return false;
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        host_of[r] = r / each;
+    }
+    links->host_of = host_of;
+    links->seed = seed != NULL ? strtoull(seed, NULL, 10) : 1;
+    links->max_delay_ns = delay != NULL ? strtoull(delay, NULL, 10) : 0;
+    return true;
+}
+
 void support_rank_threads(uint32_t size, rank_fn run, void *user)
+{
+    uint32_t host_of[256];
+    wefti_hub_links_t links = {0};
+    RANK_CHECK(size <= sizeof host_of / sizeof host_of[0]);
+    bool hides = hosts_from_environment(size, host_of, &links);
+    support_rank_threads_over(size, run, user, hides ? &links : NULL);
+}
+
+void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
+                               const wefti_hub_links_t *links)
 {
     weft_hub_t *hub = NULL;
     rank_thread_t *ranks = calloc(size, sizeof *ranks);
     RANK_CHECK(ranks != NULL);
     RANK_OK(weft_hub_create(size, &hub));
+    if (links != NULL) {
+        RANK_OK(wefti_hub_hide(hub, links));
+    }
     for (uint32_t r = 0; r < size; r++) {
         ranks[r].hub = hub;
         ranks[r].run = run;

@@ -7,6 +7,8 @@
 
 #include <weft/weft.h>
 
+#include "transport/hub.h"
+
 typedef struct rank_world {
     weft_context_t *context;
     weft_group_t *group; /* of the world; the function may destroy it and set NULL */
@@ -27,6 +29,9 @@ void support_rank_ok(weft_status_t status, const char *text, const char *file, i
 uint64_t support_rank_allocations(void);
 
 void support_rank_threads(uint32_t size, rank_fn run, void *user);
+/* The same on simulated hosts, which reach each other by put and signal only. */
+void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
+                               const wefti_hub_links_t *links);
 /* True when every process ended well. */
 bool support_rank_processes(uint32_t size, rank_fn run, void *user);
 

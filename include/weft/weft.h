@@ -8,6 +8,7 @@
 #include <weft/compile.h>
 #include <weft/context.h>
 #include <weft/device.h>
+#include <weft/fuser.h>
 #include <weft/graph_view.h>
 #include <weft/group.h>
 #include <weft/memory.h>

@@ -76,42 +76,26 @@ static weft_status_t check(const wefti_reduce_step_t *step)
                            step->destination_count, step->elem_count);
 }
 
-#if defined(__x86_64__)
-/* NULL: the portable one. isa is one that this CPU has. */
+/* isa is one that this CPU has. */
 static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, wefti_isa_t isa)
 {
-    const bool avx512 = isa == WEFTI_ISA_AVX512;
-    const bool sums = step->reduction == WEFT_SUM || step->reduction == WEFT_AVG;
-    if (isa == WEFTI_ISA_PORTABLE) {
-        return NULL;
-    }
-    if (sums && step->dtype == WEFT_DTYPE_F32) {
-        return avx512 ? wefti_reduce_f32_avx512 : wefti_reduce_f32_avx2;
-    }
-    if (sums && is_half(step->dtype)) {
-        if (step->wide || !step->finish) {
-            return NULL;
-        }
-        return avx512 ? wefti_reduce_half_avx512(step->dtype) : wefti_reduce_half_avx2(step->dtype);
-    }
-    if (step->wide ||
-        (!step->finish && wefti_accumulator_dtype(step->dtype, step->reduction) != step->dtype)) {
-        return NULL;
-    }
-    return avx512 ? wefti_reduce_native_avx512(step->dtype, step->reduction)
-                  : wefti_reduce_native_avx2(step->dtype, step->reduction);
-}
-#endif
-
-static void run(const wefti_reduce_step_t *step, wefti_isa_t isa)
-{
-    wefti_reduce_fn kernel = NULL;
 #if defined(__x86_64__)
-    kernel = kernel_of(step, isa);
+    wefti_reduce_fn kernel = NULL;
+    if (isa == WEFTI_ISA_AVX512) {
+        kernel = wefti_reduce_float_avx512(step);
+        kernel = kernel ? kernel : wefti_reduce_native_avx512(step);
+        return kernel ? kernel : wefti_reduce_blocks_avx512;
+    }
+    if (isa == WEFTI_ISA_AVX2) {
+        kernel = wefti_reduce_float_avx2(step);
+        kernel = kernel ? kernel : wefti_reduce_native_avx2(step);
+        return kernel ? kernel : wefti_reduce_blocks_avx2;
+    }
 #else
+    (void)step;
     (void)isa;
 #endif
-    (kernel ? kernel : wefti_reduce_portable)(step);
+    return wefti_reduce_portable;
 }
 
 /* Sources and destinations that are wide anyway make a step of the wide type. */
@@ -147,12 +131,12 @@ weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, wefti_isa_t isa
     unsigned int mode = _mm_getcsr();
     if (mode & mode_bits) {
         _mm_setcsr(mode & ~mode_bits);
-        run(&simple, isa);
+        kernel_of(&simple, isa)(&simple);
         _mm_setcsr(mode);
         return WEFT_OK;
     }
 #endif
-    run(&simple, isa);
+    kernel_of(&simple, isa)(&simple);
     return WEFT_OK;
 }
 

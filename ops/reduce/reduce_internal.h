@@ -12,17 +12,17 @@ typedef void (*wefti_reduce_fn)(const wefti_reduce_step_t *step);
 void wefti_reduce_portable(const wefti_reduce_step_t *step);
 
 #if defined(__x86_64__)
-/* Sum and avg of f32. */
-void wefti_reduce_f32_avx2(const wefti_reduce_step_t *step);
-void wefti_reduce_f32_avx512(const wefti_reduce_step_t *step);
+/* The same, compiled for these. */
+void wefti_reduce_blocks_avx2(const wefti_reduce_step_t *step);
+void wefti_reduce_blocks_avx512(const wefti_reduce_step_t *step);
 
-/* Sum and avg of half types whose sources are all of that type, with finish. */
-wefti_reduce_fn wefti_reduce_half_avx2(weft_dtype_t dtype);
-wefti_reduce_fn wefti_reduce_half_avx512(weft_dtype_t dtype);
+/* Sum and avg of f32; sum, avg and prod of half types. NULL: something else. */
+wefti_reduce_fn wefti_reduce_float_avx2(const wefti_reduce_step_t *step);
+wefti_reduce_fn wefti_reduce_float_avx512(const wefti_reduce_step_t *step);
 
-/* What can be reduced in the type's own width; NULL where it cannot. */
-wefti_reduce_fn wefti_reduce_native_avx2(weft_dtype_t dtype, weft_reduction_t reduction);
-wefti_reduce_fn wefti_reduce_native_avx512(weft_dtype_t dtype, weft_reduction_t reduction);
+/* What can be reduced in the type's own width. NULL: something else. */
+wefti_reduce_fn wefti_reduce_native_avx2(const wefti_reduce_step_t *step);
+wefti_reduce_fn wefti_reduce_native_avx512(const wefti_reduce_step_t *step);
 #endif
 
 /* What a sum is divided by before it is rounded. */
@@ -33,9 +33,8 @@ static inline float wefti_reduce_divisor(const wefti_reduce_step_t *step)
 
 /* Dividing by a power of two is multiplying by its reciprocal, bit for bit, and a vector division
  * costs more than the memory traffic around it. */
-static inline int wefti_divides_exactly(float divisor)
+static inline bool wefti_is_power_of_two(uint32_t n)
 {
-    uint32_t n = (uint32_t)divisor;
     return (n & (n - 1)) == 0;
 }
 

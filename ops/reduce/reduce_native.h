@@ -162,7 +162,7 @@ DEFINE_NATIVE(prod_f32, float, uint32_t, key_own_f32, TIMES, value_own_f32)
 DEFINE_NATIVE(prod_f64, double, uint64_t, key_own_f64, TIMES, value_own_f64)
 DEFINE_NATIVE(sum_f64, double, uint64_t, key_own_f64, PLUS, value_own_f64)
 
-wefti_reduce_fn TABLE(weft_dtype_t dtype, weft_reduction_t reduction)
+wefti_reduce_fn TABLE(const wefti_reduce_step_t *step)
 {
     /* sum, avg, prod, min, max */
     static const wefti_reduce_fn table[][5] = {
@@ -179,7 +179,7 @@ wefti_reduce_fn TABLE(weft_dtype_t dtype, weft_reduction_t reduction)
         [WEFT_DTYPE_U16] = {sum_16, NULL, prod_16, min_u16, max_u16},
         [WEFT_DTYPE_U8] = {sum_8, NULL, prod_8, min_u8, max_u8},
     };
-    return table[dtype][reduction];
+    return step->wide ? NULL : table[step->dtype][step->reduction];
 }
 
 #endif

@@ -235,6 +235,8 @@ static void fill(weft_dtype_t dtype, uint8_t *at, size_t elem_count)
             raw = wefti_f32_bits(value) >> 16;
         } else if (kind != 1 && dtype == WEFT_DTYPE_F16) {
             raw = 0x3800 + raw % 0x0c00; /* 0.5 to 4 */
+        } else if (kind < 8 && !is_float(dtype)) {
+            raw = raw % 9 - 4; /* sums around zero */
         }
         memcpy(at + i * bytes, &raw, bytes);
     }

@@ -221,7 +221,7 @@ static weft_status_t add_peer_wait(lowering_t *lowering, const wefti_task_t *tas
 
 /* Where a range lies on its rank number i: users' buffers only, in place. */
 static void *range_at(const lowering_t *lowering, const wefti_plan_collective_t *collective,
-                      const wefti_range_t *range, uint32_t i)
+                      const wefti_extent_t *range, uint32_t i)
 {
     const weft_session_t *session = lowering->session;
     size_t skip = range->offset * weft_dtype_size_bytes(collective->dtype);
@@ -231,7 +231,7 @@ static void *range_at(const lowering_t *lowering, const wefti_plan_collective_t 
 
 /* Addresses of ranges, those of several ranks counted one by one. */
 static void **addresses_of(lowering_t *lowering, const wefti_plan_collective_t *collective,
-                           const wefti_range_t *ranges, uint32_t range_count, uint32_t *out_count)
+                           const wefti_extent_t *ranges, uint32_t range_count, uint32_t *out_count)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < range_count; i++) {
@@ -249,7 +249,7 @@ static void **addresses_of(lowering_t *lowering, const wefti_plan_collective_t *
 }
 
 static weft_status_t add_reduce(lowering_t *lowering, const wefti_plan_collective_t *collective,
-                                const wefti_task_t *task, const wefti_range_t *ranges,
+                                const wefti_task_t *task, const wefti_extent_t *ranges,
                                 wefti_record_t *record)
 {
     record->kind = WEFTI_RECORD_REDUCE;
@@ -290,7 +290,7 @@ static weft_status_t add_task(lowering_t *lowering, uint32_t index, const wefti_
 {
     weft_session_t *session = lowering->session;
     const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    const wefti_range_t *ranges = lowering->tasks[index].ranges + task->range;
+    const wefti_extent_t *ranges = lowering->tasks[index].ranges + task->range;
     uint32_t phases = lowering->phases[index];
     weft_status_t status = WEFT_OK;
     switch (task->op) {

@@ -84,19 +84,20 @@ static wefti_signal_t *blocked_on(wefti_run_t *run, uint32_t lane, const wefti_t
     return NULL;
 }
 
-static uintptr_t place_of(const wefti_run_t *run, const wefti_range_t *range, uint32_t i)
+static uintptr_t place_of(const wefti_run_t *run, const wefti_extent_t *range, uint32_t i)
 {
     return run->places[range->buffer * run->params.group_size + range->rank + i] +
            range->offset * run->elem_bytes[range->buffer];
 }
 
 /* Over shared memory place_of is an address. */
-static void *address_of(const wefti_run_t *run, const wefti_range_t *range, uint32_t i)
+static void *address_of(const wefti_run_t *run, const wefti_extent_t *range, uint32_t i)
 {
     return (void *)place_of(run, range, i);
 }
 
-static weft_status_t reduce(wefti_run_t *run, const wefti_task_t *task, const wefti_range_t *ranges)
+static weft_status_t reduce(wefti_run_t *run, const wefti_task_t *task,
+                            const wefti_extent_t *ranges)
 {
     uint32_t sources = 0, destinations = 0, wide = 0;
     for (uint32_t s = 0; s < task->source_count; s++) {
@@ -130,7 +131,7 @@ static weft_status_t reduce(wefti_run_t *run, const wefti_task_t *task, const we
 static weft_status_t run_task(wefti_run_t *run, uint32_t lane, const wefti_task_t *task)
 {
     const wefti_run_memory_t *memory = run->memory;
-    const wefti_range_t *ranges = run->tasks.ranges + task->range;
+    const wefti_extent_t *ranges = run->tasks.ranges + task->range;
     size_t bytes;
     switch ((wefti_step_op_t)task->op) {
     case WEFTI_DO_POST:

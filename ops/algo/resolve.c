@@ -231,7 +231,7 @@ static weft_status_t add_task(wefti_tasks_t *out, const wefti_task_t *task)
 }
 
 static weft_status_t note_reach(const layout_t *layout, wefti_tasks_t *out,
-                                const wefti_range_t *range, uint64_t elem_count)
+                                const wefti_extent_t *range, uint64_t elem_count)
 {
     uint64_t end;
     if (__builtin_add_overflow(range->offset, elem_count, &end) || end > MAX_ELEMS) {
@@ -261,9 +261,9 @@ static weft_status_t add_ranges(const layout_t *layout, const wefti_operand_t *o
         wefti_operand_t part = *operand;
         part.rank += p;
         part.rank_count = parts > 1 ? 1 : operand->rank_count;
-        wefti_range_t *range = &out->ranges[out->range_count++];
+        wefti_extent_t *range = &out->ranges[out->range_count++];
         *range =
-            (wefti_range_t){part.rank, part.rank_count, part.buffer, offset_of(layout, &part, i)};
+            (wefti_extent_t){part.rank, part.rank_count, part.buffer, offset_of(layout, &part, i)};
         status = note_reach(layout, out, range, elem_count);
     }
     *added += parts;

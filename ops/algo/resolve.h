@@ -39,11 +39,11 @@ typedef struct wefti_slice {
 } wefti_slice_t;
 
 /* Elements offset, ... of a buffer on each of rank_count ranks. */
-typedef struct wefti_range {
+typedef struct wefti_extent {
     uint32_t rank, rank_count;
     uint32_t buffer; /* wefti_place_buffer_t */
     uint64_t offset;
-} wefti_range_t;
+} wefti_extent_t;
 
 typedef struct wefti_task {
     uint8_t op, flags; /* as in wefti_step_t */
@@ -69,7 +69,7 @@ typedef struct wefti_tasks {
     uint32_t lane_begin[WEFTI_MAX_LANES + 1];
     wefti_task_t *tasks;
     size_t task_count, task_capacity;
-    wefti_range_t *ranges;
+    wefti_extent_t *ranges;
     size_t range_count, range_capacity;
     /* Elements that each buffer holds on this rank, scratch and staging in one set. */
     uint64_t elems[WEFTI_BUFFER_COUNT];

@@ -81,7 +81,7 @@ static double cross_ns(const clockwork_t *c, uint32_t from, uint32_t to, double 
 
 static double move_ns(const clockwork_t *c, uint32_t rank, const wefti_task_t *task, double now)
 {
-    const wefti_range_t *ranges = c->ranks[rank].tasks.ranges + task->range;
+    const wefti_extent_t *ranges = c->ranks[rank].tasks.ranges + task->range;
     double ns = c->costs->step_ns;
     for (uint32_t i = 0; i < task->source_count + (uint32_t)task->destination_count; i++) {
         bool wide = ranges[i].buffer == WEFTI_SCRATCH && task->op == WEFTI_DO_REDUCE;

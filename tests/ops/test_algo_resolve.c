@@ -160,7 +160,7 @@ static void check_result(const machine_t *m, uint32_t rank)
     }
 }
 
-static uint64_t *place(machine_t *m, uint32_t runner, const wefti_range_t *range, uint32_t i)
+static uint64_t *place(machine_t *m, uint32_t runner, const wefti_extent_t *range, uint32_t i)
 {
     rank_state_t *state = &m->ranks[range->rank + i];
     const wefti_schedule_t *schedule = &m->schedules[0];
@@ -175,8 +175,8 @@ static uint64_t *place(machine_t *m, uint32_t runner, const wefti_range_t *range
 
 static void run_move(machine_t *m, uint32_t rank, const wefti_task_t *task)
 {
-    const wefti_range_t *sources = m->ranks[rank].tasks.ranges + task->range;
-    const wefti_range_t *destinations = sources + task->source_count;
+    const wefti_extent_t *sources = m->ranks[rank].tasks.ranges + task->range;
+    const wefti_extent_t *destinations = sources + task->source_count;
     uint64_t *sum = calloc(task->elem_count, sizeof *sum);
     assert_non_null(sum);
     for (uint32_t s = 0; s < task->source_count; s++) {

@@ -2,6 +2,7 @@
 /* A call's place in the ring of its group, and how it gets there and away. */
 #include "runtime/base/error.h"
 #include "runtime/call.h"
+#include "runtime/device_call.h"
 #include "runtime/stream.h"
 
 void wefti_call_settle(wefti_call_t *call)
@@ -91,6 +92,12 @@ static void issue(wefti_call_t *call)
 }
 
 weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
+{
+    return call->group->context->device != NULL ? wefti_device_call_submit(call, stream)
+                                                : wefti_call_submit_host(call, stream);
+}
+
+weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
 {
     wefti_slot_t *slot;
     if (stream == NULL) {

@@ -43,6 +43,7 @@ struct weft_context {
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
+    struct wefti_device_calls *device_calls; /* of groups on a card; under lock */
     struct wefti_eager *eager; /* groups and peers' memory; NULL until first used */
     bool one_process;          /* ranks are threads: any address reaches */
 

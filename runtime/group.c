@@ -13,6 +13,7 @@
 
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
+#include "runtime/device_call.h"
 #include "runtime/mirror.h"
 
 #define NAME_BYTES 64u
@@ -508,7 +509,9 @@ void weft_group_destroy(weft_group_t *group)
         return;
     }
     wefti_channels_t *channels = &group->context->eager->channels;
-    if (part(group)) {
+    bool parted = part(group);
+    wefti_device_calls_destroy(group);
+    if (parted) {
         uint32_t bit = 1u << group->channel;
         channels->used[group->pool] = (uint16_t)(channels->used[group->pool] & ~bit);
         if (wefti_signal_reached(group->number, channels->last_number)) {

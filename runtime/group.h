@@ -253,6 +253,7 @@ struct weft_group {
     uint32_t *sent, *received; /* pieces so far, per peer */
     wefti_debt_t debt;
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
+    struct wefti_device_calls *device_calls;  /* on a card, from the first call on; else NULL */
     const char
         *path; /* of the last finished collective: "posting", "direct", "attached", "staged" */
 };
@@ -324,6 +325,8 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
 weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
                                  wefti_call_t **out_call);
 weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream);
+/* The same for host memory, whatever the context's device is; stream runs on the host. */
+weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream);
 /* WEFT_OK: done; WEFT_IN_PROGRESS: blocked on *out_blocked (signal NULL: on an earlier call). */
 weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* To the end, by the transport's way of waiting. */

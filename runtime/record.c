@@ -58,6 +58,8 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
         return record->host.fn(record->host.user);
     case WEFTI_RECORD_WAIT:
     case WEFTI_RECORD_COLLECTIVE:
+    case WEFTI_RECORD_DEVICE_CALL:
+    case WEFTI_RECORD_DEVICE_END:
         break;
     }
     return wefti_error(WEFT_ERR_INTERNAL, "record kind %u cannot be run", record->kind);
@@ -87,6 +89,8 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
         return ops->copy(queue, record->copy.dst, record->copy.src, record->copy.size_bytes);
     case WEFTI_RECORD_HOST:
     case WEFTI_RECORD_COLLECTIVE:
+    case WEFTI_RECORD_DEVICE_CALL:
+    case WEFTI_RECORD_DEVICE_END:
         break;
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\" cannot run work on the host",

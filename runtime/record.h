@@ -37,6 +37,8 @@ typedef enum wefti_record_kind {
     WEFTI_RECORD_COPY = 5,
     WEFTI_RECORD_HOST = 6,
     WEFTI_RECORD_COLLECTIVE = 7, /* public streams only: a call of a group */
+    WEFTI_RECORD_DEVICE_CALL = 8, /* device_call.h: what a card's queue does of one */
+    WEFTI_RECORD_DEVICE_END = 9,  /* the host's part of it is over */
 } wefti_record_kind_t;
 
 #define WEFTI_RECORD_FIRST (1u << 0)       /* first record of a collective */
@@ -78,6 +80,9 @@ typedef struct wefti_record {
         struct {
             struct wefti_call *call;
         } collective;
+        struct {
+            struct wefti_device_call *call;
+        } device;
     };
 } wefti_record_t;
 

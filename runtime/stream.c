@@ -4,16 +4,19 @@
 #include <weft/memory.h>
 
 #include "runtime/base/error.h"
+#include "runtime/device_call.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define DEFAULT_CAPACITY 1024u
 #define MAX_CAPACITY (1u << 20)
 #define SLICE_MIN_NS 50000ull   /* a host wait with inline streams: they may be able to go on */
 #define SLICE_MAX_NS 2000000ull /* the longest such nap */
-#define CHECK_NS 10000000ull    /* between two looks at the other ranks */
+#define DEVICE_YIELDS_NS 400000ull
+#define CHECK_NS 10000000ull /* between two looks at the other ranks */
 
 static uint32_t done_count(const weft_stream_t *stream)
 {
@@ -66,10 +69,13 @@ static void stream_free(weft_stream_t *stream)
     weft_context_release(context);
 }
 
+/* With the public flags: no queue, even where the context has a device. */
+#define ON_HOST (1u << 31)
+
 static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
 {
     weft_context_t *context = stream->context;
-    if (context->device != NULL) {
+    if (context->device != NULL && !(flags & ON_HOST)) {
         return context->device->ops->queue_create(context->device, &stream->queue);
     }
     if (flags & WEFT_STREAM_THREAD) {
@@ -83,20 +89,10 @@ static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
     return WEFT_OK;
 }
 
-weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_params_t *params,
-                                 weft_stream_t **out_stream)
+static weft_status_t create(weft_context_t *context, const weft_stream_params_t *params,
+                            weft_stream_t **out_stream)
 {
-    static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
     weft_status_t status;
-    *out_stream = NULL;
-    params = params != NULL ? params : &defaults;
-    if (params->struct_size < sizeof(*params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
-    }
-    if (params->flags & ~WEFT_STREAM_THREAD || params->capacity > MAX_CAPACITY) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
-                           params->flags, params->capacity);
-    }
     weft_stream_t *stream = wefti_alloc(context->allocator, sizeof(*stream));
     if (stream == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -125,6 +121,33 @@ fail:
     return status;
 }
 
+weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_params_t *params,
+                                 weft_stream_t **out_stream)
+{
+    static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
+    *out_stream = NULL;
+    params = params != NULL ? params : &defaults;
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
+    if (params->struct_size < sizeof(*params)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+    }
+    if (params->flags & ~WEFT_STREAM_THREAD || params->capacity > MAX_CAPACITY) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
+                           params->flags, params->capacity);
+    }
+    return create(context, params, out_stream);
+}
+
+weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name, uint32_t capacity,
+                                       weft_stream_t **out_stream)
+{
+    weft_stream_params_t params = {sizeof(params), name, ON_HOST, capacity};
+    *out_stream = NULL;
+    return create(context, &params, out_stream);
+}
+
 void weft_stream_destroy(weft_stream_t *stream)
 {
     if (stream == NULL) {
@@ -145,6 +168,9 @@ void weft_stream_destroy(weft_stream_t *stream)
         }
     }
     list_remove(stream->context, stream);
+    if (stream->queue != NULL) {
+        wefti_device_calls_forget(stream->context, stream);
+    }
     if (stream->threaded) {
         /* release: the thread sees stop once it is woken */
         atomic_store_explicit(&stream->stop, 1, memory_order_release);
@@ -298,9 +324,9 @@ weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value, 
     }
     /* The slot keeps what the fill needs until it ran: the arguments, or the device's pattern. */
     size_t room = stream->queue != NULL ? WEFTI_FILL_BYTES : sizeof(fill_t);
-    status = wefti_array_reserve(stream->context->allocator, &slot->pointers,
-                                 &slot->pointer_capacity, room / sizeof(*slot->pointers),
-                                 sizeof(*slot->pointers));
+    status =
+        wefti_array_reserve(stream->context->allocator, &slot->pointers, &slot->pointer_capacity,
+                            room / sizeof(*slot->pointers), sizeof(*slot->pointers));
     if (status < 0) {
         return status;
     }
@@ -323,10 +349,10 @@ weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value, 
 
 weft_status_t weft_stream_query(weft_stream_t *stream)
 {
+    wefti_streams_progress(stream->context, NULL);
     if (stream->queue != NULL) {
         return wefti_stream_poll(stream);
     }
-    wefti_streams_progress(stream->context, NULL);
     if (done_count(stream) != tail_count(stream)) {
         return WEFT_IN_PROGRESS;
     }
@@ -346,6 +372,31 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
     return wefti_signal_reached(done_count(stream), target);
 }
 
+void wefti_nap(uint64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                                 .tv_nsec = (long)(ns % 1000000000u)},
+              NULL);
+}
+
+/*
+ * A card wakes nobody, so it is looked at: at once for a while, then ever less often. What a call's
+ * part on the host waits for, though, somebody posts; what is a mark's lies on the card.
+ */
+static void nap_beside_device(const weft_context_t *context, const wefti_stream_block_t *blocked,
+                              uint64_t waited_ns)
+{
+    uint64_t slice_ns = waited_ns / 8 < SLICE_MAX_NS ? waited_ns / 8 : SLICE_MAX_NS;
+    if (waited_ns < DEVICE_YIELDS_NS) {
+        sched_yield();
+    } else if (blocked->signal != NULL && blocked->mark == NULL) {
+        uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
+        wefti_signal_sleep(blocked->signal, blocked->target, spin_ns, slice_ns);
+    } else {
+        wefti_nap(slice_ns);
+    }
+}
+
 /*
  * One nap of a host wait: until signal, or what an inline stream is blocked on, or the slice is
  * over. Other inline streams may be blocked on something else, hence the slice.
@@ -353,13 +404,15 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
 static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target, bool inline_work,
                 bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns)
 {
+    if (context->device != NULL) {
+        nap_beside_device(context, blocked, slice_ns);
+        return;
+    }
     uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
     if (threaded && context->endpoint->free_cores == 0) {
         spin_ns = 0; /* the stream's thread needs this core */
     }
-    if (context->device != NULL) {
-        sched_yield();
-    } else if (blocked->signal != NULL) {
+    if (blocked->signal != NULL) {
         wefti_signal_sleep(blocked->signal, blocked->target, spin_ns, slice_ns);
     } else {
         wefti_signal_sleep(signal, target, spin_ns, inline_work ? slice_ns : CHECK_NS);
@@ -377,8 +430,9 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
         bool inline_work = wefti_streams_progress(context, &blocked);
         bool over = wait_over(mark, stream, target);
         if (!over) {
+            uint64_t for_ns = context->device != NULL ? wefti_now_ns() - start_ns : slice_ns;
             nap(context, signal, target, inline_work, mark == NULL && stream->threaded, &blocked,
-                slice_ns);
+                for_ns);
         }
         wefti_mark_release(blocked.mark);
         if (over) {

@@ -60,13 +60,17 @@ struct weft_stream {
     bool threaded;
     pthread_t thread;
     _Atomic uint32_t stop;
-    weft_queue_t *queue; /* not on the CPU device */
+    weft_queue_t *queue;     /* not on the CPU device */
     wefti_blocked_t blocked; /* inline: what the collective at hand waits for; under busy */
 };
 
 /* stream.c: room for one more, or WEFT_AGAIN, or the stream's error; then commit. */
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot);
 weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot);
+/* An inline stream that runs on the host, whatever the context's device is. */
+weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name, uint32_t capacity,
+                                       weft_stream_t **out_stream);
+void wefti_nap(uint64_t ns);
 /* Waits until mark (or, if NULL, all of stream) has reached target. stream may be NULL with a mark.
  */
 weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
@@ -90,7 +94,8 @@ bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_b
 
 /* stream_device.c */
 weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot);
-/* Notices what the device has done. The queue's status. */
+/* Notices what the device has done. The queue's status; also WEFT_IN_PROGRESS while another thread
+ * looks. */
 weft_status_t wefti_stream_poll(weft_stream_t *stream);
 
 #endif

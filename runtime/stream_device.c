@@ -2,6 +2,7 @@
 #include "runtime/stream.h"
 
 #include "runtime/base/error.h"
+#include "runtime/device_call.h"
 
 weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
 {
@@ -37,6 +38,9 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
         }
         status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
         break;
+    case WEFTI_RECORD_DEVICE_CALL:
+        status = wefti_device_call_push(slot->record.device.call, slot->mark, ops, stream->queue);
+        break;
     default:
         status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
         break;
@@ -47,7 +51,13 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
     return status < 0 ? wefti_error_prefix(status, "stream \"%s\"", stream->name) : WEFT_OK;
 }
 
-weft_status_t wefti_stream_poll(weft_stream_t *stream)
+static bool raises(const wefti_slot_t *slot)
+{
+    return slot->mark != NULL && (slot->record.kind == WEFTI_RECORD_SIGNAL ||
+                                  slot->record.kind == WEFTI_RECORD_DEVICE_CALL);
+}
+
+static weft_status_t poll(weft_stream_t *stream)
 {
     weft_status_t status = stream->context->device->ops->query(stream->queue);
     if (status < 0) {
@@ -60,7 +70,7 @@ weft_status_t wefti_stream_poll(weft_stream_t *stream)
     for (uint32_t i = atomic_load_explicit(&stream->done.value, memory_order_relaxed); i != tail;
          i++) {
         wefti_slot_t *slot = &stream->slots[i & (stream->capacity - 1)];
-        if (status < 0 && slot->mark != NULL && slot->record.kind == WEFTI_RECORD_SIGNAL) {
+        if (status < 0 && raises(slot) && !wefti_mark_reached(slot->mark, slot->value)) {
             wefti_fault_set(&slot->mark->fault, stream->fault.status, stream->fault.text);
         }
         wefti_mark_release(slot->mark);
@@ -68,4 +78,15 @@ weft_status_t wefti_stream_poll(weft_stream_t *stream)
     }
     wefti_signal_post(&stream->done, tail);
     return wefti_fault_get(&stream->fault);
+}
+
+weft_status_t wefti_stream_poll(weft_stream_t *stream)
+{
+    /* acquire and release on busy: one poller sees what the one before it did */
+    if (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
+        return WEFT_IN_PROGRESS;
+    }
+    weft_status_t status = poll(stream);
+    atomic_flag_clear_explicit(&stream->busy, memory_order_release);
+    return status;
 }

@@ -2,7 +2,7 @@
 #include "runtime/stream.h"
 
 #include "runtime/base/error.h"
-#include "runtime/group.h"
+#include "runtime/device_call.h"
 
 #define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
 
@@ -15,10 +15,11 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         if (broken) {
             return WEFT_OK; /* nothing after it will run either */
         }
-        if (!wefti_mark_reached(slot->mark, slot->value)) {
-            return WEFT_IN_PROGRESS;
-        }
         status = wefti_fault_get(&slot->mark->fault);
+        if (!wefti_mark_reached(slot->mark, slot->value) &&
+            (status >= 0 || stream->context->device == NULL)) {
+            return WEFT_IN_PROGRESS;
+        } /* a card's broken queue does not raise its marks any more */
         break;
     case WEFTI_RECORD_SIGNAL:
         if (broken) { /* dependents finish with the error instead of waiting for ever */
@@ -41,6 +42,9 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         }
         wefti_call_leave_stream(slot->record.collective.call);
         break;
+    case WEFTI_RECORD_DEVICE_END:
+        wefti_device_call_end(slot->record.device.call, &stream->fault);
+        return WEFT_OK;
     default:
         if (!broken) {
             status = wefti_record_run(&slot->record, 0, stream->context->settings.isa);

@@ -35,6 +35,7 @@ typedef struct command {
 typedef struct fake_card {
     weft_device_t base;
     _Atomic int live; /* queues and allocations */
+    _Atomic int fail_after;
 } fake_card_t;
 
 struct weft_queue {
@@ -68,10 +69,21 @@ typedef struct allocation {
     _Atomic int references;
 } allocation_t;
 
+/* Whether this is the call that fails. */
+static bool fails(fake_card_t *card)
+{
+    int left = atomic_load(&card->fail_after);
+    return left >= 0 && atomic_fetch_sub(&card->fail_after, 1) == 0;
+}
+
 static weft_status_t mem_alloc(weft_device_t *device, size_t bytes, void **out_address)
 {
-    allocation_t *memory = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE,
+    void *memory_or_failed = MAP_FAILED;
+    if (bytes <= SIZE_MAX - 4096 && !fails((fake_card_t *)device)) {
+        memory_or_failed = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
+    allocation_t *memory = memory_or_failed;
     if (memory == MAP_FAILED) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "the fake card has no %zu bytes", bytes);
     }
@@ -195,7 +207,7 @@ static void *queue_main(void *user)
 
 static weft_status_t queue_create(weft_device_t *device, weft_queue_t **out_queue)
 {
-    weft_queue_t *queue = calloc(1, sizeof(*queue));
+    weft_queue_t *queue = fails((fake_card_t *)device) ? NULL : calloc(1, sizeof(*queue));
     if (queue == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "no room for a queue");
     }
@@ -224,7 +236,7 @@ static void queue_destroy(weft_queue_t *queue)
 
 static weft_status_t push(weft_queue_t *queue, const command_t *command)
 {
-    command_t *copy = malloc(sizeof(*copy));
+    command_t *copy = fails(queue->card) ? NULL : malloc(sizeof(*copy));
     if (copy == NULL) {
         free(command->pointers);
         return wefti_error(WEFT_ERR_NO_MEMORY, "no room for a command");
@@ -365,6 +377,7 @@ weft_status_t fake_card_create(weft_device_t **out_device)
         return wefti_error(WEFT_ERR_NO_MEMORY, "no room for a card");
     }
     card->base.ops = &ops;
+    card->fail_after = -1;
     *out_device = &card->base;
     return WEFT_OK;
 }
@@ -374,4 +387,9 @@ int fake_card_destroy(weft_device_t *device)
     int live = ((fake_card_t *)device)->live;
     free(device);
     return live;
+}
+
+void fake_card_fail(weft_device_t *device, int after)
+{
+    ((fake_card_t *)device)->fail_after = after;
 }

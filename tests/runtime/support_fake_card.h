@@ -12,5 +12,10 @@
 weft_status_t fake_card_create(weft_device_t **out_device);
 /* Fails (returns how many are left) when queues or memory were not given back. */
 int fake_card_destroy(weft_device_t *device);
+/*
+ * After so many more calls that could fail (allocating, making a queue, queueing a command) one
+ * does, with WEFT_ERR_NO_MEMORY; negative: none.
+ */
+void fake_card_fail(weft_device_t *device, int after);
 
 #endif

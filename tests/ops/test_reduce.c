@@ -15,230 +15,29 @@
 #endif
 
 #include "runtime/base/half.h"
+#include "tests/ops/reduce_oracle.h"
 
 #define MAX_SOURCES 17u
 #define MAX_BYTES 8192u
 
-static const weft_dtype_t dtypes[] = {
-    WEFT_DTYPE_F64, WEFT_DTYPE_F32, WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_I64, WEFT_DTYPE_I32,
-    WEFT_DTYPE_I16, WEFT_DTYPE_I8,  WEFT_DTYPE_U64, WEFT_DTYPE_U32,  WEFT_DTYPE_U16, WEFT_DTYPE_U8,
-};
-
 static uint64_t state;
 
-static uint64_t next_random(void) /* xorshift64* */
+static uint64_t next_random(void)
 {
-    state ^= state >> 12;
-    state ^= state << 25;
-    state ^= state >> 27;
-    return state * 0x2545f4914f6cdd1dull;
-}
-
-/* ---- the oracle ---- */
-
-typedef struct number { /* whichever of the two the type uses */
-    double f;
-    float s; /* f32 and the halves */
-    uint64_t u;
-} number_t;
-
-static int is_float(weft_dtype_t dtype)
-{
-    return dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F16 ||
-           dtype == WEFT_DTYPE_BF16;
-}
-
-static int is_signed(weft_dtype_t dtype)
-{
-    return dtype >= WEFT_DTYPE_I64 && dtype <= WEFT_DTYPE_I8;
-}
-
-/* f16 by definition: sign, exponent, fraction. */
-static double f16_value(uint16_t half)
-{
-    int exponent = half >> 10 & 31;
-    double fraction = half & 1023;
-    double magnitude = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
-                       : exponent == 0 ? ldexp(fraction, -24)
-                                       : ldexp(1024 + fraction, exponent - 25);
-    return half & 0x8000 ? -magnitude : magnitude;
-}
-
-static number_t read_number(weft_dtype_t dtype, const uint8_t *at)
-{
-    number_t number = {0};
-    uint64_t raw = 0;
-    size_t bytes = weft_dtype_size_bytes(dtype);
-    memcpy(&raw, at, bytes); /* little endian */
-    if (dtype == WEFT_DTYPE_F64) {
-        memcpy(&number.f, at, 8);
-    } else if (dtype == WEFT_DTYPE_F32) {
-        memcpy(&number.s, at, 4);
-    } else if (dtype == WEFT_DTYPE_F16) {
-        number.s = (float)f16_value((uint16_t)raw);
-    } else if (dtype == WEFT_DTYPE_BF16) {
-        number.s = wefti_f32_from_bits((uint32_t)raw << 16);
-    } else if (is_signed(dtype)) {
-        unsigned int shift = 64u - 8u * (unsigned int)bytes;
-        number.u = (uint64_t)((int64_t)(raw << shift) >> shift);
-    } else {
-        number.u = raw;
-    }
-    return number;
-}
-
-static float pick32(float a, float b, int least)
-{
-    if (isnan(a) || isnan(b)) {
-        return NAN;
-    }
-    if (a == b) {
-        return (signbit(a) != 0) == least ? a : b;
-    }
-    return least ? fminf(a, b) : fmaxf(a, b);
-}
-
-static double pick64(double a, double b, int least)
-{
-    if (isnan(a) || isnan(b)) {
-        return (double)NAN;
-    }
-    if (a == b) {
-        return (signbit(a) != 0) == least ? a : b;
-    }
-    return least ? fmin(a, b) : fmax(a, b);
-}
-
-static number_t combine(weft_dtype_t dtype, weft_reduction_t op, number_t a, number_t b)
-{
-    number_t c = {0};
-    int less = is_signed(dtype) ? (int64_t)a.u < (int64_t)b.u : a.u < b.u;
-    switch (op) {
-    case WEFT_SUM:
-    case WEFT_AVG:
-        c = (number_t){a.f + b.f, a.s + b.s, a.u + b.u};
-        break;
-    case WEFT_PROD:
-        c = (number_t){a.f * b.f, a.s * b.s, a.u * b.u};
-        break;
-    case WEFT_MIN:
-        c = (number_t){pick64(a.f, b.f, 1), pick32(a.s, b.s, 1), less ? a.u : b.u};
-        break;
-    case WEFT_MAX:
-        c = (number_t){pick64(a.f, b.f, 0), pick32(a.s, b.s, 0), less ? b.u : a.u};
-        break;
-    }
-    return c;
-}
-
-/* Left: as many as the largest power of two below count. */
-static number_t tree(weft_dtype_t dtype, weft_reduction_t op, const void *const *sources,
-                     uint32_t first, uint32_t count, size_t byte)
-{
-    uint32_t half = 1;
-    if (count == 1) {
-        return read_number(dtype, (const uint8_t *)sources[first] + byte);
-    }
-    while (half * 2 < count) {
-        half *= 2;
-    }
-    return combine(dtype, op, tree(dtype, op, sources, first, half, byte),
-                   tree(dtype, op, sources, first + half, count - half, byte));
-}
-
-/* The nearest half, ties to even, found by trying: monotone in the pattern, so by bisection. */
-static uint16_t nearest_half(weft_dtype_t dtype, float value)
-{
-    int is_f16 = dtype == WEFT_DTYPE_F16;
-    uint16_t infinity = is_f16 ? 0x7c00 : 0x7f80;
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    double wanted = fabs((double)value);
-    uint16_t low = 0, high = infinity;
-    if (isnan(value)) {
-        return is_f16 ? 0x7e00 : 0x7fc0;
-    }
-    if (isinf(value)) {
-        return (uint16_t)(sign | infinity);
-    }
-    while (high - low > 1) {
-        uint16_t middle = (uint16_t)((low + high) / 2);
-        double at =
-            is_f16 ? f16_value(middle) : (double)wefti_f32_from_bits((uint32_t)middle << 16);
-        *(at <= wanted ? &low : &high) = middle;
-    }
-    double below = is_f16 ? f16_value(low) : (double)wefti_f32_from_bits((uint32_t)low << 16);
-    double above = high == infinity ? (is_f16 ? 65536.0 : ldexp(1.0, 128))
-                   : is_f16         ? f16_value(high)
-                                    : (double)wefti_f32_from_bits((uint32_t)high << 16);
-    double to_below = wanted - below, to_above = above - wanted;
-    if (to_below > to_above || (to_below == to_above && (low & 1))) {
-        low = high;
-    }
-    return (uint16_t)(sign | low);
-}
-
-static void write_number(weft_dtype_t dtype, number_t number, uint8_t *at)
-{
-    uint64_t raw = number.u;
-    if (dtype == WEFT_DTYPE_F64) {
-        raw = 0x7ff8000000000000ull;
-        if (!isnan(number.f)) {
-            memcpy(&raw, &number.f, 8);
-        }
-    } else if (dtype == WEFT_DTYPE_F32) {
-        raw = isnan(number.s) ? 0x7fc00000u : wefti_f32_bits(number.s);
-    } else if (is_float(dtype)) {
-        raw = nearest_half(dtype, number.s);
-    }
-    memcpy(at, &raw, weft_dtype_size_bytes(dtype));
+    return oracle_random(&state);
 }
 
 static void oracle(const weft_reduce_t *reduce, uint8_t *out)
 {
     size_t bytes = weft_dtype_size_bytes(reduce->dtype);
+    number_t leaves[WEFT_MAX_GROUP_DIRECT];
     for (size_t i = 0; i < reduce->elem_count; i++) {
         uint32_t n = reduce->source_count;
-        number_t all = tree(reduce->dtype, reduce->reduction, reduce->sources, 0, n, i * bytes);
-        if (reduce->reduction == WEFT_AVG) {
-            all.f /= n;
-            all.s /= (float)n;
-            all.u = is_signed(reduce->dtype) ? (uint64_t)((int64_t)all.u / (int64_t)n) : all.u / n;
+        for (uint32_t k = 0; k < n; k++) {
+            leaves[k] = oracle_read(reduce->dtype, (const uint8_t *)reduce->sources[k] + i * bytes);
         }
-        write_number(reduce->dtype, all, out + i * bytes);
-    }
-}
-
-/* ---- inputs ---- */
-
-/* Ordinary numbers mostly; zeros of both signs, denormals, infinities, NaNs of all kinds in
- * between. */
-static void fill(weft_dtype_t dtype, uint8_t *at, size_t elem_count)
-{
-    static const uint32_t specials[] = {
-        0x00000000u, 0x80000000u, 0x00000001u, 0x807fffffu, 0x7f800000u, 0xff800000u, 0x7fc00000u,
-        0xffc12345u, 0x7f800001u, 0x7f7fffffu, 0x00800000u, 0x33000000u, 0x477fefffu, 0x38800000u};
-    size_t bytes = weft_dtype_size_bytes(dtype);
-    for (size_t i = 0; i < elem_count; i++) {
-        uint64_t raw = next_random();
-        uint64_t kind = next_random() % 16;
-        float value = (float)((double)(raw >> 40) / (double)(1 << 20) - 8.0);
-        double wide = (double)(raw >> 11) / ldexp(1.0, 49) - 8.0;
-        if (kind == 0) {
-            value = wefti_f32_from_bits(specials[raw % (sizeof specials / sizeof specials[0])]);
-            wide = raw % 5 == 0 ? 5e-324 : (double)value;
-        }
-        if (kind > 1 && dtype == WEFT_DTYPE_F64) { /* kind 1: any bit pattern */
-            memcpy(&raw, &wide, 8);
-        } else if (kind != 1 && dtype == WEFT_DTYPE_F32) {
-            raw = wefti_f32_bits(value);
-        } else if (kind != 1 && dtype == WEFT_DTYPE_BF16) {
-            raw = wefti_f32_bits(value) >> 16;
-        } else if (kind != 1 && dtype == WEFT_DTYPE_F16) {
-            raw = 0x3800 + raw % 0x0c00; /* 0.5 to 4 */
-        } else if (kind < 8 && !is_float(dtype)) {
-            raw = raw % 9 - 4; /* sums around zero */
-        }
-        memcpy(at + i * bytes, &raw, bytes);
+        oracle_write(reduce->dtype, reduce->reduction,
+                     oracle_tree(reduce->dtype, reduce->reduction, leaves, n), n, out + i * bytes);
     }
 }
 
@@ -261,7 +60,7 @@ static void run_case(memory_t *memory, weft_dtype_t dtype, weft_reduction_t redu
     for (uint32_t k = 0; k < sources; k++) {
         uint8_t *at = memory->block[k] + granularity * (next_random() % 64 / granularity);
         memset(memory->block[k], 0xa5, MAX_BYTES + 128);
-        fill(dtype, at, elem_count);
+        oracle_fill(dtype, at, elem_count, &state);
         from[k] = at;
         to[k] = at;
     }
@@ -336,13 +135,13 @@ static void test_reduce_isas_agree(void **in)
 static void test_reduce_every_type_matches_oracle(void **in)
 {
     static const size_t counts[] = {1, 3, 127, 128, 129, 300};
-    for (size_t t = 0; t < sizeof dtypes / sizeof dtypes[0]; t++) {
+    for (size_t t = 0; t < ORACLE_DTYPES; t++) {
         for (int op = WEFT_SUM; op <= (int)WEFT_MAX; op++) {
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
                     uint32_t n = source_counts[s];
                     for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
-                        run_case(*in, dtypes[t], (weft_reduction_t)op, isa, n, c % 2 ? n : 0,
+                        run_case(*in, oracle_dtypes[t], (weft_reduction_t)op, isa, n, c % 2 ? n : 0,
                                  counts[c], 1);
                     }
                 }
@@ -418,7 +217,7 @@ static void run_steps(steps_t *steps, uint8_t *inputs)
     size_t bytes = steps->elem_count * weft_dtype_size_bytes(steps->dtype);
     for (uint32_t k = 0; k < steps->leaf_count; k++) {
         uint8_t *at = inputs + k * (STEP_ELEMS * 8 + 8) + next_random() % 8;
-        fill(steps->dtype, at, steps->elem_count);
+        oracle_fill(steps->dtype, at, steps->elem_count, &state);
         from[k] = steps->leaves[k] = at;
     }
     weft_reduce_t whole = {from,         steps->leaf_count, NULL, 0, steps->elem_count,
@@ -447,11 +246,11 @@ static void test_reduce_steps_equal_one_pass(void **in)
     (void)in;
     assert_non_null(pool);
     assert_non_null(inputs);
-    for (size_t t = 0; t < sizeof dtypes / sizeof dtypes[0]; t++) {
+    for (size_t t = 0; t < ORACLE_DTYPES; t++) {
         for (int op = WEFT_SUM; op <= (int)WEFT_MAX; op++) {
             for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
                 for (size_t n = 0; n < sizeof leaf_counts / sizeof leaf_counts[0]; n++) {
-                    steps.dtype = dtypes[t];
+                    steps.dtype = oracle_dtypes[t];
                     steps.reduction = (weft_reduction_t)op;
                     steps.isa = isa;
                     steps.leaf_count = leaf_counts[n];
@@ -653,15 +452,15 @@ static void test_half_round_trip(void **in)
         float wide = wefti_f16_to_f32((uint16_t)half);
         int nan = (half & 0x7fff) > 0x7c00;
         assert_int_equal(wefti_f16_from_f32(wide), nan ? 0x7e00 : half);
-        assert_true(nan ? isnan(wide) : wide == (float)f16_value((uint16_t)half));
+        assert_true(nan ? isnan(wide) : wide == (float)oracle_f16((uint16_t)half));
         nan = (half & 0x7fff) > 0x7f80;
         assert_int_equal(wefti_bf16_from_f32(wefti_bf16_to_f32((uint16_t)half)),
                          nan ? 0x7fc0 : half);
     }
     for (uint32_t i = 0; i < 300000; i++) {
         float value = wefti_f32_from_bits((uint32_t)(next_random() >> 32));
-        assert_int_equal(wefti_f16_from_f32(value), nearest_half(WEFT_DTYPE_F16, value));
-        assert_int_equal(wefti_bf16_from_f32(value), nearest_half(WEFT_DTYPE_BF16, value));
+        assert_int_equal(wefti_f16_from_f32(value), oracle_nearest_half(WEFT_DTYPE_F16, value));
+        assert_int_equal(wefti_bf16_from_f32(value), oracle_nearest_half(WEFT_DTYPE_BF16, value));
     }
 }
 

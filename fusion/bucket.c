@@ -1,44 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuses the all-reduces of gradients into buckets; README.md has the rules. */
-#include "fusion/fusion.h"
+#include "fusion/bucket.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "fusion/dependence.h"
 #include "runtime/base/error.h"
-
-/* One gradient's collective. Candidates are sorted by readiness. */
-typedef struct candidate {
-    uint32_t op;
-    const char *name;   /* of the parameter */
-    uint32_t producer;  /* position of the gradient's producer in the order of execution */
-    uint32_t output;    /* which output of the producer */
-    uint32_t fences[2]; /* fences before the producer and before the collective */
-    weft_dtype_t dtype;
-    uint64_t bytes; /* as laid out: padded */
-    uint64_t ready_ns;
-    uint32_t segment; /* INDEX, PERCENT: which bucket the user wants it in */
-    const char *cut;  /* PERCENT, last of a segment: why it ends there, about its share */
-    bool taken;
-} candidate_t;
-
-/* Pieces of one graph: enough for 64 MiB buckets of 4 TiB, and checking a plan stays quick. */
-#define MAX_PIECES 65536u
-
-typedef struct bucketing {
-    const weft_graph_view_t *view;
-    const wefti_policy_t *policy;
-    wefti_arena_t arena;
-    candidate_t *candidates;
-    uint32_t count;
-    wefti_dependence_t dependence;
-    uint32_t *members; /* candidates of the bucket being built */
-    uint32_t member_count;
-    uint64_t bytes;
-    uint64_t piece_count; /* of all gradients that are split */
-    weft_edit_list_t *edits;
-} bucketing_t;
 
 static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op)
 {
@@ -51,7 +18,7 @@ static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op
 
 static int compare_candidates(const void *a, const void *b)
 {
-    const candidate_t *x = a, *y = b;
+    const wefti_gradient_t *x = a, *y = b;
     if (x->producer != y->producer) {
         return x->producer < y->producer ? -1 : 1;
     }
@@ -61,19 +28,19 @@ static int compare_candidates(const void *a, const void *b)
     return (x->op > y->op) - (x->op < y->op);
 }
 
-static candidate_t make_candidate(const weft_graph_view_t *view, uint32_t id,
-                                  const uint32_t *position, const uint32_t *fences,
-                                  const uint64_t *ready_ns)
+static wefti_gradient_t make_candidate(const weft_graph_view_t *view, uint32_t id,
+                                       const uint32_t *position, const uint32_t *fences,
+                                       const uint64_t *ready_ns)
 {
     const weft_view_op_t *op = &view->ops[id];
     uint32_t input = view->op_inputs[op->first_input];
     const weft_view_value_t *value = &view->values[input];
     const weft_view_value_t *result = &view->values[view->op_outputs[op->first_output]];
-    candidate_t candidate = {.op = id,
-                             .name = view->values[result->grad_of].name,
-                             .dtype = value->dtype,
-                             .bytes = wefti_align_up(value->bytes, WEFTI_PLAN_ALIGNMENT),
-                             .fences = {0, fences[position[id]]}};
+    wefti_gradient_t candidate = {.op = id,
+                                  .name = view->values[result->grad_of].name,
+                                  .dtype = value->dtype,
+                                  .bytes = wefti_align_up(value->bytes, WEFTI_PLAN_ALIGNMENT),
+                                  .fences = {0, fences[position[id]]}};
     if (value->producer != UINT32_MAX) {
         const weft_view_op_t *producer = &view->ops[value->producer];
         candidate.producer = position[value->producer];
@@ -86,7 +53,7 @@ static candidate_t make_candidate(const weft_graph_view_t *view, uint32_t id,
     return candidate;
 }
 
-static weft_status_t collect(bucketing_t *b, const uint64_t *ready_ns)
+static weft_status_t collect(wefti_bucketing_t *b, const uint64_t *ready_ns)
 {
     const weft_graph_view_t *view = b->view;
     uint32_t *position = wefti_arena_array(&b->arena, view->op_count, sizeof(*position));
@@ -117,116 +84,34 @@ static weft_status_t collect(bucketing_t *b, const uint64_t *ready_ns)
     return wefti_dependence_init(view, ops, b->count, &b->arena, &b->dependence);
 }
 
-static weft_status_t cut_by_index(bucketing_t *b)
+const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index)
 {
-    const wefti_policy_t *policy = b->policy;
-    uint64_t last = policy->values[policy->value_count - 1];
-    if (last >= b->count) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "--bucket index: position %llu does not exist, the model has %u gradients (0 to %u)",
-            (unsigned long long)last, b->count, b->count - 1);
-    }
-    /* The end of the final bucket may be named too: it changes nothing. */
-    for (uint32_t i = 0, segment = 0; i < b->count; i++) {
-        b->candidates[i].segment = segment;
-        segment += segment < policy->value_count && policy->values[segment] == i;
-    }
-    return WEFT_OK;
-}
-
-/* Where the segment that begins with candidate first ends: behind the gradient whose end is nearest
- * to the target, but with a gradient for it and for each of the left buckets behind it. */
-static uint32_t cut_at(const bucketing_t *b, uint32_t first, uint32_t left, double target,
-                       uint64_t *before, const char **out_why)
-{
-    uint32_t i = first;
-    *out_why = "ends nearest to";
-    for (; i < b->count; i++) {
-        double begin = (double)*before, end = (double)(*before + b->candidates[i].bytes);
-        if (left > 0 && i == b->count - left) {
-            *out_why = "leaves a gradient for every bucket behind";
-            break;
-        }
-        if (left > 0 && end - target > target - begin) {
-            if (i > first) {
-                break;
-            }
-            *out_why = "is one gradient at least, though it ends behind";
-        }
-        *before += b->candidates[i].bytes;
-    }
-    return i;
-}
-
-static weft_status_t cut_by_percent(bucketing_t *b)
-{
-    const wefti_policy_t *policy = b->policy;
-    uint64_t total = 0, before = 0;
-    uint32_t i = 0;
-    double share = 0;
-    if (policy->value_count > b->count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--bucket percent: %u shares, but the model has only %u gradients",
-                           policy->value_count, b->count);
-    }
-    for (uint32_t j = 0; j < b->count; j++) {
-        total += b->candidates[j].bytes;
-    }
-    for (uint32_t segment = 0; segment < policy->value_count; segment++) {
-        uint32_t first = i;
-        const char *why;
-        share += (double)policy->values[segment];
-        i = cut_at(b, first, policy->value_count - segment - 1, (double)total * share / 100.0,
-                   &before, &why);
-        for (uint32_t j = first; j < i; j++) {
-            b->candidates[j].segment = segment;
-        }
-        b->candidates[i - 1].cut = why;
-    }
-    return WEFT_OK;
-}
-
-/* Of all bytes, the percentage at which a segment should end. */
-static unsigned percent_of(const wefti_policy_t *policy, uint32_t segment)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i <= segment; i++) {
-        sum += policy->values[i];
-    }
-    return (unsigned)sum;
-}
-
-/* Why candidate c may not join the open bucket although the policy would have it, or NULL. */
-static const char *incompatible(const bucketing_t *b, const candidate_t *c)
-{
-    const candidate_t *first = &b->candidates[b->members[0]];
-    const weft_view_op_t *x = &b->view->ops[first->op], *y = &b->view->ops[c->op];
-    uint32_t index = (uint32_t)(c - b->candidates);
+    const wefti_gradient_t *a = &b->candidates[first], *c = &b->candidates[index];
+    const weft_view_op_t *x = &b->view->ops[a->op], *y = &b->view->ops[c->op];
     if (x->group != y->group) {
         return "belongs to another group";
     }
     if (x->def != y->def || x->reduction != y->reduction) {
         return "is another kind of collective";
     }
-    if (first->dtype != c->dtype) {
+    if (a->dtype != c->dtype) {
         return "has another type";
     }
-    if (memcmp(first->fences, c->fences, sizeof(c->fences)) != 0) {
+    if (memcmp(a->fences, c->fences, sizeof(c->fences)) != 0) {
         return "lies behind an operator of unknown effect";
     }
     /* Rows are kept equal within a fusion, so asking for the first member asks for all. */
-    if (wefti_dependence_forbids(&b->dependence, b->members[0], index)) {
+    if (wefti_dependence_forbids(&b->dependence, first, index)) {
         return "depends on a member";
     }
     return NULL;
 }
 
 /* Does the policy end the open bucket before candidate c? Then *out_reason says why. */
-static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
+static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **out_reason)
 {
     const wefti_policy_t *policy = b->policy;
-    const candidate_t *first = &b->candidates[b->members[0]];
+    const wefti_gradient_t *first = &b->candidates[b->members[0]];
     char sizes[2][32];
     wefti_format_bytes(policy->cap_bytes, sizes[0]);
     wefti_format_bytes(b->bytes + c->bytes, sizes[1]);
@@ -235,10 +120,13 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
     } else if (c->segment != first->segment && policy->kind == WEFTI_POLICY_INDEX) {
         *out_reason = wefti_arena_printf(&b->arena, "ends at the given position %llu",
                                          (unsigned long long)policy->values[first->segment]);
+    } else if (c->segment != first->segment && c[-1].cut != NULL &&
+               policy->kind != WEFTI_POLICY_PERCENT) {
+        *out_reason = wefti_arena_printf(&b->arena, "%s", c[-1].cut);
     } else if (c->segment != first->segment) {
         /* Segments are taken in order: the candidate before c is the last of this one. */
         *out_reason = wefti_arena_printf(&b->arena, "%s %s %u %% of the bytes", c[-1].name,
-                                         c[-1].cut, percent_of(policy, first->segment));
+                                         c[-1].cut, wefti_bucket_percent(policy, first->segment));
     } else if (policy->kind != WEFTI_POLICY_BYTES) {
         return false;
     } else if (b->bytes + c->bytes > policy->cap_bytes) {
@@ -254,9 +142,10 @@ static bool ends_before(bucketing_t *b, const candidate_t *c, char **out_reason)
     return true;
 }
 
-static weft_status_t take(bucketing_t *b, uint32_t index)
+static weft_status_t take(wefti_bucketing_t *b, uint32_t index)
 {
     b->candidates[index].taken = true;
+    b->candidates[index].bucket = b->bucket_count;
     if (b->member_count > 0) {
         wefti_dependence_fuse(&b->dependence, b->members[0], index);
     }
@@ -267,7 +156,7 @@ static weft_status_t take(bucketing_t *b, uint32_t index)
                              "the gradients have more bytes than can be counted");
 }
 
-static weft_status_t emit(bucketing_t *b, const char *reason)
+static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
 {
     weft_edit_t edit = {.kind = WEFT_EDIT_FUSE, .member_count = b->member_count, .text = reason};
     uint32_t *ops = wefti_arena_array(&b->arena, b->member_count, sizeof(*ops));
@@ -278,14 +167,15 @@ static weft_status_t emit(bucketing_t *b, const char *reason)
         ops[i] = b->candidates[b->members[i]].op;
     }
     edit.members = ops;
+    b->bucket_count++;
     return weft_edit_list_add(b->edits, &edit);
 }
 
 /* A gradient above the cap: a bucket of its own, split so that every piece keeps to the cap. */
-static weft_status_t split(bucketing_t *b, uint32_t first)
+static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
 {
     weft_status_t status;
-    const candidate_t *c = &b->candidates[first];
+    const wefti_gradient_t *c = &b->candidates[first];
     uint64_t units = c->bytes / WEFTI_PLAN_ALIGNMENT;
     uint64_t most = b->policy->cap_bytes / WEFTI_PLAN_ALIGNMENT; /* units of a piece */
     uint64_t parts = units / most + (units % most != 0);
@@ -293,13 +183,13 @@ static weft_status_t split(bucketing_t *b, uint32_t first)
     weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT, .op_a = c->op, .parts = (uint32_t)parts};
     wefti_format_bytes(c->bytes, sizes[0]);
     wefti_format_bytes(b->policy->cap_bytes, sizes[1]);
-    b->piece_count = parts > MAX_PIECES ? parts : b->piece_count + parts;
-    if (b->piece_count > MAX_PIECES) {
+    b->piece_count = parts > WEFTI_MAX_PIECES ? parts : b->piece_count + parts;
+    if (b->piece_count > WEFTI_MAX_PIECES) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "--bucket bytes: the cap of %s cuts the gradients up to %s into more than "
             "%u pieces",
-            sizes[1], c->name, MAX_PIECES);
+            sizes[1], c->name, WEFTI_MAX_PIECES);
     }
     edit.text =
         wefti_arena_printf(&b->arena, "alone has %s, above the cap of %s", sizes[0], sizes[1]);
@@ -313,25 +203,25 @@ fail:
 }
 
 /* Fills one bucket from candidate first on. */
-static weft_status_t build_bucket(bucketing_t *b, uint32_t first)
+static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
 {
     weft_status_t status;
     const char *skipped_why = NULL;
-    const candidate_t *skipped = NULL;
+    const wefti_gradient_t *skipped = NULL;
     char *reason = NULL;
     b->member_count = 0;
     b->bytes = 0;
     WEFT_TRY(status, take(b, first), fail);
-    if (b->policy->kind == WEFTI_POLICY_BYTES && b->bytes > b->policy->cap_bytes) {
+    if (b->policy->cap_bytes != 0 && b->bytes > b->policy->cap_bytes) {
         return split(b, first);
     }
     for (uint32_t i = first + 1; i < b->count; i++) {
-        const candidate_t *c = &b->candidates[i];
+        const wefti_gradient_t *c = &b->candidates[i];
         const char *why;
         if (c->taken) {
             continue;
         }
-        why = incompatible(b, c);
+        why = wefti_bucket_incompatible(b, b->members[0], i);
         if (why == NULL || c->segment != b->candidates[first].segment ||
             b->policy->kind == WEFTI_POLICY_NONE) {
             if (ends_before(b, c, &reason)) {
@@ -346,6 +236,8 @@ static weft_status_t build_bucket(bucketing_t *b, uint32_t first)
     if (skipped != NULL) {
         reason = wefti_arena_printf(&b->arena, "no later gradient fits: %s %s", skipped->name,
                                     skipped_why);
+    } else if (b->candidates[b->count - 1].cut != NULL && b->policy->kind != WEFTI_POLICY_PERCENT) {
+        reason = wefti_arena_printf(&b->arena, "%s", b->candidates[b->count - 1].cut);
     } else if (b->policy->kind == WEFTI_POLICY_ONE) {
         reason = wefti_arena_printf(&b->arena, "one bucket for all gradients");
     } else {
@@ -356,25 +248,40 @@ fail:
     return status;
 }
 
-weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_policy_t *policy,
-                                const uint64_t *ready_ns, const weft_allocator_t *allocator,
-                                weft_edit_list_t **out_edits)
+/* Segments, for policies that have them. */
+static weft_status_t cut(wefti_bucketing_t *b)
+{
+    switch (b->count > 0 ? b->policy->kind : WEFTI_POLICY_ONE) {
+    case WEFTI_POLICY_INDEX:
+        return wefti_bucket_cut_by_index(b);
+    case WEFTI_POLICY_PERCENT:
+        return wefti_bucket_cut_by_percent(b);
+    case WEFTI_POLICY_AUTO:
+    case WEFTI_POLICY_MERGE:
+        return wefti_bucket_cut_by_plan(b);
+    default:
+        return WEFT_OK;
+    }
+}
+
+weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
+                                weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast)
 {
     weft_status_t status;
-    bucketing_t b = {.view = view, .policy = policy};
+    const weft_allocator_t *allocator = params->allocator;
+    wefti_bucketing_t b = {.view = view, .policy = params->policy, .cost = params->cost};
     *out_edits = NULL;
     wefti_arena_init(&b.arena, allocator, 0);
     WEFT_TRY(status, weft_edit_list_create(allocator, &b.edits), done);
-    WEFT_TRY(status, collect(&b, ready_ns), done);
-    if (policy->kind == WEFTI_POLICY_INDEX && b.count > 0) {
-        WEFT_TRY(status, cut_by_index(&b), done);
-    } else if (policy->kind == WEFTI_POLICY_PERCENT && b.count > 0) {
-        WEFT_TRY(status, cut_by_percent(&b), done);
-    }
+    WEFT_TRY(status, collect(&b, params->ready_ns), done);
+    WEFT_TRY(status, cut(&b), done);
     for (uint32_t i = 0; i < b.count; i++) {
         if (!b.candidates[i].taken) {
             WEFT_TRY(status, build_bucket(&b, i), done);
         }
+    }
+    if (out_forecast != NULL) {
+        WEFT_TRY(status, wefti_bucket_forecast(&b, params->forecast_arena, out_forecast), done);
     }
     *out_edits = b.edits;
     b.edits = NULL;

@@ -9,7 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 
-#define DEFAULT_BUCKET "bytes:25M"
+#define DEFAULT_BUCKET "auto"
 #define DEFAULT_OPTIMIZER "momentum"
 #define MAX_WORLD_SIZE 65536u
 
@@ -21,6 +21,9 @@ typedef struct compiler {
     weft_registry_t *own_registry;
     wefti_arena_t arena;
     wefti_policy_t policy;
+    wefti_costs_t costs;
+    wefti_bucket_cost_t bucket_cost;
+    wefti_plan_forecast_t forecast;
     wefti_optimizer_params_t optimizer;
     wefti_graph_t *graph;
 } compiler_t;
@@ -115,6 +118,14 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
     WEFT_TRY(status, check_shapes(&c->params), fail);
     WEFT_TRY(status, read_optimizer(&c->params, &c->optimizer), fail);
     WEFT_TRY(status, wefti_policy_parse(c->params.bucket, &c->arena, &c->policy), fail);
+    if (c->params.costs_path != NULL) {
+        WEFT_TRY(status, wefti_costs_load(&c->costs, c->params.costs_path, c->allocator), fail);
+    } else {
+        wefti_costs_default(&c->costs, c->allocator);
+    }
+    WEFT_TRY(status,
+             wefti_collective_cost(&c->costs, c->params.world_size, &c->arena, &c->bucket_cost),
+             fail);
     if (c->params.registry == NULL) {
         WEFT_TRY(status, weft_registry_create(c->allocator, &c->own_registry), fail);
         c->params.registry = c->own_registry;
@@ -165,7 +176,8 @@ static weft_status_t insert_and_fuse(compiler_t *c)
     WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->arena, &ready_ns), fail);
-    WEFT_TRY(status, wefti_pass_bucket(&view, &c->policy, ready_ns, c->allocator, &edits), fail);
+    wefti_bucket_params_t params = {&c->policy, ready_ns, &c->bucket_cost, c->allocator, &c->arena};
+    WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
     WEFT_TRY(status, apply(c, edits), fail);
 fail:
     return status;
@@ -208,6 +220,8 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .policy = c->params.bucket,
                                    .optimizer = c->params.optimizer,
                                    .model_name = slash == NULL ? c->params.model_path : slash + 1,
+                                   .forecast = &c->forecast,
+                                   .bucket_cost = &c->bucket_cost,
                                    .allocator = c->allocator};
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, add_eval_model(c, plan), fail);
@@ -258,6 +272,7 @@ weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **ou
 done:
     wefti_graph_destroy(c.graph); /* before the registry whose definitions it uses */
     weft_registry_destroy(c.own_registry);
+    wefti_costs_deinit(&c.costs);
     wefti_arena_deinit(&c.arena);
     return status;
 }

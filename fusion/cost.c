@@ -10,10 +10,6 @@
 /* One core of a present-day server. */
 #define FLOPS_PER_NS 100.0 /* 100 GFLOP/s */
 #define BYTES_PER_NS 10.0  /* 10 GB/s */
-/* A mesh step between ranks of one host: a signal seen by the peers, and copies through a shared
- * cache. */
-#define SIGNAL_PS 200000u       /* 0.2 us per doubling of ranks */
-#define LINK_PS_PER_KIB 102400u /* 10 GB/s */
 
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *arena,
                                   uint64_t **out_ready_ns)
@@ -40,22 +36,4 @@ weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *are
     *out_ready_ns = ready;
 fail:
     return status;
-}
-
-uint64_t wefti_predict_mesh_ps(uint32_t world_size, uint64_t bytes)
-{
-    uint64_t doublings = 0, moved, ps;
-    while (doublings < 32 && (1ull << doublings) < world_size) {
-        doublings++;
-    }
-    if (world_size <= 1) {
-        return 0;
-    }
-    /* Every rank reads a share of all others' and writes its result to all: 2 (n - 1) / n of the
-     * bytes. */
-    moved = bytes / world_size * (world_size - 1) * 2;
-    if (__builtin_mul_overflow(moved / 1024 + 1, (uint64_t)LINK_PS_PER_KIB, &ps)) {
-        return UINT64_MAX;
-    }
-    return ps + 2 * doublings * SIGNAL_PS;
 }

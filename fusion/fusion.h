@@ -13,7 +13,9 @@
 #include <weft/compile.h>
 #include <weft/graph_view.h>
 
+#include "fusion/planner.h"
 #include "graph/ir.h"
+#include "ops/cost/cost.h"
 #include "ops/plan/plan.h"
 
 typedef enum wefti_policy_kind {
@@ -22,11 +24,13 @@ typedef enum wefti_policy_kind {
     WEFTI_POLICY_PERCENT,
     WEFTI_POLICY_ONE,
     WEFTI_POLICY_NONE,
+    WEFTI_POLICY_AUTO,  /* planner.h */
+    WEFTI_POLICY_MERGE, /* "mgwfbp": the merge rule of MG-WFBP */
 } wefti_policy_kind_t;
 
 typedef struct wefti_policy {
     wefti_policy_kind_t kind;
-    uint64_t cap_bytes; /* BYTES: never exceeded; at least 64 */
+    uint64_t cap_bytes; /* never exceeded; at least 64, or 0: none */
     uint64_t
         window_ns; /* BYTES: 0, or close a bucket this long after its first gradient became ready */
     uint32_t value_count;
@@ -40,17 +44,26 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
 weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
                                             const weft_allocator_t *allocator,
                                             weft_edit_list_t **out_edits);
-/* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap; ready times (ns per
- * op, predicted) only for time windows. Rules of README.md. */
-weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_policy_t *policy,
-                                const uint64_t *ready_ns, const weft_allocator_t *allocator,
-                                weft_edit_list_t **out_edits);
+typedef struct wefti_bucket_params {
+    const wefti_policy_t *policy;
+    const uint64_t *ready_ns;        /* per op, predicted; NULL: all at once */
+    const wefti_bucket_cost_t *cost; /* of an all-reduce; policies auto and mgwfbp need it */
+    const weft_allocator_t *allocator;
+    wefti_arena_t *forecast_arena; /* where the forecast's rows live */
+} wefti_bucket_params_t;
+
+/* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap. Rules of README.md.
+ * out_forecast may be NULL. */
+weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
+                                weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast);
 /* cost.c: when every op of the view has run, from op costs at fixed default rates; *out_ready_ns,
  * indexed by op id, comes from arena. */
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *arena,
                                   uint64_t **out_ready_ns);
-/* cost.c: what a mesh collective over bytes takes by default link costs. */
-uint64_t wefti_predict_mesh_ps(uint32_t world_size, uint64_t bytes);
+/* collective_cost.c: what an all-reduce of f32 over all ranks costs by the best algorithm: affine
+ * pieces from predictions, points where something was measured. */
+weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
+                                    wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
 /* layout.c: channels-last activations between convolutions and poolings; sets type.layout of
  * values. */
@@ -60,6 +73,8 @@ weft_status_t wefti_pass_layout(wefti_graph_t *graph);
 typedef struct wefti_lower_params {
     uint32_t world_size;
     const char *policy, *optimizer, *model_name;
+    const wefti_plan_forecast_t *forecast;  /* NULL: none */
+    const wefti_bucket_cost_t *bucket_cost; /* NULL: nothing is predicted */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

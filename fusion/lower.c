@@ -4,6 +4,21 @@
 
 #include "runtime/base/error.h"
 
+/* The forecast lives in the compiler's arena; the plan outlives that. */
+static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_t *forecast)
+{
+    if (forecast == NULL) {
+        return WEFT_OK;
+    }
+    plan->forecast = *forecast;
+    plan->forecast.rows =
+        wefti_arena_array(&plan->arena, forecast->row_count, sizeof(*forecast->rows));
+    for (uint32_t i = 0; plan->forecast.rows != NULL && i < forecast->row_count; i++) {
+        plan->forecast.rows[i] = forecast->rows[i]; /* names are literals */
+    }
+    return plan->forecast.rows != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
 static weft_status_t describe_plan(wefti_lowering_t *l)
 {
     weft_plan_t *plan = l->plan;
@@ -13,9 +28,10 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);
     plan->policy = wefti_arena_strdup(&plan->arena, l->params->policy);
     plan->optimizer = wefti_arena_strdup(&plan->arena, l->params->optimizer);
-    return plan->model_name == NULL || plan->policy == NULL || plan->optimizer == NULL
-               ? WEFT_ERR_NO_MEMORY
-               : WEFT_OK;
+    if (plan->model_name == NULL || plan->policy == NULL || plan->optimizer == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    return copy_forecast(plan, l->params->forecast);
 }
 
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

@@ -16,7 +16,9 @@ static weft_status_t add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t
     }
     mesh->name = wefti_arena_strdup(&l->plan->arena, "mesh");
     mesh->capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL;
-    mesh->predicted_ps = wefti_predict_mesh_ps(l->params->world_size, bytes);
+    mesh->predicted_ps = l->params->bucket_cost != NULL && l->params->world_size > 1
+                             ? wefti_bucket_cost_ps(l->params->bucket_cost, bytes)
+                             : 0;
     collective->algorithms = mesh;
     collective->algorithm_count = 1;
     collective->order = wefti_arena_strdup(&l->plan->arena, "tree");

@@ -35,13 +35,14 @@ typedef struct planner {
     deque_t *deques;    /* [piece] */
 } planner_t;
 
-static uint64_t piece_ticks(const wefti_cost_piece_t *piece, uint64_t bytes)
+static uint64_t piece_ticks(const wefti_bucket_piece_t *piece, uint64_t bytes)
 {
     return piece->alpha_ps * TICKS_PER_PS + piece->beta_ps_per_kib * bytes;
 }
 
 /* Between two points, or on the line through them behind the second. */
-static uint64_t between(const wefti_cost_point_t *a, const wefti_cost_point_t *b, uint64_t bytes)
+static uint64_t between(const wefti_bucket_point_t *a, const wefti_bucket_point_t *b,
+                        uint64_t bytes)
 {
     wide_t run = b->bytes - a->bytes, at = bytes - a->bytes;
     if (b->ps >= a->ps) {
@@ -107,7 +108,7 @@ static weft_status_t check_range(const wefti_planner_params_t *params)
         alpha = a > alpha ? a : alpha;
     }
     if (cost->point_count > 1) {
-        const wefti_cost_point_t *last = &cost->points[cost->point_count - 1];
+        const wefti_bucket_point_t *last = &cost->points[cost->point_count - 1];
         double rise = (double)last->ps - (double)last[-1].ps;
         beta = rise / (double)(last->bytes - last[-1].bytes) * 1024;
     }
@@ -362,10 +363,10 @@ static uint64_t least_ticks(const wefti_bucket_cost_t *cost, uint64_t bytes)
         return cost_ticks(cost, bytes); /* concave from 0 on: splitting never helps */
     }
     /* Time per byte is least at a point, or on the slope behind the last one. */
-    const wefti_cost_point_t *last = &cost->points[cost->point_count - 1];
+    const wefti_bucket_point_t *last = &cost->points[cost->point_count - 1];
     wide_t least = cost_ticks(cost, bytes);
     for (uint32_t k = 0; k < cost->point_count; k++) {
-        const wefti_cost_point_t *point = &cost->points[k];
+        const wefti_bucket_point_t *point = &cost->points[k];
         if (point->bytes > 0) {
             wide_t ticks = (wide_t)bytes * point->ps * TICKS_PER_PS / point->bytes;
             least = ticks < least ? ticks : least;

@@ -14,22 +14,22 @@
 #include "runtime/base/memory.h"
 
 /* One algorithm: alpha + beta * bytes. */
-typedef struct wefti_cost_piece {
+typedef struct wefti_bucket_piece {
     uint64_t alpha_ps;
     uint64_t beta_ps_per_kib;
-} wefti_cost_piece_t;
+} wefti_bucket_piece_t;
 
 /* A measured point; linear in between, constant before the first, the last slope behind the last.
  */
-typedef struct wefti_cost_point {
+typedef struct wefti_bucket_point {
     uint64_t bytes, ps;
-} wefti_cost_point_t;
+} wefti_bucket_point_t;
 
 /* T: the minimum of pieces, or, where there are points, what they say (irregular). */
 typedef struct wefti_bucket_cost {
-    const wefti_cost_piece_t *pieces;
+    const wefti_bucket_piece_t *pieces;
     uint32_t piece_count;
-    const wefti_cost_point_t *points; /* bytes rise; need not be concave, nor even rise */
+    const wefti_bucket_point_t *points; /* bytes rise; need not be concave, nor even rise */
     uint32_t point_count;
 } wefti_bucket_cost_t;
 

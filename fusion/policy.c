@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bucket policies as the command line spells them: "bytes:25M,time:5ms", "index:0,4,9",
- * "percent:60,40", "one", "none". */
+/* Bucket policies as the command line spells them: "auto", "auto:25M", "mgwfbp",
+ * "bytes:25M,time:5ms", "index:0,4,9", "percent:60,40", "one", "none". */
 #include "fusion/fusion.h"
 
 #include <limits.h>
@@ -8,7 +8,8 @@
 
 #include "runtime/base/error.h"
 
-#define POLICY_FORMS "bytes:25M[,time:5ms], index:0,4,9, percent:60,40, one, none"
+#define POLICY_FORMS                                                                               \
+    "auto[:CAP], mgwfbp[:CAP], bytes:25M[,time:5ms], index:0,4,9, percent:60,40, one, none"
 #define POLICY_MAX_VALUES 65536u
 
 /* Reads decimal digits at *cursor; false when there are none or they do not fit. */
@@ -153,6 +154,15 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena, wefti_p
         policy.kind = WEFTI_POLICY_ONE;
     } else if (strcmp(text, "none") == 0) {
         policy.kind = WEFTI_POLICY_NONE;
+    } else if (strcmp(text, "auto") == 0 || strcmp(text, "mgwfbp") == 0) {
+        policy.kind = text[0] == 'a' ? WEFTI_POLICY_AUTO : WEFTI_POLICY_MERGE;
+    } else if (strncmp(text, "auto:", 5) == 0 || strncmp(text, "mgwfbp:", 7) == 0) {
+        policy.kind = text[0] == 'a' ? WEFTI_POLICY_AUTO : WEFTI_POLICY_MERGE;
+        WEFT_TRY(status, parse_bytes(text, strchr(text, ':') + 1, &policy), fail);
+        if (policy.window_ns != 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "--bucket %s: a time window goes with bytes: only", text);
+        }
     } else if (strncmp(text, "bytes:", 6) == 0) {
         policy.kind = WEFTI_POLICY_BYTES;
         WEFT_TRY(status, parse_bytes(text, text + 6, &policy), fail);

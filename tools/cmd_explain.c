@@ -5,31 +5,34 @@
 
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256, KEY_KERNELS };
+enum { KEY_JSON = 256, KEY_COMPARE, KEY_KERNELS };
 
 static const option_def_t own_options[] = {
     {KEY_JSON, "json", NULL, "print one JSON object"},
+    {KEY_COMPARE, "compare", NULL, "only what each bucket policy was predicted to come to"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},
 };
 
 static const command_help_t help = {
     "explain",
-    "PLAN.weft [--json]",
-    "Explains a plan: buckets, members, bytes, algorithm, streams, memory, copied bytes.",
+    "PLAN.weft [--json | --compare]",
+    "Explains a plan: buckets, members, bytes, algorithm, predicted times, streams, memory, copied "
+    "bytes.",
     NULL,
 };
 
 typedef struct explain_command {
     weft_registry_t *registry;
-    bool json;
+    bool json, compare;
 } explain_command_t;
 
 static int handle(void *user, int key, const char *value)
 {
     explain_command_t *command = user;
-    if (key == KEY_JSON) {
-        command->json = true;
+    if (key == KEY_JSON || key == KEY_COMPARE) {
+        command->json = command->json || key == KEY_JSON;
+        command->compare = command->compare || key == KEY_COMPARE;
         return EXIT_OK;
     }
     weft_status_t status = weft_registry_load_plugin(command->registry, value);
@@ -42,7 +45,8 @@ static int explain(const explain_command_t *command, const char *path)
     char *text = NULL;
     weft_status_t status = weft_plan_load(path, command->registry, &plan);
     if (status >= 0) {
-        status = weft_plan_explain(plan, command->json, &text);
+        status = command->compare && !command->json ? weft_plan_compare(plan, &text)
+                                                    : weft_plan_explain(plan, command->json, &text);
     }
     weft_plan_release(plan);
     if (status < 0) {

@@ -17,6 +17,7 @@ enum {
     KEY_MOMENTUM,
     KEY_WEIGHT_DECAY,
     KEY_BUCKET,
+    KEY_COSTS,
     KEY_KERNELS,
     KEY_END,
 };
@@ -31,8 +32,11 @@ const option_def_t wefti_compile_option_defs[] = {
     {KEY_MOMENTUM, "momentum", "X", "momentum (default 0.9)"},
     {KEY_WEIGHT_DECAY, "weight-decay", "X", "weight decay (default 0)"},
     {KEY_BUCKET, "bucket", "POLICY",
-     "bytes:25M[,time:5ms] (default bytes:25M), index:0,4,9,\n"
-     "                                 percent:60,40, one or none"},
+     "auto[:CAP] (default auto: the fewest buckets within 0.1 %\n"
+     "                                 of the predicted optimum), mgwfbp[:CAP], "
+     "bytes:25M[,time:5ms],\n"
+     "                                 index:0,4,9, percent:60,40, one or none"},
+    {KEY_COSTS, "costs", "COSTS.json", "measured costs of collectives, by weft tune"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},
 };
@@ -146,6 +150,9 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         params->bucket = value;
         status = weft_bucket_policy_check(value);
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
+    case KEY_COSTS:
+        params->costs_path = value;
+        return EXIT_OK;
     case KEY_KERNELS:
         status = weft_registry_load_plugin(options->registry, value);
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;

@@ -25,15 +25,16 @@ typedef struct weft_compile_params {
     double lr;               /**< default of the scalar input "lr"; 0: 0.05, adam 0.001 */
     double momentum;         /**< 0: 0.9 */
     double weight_decay;
-    const char *bucket;      /**< policy, default "bytes:25M"; see weft_bucket_policy_check */
+    const char *bucket;      /**< policy, default "auto"; see weft_bucket_policy_check */
     const weft_registry_t *registry; /**< NULL: the built-in operators */
     const weft_allocator_t *allocator;
     weft_log_fn log;
     void *log_user;
+    const char *costs_path;  /**< measured costs of collectives (`weft tune`); NULL: the defaults */
 } weft_compile_params_t;
 
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
-    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /**
@@ -44,8 +45,10 @@ WEFT_EXTERN_C_BEGIN
  */
 WEFT_API weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **out_plan);
 /**
- * Checks a bucket policy's spelling: "bytes:25M[,time:5ms]", "index:0,4,9", "percent:60,40", "one", "none".
- * bytes takes K, M, G (powers of 1024). index: positions in readiness order of the last gradient of every
+ * Checks a bucket policy's spelling: "auto[:CAP]", "mgwfbp[:CAP]", "bytes:25M[,time:5ms]", "index:0,4,9",
+ * "percent:60,40", "one", "none". auto: the fewest buckets whose communication ends within 0.1 % of the
+ * optimum, by predicted times; mgwfbp: the merge rule of that name. bytes and caps take K, M, G (powers of
+ * 1024). index: positions in readiness order of the last gradient of every
  * bucket but the final one. percent: shares of bytes that sum to 100.
  */
 WEFT_API weft_status_t weft_bucket_policy_check(const char *policy);

@@ -64,6 +64,11 @@ WEFT_API weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t ind
  * @param[out] out_text from malloc; the caller frees it
  */
 WEFT_API weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text);
+/**
+ * A table for people: what each bucket policy was predicted to come to when the plan was compiled (buckets,
+ * when the last one is done, how much of that is exposed, how far from the optimum). Freed by the caller.
+ */
+WEFT_API weft_status_t weft_plan_compare(const weft_plan_t *plan, char **out_text);
 WEFT_EXTERN_C_END
 
 #endif

@@ -233,6 +233,31 @@ static weft_status_t decode_programs(weft_plan_t *plan, const Weft__Plan__Plan *
     return status;
 }
 
+/* Older files have none. */
+static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Forecast *in)
+{
+    if (!in) {
+        return WEFT_OK;
+    }
+    wefti_plan_forecast_t *out = &plan->forecast;
+    *out = (wefti_plan_forecast_t){.ready_ps = in->ready_ps,
+                                   .optimum_ps = in->optimum_ps,
+                                   .chosen_ps = in->chosen_ps,
+                                   .lower_bound_ps = in->lower_bound_ps,
+                                   .optimum_count = in->optimum_count,
+                                   .chosen_count = in->chosen_count};
+    out->rows = wefti_arena_array(&plan->arena, in->n_rows, sizeof *out->rows);
+    if (!out->rows) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    out->row_count = (uint32_t)in->n_rows;
+    for (uint32_t i = 0; i < out->row_count; i++) {
+        out->rows[i] = (wefti_plan_forecast_row_t){in->rows[i]->policy, in->rows[i]->bucket_count,
+                                                   in->rows[i]->finish_ps};
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data, size_t bytes)
 {
     weft_status_t status;
@@ -262,6 +287,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     WEFT_TRY(status, decode_kernels(plan, message), fail);
     WEFT_TRY(status, decode_collectives(plan, message), fail);
     WEFT_TRY(status, decode_programs(plan, message), fail);
+    WEFT_TRY(status, decode_forecast(plan, message->forecast), fail);
 fail:
     return status;
 }

@@ -244,6 +244,37 @@ static weft_status_t encode_bindings(const weft_plan_t *plan, wefti_arena_t *are
     return WEFT_OK;
 }
 
+static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *arena,
+                                     Weft__Plan__Plan *message)
+{
+    const wefti_plan_forecast_t *forecast = &plan->forecast;
+    Weft__Plan__Forecast *out = wefti_arena_alloc(arena, sizeof *out);
+    Weft__Plan__ForecastRow *rows;
+    if (!out) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft__plan__forecast__init(out);
+    out->ready_ps = forecast->ready_ps;
+    out->optimum_ps = forecast->optimum_ps;
+    out->chosen_ps = forecast->chosen_ps;
+    out->lower_bound_ps = forecast->lower_bound_ps;
+    out->optimum_count = forecast->optimum_count;
+    out->chosen_count = forecast->chosen_count;
+    out->n_rows = forecast->row_count;
+    out->rows = pointer_array(arena, forecast->row_count, sizeof *rows, &rows);
+    if (!out->rows) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < forecast->row_count; i++) {
+        weft__plan__forecast_row__init(&rows[i]);
+        rows[i].policy = text_of(forecast->rows[i].policy);
+        rows[i].bucket_count = forecast->rows[i].bucket_count;
+        rows[i].finish_ps = forecast->rows[i].finish_ps;
+    }
+    message->forecast = out;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
                                           const uint8_t **out_data, size_t *out_bytes)
 {
@@ -262,6 +293,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     WEFT_TRY(status, encode_collectives(plan, arena, &message), fail);
     WEFT_TRY(status, encode_programs(plan, arena, &message), fail);
     WEFT_TRY(status, encode_bindings(plan, arena, &message), fail);
+    WEFT_TRY(status, encode_forecast(plan, arena, &message), fail);
     *out_bytes = weft__plan__plan__get_packed_size(&message);
     if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -146,6 +146,7 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     wefti_plan_summarise(plan, &summary);
     add_head(out, plan);
     add_buckets(out, plan, &summary, &pieces);
+    wefti_plan_explain_forecast(&plan->forecast, out);
     add_streams(out, plan);
     add_memory(out, plan, &summary);
     wefti_plan_pieces_deinit(plan, &pieces);
@@ -166,6 +167,19 @@ weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_te
         wefti_text_deinit(&text);
         return status;
     }
+    *out_text = wefti_text_take(&text);
+    return *out_text ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+weft_status_t weft_plan_compare(const weft_plan_t *plan, char **out_text)
+{
+    wefti_text_t text;
+    if (!plan || !out_text) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_compare: %s is NULL",
+                           plan ? "out_text" : "plan");
+    }
+    wefti_text_init(&text, NULL);
+    wefti_plan_explain_policies(&plan->forecast, &text);
     *out_text = wefti_text_take(&text);
     return *out_text ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }

@@ -8,5 +8,8 @@
 
 weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);
+/* explain_forecast.c: the chosen buckets against optimum and bound; policies side by side. */
+void wefti_plan_explain_forecast(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
+void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
 
 #endif

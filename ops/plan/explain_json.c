@@ -72,6 +72,27 @@ static void add_memory(wefti_json_t *json, const weft_plan_t *plan,
     wefti_json_int(json, "fusion_copied_bytes", (int64_t)plan->fusion_copied_bytes);
 }
 
+static void add_forecast(wefti_json_t *json, const wefti_plan_forecast_t *forecast)
+{
+    if (forecast->row_count == 0) {
+        return;
+    }
+    wefti_json_double(json, "ready_us", (double)forecast->ready_ps * 1e-6);
+    wefti_json_double(json, "optimum_us", (double)forecast->optimum_ps * 1e-6);
+    wefti_json_int(json, "optimum_buckets", forecast->optimum_count);
+    wefti_json_double(json, "chosen_us", (double)forecast->chosen_ps * 1e-6);
+    wefti_json_double(json, "lower_bound_us", (double)forecast->lower_bound_ps * 1e-6);
+    wefti_json_begin_array(json, "compare");
+    for (uint32_t i = 0; i < forecast->row_count; i++) {
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "policy", forecast->rows[i].policy);
+        wefti_json_int(json, "buckets", forecast->rows[i].bucket_count);
+        wefti_json_double(json, "done_us", (double)forecast->rows[i].finish_ps * 1e-6);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
 {
     const wefti_plan_collective_t *bucket;
@@ -98,6 +119,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
         add_bucket(&json, plan, bucket, i, stream, &pieces);
     }
     wefti_json_end_array(&json);
+    add_forecast(&json, &plan->forecast);
     add_streams(&json, plan);
     wefti_json_int(&json, "events", plan->event_count);
     wefti_json_int(&json, "kernels", plan->kernel_count);

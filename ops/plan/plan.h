@@ -122,6 +122,23 @@ typedef struct wefti_plan_binding {
     uint32_t buffer;
 } wefti_plan_binding_t;
 
+/* What one bucket policy was predicted to come to. */
+typedef struct wefti_plan_forecast_row {
+    const char *policy;
+    uint32_t bucket_count;
+    uint64_t finish_ps; /* when the last bucket is done, from the step's begin */
+} wefti_plan_forecast_row_t;
+
+/* Predicted times of one step on a rank whose communication has one channel; ready_ps 0 and no rows
+ * when nothing was predicted. */
+typedef struct wefti_plan_forecast {
+    uint64_t ready_ps; /* when the last gradient is there */
+    uint64_t optimum_ps, chosen_ps, lower_bound_ps;
+    uint32_t optimum_count, chosen_count; /* buckets */
+    uint32_t row_count;
+    wefti_plan_forecast_row_t *rows; /* policies side by side */
+} wefti_plan_forecast_t;
+
 struct weft_plan {
     uint32_t references;
     wefti_arena_t arena;
@@ -144,6 +161,8 @@ struct weft_plan {
     wefti_plan_stream_t *streams;
     wefti_plan_program_t *programs;
     wefti_plan_binding_t *bindings;
+
+    wefti_plan_forecast_t forecast; /* not part of the structure digest */
 
     const uint8_t *weights; /* section: contents of PARAM and CONST buffers */
     uint64_t weights_bytes;

@@ -41,6 +41,10 @@ static char *buckets_as_text(const weft_graph_view_t *view, const weft_edit_list
     return text;
 }
 
+/* A call of 500 ns and 2 bytes a nanosecond. */
+static const wefti_bucket_piece_t all_reduce_piece = {500000, 512000};
+static const wefti_bucket_cost_t all_reduce_cost = {&all_reduce_piece, 1, NULL, 0};
+
 static weft_status_t run_policy(const weft_graph_view_t *view, const char *text,
                                 const uint64_t *ready_ns, weft_edit_list_t **out_edits)
 {
@@ -49,7 +53,8 @@ static weft_status_t run_policy(const weft_graph_view_t *view, const char *text,
     weft_status_t status;
     wefti_arena_init(&arena, NULL, 0);
     assert_int_equal(wefti_policy_parse(text, &arena, &policy), WEFT_OK);
-    status = wefti_pass_bucket(view, &policy, ready_ns, NULL, out_edits);
+    wefti_bucket_params_t params = {&policy, ready_ns, &all_reduce_cost, NULL, NULL};
+    status = wefti_pass_bucket(view, &params, out_edits, NULL);
     wefti_arena_deinit(&arena);
     return status;
 }
@@ -93,6 +98,13 @@ static void test_bucket_follows_the_policy(void **state)
         {"percent:1,99", "0|1 2 3 4 5", "v0 is one gradient at least, though it ends behind 1 %",
          "no gradient is left"},
         {"percent:100", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
+        /* Ready at 1 to 6 us, and 4 must go when it is there, at 5 us: 3 only makes it alone, and 0
+         * and 1 may share because nothing is late by that. */
+        {"auto", "0 1|2|3|4|5", "planned: ready at 2.0 us, sent from 2.0 to 2.9 us",
+         "planned: ready at 6.0 us, sent from 6.8 to 7.3 us"},
+        {"auto:1280", "0 1|2|3|4/2|5", "planned: ready at 2.0 us", "planned: ready at 6.0 us"},
+        /* Nothing is ready within 0.5 us of the time at which a bucket could start. */
+        {"mgwfbp", "0|1|2|3|4|5", "planned: ready at 1.0 us, sent from 1.0 to 1.8 us", "planned"},
     };
     static view_builder_t b;
     uint64_t ready_ns[VIEW_MAX];
@@ -115,6 +127,64 @@ static void test_bucket_follows_the_policy(void **state)
         }
         weft_edit_list_destroy(edits);
     }
+}
+
+/* Forecasts of what was made, next to other policies over the same gradients. */
+static void test_bucket_forecasts(void **state)
+{
+    static const char *const policies[] = {"auto",          "one",       "none",   "bytes:704",
+                                           "percent:60,40", "auto:1280", "index:2"};
+    static view_builder_t b;
+    uint64_t ready_ns[VIEW_MAX];
+    const weft_graph_view_t *view = six_gradients(&b, ready_ns);
+    (void)state;
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        wefti_arena_t arena;
+        wefti_policy_t policy;
+        weft_edit_list_t *edits;
+        wefti_plan_forecast_t forecast;
+        wefti_arena_init(&arena, NULL, 0);
+        assert_int_equal(wefti_policy_parse(policies[i], &arena, &policy), WEFT_OK);
+        wefti_bucket_params_t params = {&policy, ready_ns, &all_reduce_cost, NULL, &arena};
+        assert_int_equal(wefti_pass_bucket(view, &params, &edits, &forecast), WEFT_OK);
+        assert_int_equal(forecast.ready_ps, 6000000);
+        assert_true(forecast.lower_bound_ps <= forecast.optimum_ps);
+        assert_true(forecast.optimum_ps <= forecast.chosen_ps);
+        assert_int_equal(forecast.row_count, 7);
+        for (uint32_t r = 0; r < forecast.row_count; r++) {
+            const wefti_plan_forecast_row_t *row = &forecast.rows[r];
+            assert_true(row->finish_ps >= forecast.optimum_ps);
+            if (strcmp(row->policy, policies[i]) == 0) { /* made as forecast */
+                assert_int_equal(row->finish_ps, forecast.chosen_ps);
+                assert_int_equal(row->bucket_count, forecast.chosen_count);
+            }
+        }
+        /* 4,672 bytes from 6 us on, in one bucket. */
+        if (strcmp(policies[i], "one") == 0) {
+            assert_int_equal(forecast.chosen_ps, 6000000 + 500000 + 4672 * 500);
+        }
+        weft_edit_list_destroy(edits);
+        wefti_arena_deinit(&arena);
+    }
+}
+
+/* Types that alternate cannot share: every gradient is its own bucket, and the planner says so. */
+static void test_bucket_plans_only_what_may_share(void **state)
+{
+    static view_builder_t b;
+    uint64_t ready_ns[VIEW_MAX] = {0};
+    weft_edit_list_t *edits;
+    char text[64];
+    (void)state;
+    view_begin(&b);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_BF16, 64);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_BF16, 64);
+    view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    const weft_graph_view_t *view = view_end(&b);
+    assert_int_equal(run_policy(view, "auto", ready_ns, &edits), WEFT_OK);
+    assert_string_equal(buckets_as_text(view, edits, text, sizeof(text)), "0|1 2|3");
+    weft_edit_list_destroy(edits);
 }
 
 static void test_bucket_refuses_positions_that_do_not_exist(void **state)
@@ -415,6 +485,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bucket_follows_the_policy),
+        cmocka_unit_test(test_bucket_forecasts),
+        cmocka_unit_test(test_bucket_plans_only_what_may_share),
         cmocka_unit_test(test_bucket_refuses_positions_that_do_not_exist),
         cmocka_unit_test(test_bucket_of_a_graph_without_gradients_is_empty),
         cmocka_unit_test(test_bucket_skips_a_dependent_gradient),

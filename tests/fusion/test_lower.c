@@ -96,7 +96,8 @@ static weft_status_t fuse(wefti_graph_t *graph, weft_edit_list_t **out_edits)
     wefti_arena_t arena;
     wefti_arena_init(&arena, NULL, 0);
     assert_int_equal(wefti_graph_view(graph, &arena, &view), WEFT_OK);
-    assert_int_equal(wefti_pass_bucket(&view, &policy, NULL, NULL, out_edits), WEFT_OK);
+    wefti_bucket_params_t params = {.policy = &policy};
+    assert_int_equal(wefti_pass_bucket(&view, &params, out_edits, NULL), WEFT_OK);
     status = wefti_graph_apply(graph, *out_edits);
     wefti_arena_deinit(&arena);
     return status;

@@ -18,8 +18,8 @@
 
 typedef struct instance {
     wefti_plan_item_t items[MOST_ITEMS];
-    wefti_cost_piece_t pieces[4];
-    wefti_cost_point_t points[6];
+    wefti_bucket_piece_t pieces[4];
+    wefti_bucket_point_t points[6];
     uint32_t first_with[MOST_ITEMS];
     wefti_planner_params_t params;
 } instance_t;
@@ -56,7 +56,7 @@ static void make(instance_t *out, uint64_t *state, bool irregular)
     params->cost.piece_count = 1 + (uint32_t)draw(state, 4);
     params->cost.pieces = out->pieces;
     for (uint32_t k = 0; k < params->cost.piece_count; k++) {
-        out->pieces[k] = (wefti_cost_piece_t){draw(state, scale), draw(state, 20000)};
+        out->pieces[k] = (wefti_bucket_piece_t){draw(state, scale), draw(state, 20000)};
     }
     if (irregular) {
         params->cost.points = out->points;
@@ -200,7 +200,7 @@ static void test_many_gradients(void **state)
     (void)state;
     enum { N = 20000 };
     wefti_plan_item_t *items = calloc(N, sizeof(*items));
-    const wefti_cost_piece_t pieces[] = {{2000000, 200000}, {20000000, 100000}};
+    const wefti_bucket_piece_t pieces[] = {{2000000, 200000}, {20000000, 100000}};
     wefti_planner_params_t params = {.items = items, .item_count = N, .cost = {pieces, 2, NULL, 0}};
     wefti_bucket_plan_t plan;
     wefti_arena_t arena;
@@ -232,8 +232,8 @@ static void test_what_cannot_be_planned(void **state)
     (void)state;
     const wefti_plan_item_t items[] = {{0, 100}, {10, 200}}, falling[] = {{10, 1}, {0, 1}},
                             huge[] = {{UINT64_MAX / 2, 100}}, many[] = {{0, UINT64_MAX}};
-    const wefti_cost_piece_t piece = {1000, 100};
-    const wefti_cost_point_t points[] = {{10, 5}, {10, 6}};
+    const wefti_bucket_piece_t piece = {1000, 100};
+    const wefti_bucket_point_t points[] = {{10, 5}, {10, 6}};
     wefti_planner_params_t params = {
         .items = items, .item_count = 2, .cost = {&piece, 1, NULL, 0}, .cap_bytes = 150};
     refuse(&params, "gradient 1 has 200 bytes, above the cap of 150");
@@ -258,7 +258,7 @@ static void test_memory_may_run_out(void **state)
 {
     (void)state;
     const wefti_plan_item_t items[] = {{0, 100}, {1000, 200}, {900000, 200}};
-    const wefti_cost_piece_t piece = {1000, 100};
+    const wefti_bucket_piece_t piece = {1000, 100};
     wefti_planner_params_t params = {.items = items, .item_count = 3, .cost = {&piece, 1, NULL, 0}};
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     for (size_t budget = 1; status != WEFT_OK; budget += 16) {

@@ -29,6 +29,10 @@ static void test_policy_accepts_every_form(void **state)
         {"percent:100", WEFTI_POLICY_PERCENT, 0, 0, 100, 100, 1},
         {"one", WEFTI_POLICY_ONE, 0, 0, 0, 0, 0},
         {"none", WEFTI_POLICY_NONE, 0, 0, 0, 0, 0},
+        {"auto", WEFTI_POLICY_AUTO, 0, 0, 0, 0, 0},
+        {"auto:8M", WEFTI_POLICY_AUTO, 8u << 20, 0, 0, 0, 0},
+        {"mgwfbp", WEFTI_POLICY_MERGE, 0, 0, 0, 0, 0},
+        {"mgwfbp:64", WEFTI_POLICY_MERGE, 64, 0, 0, 0, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -58,6 +62,10 @@ static void test_policy_refuses_with_its_reason(void **state)
         {"ones", "not a policy"},
         {"bytes", "not a policy"},
         {"Bytes:25M", "not a policy"},
+        {"auto8M", "not a policy"},
+        {"auto:", "wants a size"},
+        {"auto:63", "at least 64 bytes"},
+        {"auto:8M,time:5ms", "a time window goes with bytes: only"},
         {"bytes:", "wants a size"},
         {"bytes:M", "wants a size"},
         {"bytes:-1", "wants a size"},

@@ -25,6 +25,25 @@ class Basic(Case):
             if args:
                 self.assert_one_line(done.stderr)
 
+    def test_the_plan_says_how_far_it_is_from_the_optimum(self):
+        """Every policy is forecast; auto is within 0.1 % of the optimum, and all share one bound."""
+        done = {}
+        for policy in ("auto", "one", "none", "bytes:1M", "mgwfbp"):
+            plan = self.compile("mlp.onnx", "p.weft", 4, 32, "--bucket", policy)
+            explained = self.weft_json("explain", plan)
+            done[policy] = explained["chosen_us"]
+            self.assertLessEqual(explained["lower_bound_us"], explained["optimum_us"])
+            self.assertLessEqual(explained["optimum_us"], explained["chosen_us"])
+            rows = {row["policy"]: row for row in explained["compare"]}
+            self.assertAlmostEqual(rows[policy]["done_us"], explained["chosen_us"], places=3)
+            self.assertEqual(rows[policy]["buckets"], len(explained["buckets"]))
+        self.assertLessEqual(done["auto"], explained["optimum_us"] * 1.001)
+        self.assertEqual(min(done.values()), min(done["auto"], done["none"], done["mgwfbp"], done["bytes:1M"]))
+        table = self.weft("explain", plan, "--compare").stdout
+        for row in explained["compare"]:
+            self.assertRegex(table, rf"(?m)^ *{row['buckets']} .* {row['policy']}$")
+        self.assertIn("lower bound", self.weft("explain", plan).stdout)
+
     def test_compile_and_explain(self):
         plan = self.dir / "mlp.weft"
         report = self.weft_json("compile", MODELS / "mlp.onnx", "-o", plan, "--world", 2, "--batch", 64)

@@ -86,6 +86,8 @@ static void issue(wefti_call_t *call)
     weft_group_t *group = call->group;
     group->issued = call->order;
     if (call->pair_count == 0) {
+        call->wanted = group->selection.wanted.algorithm[call->op];
+        call->what |= group->selection.what[call->op];
         call->number = ++group->number;
         group->number += wefti_call_is_checked(call); /* the digests have a number of their own */
     }

@@ -9,8 +9,16 @@ void wefti_call_complete(wefti_call_t *call)
 }
 
 /* In the order in which they are asked; the last takes everything. */
-static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_direct,
+static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_schedule, &wefti_path_direct,
                                             &wefti_path_attached, &wefti_path_staged};
+
+/* The algorithm that an executor is. */
+static const char *executed(const wefti_call_t *call)
+{
+    bool once = call->path == &wefti_path_posting ||
+                (call->path == &wefti_path_staged && !call->two_shot);
+    return call->op == WEFT_OP_ALL_REDUCE && once ? "one-shot" : "mesh";
+}
 
 /* Everybody's posting was seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)
@@ -20,6 +28,9 @@ static weft_status_t choose_path(wefti_call_t *call)
         status = wefti_call_check_table(call);
     }
     if (status == WEFT_OK) {
+        status = wefti_call_settle_algorithm(call);
+    }
+    if (status == WEFT_OK) {
         const wefti_path_t *const *path = paths;
         while (!(*path)->takes(call)) {
             path++;
@@ -27,6 +38,12 @@ static weft_status_t choose_path(wefti_call_t *call)
         call->path = *path;
         call->group->path = (*path)->name;
         status = (*path)->start(call);
+        if (call->algorithm == NULL) {
+            call->group->algorithm = executed(call);
+        }
+    }
+    if (status < 0 && call->refused) {
+        return status;
     }
     return status < 0 ? wefti_group_fail(call->group, status) : WEFT_OK;
 }
@@ -79,7 +96,8 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         }
         status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
         if (status == WEFT_OK) {
-            wefti_call_post(call);
+            status = wefti_call_post(call);
+            status = status < 0 ? wefti_group_fail(group, status) : status;
         }
         return status;
     case WEFTI_CALL_POSTED:

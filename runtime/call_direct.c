@@ -56,7 +56,7 @@ static void post_table(const wefti_call_t *call, wefti_posting_t *posting)
     posting->at.longest = call->longest;
 }
 
-static uint64_t extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n)
+uint64_t wefti_call_extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n)
 {
     uint64_t end = 0;
     for (uint32_t r = 0; r < n; r++) {
@@ -100,10 +100,10 @@ bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting)
                reach_all_of(context, call->send, n * bytes, &posting->at.send);
     case WEFT_OP_ALL_TO_ALL_V:
         post_table(call, posting);
-        bytes = extent(call->counts, call->counts + n, n) * call->elem_bytes;
+        bytes = wefti_call_extent(call->counts, call->counts + n, n) * call->elem_bytes;
         return reach_all_of(context, call->send, bytes, &posting->at.send);
     case WEFT_OP_REDUCE_SCATTER_V:
-        bytes = extent(call->counts, call->counts + n, n) * call->elem_bytes;
+        bytes = wefti_call_extent(call->counts, call->counts + n, n) * call->elem_bytes;
         return reach_all_of(context, call->send, bytes, &posting->at.send);
     default:
         return false;

@@ -17,14 +17,22 @@ static size_t posted_bytes(const wefti_call_t *call)
     return call->op == WEFT_OP_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t) : 0;
 }
 
-void wefti_call_post(wefti_call_t *call)
+weft_status_t wefti_call_post(wefti_call_t *call)
 {
+    bool may_post = true;
+    call->may_schedule = false;
+    if (!wefti_call_only_executors(call)) {
+        weft_status_t status = wefti_call_consider(call, &may_post);
+        if (status < 0) {
+            return status;
+        }
+    }
     weft_group_t *group = call->group;
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
     uint32_t direct_min =
         group->endpoint->may_spin ? DIRECT_MIN_BYTES : WEFTI_POSTING_DATA; /* fewer switches */
     direct_min = group->put_links != NULL ? UINT32_MAX : direct_min;       /* there is no direct */
-    bool fits = wefti_call_fits_posting(call);
+    bool fits = may_post && wefti_call_fits_posting(call);
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
         call->flags = wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE : 0;
@@ -35,6 +43,9 @@ void wefti_call_post(wefti_call_t *call)
     if (fits && call->flags == 0) {
         wefti_call_stage(call, wefti_call_posting_area(own, call->area_bytes), 0, call->longest);
         call->flags = WEFTI_POSTED_DATA;
+    } else {
+        call->flags |= call->may_schedule ? wefti_call_offer(call, own) : 0;
+        own->at.selection = group->selection.digest[call->op];
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
@@ -44,6 +55,7 @@ void wefti_call_post(wefti_call_t *call)
     call->state = WEFTI_CALL_POSTED;
     /* Small enough that all ranks post data, whatever their memory is. */
     call->certain = fits && call->longest < direct_min;
+    return WEFT_OK;
 }
 
 /* All-reduce: what all ranks can show of the buffers is done in place, the rest through staging. */
@@ -59,6 +71,15 @@ static bool same_call(const wefti_debt_t *own, const wefti_posting_t *theirs)
 {
     return ((theirs->what ^ own->what) & ~WEFTI_WHAT_FLAGS_MASK) == 0 &&
            theirs->count == own->count;
+}
+
+/* All of what was asked for, which what has but a digest of. */
+static bool same_selection(const wefti_call_t *call, const wefti_posting_t *theirs)
+{
+    const weft_group_t *group = call->group;
+    const wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    uint32_t flags = (uint32_t)((own->what | theirs->what) >> WEFTI_WHAT_FLAGS_SHIFT);
+    return (flags & WEFTI_POSTED_DATA) != 0 || theirs->at.selection == own->at.selection;
 }
 
 /* Whether this rank cannot go on without rank r's posting. */
@@ -93,10 +114,13 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         if (!wefti_call_comes_soon(group, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
         }
-        if (!same_call(&own, theirs)) {
+        if (!same_call(&own, theirs) || !same_selection(call, theirs)) {
             return wefti_group_mismatch(group, &own, r);
         }
         call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
+        if (call->flags & WEFTI_POSTED_OPEN) {
+            wefti_call_merge_offer(call, theirs);
+        }
         if (call->op == WEFT_OP_ALL_TO_ALL_V) {
             call->longest = theirs->at.longest > call->longest ? theirs->at.longest : call->longest;
         }

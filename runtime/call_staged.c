@@ -133,12 +133,18 @@ bool wefti_call_fits_posting(const wefti_call_t *call)
     return call->area_bytes <= WEFTI_POSTING_DATA && call->op != WEFT_OP_ALL_TO_ALL_V;
 }
 
+bool wefti_call_stages_two_shots(const wefti_call_t *call)
+{
+    return call->op == WEFT_OP_ALL_REDUCE && call->group->size > 2 &&
+           call->longest >= TWO_SHOT_MIN_BYTES;
+}
+
 weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
 {
     uint32_t n = call->group->size;
     size_t room = call->group->layout.staging_bytes;
     call->lead = call->trail = 0;
-    call->two_shot = call->op == WEFT_OP_ALL_REDUCE && n > 2 && call->longest >= TWO_SHOT_MIN_BYTES;
+    call->two_shot = wefti_call_stages_two_shots(call);
     if (!is_shared(call->op) || call->two_shot) {
         room /= n;
     }

@@ -10,7 +10,11 @@ static weft_status_t look(void *user)
 {
     wefti_call_t *call = user;
     weft_group_t *group = call->group;
-    return wefti_group_broken(group) ? wefti_group_check(group) : WEFT_OK;
+    if (wefti_group_broken(group)) {
+        return wefti_group_check(group);
+    }
+    call->moved = wefti_call_is_ready(call);
+    return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
 }
 
 /* The same for a call that waits for one before it, which may be on an inline stream. */
@@ -28,6 +32,10 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
                           local ? look_and_progress : look, call);
+    if (call->moved) {
+        call->moved = false;
+        return WEFT_OK;
+    }
     if (status < 0 && wefti_group_broken(group)) {
         return wefti_group_check(group); /* whoever wrote that down may have left since */
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks of a group share, and the pools of it that a context keeps. */
+#include "runtime/interpreter.h"
 #include "runtime/mirror.h"
 
 #include <string.h>
@@ -20,8 +21,9 @@ void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size, s
     layout->staging_bytes = half > least ? half : least;
     layout->pairs = layout->staging + 2 * layout->staging_bytes;
     layout->pair_bytes = pair > PAIR_MIN_BYTES ? pair : PAIR_MIN_BYTES;
-    layout->total_bytes =
-        wefti_align_up(layout->pairs + world_size * layout->pair_bytes, PAGE_BYTES);
+    layout->area = wefti_align_up(layout->pairs + world_size * layout->pair_bytes, 64);
+    layout->total_bytes = wefti_align_up(
+        layout->area + wefti_run_area_bytes(world_size, wefti_area_lanes(world_size)), PAGE_BYTES);
 }
 
 weft_status_t wefti_channels_grow(weft_context_t *context)

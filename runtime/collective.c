@@ -70,7 +70,7 @@ static weft_status_t check_buffers(const request_t *request, const weft_group_t 
 static uint64_t what_of(const request_t *request)
 {
     return (uint64_t)request->op | (uint64_t)request->dtype << 8 |
-           (uint64_t)request->reduction << 16 | (uint64_t)request->root << 32;
+           (uint64_t)request->reduction << 16 | (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT;
 }
 
 static void fill(wefti_call_t *call, const request_t *request)

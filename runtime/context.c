@@ -102,7 +102,9 @@ static uint64_t text_hash(const char *text)
     return hash;
 }
 
-static uint32_t collective_settings(uint64_t *hashes, const char **names)
+/* Of a table of costs what matters is what it says. */
+static uint32_t collective_settings(const weft_context_t *context, uint64_t *hashes,
+                                    const char **names)
 {
     size_t count = 0;
     uint32_t used = 0;
@@ -111,7 +113,10 @@ static uint32_t collective_settings(uint64_t *hashes, const char **names)
         if (defs[i].collective) {
             const char *text = getenv(defs[i].name);
             names[used] = defs[i].name;
-            hashes[used++] = text_hash(text != NULL && *text != '\0' ? text : defs[i].default_text);
+            hashes[used++] =
+                strcmp(defs[i].name, "WEFT_COSTS") == 0
+                    ? wefti_costs_digest(&context->costs)
+                    : text_hash(text != NULL && *text != '\0' ? text : defs[i].default_text);
         }
     }
     return used;
@@ -126,7 +131,7 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
     wefti_endpoint_t *endpoint = context->endpoint;
     const char *names[HELLO_SETTINGS] = {NULL};
     hello_t own = {endpoint->free_cores, (uint32_t)context->settings.progress, {0}};
-    uint32_t count = collective_settings(own.settings, names);
+    uint32_t count = collective_settings(context, own.settings, names);
     hello_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof(*all));
     status = status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status;
 
@@ -179,6 +184,7 @@ static void context_destroy(weft_context_t *context)
     }
     wefti_endpoint_close(context->endpoint);
     wefti_free(context->allocator, context->streams);
+    wefti_costs_deinit(&context->costs);
     pthread_mutex_destroy(&context->lock);
     weft_allocator_t allocator = context->own_allocator;
     wefti_free(context->allocator != NULL ? &allocator : NULL, context);
@@ -239,7 +245,9 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     pthread_mutex_init(&context->device_memory.lock, NULL);
     WEFT_TRY(status, read_params(context, params, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
-    WEFT_TRY(status, meet(context, use_device(context, params->device)), fail);
+    status = wefti_select_settings(context);
+    WEFT_TRY(status,
+             meet(context, status < 0 ? status : use_device(context, params->device)), fail);
     divide_cores(context, params->hub != NULL);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_DEBUG,

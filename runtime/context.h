@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
+#include "runtime/select.h"
 #include "transport/transport.h"
 
 /* What weft_device_alloc handed out; sorted by address. */
@@ -33,6 +34,8 @@ struct weft_context {
     weft_allocator_t own_allocator;
     wefti_settings_t settings;
     wefti_log_t log;
+    wefti_wanted_t wanted; /* WEFT_ALGO */
+    wefti_costs_t costs;   /* WEFT_COSTS */
     wefti_endpoint_t *endpoint;
     weft_device_t *device; /* NULL: the CPU device */
     wefti_endpoint_t

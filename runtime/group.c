@@ -14,6 +14,7 @@
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
 #include "runtime/device_call.h"
+#include "runtime/interpreter.h"
 #include "runtime/mirror.h"
 
 #define NAME_BYTES 64u
@@ -146,6 +147,8 @@ static void group_free(weft_group_t *group)
     wefti_free(allocator, group->put_links);
     wefti_free(allocator, group->channels);
     wefti_free(allocator, group->bases);
+    wefti_schedules_destroy(group);
+    wefti_select_deinit(group);
     wefti_free(allocator, group->ranks);
     wefti_free(allocator, group);
     weft_context_release(context);
@@ -207,6 +210,8 @@ static void reset_channel(weft_group_t *group, uint32_t number)
         atomic_store_explicit(&mailbox->posted.value, 0, memory_order_relaxed);
         atomic_store_explicit(&mailbox->consumed.value, 0, memory_order_relaxed);
     }
+    wefti_run_area_clear((uint8_t *)own + group->layout.area, group->endpoint->world_size,
+                         wefti_area_lanes(group->endpoint->world_size));
     group->number = number;
 }
 
@@ -358,6 +363,9 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     wefti_attach_offer(context, &own.attach);
     WEFT_TRY(status, all_gather(context, parent, &own, sizeof own, offers), out);
     status = choose_and_build(context, parent, offers, count, &members, color, out_group);
+    if (status == WEFT_OK && *out_group != NULL) {
+        status = wefti_select_init(*out_group, parent);
+    }
     /* Also the point from which on the others may use this rank's channel. */
     status = agree(context, parent, status);
     if (status == WEFT_OK && wefti_attach_wanted(context)) {
@@ -549,4 +557,9 @@ weft_status_t weft_group_status(weft_group_t *group)
 const char *weft_group_last_path(const weft_group_t *group)
 {
     return group->path != NULL ? group->path : "none";
+}
+
+const char *weft_group_last_algorithm(const weft_group_t *group)
+{
+    return group->algorithm != NULL ? group->algorithm : "none";
 }

@@ -16,6 +16,7 @@
 #include <weft/collective.h>
 
 #include "runtime/context.h"
+#include "runtime/select.h"
 #include "runtime/stream.h"
 
 #define WEFTI_CALLS 64u /* in flight per group; a power of two */
@@ -36,7 +37,9 @@ typedef struct wefti_posting {
         struct {
             uint64_t send, recv;  /* addresses relative to the rank's region */
             uint32_t lead, trail; /* bytes at both ends that peers do not reach */
-            uint64_t longest;     /* all-to-all-v: bytes of this rank's longest block */
+            uint64_t longest;     /* all-to-all-v: bytes of this rank's longest block; other V
+                                     forms: a hash of where blocks are */
+            uint64_t selection; /* what was asked for, where what says so: selection.digest */
         } at;
         uint8_t tiny[WEFTI_POSTING_TINY]; /* data that fits beside the flag */
     };
@@ -63,6 +66,18 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
 #define WEFTI_POSTED_REACHABLE (1u << 0)  /* what the operator needs of this rank can be reached */
 #define WEFTI_POSTED_DATA (1u << 1)       /* data is in the posting */
 #define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the posting */
+#define WEFTI_POSTED_OPEN (1u << 3)         /* peers reach all of the rank's buffers */
+#define WEFTI_POSTED_IN_PLACE (1u << 4)     /* they can be taken for in place, */
+#define WEFTI_POSTED_OUT_OF_PLACE (1u << 5) /* or for out of place; where one is empty for both */
+
+/* what: operator 8, type 8, reduction 4, order 2, asked for 1, flags 8 (from 24), root 16, and 16
+ * bits of the digest of what was asked for */
+#define WEFTI_WHAT_ORDER_SHIFT 20
+#define WEFTI_WHAT_WANTED (1u << 22)
+#define WEFTI_WHAT_ROOT_SHIFT 32
+#define WEFTI_WHAT_SELECTION_SHIFT 48
+#define WEFTI_WHAT_SELECTION_MASK                                                                  \
+    (0xffffull << WEFTI_WHAT_SELECTION_SHIFT | 7ull << WEFTI_WHAT_ORDER_SHIFT)
 #define WEFTI_WHAT_FLAGS_SHIFT 24
 #define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
 
@@ -96,6 +111,7 @@ _Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
 typedef struct wefti_channel_layout {
     size_t staging, staging_bytes; /* two halves of staging_bytes */
     size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
+    size_t area;                   /* counters of schedules; wefti_area_lanes() lanes */
     size_t mirrors, mirror_bytes;  /* world_size mirrors (mirror.c); 0: no rank needs one */
     size_t total_bytes;
 } wefti_channel_layout_t;
@@ -197,6 +213,13 @@ typedef struct wefti_call {
     size_t piece_bytes;     /* of each block in a round */
     size_t area_bytes;      /* data that this rank posts, where it fits a posting */
     const wefti_path_t *path;
+    const weft_algorithm_t *wanted;     /* asked for by name, or NULL */
+    const weft_algorithm_t *by_cost[2]; /* memory that is reached, plain memory; NULL: executors */
+    const weft_algorithm_t *algorithm;  /* to be run as a schedule; NULL: executors */
+    struct wefti_run *run;              /* its schedule */
+    bool may_schedule;                  /* it may come to that: postings say what it needs */
+    bool moved;                         /* a lane of it can go on, though not that one */
+    bool refused;                       /* all ranks return this error: the group stays whole */
     bool two_shot;
     bool results; /* the second half of a two-shot round */
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
@@ -247,6 +270,11 @@ struct weft_group {
     const void **sources; /* [size] */
     void **destinations;  /* [size] */
 
+    wefti_selection_t selection;       /* orders, algorithms */
+    uint32_t *host_sizes, host_count;  /* of runs of ranks that share memory; 0: one */
+    struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
+    bool interpret;                    /* tests: no executors */
+
     wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch */
     uint32_t batch_count;
     bool batching;
@@ -255,8 +283,17 @@ struct weft_group {
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
     struct wefti_device_calls *device_calls;  /* on a card, from the first call on; else NULL */
     const char
-        *path; /* of the last finished collective: "posting", "direct", "attached", "staged" */
+        *path; /* of the last finished collective: "posting", "direct", "attached", "staged", "schedule" */
+    const char *algorithm; /* likewise; "one-shot", "mesh" of executors, or label */
+    char label[64];
+    const weft_algorithm_t *labelled; /* whose label it is */
 };
+
+/* As many lanes as schedules may have: fewer in large worlds, where each needs a line per rank. */
+static inline uint32_t wefti_area_lanes(uint32_t world_size)
+{
+    return world_size <= 64 ? WEFTI_MAX_LANES : world_size <= 1024 ? 4 : 1;
+}
 
 static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,
                                                 uint32_t number)
@@ -297,6 +334,10 @@ static inline void wefti_signal_settle(wefti_signal_t *signal)
         wefti_futex_wake_all(&signal->value);
     }
 }
+
+/* schedule_cache.c: calls that are under way must not use any of them. */
+void wefti_schedules_forget(weft_group_t *group);
+void wefti_schedules_destroy(weft_group_t *group);
 
 /* group.c: the last release frees it. */
 void wefti_group_release(weft_group_t *group);
@@ -349,6 +390,8 @@ typedef const uint8_t *(*wefti_area_fn)(const wefti_call_t *call, uint32_t rank)
 void wefti_call_measure(wefti_call_t *call);
 bool wefti_call_fits_posting(const wefti_call_t *call);
 weft_status_t wefti_call_plan_rounds(wefti_call_t *call);
+/* All-reduce: whether its rounds are a mesh (two shots) and not one-shot. */
+bool wefti_call_stages_two_shots(const wefti_call_t *call);
 /* This rank's part of round into area. */
 void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, size_t piece_bytes);
 /* What this rank gets in round, out of all areas. */
@@ -366,6 +409,8 @@ weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area);
  */
 bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
 weft_status_t wefti_call_move(wefti_call_t *call);
+/* One past the last element of blocks. */
+uint64_t wefti_call_extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n);
 /* All-to-all-v: what every rank sends here is what is expected. */
 weft_status_t wefti_call_check_table(wefti_call_t *call);
 #define WEFTI_TABLE_RANKS (WEFTI_POSTING_ADDRESSES / 16)

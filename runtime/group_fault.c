@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/interpreter.h"
 
 /* True when it is this rank's record that is there now. */
 static bool write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
@@ -22,6 +23,19 @@ static bool write_down(wefti_channel_t *channel, weft_status_t status, const cha
     return true;
 }
 
+/* Counters of schedules, a line each. Sleepers look for themselves now and then: whoever comes
+ * just now is not lost. */
+static void wake_area(uint8_t *area, uint32_t world_size)
+{
+    size_t bytes = wefti_run_area_bytes(world_size, wefti_area_lanes(world_size));
+    for (size_t at = 0; at < bytes; at += sizeof(wefti_signal_t)) {
+        wefti_signal_t *signal = (wefti_signal_t *)(void *)(area + at);
+        if (atomic_load_explicit(&signal->waiters, memory_order_relaxed) != 0) {
+            wefti_futex_wake_all(&signal->value);
+        }
+    }
+}
+
 static void wake(const weft_group_t *group, uint32_t rank)
 {
     wefti_channel_t *channel = group->channels[rank];
@@ -29,6 +43,7 @@ static void wake(const weft_group_t *group, uint32_t rank)
     wefti_futex_wake_all(&wefti_posting_signal(&channel->postings[1])->value);
     wefti_futex_wake_all(&channel->staged.value);
     wefti_futex_wake_all(&channel->done.value);
+    wake_area((uint8_t *)channel + group->layout.area, group->endpoint->world_size);
     for (uint32_t i = 0; i < group->size; i++) {
         wefti_mailbox_t *mailbox = wefti_mailbox_of(group, rank, i);
         wefti_futex_wake_all(&mailbox->posted.value);
@@ -109,7 +124,7 @@ const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
     const char *dtype = weft_dtype_name((weft_dtype_t)(what >> 8 & 0xff));
     const char *reduction = weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf));
     unsigned long long n = count;
-    unsigned int root = (unsigned int)(what >> 32);
+    unsigned int root = (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff);
     switch (op) {
     case WEFT_OP_ALL_REDUCE:
     case WEFT_OP_REDUCE_SCATTER:
@@ -146,9 +161,13 @@ const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer)
 {
     const wefti_posting_t *theirs = wefti_posting_of(group, peer, own->number);
-    char own_text[160], their_text[160];
+    char own_text[240], their_text[240];
     wefti_what_text(own->what, own->count, own_text);
     wefti_what_text(theirs->what, theirs->count, their_text);
+    if (((own->what ^ theirs->what) & WEFTI_WHAT_SELECTION_MASK) != 0) {
+        wefti_select_text(group->context, own->what, own_text + strlen(own_text), 80);
+        wefti_select_text(group->context, theirs->what, their_text + strlen(their_text), 80);
+    }
     /* The lower rank first, so that both sides say the same. */
     bool first = group->rank < peer;
     wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree: rank %u calls %s, rank %u calls %s",

@@ -63,6 +63,35 @@ WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
 /** @return WEFT_OK, or the error that broke the group, which every later call returns too. */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 /**
+ * In which order the group's reductions combine ranks, from the next call on: part of their bits.
+ * All ranks set it alike, between the same calls: calls of ranks that differ are an error. A new
+ * group of the world has what WEFT_ORDER says (tree); one made from another has that one's order,
+ * but blocks only where it has the same ranks, else the tree. WEFT_ORDER_ANY admits algorithms that
+ * follow no tree (ring, log-step): then bits depend on the algorithm, and so on size and group.
+ * Waits until this rank's calls in flight are done.
+ * @param[in] block_sizes WEFT_ORDER_BLOCKS: ranks of each of count blocks, group size in all; else ignored
+ */
+WEFT_API weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
+                                            const uint32_t *block_sizes, uint32_t count);
+WEFT_API weft_order_t weft_group_order(const weft_group_t *group);
+/**
+ * Carries out op by the algorithm called name (`weft algos` lists them) from the next call on; NULL: chosen by
+ * the cost table again. All ranks set it alike; calls of ranks that differ are an error. A call for which
+ * it cannot be honoured (it is not eligible for the group's order, ranks or links) is WEFT_ERR_UNSUPPORTED with
+ * the reason on every rank, at every size; the group stays usable. WEFT_ALGO does the same for all
+ * groups; groups made from this one start with what it has. Waits until this rank's calls in
+ * flight are done.
+ * @return WEFT_ERR_INVALID_ARGUMENT when op has no algorithm of that name
+ */
+WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op,
+                                                const char *name);
+/**
+ * @return the algorithm of the group's last collective on this rank: "mesh" and "one-shot" may be hand-written
+ *         executors (weft_group_last_path tells), else a schedule was run. "ring (order any)" and
+ *         the like say that the result's bits depend on the algorithm. "none" before the first.
+ */
+WEFT_API const char *weft_group_last_algorithm(const weft_group_t *group);
+/**
  * @return how the group's last collective went on this rank, for those who tune: "posting" (data beside the
  *         signal), "direct" (in place), "attached" (plain memory, read or written in one copy), "staged", or "none".
  */

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The path of algorithms as data: whatever the hand-written executors do not do, or do more slowly,
+ * or were told not to do.
+ *
+ *   before the posting   what the call's size asks for (select.c); where that may be a schedule,
+ * the posting says whether this rank can run it in place, or out of place, and whether peers reach
+ * its buffers after all postings   the same answer on all ranks: the algorithm, in place or not,
+ * hidden buffers or not; then the schedule is taken from the cache, or built MOVING the interpreter
+ * runs it
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/call.h"
+#include "runtime/schedule_cache.h"
+
+/* All-reduce through staging is a mesh from here on (call_staged.c), else one-shot. */
+static bool staged_is_mesh(const wefti_call_t *call)
+{
+    return call->op != WEFT_OP_ALL_REDUCE || wefti_call_stages_two_shots(call);
+}
+
+static bool is_built_in(const weft_algorithm_t *algorithm, const char *name)
+{
+    return strcmp(algorithm->name, name) == 0 &&
+           wefti_algorithm_find(algorithm->op, name) == algorithm;
+}
+
+/* The executors may carry the call out at all: loads and stores, and the group's order. */
+static bool executors_can(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    return group->put_links == NULL && !group->interpret &&
+           (group->selection.executors_reduce || !wefti_collective_reduces(call->op));
+}
+
+/* Postings that carry data are the executor of one-shot, and of mesh where nothing is cut. */
+static bool posting_is_wanted(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    bool ordered = group->selection.executors_reduce || !wefti_collective_reduces(call->op);
+    if (group->interpret || !ordered) {
+        return false;
+    }
+    if (call->wanted != NULL) {
+        return is_built_in(call->wanted, call->op == WEFT_OP_ALL_REDUCE ? "one-shot" : "mesh");
+    }
+    return call->by_cost[0] == NULL || group->put_links != NULL;
+}
+
+weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = WEFT_OK;
+    call->by_cost[0] = call->by_cost[1] = NULL;
+    /* What ranks have for each other is known after the postings only. */
+    if (call->wanted == NULL && call->op != WEFT_OP_ALL_TO_ALL_V) {
+        for (int plain = 0; plain < 2 && status == WEFT_OK; plain++) {
+            status = wefti_select_by_cost(group, call->op, call->elem_bytes, call->longest, plain,
+                                          &call->by_cost[plain]);
+        }
+    }
+    *out_may_post = posting_is_wanted(call);
+    call->may_schedule = call->wanted != NULL || call->by_cost[0] != NULL ||
+                         call->by_cost[1] != NULL || call->op == WEFT_OP_ALL_TO_ALL_V ||
+                         group->interpret;
+    return status;
+}
+
+/* ---- what a rank says of its buffers ---- */
+
+static bool is_variable(const wefti_call_t *call)
+{
+    return call->op == WEFT_OP_ALL_GATHER_V || call->op == WEFT_OP_REDUCE_SCATTER_V;
+}
+
+/* Counts and displacements of AllGatherV or ReduceScatterV, [2 * size]. */
+static const uint64_t *blocks_of(const wefti_call_t *call)
+{
+    return call->op == WEFT_OP_ALL_GATHER_V ? call->counts + 2 * call->group->size : call->counts;
+}
+
+/* Where the block that an in-place call shares begins, from the longer buffer's begin. */
+static uint64_t alias_at(const wefti_call_t *call, uint32_t rank)
+{
+    switch (call->op) {
+    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_OP_REDUCE_SCATTER_V:
+        return blocks_of(call)[call->group->size + rank] * call->elem_bytes;
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_GATHER:
+    case WEFT_OP_SCATTER:
+        return rank * call->count * call->elem_bytes;
+    default:
+        return 0;
+    }
+}
+
+static bool has_send(const wefti_call_t *call)
+{
+    return (call->op != WEFT_OP_BROADCAST && call->op != WEFT_OP_SCATTER) ||
+           call->group->rank == call->root;
+}
+
+static bool has_recv(const wefti_call_t *call)
+{
+    return (call->op != WEFT_OP_REDUCE && call->op != WEFT_OP_GATHER) ||
+           call->group->rank == call->root;
+}
+
+/* The block of this rank that lies in both buffers when in place has no elements. */
+static bool shares_nothing(const wefti_call_t *call)
+{
+    uint64_t count = is_variable(call) ? blocks_of(call)[call->group->rank] : call->count;
+    return count == 0 || call->op == WEFT_OP_ALL_TO_ALL_V || call->op == WEFT_OP_BARRIER;
+}
+
+/* The in-place rule of the operator holds for this rank's buffers. */
+static bool is_in_place(const wefti_call_t *call)
+{
+    uint64_t at = alias_at(call, call->group->rank);
+    bool sends_more = call->op == WEFT_OP_REDUCE_SCATTER || call->op == WEFT_OP_REDUCE_SCATTER_V ||
+                      call->op == WEFT_OP_SCATTER;
+    return sends_more ? call->send + at == call->recv : call->recv + at == call->send;
+}
+
+static uint32_t place_flags(const wefti_call_t *call)
+{
+    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        return WEFTI_POSTED_OUT_OF_PLACE;
+    }
+    if (shares_nothing(call) || !has_send(call) || !has_recv(call)) {
+        return WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE;
+    }
+    return is_in_place(call) ? WEFTI_POSTED_IN_PLACE : WEFTI_POSTED_OUT_OF_PLACE;
+}
+
+/* Bytes of the whole send and receive buffer; UINT64_MAX: peers cannot know how it is laid out. */
+static void buffer_bytes(const wefti_call_t *call, uint64_t *out_send, uint64_t *out_recv)
+{
+    uint32_t n = call->group->size;
+    uint64_t bytes = call->count * call->elem_bytes, all = bytes * n;
+    bool sends_all = call->op == WEFT_OP_REDUCE_SCATTER || call->op == WEFT_OP_SCATTER ||
+                     call->op == WEFT_OP_ALL_TO_ALL;
+    bool gets_all = call->op == WEFT_OP_ALL_GATHER || call->op == WEFT_OP_GATHER ||
+                    call->op == WEFT_OP_ALL_TO_ALL;
+    *out_send = sends_all ? all : bytes;
+    *out_recv = gets_all ? all : bytes;
+    if (is_variable(call)) {
+        const uint64_t *blocks = blocks_of(call);
+        uint64_t own = blocks[call->group->rank] * call->elem_bytes;
+        uint64_t rest = wefti_call_extent(blocks, blocks + n, n) * call->elem_bytes;
+        *out_send = call->op == WEFT_OP_ALL_GATHER_V ? own : rest;
+        *out_recv = call->op == WEFT_OP_ALL_GATHER_V ? rest : own;
+    } else if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        const uint64_t *counts = call->counts;
+        *out_send = wefti_call_extent(counts, counts + n, n) * call->elem_bytes;
+        *out_recv = wefti_call_extent(counts + 2 * n, counts + 3 * n, n) * call->elem_bytes;
+        for (uint32_t r = 1; r < n; r++) { /* blocks are put where the matrix says */
+            if (counts[3 * n + r] != counts[3 * n + r - 1] + counts[2 * n + r - 1]) {
+                *out_recv = UINT64_MAX;
+            }
+        }
+        *out_recv = counts[3 * n] == 0 ? *out_recv : UINT64_MAX;
+    }
+    *out_send = has_send(call) ? *out_send : 0;
+    *out_recv = has_recv(call) ? *out_recv : 0;
+}
+
+static bool reach(wefti_call_t *call, const void *address, uint64_t bytes, uint64_t *out_offset)
+{
+    uint32_t lead = 0, trail = 0;
+    *out_offset = 0;
+    return bytes == 0 || (bytes != UINT64_MAX &&
+                          wefti_memory_reach(call->group->context, address, (size_t)bytes,
+                                             out_offset, &lead, &trail) &&
+                          lead == 0 && trail == 0);
+}
+
+static uint64_t hash_displacements(const wefti_call_t *call)
+{
+    const uint64_t *at = blocks_of(call) + call->group->size;
+    uint64_t hash = 14695981039346656037ull;
+    for (uint32_t r = 0; r < call->group->size; r++) {
+        hash = (hash ^ at[r]) * 1099511628211ull;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting)
+{
+    uint64_t send_bytes, recv_bytes, send, recv;
+    uint32_t flags = place_flags(call);
+    if (is_variable(call)) {
+        posting->at.longest = hash_displacements(call);
+    }
+    buffer_bytes(call, &send_bytes, &recv_bytes);
+    if (call->group->put_links == NULL && reach(call, call->send, send_bytes, &send) &&
+        reach(call, call->recv, recv_bytes, &recv)) {
+        posting->at.send = send;
+        posting->at.recv = recv;
+        flags |= WEFTI_POSTED_OPEN;
+    }
+    return flags;
+}
+
+void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs)
+{
+    const wefti_posting_t *own = wefti_posting_of(call->group, call->group->rank, call->number);
+    /* Peers' blocks are looked for where the own ones are. */
+    if (is_variable(call) && theirs->at.longest != own->at.longest) {
+        call->flags &= ~WEFTI_POSTED_OPEN;
+    }
+}
+
+/* ---- after all postings ---- */
+
+/* Whether what was asked for by name is what the executors would do now. */
+static bool executors_are_wanted(const wefti_call_t *call)
+{
+    bool direct = (call->flags & WEFTI_POSTED_REACHABLE) != 0;
+    if (!executors_can(call) || call->op == WEFT_OP_BARRIER) {
+        return false;
+    }
+    return is_built_in(call->wanted, "mesh") && (direct || staged_is_mesh(call));
+}
+
+static weft_status_t pick(wefti_call_t *call, const weft_algorithm_t **out_algorithm)
+{
+    bool plain = (call->flags & WEFTI_POSTED_REACHABLE) == 0;
+    weft_status_t status = WEFT_OK;
+    *out_algorithm = call->by_cost[plain];
+    if (call->wanted != NULL) {
+        *out_algorithm = executors_are_wanted(call) ? NULL : call->wanted;
+    } else if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        status = wefti_select_by_cost(call->group, call->op, call->elem_bytes, call->longest, plain,
+                                      out_algorithm);
+    }
+    if (status == WEFT_OK && *out_algorithm == NULL && !executors_can(call) &&
+        call->wanted == NULL) {
+        *out_algorithm = wefti_algorithm_find(
+            call->op, call->op == WEFT_OP_BARRIER ? "dissemination" : "mesh"); /* interpret */
+    }
+    return status;
+}
+
+static bool is_mixed(const wefti_call_t *call)
+{
+    return (call->flags & (WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE)) == 0;
+}
+
+/* Ranks out of place can do as if they were in place: one copy, and the send buffer is left alone.
+ */
+static bool can_be_made_in_place(const wefti_call_t *call)
+{
+    return call->op == WEFT_OP_ALL_REDUCE || call->op == WEFT_OP_ALL_GATHER ||
+           call->op == WEFT_OP_ALL_GATHER_V || call->op == WEFT_OP_ALL_TO_ALL;
+}
+
+static bool schedule_takes(const wefti_call_t *call)
+{
+    return call->algorithm != NULL;
+}
+
+weft_status_t wefti_call_settle_algorithm(wefti_call_t *call)
+{
+    weft_status_t status = WEFT_OK;
+    call->algorithm = NULL;
+    call->refused = false;
+    if (call->may_schedule && (call->flags & WEFTI_POSTED_DATA) == 0) {
+        status = pick(call, &call->algorithm);
+    }
+    if (call->algorithm != NULL && call->wanted == NULL && is_mixed(call) && executors_can(call)) {
+        call->algorithm = NULL;
+    }
+    return status;
+}
+
+static void make_in_place(wefti_call_t *call)
+{
+    uint32_t rank = call->group->rank;
+    uint64_t bytes = call->count * call->elem_bytes;
+    bytes = call->op == WEFT_OP_ALL_TO_ALL ? bytes * call->group->size : bytes;
+    bytes = is_variable(call) ? blocks_of(call)[rank] * call->elem_bytes : bytes;
+    if (bytes > 0 && !is_in_place(call)) {
+        memcpy(call->recv + alias_at(call, rank), call->send, (size_t)bytes);
+        call->send = call->recv + alias_at(call, rank);
+    }
+}
+
+/* Offsets of all ranks' buffers; the own ones are wherever they are. */
+static void collect_places(const wefti_call_t *call, bool in_place)
+{
+    const weft_group_t *group = call->group;
+    wefti_schedules_t *all = group->schedules;
+    const uint8_t *base = group->bases[group->rank];
+    for (uint32_t r = 0; r < group->size; r++) {
+        const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
+        all->send[r] = posting->at.send;
+        all->recv[r] = posting->at.recv;
+        if (in_place && can_be_made_in_place(call)) {
+            all->send[r] = all->recv[r] + alias_at(call, r);
+        }
+    }
+    all->send[group->rank] = (uint64_t)((uintptr_t)call->send - (uintptr_t)base);
+    all->recv[group->rank] = (uint64_t)((uintptr_t)call->recv - (uintptr_t)base);
+}
+
+/* Everybody's counts, as their postings say. */
+static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out)
+{
+    weft_group_t *group = call->group;
+    uint32_t n = group->size;
+    uint64_t *counts;
+    weft_status_t status = wefti_schedules_matrix(group, &counts);
+    if (status < 0) {
+        return status;
+    }
+    uint64_t *to = counts + (size_t)n * n, *from = to + (size_t)n * n;
+    for (uint32_t r = 0; r < n; r++) {
+        const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
+        const uint64_t *table = (const uint64_t *)(const void *)posting->data;
+        for (uint32_t d = 0; d < n; d++) {
+            counts[(size_t)r * n + d] = table[2 * d] / call->elem_bytes;
+            to[(size_t)r * n + d] = table[2 * d + 1] / call->elem_bytes;
+        }
+    }
+    for (uint32_t r = 0; r < n; r++) { /* of others: side by side, or not reached at all */
+        for (uint32_t s = 0; s < n; s++) {
+            size_t at = (size_t)r * n + s;
+            from[at] = s == 0 ? 0 : from[at - 1] + counts[(size_t)(s - 1) * n + r];
+            from[at] = r == group->rank ? call->counts[3 * n + s] : from[at];
+        }
+    }
+    out->counts.counts = counts;
+    out->displacements = (wefti_displacements_t){to, from, n};
+    return WEFT_OK;
+}
+
+static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out)
+{
+    out->counts = (wefti_counts_t){.elem_count = call->count, .elem_bytes = call->elem_bytes};
+    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        return read_matrix(call, out);
+    }
+    if (is_variable(call)) {
+        const uint64_t *blocks = blocks_of(call);
+        out->counts.counts = blocks;
+        bool gathers = call->op == WEFT_OP_ALL_GATHER_V;
+        out->displacements =
+            (wefti_displacements_t){gathers ? NULL : blocks + call->group->size,
+                                    gathers ? blocks + call->group->size : NULL, 0};
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t start_run(wefti_call_t *call, bool in_place)
+{
+    weft_group_t *group = call->group;
+    wefti_schedules_t *all = group->schedules;
+    wefti_run_call_t run = {
+        .dtype = call->dtype, .reduction = call->reduction, .send = all->send, .recv = all->recv};
+    weft_status_t status = fill_counts(call, &run);
+    if (status < 0) {
+        return status;
+    }
+    collect_places(call, in_place);
+    all->memory.limit =
+        group->context->one_process ? UINT64_MAX : group->endpoint->region_bytes; /* it grows */
+    if (wefti_run_chunk(call->run, call->dtype, call->reduction, &run.counts,
+                        all->memory.work_bytes) == 0) {
+        call->refused = true;
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED, "%s %s: %zu bytes of staging buffers are too few for its scratch",
+            weft_collective_name(call->op), call->algorithm->name, all->memory.work_bytes);
+    }
+    return wefti_run_start(call->run, &all->memory, &run);
+}
+
+/* Where the result's bits depend on the algorithm, its name says so. */
+static void label(const wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    if (group->labelled != call->algorithm) {
+        weft_algo_params_t params;
+        wefti_select_params(group, call->op, call->root, &params);
+        bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->op);
+        params.order = WEFT_ORDER_TREE;
+        any = any && call->algorithm->eligible(&params) != NULL;
+        snprintf(group->label, sizeof group->label, "%.40s%s", call->algorithm->name,
+                 any ? " (order any)" : "");
+        group->labelled = call->algorithm;
+    }
+    group->algorithm = group->label;
+}
+
+static weft_status_t schedule_start(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    bool mixed = is_mixed(call);
+    bool in_place = (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
+    wefti_schedule_key_t key = {call->algorithm, call->root, in_place,
+                                (call->flags & WEFTI_POSTED_OPEN) == 0};
+    if (mixed && !can_be_made_in_place(call)) {
+        call->refused = true;
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s %s: some ranks' buffers are in place and some are not",
+                           weft_collective_name(call->op), call->algorithm->name);
+    }
+    weft_status_t status = wefti_schedules_get(group, &key, &call->run);
+    if (status < 0) {
+        call->refused = status == WEFT_ERR_UNSUPPORTED;
+        return status;
+    }
+    if (mixed) {
+        make_in_place(call);
+    }
+    status = start_run(call, in_place);
+    call->state = WEFTI_CALL_MOVING;
+    label(call);
+    return status;
+}
+
+static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_status_t status = wefti_run_advance(call->run, out_blocked);
+    if (status == WEFT_OK) {
+        wefti_call_complete(call);
+    }
+    return status;
+}
+
+bool wefti_call_is_ready(const wefti_call_t *call)
+{
+    return call->state == WEFTI_CALL_MOVING && call->path == &wefti_path_schedule &&
+           wefti_run_ready(call->run);
+}
+
+const wefti_path_t wefti_path_schedule = {"schedule", schedule_takes, schedule_start,
+                                          schedule_advance};

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/select.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/algo/algorithms.h"
+#include "runtime/base/error.h"
+#include "runtime/context.h"
+#include "runtime/group.h"
+
+/* Larger groups are not simulated at a first call: only what was measured counts. */
+#define MAX_PREDICTED_RANKS 64u
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ at[i]) * 1099511628211ull; /* FNV-1a */
+    }
+    return hash;
+}
+
+/* ---- settings ---- */
+
+/* One "name" or "Operator=name". */
+static weft_status_t want(weft_context_t *context, const char *text)
+{
+    const char *name = strchr(text, '=');
+    char op_name[32] = "";
+    bool found = false;
+    if (name != NULL && (size_t)(name - text) < sizeof op_name) {
+        memcpy(op_name, text, (size_t)(name - text));
+        if (wefti_collective_from_name(op_name) == 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: \"%s\" is no collective",
+                               op_name);
+        }
+    }
+    const char *wanted = name != NULL ? name + 1 : text;
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        const weft_algorithm_t *algorithm =
+            weft_registry_find_algorithm(context->registry, (weft_collective_t)op, wanted);
+        if (algorithm != NULL &&
+            (name == NULL || strcmp(op_name, weft_collective_name((weft_collective_t)op)) == 0)) {
+            context->wanted.algorithm[op] = algorithm;
+            found = true;
+        }
+    }
+    return found ? WEFT_OK
+                 : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: %s has no algorithm \"%s\"",
+                               name != NULL ? op_name : "no collective", wanted);
+}
+
+weft_status_t wefti_select_settings(weft_context_t *context)
+{
+    char text[sizeof context->settings.algo];
+    weft_status_t status = WEFT_OK;
+    memcpy(text, context->settings.algo, sizeof text);
+    for (char *at = text; *at != '\0' && status == WEFT_OK;) {
+        char *end = strchr(at, ',');
+        char *next = end != NULL ? end + 1 : at + strlen(at);
+        if (end != NULL) {
+            *end = '\0';
+        }
+        status = want(context, at);
+        at = next;
+    }
+    if (context->settings.costs[0] == '\0') {
+        wefti_costs_default(&context->costs, context->allocator);
+    } else if (status == WEFT_OK) {
+        status = wefti_costs_load(&context->costs, context->settings.costs, context->allocator);
+        status = status < 0 ? wefti_error_prefix(status, "WEFT_COSTS") : status;
+    }
+    return status;
+}
+
+/* ---- what a group asks for ---- */
+
+/* Runs of consecutive ranks that load and store each other's memory; 0: one, or no such runs. */
+static uint32_t count_hosts(const weft_group_t *group, uint32_t *sizes)
+{
+    uint32_t n = group->size, count = 0, begin = 0;
+    for (uint32_t r = 0; r < n && group->put_links != NULL; r++) {
+        if (r > begin && group->put_links[(size_t)begin * n + r] != 0) {
+            begin = r;
+        }
+        if (r == begin) {
+            sizes[count++] = 0;
+        }
+        sizes[count - 1]++;
+        for (uint32_t other = 0; other < begin; other++) {
+            if (group->put_links[(size_t)other * n + r] == 0) {
+                return 0; /* a host's ranks do not follow each other */
+            }
+        }
+    }
+    return count;
+}
+
+/* What all this comes to in the signature of calls. */
+static void sign(wefti_selection_t *selection)
+{
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        const weft_algorithm_t *wanted = selection->wanted.algorithm[op];
+        uint64_t digest = 0;
+        if (selection->order == WEFT_ORDER_BLOCKS || wanted != NULL) {
+            digest = hash_bytes(14695981039346656037ull, selection->order_sizes,
+                                selection->order_count * sizeof *selection->order_sizes);
+            digest = hash_bytes(digest, wanted != NULL ? wanted->name : "",
+                                wanted != NULL ? strlen(wanted->name) : 0);
+        }
+        selection->digest[op] = digest;
+        selection->what[op] = (uint64_t)selection->order << WEFTI_WHAT_ORDER_SHIFT |
+                              (wanted != NULL ? WEFTI_WHAT_WANTED : 0) |
+                              (digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48)
+                                  << WEFTI_WHAT_SELECTION_SHIFT;
+    }
+}
+
+static void forget_choices(wefti_selection_t *selection)
+{
+    memset(selection->by_cost, 0, sizeof selection->by_cost);
+    selection->known_count = 1; /* the executors */
+}
+
+static weft_status_t use_order(weft_group_t *group, weft_order_t order, const uint32_t *sizes,
+                               uint32_t count)
+{
+    wefti_selection_t *selection = &group->selection;
+    uint32_t *own = NULL;
+    if (order == WEFT_ORDER_BLOCKS) {
+        own = wefti_alloc(group->context->allocator, count * sizeof *own);
+        if (own == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        memcpy(own, sizes, count * sizeof *own);
+    }
+    wefti_free(group->context->allocator, selection->order_sizes);
+    selection->order = order;
+    selection->order_sizes = own;
+    selection->order_count = own != NULL ? count : 0;
+    weft_algo_params_t params;
+    wefti_select_params(group, WEFT_OP_ALL_REDUCE, 0, &params);
+    selection->executors_reduce = wefti_needs_tree(&params) == NULL;
+    group->labelled = NULL;
+    forget_choices(selection);
+    sign(selection);
+    return WEFT_OK;
+}
+
+static uint64_t sum_of(const uint32_t *sizes, uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += sizes[i];
+    }
+    return sum;
+}
+
+static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
+{
+    return a->size == b->size && memcmp(a->ranks, b->ranks, a->size * sizeof *a->ranks) == 0;
+}
+
+weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
+{
+    wefti_selection_t *selection = &group->selection;
+    group->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    if (group->host_sizes == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    group->host_count = count_hosts(group, group->host_sizes);
+    if (parent != NULL) {
+        bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
+        selection->wanted = parent->selection.wanted;
+        return use_order(group, tree ? WEFT_ORDER_TREE : parent->selection.order,
+                         parent->selection.order_sizes, parent->selection.order_count);
+    }
+    const wefti_order_setting_t *order = &group->context->settings.order;
+    selection->wanted = group->context->wanted;
+    if (order->order == WEFT_ORDER_BLOCKS && sum_of(order->sizes, order->count) != group->size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "WEFT_ORDER: its blocks have %llu ranks, the world has %u",
+                           (unsigned long long)sum_of(order->sizes, order->count), group->size);
+    }
+    return use_order(group, order->order, order->sizes, order->count);
+}
+
+void wefti_select_deinit(weft_group_t *group)
+{
+    wefti_free(group->context->allocator, group->selection.order_sizes);
+    wefti_free(group->context->allocator, group->host_sizes);
+}
+
+/* Not while calls are under way that were issued under the present order. */
+static weft_status_t check_quiet(weft_group_t *group)
+{
+    if (group == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
+    }
+    weft_status_t status = wefti_group_check(group);
+    return status < 0 ? status : wefti_group_drain(group);
+}
+
+weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
+                                   const uint32_t *block_sizes, uint32_t count)
+{
+    weft_status_t status = check_quiet(group);
+    if (status < 0) {
+        return status;
+    }
+    if ((uint32_t)order > WEFT_ORDER_ANY) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "order %d is not a weft_order_t", (int)order);
+    }
+    if (order == WEFT_ORDER_BLOCKS) {
+        if (block_sizes == NULL || count == 0 || count > group->size) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "block_sizes: %u of a group of %u ranks",
+                               block_sizes != NULL ? count : 0, group->size);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            if (block_sizes[i] == 0) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "block_sizes[%u] is 0", i);
+            }
+        }
+        if (sum_of(block_sizes, count) != group->size) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "block_sizes: %llu ranks in all, the group has %u",
+                               (unsigned long long)sum_of(block_sizes, count), group->size);
+        }
+    }
+    status = use_order(group, order, block_sizes, count);
+    if (status == WEFT_OK) {
+        wefti_schedules_forget(group); /* built for the former order */
+    }
+    return status;
+}
+
+weft_order_t weft_group_order(const weft_group_t *group)
+{
+    return group->selection.order;
+}
+
+weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)
+{
+    weft_status_t status = check_quiet(group);
+    if (status < 0) {
+        return status;
+    }
+    if (!wefti_collective_known(op) || op == WEFT_OP_SEND_RECV) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "op %d has no algorithms to set", (int)op);
+    }
+    const weft_algorithm_t *algorithm =
+        weft_registry_find_algorithm(group->context->registry, op, name);
+    if (name != NULL && algorithm == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has no algorithm \"%s\"",
+                           weft_collective_name(op), name);
+    }
+    group->selection.wanted.algorithm[op] = algorithm;
+    sign(&group->selection);
+    return WEFT_OK;
+}
+
+/* ---- by cost ---- */
+
+void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32_t root,
+                         weft_algo_params_t *out_params)
+{
+    const wefti_selection_t *selection = &group->selection;
+    *out_params = (weft_algo_params_t){
+        .struct_size = sizeof *out_params,
+        .op = op,
+        .group_size = group->size,
+        .root = root,
+        .order = selection->order,
+        .order_sizes = selection->order_sizes,
+        .order_size_count = selection->order_count,
+        .host_sizes = group->host_count > 0 ? group->host_sizes : NULL,
+        .host_count = group->host_count,
+    };
+}
+
+static bool is_variable(weft_collective_t op)
+{
+    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
+           op == WEFT_OP_ALL_TO_ALL_V;
+}
+
+/* Blocks of V forms as if all were of one size. */
+static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op,
+                                 wefti_counts_t *counts, uint64_t **out_list)
+{
+    size_t n = op == WEFT_OP_ALL_TO_ALL_V ? (size_t)group->size * group->size : group->size;
+    *out_list = wefti_alloc(group->context->allocator, n * sizeof **out_list);
+    if (*out_list == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < n; i++) {
+        (*out_list)[i] = counts->elem_count;
+    }
+    counts->counts = *out_list;
+    return WEFT_OK;
+}
+
+static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
+                               uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
+{
+    const weft_context_t *context = group->context;
+    bool executors = group->put_links == NULL &&
+                     (group->selection.executors_reduce || !wefti_collective_reduces(op));
+    wefti_counts_t counts = {.elem_count = bytes / elem_bytes, .elem_bytes = elem_bytes};
+    wefti_choice_t choice = {.plain = plain, .executors = executors, .registry = context->registry};
+    wefti_candidate_t candidates[WEFTI_MAX_CANDIDATES];
+    uint32_t count = 0;
+    uint64_t *list = NULL;
+    weft_algo_params_t params;
+    wefti_select_params(group, op, 0, &params);
+    weft_status_t status = is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
+    if (status == WEFT_OK) {
+        group->selection.choices++;
+        status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
+    }
+    wefti_free(context->allocator, list);
+    if (status == WEFT_OK) {
+        *out_algorithm = candidates[0].executor ? NULL : candidates[0].algorithm;
+    }
+    return status;
+}
+
+/* The number of algorithm (NULL: the executors) in known, + 1; 0: no room. */
+static uint8_t number_of(wefti_selection_t *selection, const weft_algorithm_t *algorithm)
+{
+    if (algorithm == NULL) {
+        return 1;
+    }
+    for (uint32_t i = 1; i < selection->known_count; i++) {
+        if (selection->known[i] == algorithm) {
+            return (uint8_t)(i + 1);
+        }
+    }
+    if (selection->known_count == WEFTI_SELECT_KNOWN) {
+        return 0;
+    }
+    selection->known[selection->known_count++] = algorithm;
+    return (uint8_t)selection->known_count;
+}
+
+static uint32_t log2_of(uint64_t x)
+{
+    return 63u - (uint32_t)__builtin_clzll(x | 1);
+}
+
+weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
+                                   uint64_t bytes, bool plain,
+                                   const weft_algorithm_t **out_algorithm)
+{
+    wefti_selection_t *selection = &group->selection;
+    uint32_t elem = log2_of(elem_bytes), size = log2_of(bytes);
+    uint8_t *known = &selection->by_cost[op][elem][plain][size > elem ? size : elem];
+    weft_status_t status = WEFT_OK;
+    *out_algorithm = NULL;
+    if (*known != 0) {
+        *out_algorithm = selection->known[*known - 1];
+        return WEFT_OK;
+    }
+    /* A barrier is nothing but postings. */
+    if (group->size > 1 && op != WEFT_OP_BARRIER &&
+        (group->size <= MAX_PREDICTED_RANKS || group->put_links != NULL ||
+         !selection->executors_reduce || group->context->costs.measured_count > 0)) {
+        status = ask_table(group, op, elem_bytes, (uint64_t)1 << (size > elem ? size : elem), plain,
+                           out_algorithm);
+    }
+    if (status == WEFT_OK) {
+        *known = number_of(selection, *out_algorithm);
+    }
+    return status;
+}
+
+/* ---- text ---- */
+
+static const weft_algorithm_t *find_signed(const weft_context_t *context, uint64_t what)
+{
+    weft_collective_t op = (weft_collective_t)(what & 0xff);
+    const weft_algorithm_t *algorithm;
+    for (uint32_t added = 0; added < 2; added++) {
+        for (size_t i = 0; (algorithm = added ? wefti_registry_algorithm_at(context->registry, i)
+                                              : wefti_algorithm_at(i)) != NULL;
+             i++) {
+            uint64_t digest =
+                hash_bytes(14695981039346656037ull, algorithm->name, strlen(algorithm->name));
+            digest ^= digest >> 16 ^ digest >> 32 ^ digest >> 48;
+            if (algorithm->op == op && (digest & 0xffff) == what >> WEFTI_WHAT_SELECTION_SHIFT) {
+                return algorithm;
+            }
+        }
+    }
+    return NULL;
+}
+
+const char *wefti_select_text(const weft_context_t *context, uint64_t what, char *buffer,
+                              size_t bytes)
+{
+    static const char *const orders[] = {"tree", "blocks", "any", "?"};
+    weft_order_t order = (weft_order_t)(what >> WEFTI_WHAT_ORDER_SHIFT & 3);
+    size_t used = 0;
+    buffer[0] = '\0';
+    if (what & WEFTI_WHAT_WANTED) {
+        const weft_algorithm_t *algorithm = find_signed(context, what);
+        used = (size_t)snprintf(buffer, bytes, " by %s",
+                                algorithm != NULL ? algorithm->name : "an algorithm of its choice");
+    }
+    if (order == WEFT_ORDER_BLOCKS && used < bytes) {
+        snprintf(buffer + used, bytes - used, ", order blocks (digest %04x)",
+                 (unsigned)(what >> WEFTI_WHAT_SELECTION_SHIFT));
+    } else if (order != WEFT_ORDER_TREE && used < bytes) {
+        snprintf(buffer + used, bytes - used, ", order %s", orders[order]);
+    }
+    return buffer;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which algorithm carries out a group's collectives, the first of the four steps (choose,
+ * resources, build, submit): what the user asked for, else what the cost table says.
+ *
+ * Whatever goes into it is known to all ranks alike before the call (the signature, which also says
+ * what was asked for) or after the postings, so all choose the same.
+ */
+#ifndef WEFT_RUNTIME_SELECT_H
+#define WEFT_RUNTIME_SELECT_H
+
+#include "ops/cost/cost.h"
+
+#define WEFTI_OPS 14u /* weft_collective_t + 1 */
+#define WEFTI_SELECT_KNOWN 64u
+
+struct weft_context;
+struct weft_group;
+
+/* Part of a context: the settings, looked up. */
+typedef struct wefti_wanted {
+    const weft_algorithm_t *algorithm[WEFTI_OPS]; /* NULL: by cost */
+} wefti_wanted_t;
+
+/* Part of a group. */
+typedef struct wefti_selection {
+    wefti_wanted_t wanted;
+    weft_order_t order;
+    uint32_t *order_sizes; /* WEFT_ORDER_BLOCKS */
+    uint32_t order_count;
+    bool executors_reduce; /* the hand-written executors reduce in this order */
+    /* What calls say of all this in their signature, per operator: bits of wefti_what(), and all of
+     * it, for postings without data. */
+    uint64_t what[WEFTI_OPS];
+    uint64_t digest[WEFTI_OPS];
+    /*
+     * By cost: [operator][log2 of the element][plain memory][log2 of the bytes], a number in known,
+     * + 1; 0: not chosen yet. known[0] stands for the executors.
+     */
+    uint8_t by_cost[WEFTI_OPS][4][2][64];
+    const weft_algorithm_t *known[WEFTI_SELECT_KNOWN];
+    uint32_t known_count;
+    uint32_t choices; /* how often the cost table was asked */
+} wefti_selection_t;
+
+/* Looks WEFT_ALGO up and reads WEFT_COSTS; context->wanted and context->costs. */
+weft_status_t wefti_select_settings(struct weft_context *context);
+
+/* Of a new group: as parent's (NULL: the settings). WEFT_ORDER that does not fit is an error. */
+weft_status_t wefti_select_init(struct weft_group *group, const struct weft_group *parent);
+void wefti_select_deinit(struct weft_group *group);
+/* Everything of a call that algorithms may look at, but for rank and in place. */
+void wefti_select_params(const struct weft_group *group, weft_collective_t op, uint32_t root,
+                         weft_algo_params_t *out_params);
+/*
+ * By cost, for blocks (or a vector) of bytes: *out_algorithm NULL: the executors. plain: some
+ * rank's memory is not reached by its peers. The first time in a size class it asks the table and
+ * may allocate.
+ */
+weft_status_t wefti_select_by_cost(struct weft_group *group, weft_collective_t op,
+                                   uint32_t elem_bytes, uint64_t bytes, bool plain,
+                                   const weft_algorithm_t **out_algorithm);
+/* " by ring, order blocks" of a signature, or "". Returns buffer. */
+const char *wefti_select_text(const struct weft_context *context, uint64_t what, char *buffer,
+                              size_t bytes);
+
+#endif

@@ -4,20 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/algo/algorithms.h"
 #include "ops/cost/cost.h"
 #include "tools/tool.h"
 
 #define MAX_HOSTS 256u
 
-enum { KEY_OP = 256, KEY_HOSTS, KEY_ORDER, KEY_COSTS, KEY_ALGO, KEY_DTYPE, KEY_JSON };
+enum { KEY_OP = 256, KEY_HOSTS, KEY_ORDER, KEY_COSTS, KEY_ALGO, KEY_DTYPE, KEY_MEMORY, KEY_JSON };
 
 static const option_def_t own_options[] = {
     {'n', "ranks", "N", "ranks of the group (default 2)"},
     {KEY_OP, "op", "OP", "only this operator, such as AllReduce (default: all)"},
     {KEY_HOSTS, "hosts", "N,N,..", "ranks on each host (default: one host)"},
-    {KEY_ORDER, "order", "ORDER", "tree (default), blocks (the hosts are the blocks) or any"},
+    {KEY_ORDER, "order", "ORDER",
+     "tree (default), blocks:N,N,.. (blocks alone: the hosts are the blocks) or any"},
+    {KEY_MEMORY, "memory", "KIND", "registered (default): memory that peers reach; or plain"},
     {KEY_DTYPE, "dtype", "TYPE", "element type (default f32)"},
-    {KEY_COSTS, "costs", "COSTS.json", "cost table (default: the built-in one)"},
+    {KEY_COSTS, "costs", "COSTS.json", "cost table (default: WEFT_COSTS, or the built-in one)"},
     {KEY_ALGO, "algo", "NAME", "this one or nothing: an error where it cannot be had"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
@@ -26,15 +29,19 @@ static const option_def_t own_options[] = {
 static const command_help_t help = {
     "algos",
     "[-n N] [--op OP] [--hosts N,N,..] [--order ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
-    "Shows over sizes which algorithm the cost table prefers for a collective, in place, what it "
-    "is\n"
-    "predicted to take, how much slower the second best is, and why others are out.",
-    "BYTES is the larger of the two buffers of a rank.\n",
+    "Shows over sizes which algorithm a group's calls take, as the runtime chooses: by what was\n"
+    "measured (weft tune) where the table knows the group's size, else by what its schedule is\n"
+    "predicted to take. And how much slower the second best is, and why others are out.",
+    "BYTES is the larger of the two buffers of a rank; the choice is one for sizes up to twice as\n"
+    "large. Algorithms marked * run on hand-written code for loads and stores and go first unless\n"
+    "others are 5 % quicker; the rest is interpreted.\n",
 };
 
 typedef struct algos_command {
     uint32_t ranks, host_count;
     uint32_t hosts[MAX_HOSTS];
+    uint32_t blocks[MAX_HOSTS], block_count; /* of --order blocks:..; 0: the hosts */
+    bool plain;
     weft_collective_t op;
     weft_order_t order;
     weft_dtype_t dtype;
@@ -45,20 +52,48 @@ typedef struct algos_command {
     wefti_json_t writer;
 } algos_command_t;
 
-static int read_hosts(algos_command_t *command, const char *value)
+/* "4,4": numbers of ranks. */
+static bool read_sizes(const char *text, uint32_t *sizes, uint32_t *out_count)
 {
-    command->host_count = 0;
-    for (const char *at = value; *at != '\0';) {
-        char *end;
-        unsigned long size = strtoul(at, &end, 10);
-        if (end == at || size == 0 || size > 4096 || (*end != ',' && *end != '\0') ||
-            command->host_count == MAX_HOSTS) {
-            return wefti_usage_error("algos", "--hosts %s is no list of sizes", value);
+    *out_count = 0;
+    for (const char *at = text; *at != '\0';) {
+        char *end = NULL;
+        unsigned long size = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+        if (size == 0 || size > 4096 || (*end != ',' && *end != '\0') || *out_count == MAX_HOSTS) {
+            return false;
         }
-        command->hosts[command->host_count++] = (uint32_t)size;
+        sizes[(*out_count)++] = (uint32_t)size;
         at = *end == ',' ? end + 1 : end;
     }
-    return EXIT_OK;
+    return *out_count > 0;
+}
+
+static int read_order(algos_command_t *command, const char *value)
+{
+    static const char prefix[] = "blocks:";
+    bool good = true;
+    command->block_count = 0;
+    if (strcmp(value, "tree") == 0) {
+        command->order = WEFT_ORDER_TREE;
+    } else if (strcmp(value, "any") == 0) {
+        command->order = WEFT_ORDER_ANY;
+    } else {
+        command->order = WEFT_ORDER_BLOCKS;
+        good = strcmp(value, "blocks") == 0 ||
+               (strncmp(value, prefix, sizeof prefix - 1) == 0 &&
+                read_sizes(value + sizeof prefix - 1, command->blocks, &command->block_count));
+    }
+    return good ? EXIT_OK
+                : wefti_usage_error("algos", "--order %s is not tree, any, blocks or blocks:N,N,..",
+                                    value);
+}
+
+static int read_memory(algos_command_t *command, const char *value)
+{
+    command->plain = strcmp(value, "plain") == 0;
+    return command->plain || strcmp(value, "registered") == 0
+               ? EXIT_OK
+               : wefti_usage_error("algos", "--memory %s is neither registered nor plain", value);
 }
 
 static int handle(void *user, int key, const char *value)
@@ -79,15 +114,13 @@ static int handle(void *user, int key, const char *value)
         }
         break;
     case KEY_HOSTS:
-        return read_hosts(command, value);
+        return read_sizes(value, command->hosts, &command->host_count)
+                   ? EXIT_OK
+                   : wefti_usage_error("algos", "--hosts %s is no list of sizes", value);
     case KEY_ORDER:
-        command->order = strcmp(value, "blocks") == 0 ? WEFT_ORDER_BLOCKS
-                         : strcmp(value, "any") == 0  ? WEFT_ORDER_ANY
-                                                      : WEFT_ORDER_TREE;
-        if (command->order == WEFT_ORDER_TREE && strcmp(value, "tree") != 0) {
-            return wefti_usage_error("algos", "--order %s is not tree, blocks or any", value);
-        }
-        break;
+        return read_order(command, value);
+    case KEY_MEMORY:
+        return read_memory(command, value);
     case KEY_DTYPE:
         command->dtype = weft_dtype_from_name(value);
         if (command->dtype == WEFT_DTYPE_NONE) {
@@ -109,13 +142,14 @@ static int handle(void *user, int key, const char *value)
 
 static void print_row(const wefti_candidate_t *list, uint32_t count, uint64_t bytes)
 {
-    char size[32];
+    char size[32], name[64];
     const wefti_candidate_t *best = &list[0];
-    printf("  %10s  %-18s %12.2f us%s", wefti_format_bytes(bytes, size), best->algorithm->name,
-           best->predicted_ns * 1e-3, best->measured ? " (measured)" : "");
+    snprintf(name, sizeof name, "%s%s", best->algorithm->name, best->executor ? "*" : "");
+    printf("  %10s  %-18s %12.2f us %s", wefti_format_bytes(bytes, size), name,
+           best->predicted_ns * 1e-3, best->measured ? "(measured)" : "(predicted)");
     if (count > 1 && list[1].reason == NULL && best->predicted_ns > 0) {
-        printf("   %.2f times %s", list[1].predicted_ns / best->predicted_ns,
-               list[1].algorithm->name);
+        printf("   %.2f times %s%s", list[1].predicted_ns / best->predicted_ns,
+               list[1].algorithm->name, list[1].executor ? "*" : "");
     }
     puts("");
 }
@@ -143,6 +177,7 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
         if (list[i].reason == NULL) {
             wefti_json_double(json, "predicted_us", list[i].predicted_ns * 1e-3);
             wefti_json_bool(json, "measured", list[i].measured);
+            wefti_json_bool(json, "executor", list[i].executor);
         } else {
             wefti_json_string(json, "reason", list[i].reason);
         }
@@ -152,29 +187,55 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
     wefti_json_end_object(json);
 }
 
+static weft_algo_params_t params_of(const algos_command_t *command, weft_collective_t op)
+{
+    bool own = command->block_count > 0;
+    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
+                                .op = op,
+                                .group_size = command->ranks,
+                                .peer = command->ranks > 1,
+                                .order = command->order,
+                                .order_sizes = own ? command->blocks : command->hosts,
+                                .order_size_count =
+                                    own ? command->block_count : command->host_count,
+                                .host_sizes = command->hosts,
+                                .host_count = command->host_count};
+}
+
+/* As the runtime does for a call of bytes: sizes between two powers of two are one class. */
+static weft_status_t choose(const algos_command_t *command, const weft_algo_params_t *params,
+                            uint64_t bytes, wefti_candidate_t *list, uint32_t *out_count)
+{
+    uint32_t elem_bytes = (uint32_t)weft_dtype_size_bytes(command->dtype);
+    uint64_t block = wefti_collective_is_vector(params->op) ? bytes : bytes / command->ranks;
+    uint64_t size_class = elem_bytes;
+    while (size_class * 2 <= block) {
+        size_class *= 2;
+    }
+    wefti_counts_t counts = {.elem_count = size_class / elem_bytes, .elem_bytes = elem_bytes};
+    wefti_choice_t choice = {.wanted = command->algorithm, .plain = command->plain};
+    if (params->op == WEFT_OP_BARRIER) {
+        counts.elem_count = 0;
+    }
+    choice.executors = command->host_count <= 1 &&
+                       (!wefti_collective_reduces(params->op) || wefti_needs_tree(params) == NULL);
+    if (choice.executors && command->ranks > WEFTI_MAX_PREDICTED_RANKS &&
+        command->costs.measured_count == 0 && choice.wanted == NULL &&
+        wefti_algorithm_find(params->op, "mesh") != NULL) {
+        choice.wanted = "mesh";
+    }
+    return wefti_cost_choose(&command->costs, params, &counts, &choice, list, out_count);
+}
+
 static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
 {
-    weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = op,
-                                 .group_size = command->ranks,
-                                 .peer = command->ranks > 1,
-                                 .in_place = op != WEFT_OP_ALL_TO_ALL_V && op != WEFT_OP_SEND_RECV,
-                                 .order = command->order,
-                                 .order_sizes = command->hosts,
-                                 .order_size_count = command->host_count,
-                                 .host_sizes = command->hosts,
-                                 .host_count = command->host_count};
-    uint32_t elem_bytes = (uint32_t)weft_dtype_size_bytes(command->dtype);
+    weft_algo_params_t params = params_of(command, op);
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
     weft_status_t status = WEFT_OK;
     bool barrier = op == WEFT_OP_BARRIER;
     for (uint64_t bytes = barrier ? 0 : 8; bytes <= 64u << 20 && status >= 0; bytes *= 8) {
-        uint64_t per_block = wefti_collective_is_vector(op) ? bytes : bytes / command->ranks;
-        wefti_counts_t counts = {per_block / elem_bytes, elem_bytes, NULL};
-        counts.elem_count += counts.elem_count == 0 && !barrier;
-        wefti_choice_t choice = {.wanted = command->algorithm};
-        status = wefti_cost_choose(&command->costs, &params, &counts, &choice, list, &count);
+        status = choose(command, &params, bytes, list, &count);
         if (status >= 0 && command->json) {
             write_row(&command->writer, list, count, op, bytes);
         } else if (status >= 0) {
@@ -231,6 +292,10 @@ int wefti_cmd_algos(int argc, char **argv)
     }
     wefti_costs_default(&command.costs, NULL);
     weft_status_t status = WEFT_OK;
+    const char *costs_of_programs = getenv("WEFT_COSTS");
+    if (command.costs_path == NULL && costs_of_programs != NULL && costs_of_programs[0] != '\0') {
+        command.costs_path = costs_of_programs;
+    }
     if (command.costs_path != NULL) {
         status = wefti_costs_load(&command.costs, command.costs_path, NULL);
     }

@@ -64,22 +64,6 @@ const bench_op_t wefti_bench_ops[BENCH_OP_COUNT] = {
     {"scatter", WEFT_OP_SCATTER, true},        {"all_to_all", WEFT_OP_ALL_TO_ALL, true},
 };
 
-static int parse_size(const char *option, const char *text, uint64_t *out_bytes)
-{
-    char *rest = NULL;
-    unsigned long long value = strtoull(text, &rest, 10);
-    const char *units = "KMG";
-    const char *unit = *rest != '\0' ? strchr(units, *rest) : NULL;
-    unsigned int shift = unit != NULL ? 10u * (unsigned int)(unit - units + 1) : 0;
-    if (text[0] < '0' || text[0] > '9' || (*rest != '\0' && (unit == NULL || rest[1] != '\0')) ||
-        value == 0 || value > (1ull << 40) >> shift) {
-        return wefti_usage_error("bench", "%s '%s': expected bytes such as 8, 4K or 64M", option,
-                                 text);
-    }
-    *out_bytes = value << shift;
-    return EXIT_OK;
-}
-
 static int parse_reduction(bench_t *bench, const char *value)
 {
     for (int r = WEFT_SUM; r <= WEFT_MAX; r++) {
@@ -127,9 +111,9 @@ static int handle(void *user, int key, const char *value)
         bench->ranks = (uint32_t)number;
         return code;
     case KEY_MIN:
-        return parse_size("--min", value, &bench->min_bytes);
+        return wefti_parse_size("bench", "--min", value, &bench->min_bytes);
     case KEY_MAX:
-        return parse_size("--max", value, &bench->max_bytes);
+        return wefti_parse_size("bench", "--max", value, &bench->max_bytes);
     case KEY_FACTOR:
         return parse_number("--factor", value, 2, 1024, &bench->factor);
     case KEY_ITERS:

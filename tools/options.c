@@ -158,3 +158,19 @@ bool wefti_parse_double(const char *text, double *out_value)
     *out_value = value;
     return true;
 }
+
+int wefti_parse_size(const char *command, const char *option, const char *text, uint64_t *out_bytes)
+{
+    char *rest = NULL;
+    unsigned long long value = strtoull(text, &rest, 10);
+    const char *units = "KMG";
+    const char *unit = *rest != '\0' ? strchr(units, *rest) : NULL;
+    unsigned int shift = unit != NULL ? 10u * (unsigned int)(unit - units + 1) : 0;
+    if (text[0] < '0' || text[0] > '9' || (*rest != '\0' && (unit == NULL || rest[1] != '\0')) ||
+        value == 0 || value > (1ull << 40) >> shift) {
+        return wefti_usage_error(command, "%s '%s': expected bytes such as 8, 4K or 64M", option,
+                                 text);
+    }
+    *out_bytes = value << shift;
+    return EXIT_OK;
+}

@@ -52,6 +52,9 @@ exit_code_t wefti_exit_code(weft_status_t status);
 /* Numbers from the command line: whole text, within range; false otherwise. */
 bool wefti_parse_int(const char *text, long long low, long long high, long long *out_value);
 bool wefti_parse_double(const char *text, double *out_value);
+/* "8", "4K", "64M", "1G", not 0; EXIT_BAD_INPUT with a line printed when it is wrong. */
+int wefti_parse_size(const char *command, const char *option, const char *text,
+                     uint64_t *out_bytes);
 
 /* The options of compiling, shared by `compile` and `run MODEL.onnx`. */
 typedef struct compile_options {
@@ -78,5 +81,6 @@ int wefti_cmd_ops(int argc, char **argv);
 int wefti_cmd_info(int argc, char **argv);
 int wefti_cmd_verify(int argc, char **argv);
 int wefti_cmd_algos(int argc, char **argv);
+int wefti_cmd_tune(int argc, char **argv);
 
 #endif

@@ -24,21 +24,33 @@ static const wefti_measured_cost_t *find_measured(const wefti_costs_t *costs,
     return found;
 }
 
-/* The runtime has hand-written code for it, where ranks load and store. */
-static bool has_executor(const weft_algorithm_t *algorithm)
+bool wefti_cost_has_executor(const weft_algorithm_t *algorithm)
 {
     return wefti_algorithm_find(algorithm->op, algorithm->name) == algorithm &&
            (strcmp(algorithm->name, "mesh") == 0 || strcmp(algorithm->name, "one-shot") == 0);
 }
 
+/*
+ * What eager calls take beside their schedule. One that is interpreted begins when the ranks have
+ * agreed on the call, which an executor's first wait does in passing. Memory that peers cannot
+ * reach is copied on its own rank: by executors to where peers read it, by schedules back as well.
+ */
+static double beside_ns(const wefti_costs_t *costs, double bytes, bool plain, bool executor)
+{
+    double copied = plain ? bytes * (executor ? 2 : 4) : 0;
+    double ns = copied * costs->level[WEFTI_LEVEL_SELF].beta_ns_per_byte;
+    return executor ? ns : ns + costs->call_ns + costs->level[WEFTI_LEVEL_HOST].alpha_ns;
+}
+
 static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params_t *params,
-                              const wefti_counts_t *counts, bool plain,
+                              const wefti_counts_t *counts, const wefti_choice_t *choice,
                               wefti_candidate_t *candidate)
 {
     double bytes = (double)counts->elem_count * counts->elem_bytes;
     const wefti_measured_cost_t *item =
         counts->counts == NULL && bytes < 0x1p62
-            ? find_measured(costs, params, candidate->algorithm->name, plain, (uint64_t)bytes)
+            ? find_measured(costs, params, candidate->algorithm->name, choice->plain,
+                            (uint64_t)bytes)
             : NULL;
     if (item != NULL) {
         candidate->measured = true;
@@ -48,7 +60,12 @@ static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params
     }
     wefti_costs_t own = *costs;
     own.step_ns = candidate->executor ? 0 : costs->step_ns;
-    return wefti_cost_predict(&own, candidate->algorithm, params, counts, &candidate->predicted_ns);
+    weft_status_t status =
+        wefti_cost_predict(&own, candidate->algorithm, params, counts, &candidate->predicted_ns);
+    if (status >= 0) {
+        candidate->predicted_ns += beside_ns(costs, bytes, choice->plain, candidate->executor);
+    }
+    return status;
 }
 
 static double handicapped_ns(const wefti_candidate_t *candidate)
@@ -108,10 +125,11 @@ weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_para
             continue;
         }
         wefti_candidate_t candidate = {.algorithm = algorithm,
-                                       .executor = choice->executors && has_executor(algorithm),
+                                       .executor =
+                                           choice->executors && wefti_cost_has_executor(algorithm),
                                        .reason = algorithm->eligible(params)};
         if (candidate.reason == NULL) {
-            status = estimate(costs, params, counts, choice->plain, &candidate);
+            status = estimate(costs, params, counts, choice, &candidate);
         }
         if (status < 0 && status != WEFT_ERR_NO_MEMORY && added > 0 && wanted == NULL) {
             /* Nobody asked for it: the others are not to suffer. */

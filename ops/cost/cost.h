@@ -45,6 +45,9 @@ typedef struct wefti_costs {
     wefti_link_cost_t level[WEFTI_LEVEL_COUNT];
     double gamma_ns_per_byte; /* reducing a byte of a source, beyond reading it */
     double step_ns;           /* the interpreter, and looking at one counter */
+    /* An interpreted call before its first step, beside the links' alpha: ranks agree on it, sizes
+     * become elements. */
+    double call_ns;
     wefti_measured_cost_t *measured;
     size_t measured_count, measured_capacity;
 } wefti_costs_t;
@@ -97,6 +100,11 @@ typedef struct wefti_choice {
 } wefti_choice_t;
 
 #define WEFTI_EXECUTOR_LEAD 1.05
+/* Of groups larger than this nothing is predicted, for it would take longer than many calls: where
+ * nothing was measured either, eager calls run on executors. */
+#define WEFTI_MAX_PREDICTED_RANKS 64u
+/* Whether the runtime has hand-written code for it, where ranks load and store. */
+bool wefti_cost_has_executor(const weft_algorithm_t *algorithm);
 
 /*
  * All algorithms of params->op: eligible ones first, the best first (the quickest, but for what

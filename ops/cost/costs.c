@@ -23,7 +23,8 @@ void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator
                              .name = "default",
                              .level = {{0, 0.007}, {50, 0.0125}, {8000, 0.85}},
                              .gamma_ns_per_byte = 0.002,
-                             .step_ns = 10};
+                             .step_ns = 10,
+                             .call_ns = 300};
 }
 
 void wefti_costs_deinit(wefti_costs_t *costs)
@@ -182,6 +183,9 @@ static weft_status_t read_costs(wefti_costs_t *costs, const wefti_json_tree_t *t
     if (status >= 0) {
         status = read_number(tree, tree->nodes, "step_ns", &costs->step_ns);
     }
+    if (status >= 0) {
+        status = read_number(tree, tree->nodes, "call_ns", &costs->call_ns);
+    }
     const wefti_json_node_t *measured = wefti_json_get(tree, tree->nodes, "measured");
     const wefti_json_node_t *item = wefti_json_first(tree, measured);
     for (; item != NULL && status >= 0; item = wefti_json_after(tree, item)) {
@@ -238,6 +242,7 @@ void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
     wefti_json_end_object(&json);
     wefti_json_double(&json, "gamma_ns_per_byte", costs->gamma_ns_per_byte);
     wefti_json_double(&json, "step_ns", costs->step_ns);
+    wefti_json_double(&json, "call_ns", costs->call_ns);
     wefti_json_begin_array(&json, "measured");
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];
@@ -282,6 +287,7 @@ uint64_t wefti_costs_digest(const wefti_costs_t *costs)
     }
     hash = add_number(hash, costs->gamma_ns_per_byte);
     hash = add_number(hash, costs->step_ns);
+    hash = add_number(hash, costs->call_ns);
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];
         for (const char *at = item->algorithm; *at != '\0'; at++) {

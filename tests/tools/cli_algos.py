@@ -46,6 +46,39 @@ class Algos(unittest.TestCase):
         self.assertEqual(done.stdout.count("one-shot"), done.stdout.count("(measured)"))
         self.assertIn("one-shot", done.stdout)
 
+    def test_executors_and_orders_as_in_the_runtime(self):
+        def rows(*args):
+            done = weft("algos", "-n", "4", "--op", "AllReduce", "--json", *args)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["rows"]
+
+        def executors(some):
+            return {c["algorithm"] for row in some for c in row["candidates"] if c.get("executor")}
+
+        self.assertEqual(executors(rows()), {"mesh", "one-shot"})
+        self.assertEqual(executors(rows("--order", "blocks:2,2")), {"mesh", "one-shot"})  # subtrees
+        odd = rows("--order", "blocks:3,1")
+        self.assertEqual(executors(odd), set())
+        self.assertLessEqual({row["algorithm"] for row in odd}, {"mesh", "one-shot"})
+        self.assertIn("predicted_us", next(c for c in rows("--order", "any")[0]["candidates"]
+                                           if c["algorithm"] == "ring"))
+
+    def test_a_class_of_sizes_is_one(self):
+        measured = [{"op": "AllReduce", "algorithm": "one-shot", "ranks": 2, "from_bytes": 4096, "alpha_ns": 1},
+                    {"op": "AllReduce", "algorithm": "doubling", "ranks": 2, "from_bytes": 4100, "alpha_ns": 0}]
+        plain = [{**measured[0], "memory": "plain", "from_bytes": 0, "alpha_ns": 12345}]
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"format": 1, "measured": measured + plain}, file)
+            file.flush()
+            rows = {row["bytes"]: row["algorithm"] for row in json.loads(
+                weft("algos", "--op", "AllReduce", "--json", "--costs", file.name).stdout)["rows"]}
+            done = subprocess.run([TOOL, "algos", "--op", "AllReduce", "--memory", "plain", "--algo", "one-shot"],
+                                  capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, "WEFT_COSTS": file.name})
+        self.assertEqual(rows[4096], "one-shot")
+        self.assertEqual(rows[32768], "doubling")
+        self.assertEqual(done.stdout.count("12.35 us (measured)"), 8, done.stdout)
+
     def test_override_that_cannot_be_honoured_is_an_error(self):
         done = weft("algos", "-n", "4", "--op", "AllReduce", "--algo", "ring")
         self.assertEqual(done.returncode, 2)
@@ -58,6 +91,8 @@ class Algos(unittest.TestCase):
                            (("--hosts", "4,x"), "--hosts 4,x"),
                            (("--hosts", "4,4", "-n", "9"), "hold 8 ranks together, the group 9"),
                            (("--order", "odd"), "--order odd"),
+                           (("--order", "blocks:2,x"), "--order blocks:2,x"),
+                           (("--memory", "borrowed"), "--memory borrowed"),
                            (("--costs", "/nonexistent"), "/nonexistent"),
                            (("--algo", "nonsense"), "no operator has")):
             done = weft("algos", *args)

@@ -493,6 +493,9 @@ static weft_status_t stop_when_broken(void *user)
 /* Waits for this rank's calls, then for all ranks; false when the group is broken. */
 static bool part(weft_group_t *group)
 {
+    if (!wefti_endpoint_owned(group->endpoint)) {
+        return false; /* a forked child must not run what its parent has in flight */
+    }
     if (wefti_group_drain(group) < 0 || wefti_group_check(group) < 0) {
         return false;
     }

@@ -73,7 +73,6 @@ typedef struct world {
     const uint32_t *host_of; /* NULL: one host */
     uint64_t seed;
     uint32_t rounds;
-    bool puts_only; /* put links between all hosts are used; else schedules as if there were none */
     uint64_t send[MAX_RANKS], recv[MAX_RANKS]; /* posted */
 } world_t;
 
@@ -304,6 +303,7 @@ static void draw_counts(spec_t *s, random_t *random)
     uint32_t n = s->params.group_size;
     s->elem_count = wefti_collective_is_vector(s->params.op) ? vectors[draw(random, 10)]
                                                              : blocks[draw(random, 8)];
+    s->elem_count = s->params.op == WEFT_OP_BARRIER ? 0 : s->elem_count;
     s->longest = s->elem_count;
     s->displaced[0] = s->displaced[1] = false;
     s->stride = 0;
@@ -408,7 +408,7 @@ static void draw_chunk(spec_t *s, const wefti_run_t *run, random_t *random)
     } else if (how == 1) {
         s->work_bytes = wefti_run_work_bytes(run, s->dtype, s->reduction, &counts, few) + 512;
         s->chunk = wefti_run_chunk(run, s->dtype, s->reduction, &counts, s->work_bytes);
-        RANK_CHECK(s->chunk >= 1 && s->chunk + 64 >= (few < s->longest ? few : s->longest));
+        RANK_CHECK(s->chunk >= 1 && 2 * s->chunk + 64 >= (few < s->longest ? few : s->longest));
         RANK_CHECK(wefti_run_work_bytes(run, s->dtype, s->reduction, &counts, s->chunk) <=
                    s->work_bytes);
     }

@@ -36,10 +36,14 @@ void wefti_call_drop(wefti_call_t *call)
     if (call->state == WEFTI_CALL_DONE) {
         return;
     }
-    /* Its peers wait for it, and the group's later calls are in its order. */
-    wefti_error(WEFT_ERR_ABORTED, "rank %u: the stream of a call is broken",
-                group->ranks[group->rank]);
-    wefti_group_fail(group, WEFT_ERR_ABORTED);
+    /* Its peers wait for it, and the group's later calls are in its order. What broke the group or
+     * the world is the reason, where something did. */
+    weft_status_t status = wefti_group_check(group);
+    if (status == WEFT_OK) {
+        status = wefti_error(WEFT_ERR_ABORTED, "rank %u: the stream of a call is broken",
+                             group->ranks[group->rank]);
+    }
+    wefti_group_fail(group, status);
     wefti_call_finish(call);
 }
 

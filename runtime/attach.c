@@ -31,7 +31,7 @@ static ssize_t move(pid_t pid, uint64_t address, void *own, size_t bytes, bool t
 bool wefti_attach_wanted(const weft_context_t *context)
 {
     /* Ranks of one process share an address space; there, and on a device, staging stays. */
-    return context->settings.attach != 0 && context->device == NULL &&
+    return context->settings.attach != WEFTI_ATTACH_OFF && context->device == NULL &&
            strcmp(context->endpoint->ops->name, "shm") == 0;
 }
 

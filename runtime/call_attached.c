@@ -14,16 +14,52 @@
 #include "runtime/call.h"
 
 #define LINE_BYTES 64u
-/* A system call and the kernel's look at every page cost more than a second copy below these. */
-#define REDUCE_MIN_BYTES ((uint64_t)16 << 10)
-#define COPY_MIN_BYTES ((uint64_t)128 << 10)
+#define NEVER UINT64_MAX
 #define PIECE_MIN_BYTES ((size_t)8 << 10)
 #define PIECE_MAX_BYTES ((size_t)128 << 10)
 
+/*
+ * Of what one rank moves at once, bytes from which on that pays: below, a system call and the
+ * kernel's look at every page cost more than a second copy. Measured: two ranks on a core each;
+ * four and eight on two cores, where what all ranks get alike is quicker out of one staged copy.
+ */
+static uint64_t least_bytes(const wefti_call_t *call, bool may_spin)
+{
+    const weft_group_t *group = call->group;
+    bool pair = group->size == 2;
+    uint64_t many = may_spin ? (uint64_t)512 << 10 : NEVER;
+    if (group->context->settings.attach == WEFTI_ATTACH_ALWAYS) {
+        return call->op == WEFT_OP_BARRIER ? NEVER : 0;
+    }
+    switch (call->op) {
+    case WEFT_OP_ALL_REDUCE:
+        return pair ? 64u << 10 : many;
+    case WEFT_OP_REDUCE:
+        return pair ? 16u << 10 : many;
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_REDUCE_SCATTER_V:
+        return pair ? 1u << 20 : many;
+    case WEFT_OP_BROADCAST:
+        return pair ? 8u << 10 : many;
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_ALL_GATHER_V:
+        return pair ? 16u << 10 : many;
+    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_OP_GATHER:
+    case WEFT_OP_SCATTER:
+        return pair ? 16u << 10 : 64u << 10;
+    default:
+        return NEVER;
+    }
+}
+
 bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting)
 {
+    const weft_group_t *group = call->group;
     wefti_addresses_t *addresses = wefti_posting_addresses(posting);
-    if (!call->group->attach || (call->op == WEFT_OP_ALL_TO_ALL && call->send == call->recv)) {
+    if (!group->attach || (call->op == WEFT_OP_ALL_TO_ALL && call->send == call->recv) ||
+        least_bytes(call, group->endpoint->may_spin) == NEVER) {
         return false;
     }
     addresses->send = (uint64_t)(uintptr_t)call->send;
@@ -202,11 +238,43 @@ static weft_status_t move_blocks(wefti_call_t *call)
     return status;
 }
 
+/*
+ * Gather and scatter: of a block between root and leaf the leaf moves all but one of size parts and
+ * the root that one, so that both move as much as the other.
+ */
+static uint64_t part_of_leaf(const wefti_call_t *call, uint64_t bytes)
+{
+    return bytes - bytes / call->group->size / LINE_BYTES * LINE_BYTES;
+}
+
 static weft_status_t move_gather(wefti_call_t *call)
 {
-    uint64_t bytes = call->count * call->elem_bytes, at = call->group->rank * bytes;
-    return call->group->rank == call->root ? take(call, call->root, 0, at, bytes)
-                                           : push(call, call->root, at, call->send, bytes);
+    weft_group_t *group = call->group;
+    uint64_t bytes = call->count * call->elem_bytes, part = part_of_leaf(call, bytes);
+    if (group->rank != call->root) {
+        return push(call, call->root, group->rank * bytes, call->send, part);
+    }
+    weft_status_t status = take(call, call->root, 0, group->rank * bytes, bytes);
+    for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {
+        uint32_t r = wefti_group_nth_peer(group, i);
+        status = take(call, r, part, r * bytes + part, bytes - part);
+    }
+    return status;
+}
+
+static weft_status_t move_scatter(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    uint64_t bytes = call->count * call->elem_bytes, part = part_of_leaf(call, bytes);
+    if (group->rank != call->root) {
+        return take(call, call->root, group->rank * bytes, 0, part);
+    }
+    weft_status_t status = take(call, call->root, group->rank * bytes, 0, bytes);
+    for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {
+        uint32_t r = wefti_group_nth_peer(group, i);
+        status = push(call, r, part, call->send + r * bytes + part, bytes - part);
+    }
+    return status;
 }
 
 static weft_status_t move(wefti_call_t *call)
@@ -227,25 +295,20 @@ static weft_status_t move(wefti_call_t *call)
     case WEFT_OP_GATHER:
         return move_gather(call);
     case WEFT_OP_SCATTER:
-        return take(call, call->root, rank * bytes, 0, bytes);
+        return move_scatter(call);
     default:
         return move_blocks(call);
     }
 }
 
-/* The same on all ranks: of what one rank moves at once. */
 static bool attached_takes(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     bool shared = call->op == WEFT_OP_ALL_REDUCE || call->op == WEFT_OP_REDUCE ||
                   call->op == WEFT_OP_BROADCAST;
     uint64_t bytes = shared ? call->longest / group->size : call->longest;
-    if ((call->flags & WEFTI_POSTED_ATTACHABLE) == 0) {
-        return false;
-    }
-    return reduces(call->op)
-               ? bytes >= REDUCE_MIN_BYTES && reduced_piece_bytes(group) >= PIECE_MIN_BYTES
-               : bytes >= COPY_MIN_BYTES;
+    return (call->flags & WEFTI_POSTED_ATTACHABLE) != 0 && bytes >= least_bytes(call, true) &&
+           (!reduces(call->op) || reduced_piece_bytes(group) >= PIECE_MIN_BYTES);
 }
 
 static weft_status_t attached_start(wefti_call_t *call)

@@ -72,10 +72,10 @@ static weft_status_t parse_check(const char *text, void *field)
 
 static weft_status_t parse_attach(const char *text, void *field)
 {
-    static const char *const names[] = {"off", "auto"};
-    int found = choice(text, names, 2);
+    static const char *const names[] = {"off", "auto", "always"};
+    int found = choice(text, names, 3);
     if (found < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not auto or off", text);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not auto, always or off", text);
     }
     *(uint32_t *)field = (uint32_t)found;
     return WEFT_OK;
@@ -237,7 +237,8 @@ static weft_status_t parse_order(const char *text, void *field)
       "staging buffers per group and rank, for collectives on memory that peers do not reach")     \
     X("WEFT_ATTACH", attach, parse_attach, "auto", "", 1,                                          \
       "memory that peers do not reach: auto (ranks read and write each other's by cross-memory "   \
-      "attach where the system allows it and it pays) or off (always through staging buffers)")    \
+      "attach where the system allows it and it pays), always (also where it does not pay) or "    \
+      "off (through staging buffers)")                                                             \
     X("WEFT_CHECK", check, parse_check, "off", "", 1,                                              \
       "results: compare a digest of every collective's result over the ranks, where it must be "   \
       "equal; off")                                                                                \

@@ -19,6 +19,12 @@ typedef enum wefti_kernels {
         1, /* products and convolutions by oneDNN where it has more than reference code */
 } wefti_kernels_t;
 
+typedef enum wefti_attach {
+    WEFTI_ATTACH_OFF = 0,
+    WEFTI_ATTACH_AUTO = 1,   /* where it is allowed and pays */
+    WEFTI_ATTACH_ALWAYS = 2, /* where it is allowed */
+} wefti_attach_t;
+
 typedef enum wefti_check {
     WEFTI_CHECK_OFF = 0,
     WEFTI_CHECK_RESULTS = 1, /* compare digests of collectives' results over the ranks */
@@ -41,7 +47,7 @@ typedef struct wefti_settings {
     uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
     uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not
                                   reach */
-    uint32_t attach;           /* WEFT_ATTACH: 1 auto, 0 off */
+    uint32_t attach;           /* WEFT_ATTACH: off, auto, always */
     uint32_t check;            /* WEFT_CHECK: off or results */
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */

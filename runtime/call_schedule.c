@@ -50,6 +50,13 @@ static bool posting_is_wanted(const wefti_call_t *call)
     return call->by_cost[0] == NULL || group->put_links != NULL;
 }
 
+static bool is_eligible(const wefti_call_t *call)
+{
+    weft_algo_params_t params;
+    wefti_select_params(call->group, call->op, call->root, &params);
+    return call->wanted == NULL || call->wanted->eligible(&params) == NULL;
+}
+
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
 {
     weft_group_t *group = call->group;
@@ -61,6 +68,11 @@ weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
             status = wefti_select_by_cost(group, call->op, call->elem_bytes, call->longest, plain,
                                           &call->by_cost[plain]);
         }
+    }
+    if (group->size == 1 && is_eligible(call)) { /* with oneself all algorithms are the same */
+        call->wanted = NULL;
+        *out_may_post = true;
+        return status;
     }
     *out_may_post = posting_is_wanted(call);
     call->may_schedule = call->wanted != NULL || call->by_cost[0] != NULL ||

@@ -38,6 +38,7 @@ static wefti_gradient_t make_candidate(const weft_graph_view_t *view, uint32_t i
     const weft_view_value_t *result = &view->values[view->op_outputs[op->first_output]];
     wefti_gradient_t candidate = {.op = id,
                                   .name = view->values[result->grad_of].name,
+                                  .value = value->name,
                                   .dtype = value->dtype,
                                   .bytes = wefti_align_up(value->bytes, WEFTI_PLAN_ALIGNMENT),
                                   .fences = {0, fences[position[id]]}};

@@ -11,6 +11,7 @@
 typedef struct wefti_gradient {
     uint32_t op;
     const char *name;   /* of the parameter */
+    const char *value;  /* of the gradient itself */
     uint32_t producer;  /* position of the gradient's producer in the order of execution */
     uint32_t output;    /* which output of the producer */
     uint32_t fences[2]; /* fences before the producer and before the collective */

@@ -280,8 +280,14 @@ weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
     if (b->count == 0 || b->cost == NULL) {
         return WEFT_OK;
     }
+    out_forecast->gradients = wefti_arena_array(arena, b->count, sizeof(*out_forecast->gradients));
+    if (out_forecast->gradients == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     for (uint32_t i = 0; i < b->count; i++) {
         uint64_t ready = ready_ps(&b->candidates[i]);
+        out_forecast->gradients[out_forecast->gradient_count++] =
+            (wefti_plan_forecast_gradient_t){b->candidates[i].value, ready};
         out_forecast->ready_ps = ready > out_forecast->ready_ps ? ready : out_forecast->ready_ps;
     }
     WEFT_TRY(status, compare(b, arena, out_forecast), fail);

@@ -11,12 +11,22 @@ static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_
         return WEFT_OK;
     }
     plan->forecast = *forecast;
-    plan->forecast.rows =
-        wefti_arena_array(&plan->arena, forecast->row_count, sizeof(*forecast->rows));
-    for (uint32_t i = 0; plan->forecast.rows != NULL && i < forecast->row_count; i++) {
-        plan->forecast.rows[i] = forecast->rows[i]; /* names are literals */
+    plan->forecast.rows = wefti_arena_memdup(&plan->arena, forecast->rows,
+                                             forecast->row_count * sizeof(*forecast->rows));
+    plan->forecast.gradients =
+        wefti_arena_array(&plan->arena, forecast->gradient_count, sizeof(*forecast->gradients));
+    if (plan->forecast.rows == NULL || plan->forecast.gradients == NULL) {
+        return WEFT_ERR_NO_MEMORY;
     }
-    return plan->forecast.rows != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < forecast->gradient_count; i++) {
+        plan->forecast.gradients[i].ready_ps = forecast->gradients[i].ready_ps;
+        plan->forecast.gradients[i].name =
+            wefti_arena_strdup(&plan->arena, forecast->gradients[i].name);
+        if (plan->forecast.gradients[i].name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    return WEFT_OK; /* rows' names are literals */
 }
 
 static weft_status_t describe_plan(wefti_lowering_t *l)

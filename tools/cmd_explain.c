@@ -5,18 +5,19 @@
 
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256, KEY_COMPARE, KEY_KERNELS };
+enum { KEY_JSON = 256, KEY_COMPARE, KEY_WHY, KEY_KERNELS };
 
 static const option_def_t own_options[] = {
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {KEY_COMPARE, "compare", NULL, "only what each bucket policy was predicted to come to"},
+    {KEY_WHY, "why", "TENSOR", "only when a gradient's communication runs, and why it is exposed"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},
 };
 
 static const command_help_t help = {
     "explain",
-    "PLAN.weft [--json | --compare]",
+    "PLAN.weft [--json | --compare | --why TENSOR]",
     "Explains a plan: buckets, members, bytes, algorithm, predicted times, streams, memory, copied "
     "bytes.",
     NULL,
@@ -24,12 +25,17 @@ static const command_help_t help = {
 
 typedef struct explain_command {
     weft_registry_t *registry;
+    const char *why;
     bool json, compare;
 } explain_command_t;
 
 static int handle(void *user, int key, const char *value)
 {
     explain_command_t *command = user;
+    if (key == KEY_WHY) {
+        command->why = value;
+        return EXIT_OK;
+    }
     if (key == KEY_JSON || key == KEY_COMPARE) {
         command->json = command->json || key == KEY_JSON;
         command->compare = command->compare || key == KEY_COMPARE;
@@ -45,8 +51,10 @@ static int explain(const explain_command_t *command, const char *path)
     char *text = NULL;
     weft_status_t status = weft_plan_load(path, command->registry, &plan);
     if (status >= 0) {
-        status = command->compare && !command->json ? weft_plan_compare(plan, &text)
-                                                    : weft_plan_explain(plan, command->json, &text);
+        status = command->why != NULL ? weft_plan_why(plan, command->why, &text)
+                 : command->compare && !command->json
+                     ? weft_plan_compare(plan, &text)
+                     : weft_plan_explain(plan, command->json, &text);
     }
     weft_plan_release(plan);
     if (status < 0) {

@@ -69,6 +69,13 @@ WEFT_API weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char
  * when the last one is done, how much of that is exposed, how far from the optimum). Freed by the caller.
  */
 WEFT_API weft_status_t weft_plan_compare(const weft_plan_t *plan, char **out_text);
+/**
+ * Says when the communication of gradient tensor (its name, or its parameter's) is predicted to run and, where it
+ * ends behind the backward pass, why: late, its bucket waits for another member, channel busy, or what ends the
+ * bucket (cap, fence, type). Freed by the caller.
+ * @return WEFT_ERR_NOT_FOUND if the plan reduces no such gradient
+ */
+WEFT_API weft_status_t weft_plan_why(const weft_plan_t *plan, const char *tensor, char **out_text);
 WEFT_EXTERN_C_END
 
 #endif

@@ -255,6 +255,15 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
         out->rows[i] = (wefti_plan_forecast_row_t){in->rows[i]->policy, in->rows[i]->bucket_count,
                                                    in->rows[i]->finish_ps};
     }
+    out->gradients = wefti_arena_array(&plan->arena, in->n_gradients, sizeof *out->gradients);
+    if (!out->gradients) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    out->gradient_count = (uint32_t)in->n_gradients;
+    for (uint32_t i = 0; i < out->gradient_count; i++) {
+        out->gradients[i] =
+            (wefti_plan_forecast_gradient_t){in->gradients[i]->name, in->gradients[i]->ready_ps};
+    }
     return WEFT_OK;
 }
 

@@ -271,6 +271,17 @@ static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *are
         rows[i].bucket_count = forecast->rows[i].bucket_count;
         rows[i].finish_ps = forecast->rows[i].finish_ps;
     }
+    Weft__Plan__ForecastGradient *gradients;
+    out->n_gradients = forecast->gradient_count;
+    out->gradients = pointer_array(arena, forecast->gradient_count, sizeof *gradients, &gradients);
+    if (!out->gradients) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < forecast->gradient_count; i++) {
+        weft__plan__forecast_gradient__init(&gradients[i]);
+        gradients[i].name = text_of(forecast->gradients[i].name);
+        gradients[i].ready_ps = forecast->gradients[i].ready_ps;
+    }
     message->forecast = out;
     return WEFT_OK;
 }

@@ -183,3 +183,23 @@ weft_status_t weft_plan_compare(const weft_plan_t *plan, char **out_text)
     *out_text = wefti_text_take(&text);
     return *out_text ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
+
+weft_status_t weft_plan_why(const weft_plan_t *plan, const char *tensor, char **out_text)
+{
+    wefti_text_t text;
+    if (!plan || !tensor || !out_text) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_why: %s is NULL",
+                           !plan    ? "plan"
+                           : tensor ? "out_text"
+                                    : "tensor");
+    }
+    *out_text = NULL;
+    wefti_text_init(&text, NULL);
+    weft_status_t status = wefti_plan_explain_why(plan, tensor, &text);
+    if (status != WEFT_OK) {
+        wefti_text_deinit(&text);
+        return status;
+    }
+    *out_text = wefti_text_take(&text);
+    return *out_text ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}

@@ -11,5 +11,9 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
 /* explain_forecast.c: the chosen buckets against optimum and bound; policies side by side. */
 void wefti_plan_explain_forecast(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
 void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
+/* explain_why.c: why a gradient's communication ends when it ends. WEFT_ERR_NOT_FOUND: no such
+ * gradient. */
+weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor,
+                                     wefti_text_t *out);
 
 #endif

@@ -129,6 +129,11 @@ typedef struct wefti_plan_forecast_row {
     uint64_t finish_ps; /* when the last bucket is done, from the step's begin */
 } wefti_plan_forecast_row_t;
 
+typedef struct wefti_plan_forecast_gradient {
+    const char *name; /* of its buffer */
+    uint64_t ready_ps;
+} wefti_plan_forecast_gradient_t;
+
 /* Predicted times of one step on a rank whose communication has one channel; ready_ps 0 and no rows
  * when nothing was predicted. */
 typedef struct wefti_plan_forecast {
@@ -136,7 +141,9 @@ typedef struct wefti_plan_forecast {
     uint64_t optimum_ps, chosen_ps, lower_bound_ps;
     uint32_t optimum_count, chosen_count; /* buckets */
     uint32_t row_count;
+    uint32_t gradient_count;
     wefti_plan_forecast_row_t *rows; /* policies side by side */
+    wefti_plan_forecast_gradient_t *gradients;
 } wefti_plan_forecast_t;
 
 struct weft_plan {

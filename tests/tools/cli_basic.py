@@ -44,6 +44,22 @@ class Basic(Case):
             self.assertRegex(table, rf"(?m)^ *{row['buckets']} .* {row['policy']}$")
         self.assertIn("lower bound", self.weft("explain", plan).stdout)
 
+    def test_it_says_why_a_gradient_is_exposed(self):
+        """Late, waiting for its bucket, channel busy, or hidden; names of gradients and of parameters."""
+        why = lambda plan, tensor: self.weft("explain", plan, "--why", tensor).stdout
+        plan = self.compile("mlp.onnx", "p.weft", 4, 64, "--bucket", "none")
+        self.assertIn("alone in bucket 0 of 6", why(plan, "fc3.weight"))
+        self.assertIn("hidden: the backward pass goes on", why(plan, "fc3.weight_grad"))
+        self.assertIn("late: sent at once", why(plan, "fc1.weight"))
+        self.assertRegex(why(plan, "fc1.bias"), r"the channel is busy for [0-9.]+ us more, with bucket 4")
+        plan = self.compile("mlp.onnx", "p.weft", 4, 64, "--bucket", "one")
+        self.assertRegex(why(plan, "fc3.weight"), r"its bucket waits [0-9.]+ us more for fc1.bias_grad")
+        self.assertIn("one of 6 in bucket 0 of 1", why(plan, "fc3.weight"))
+        plan = self.compile("mlp.onnx", "p.weft", 4, 64, "--bucket", "bytes:256K")
+        self.assertRegex(why(plan, "fc1.weight"), r"in 7 pieces, buckets \d to \d")
+        self.assertIn("above the cap of 256.0 KiB", why(plan, "fc1.weight"))
+        self.assertEqual(self.weft("explain", plan, "--why", "fc9.weight", code=2).stdout, "")
+
     def test_compile_and_explain(self):
         plan = self.dir / "mlp.weft"
         report = self.weft_json("compile", MODELS / "mlp.onnx", "-o", plan, "--world", 2, "--batch", 64)

@@ -43,7 +43,9 @@ static void wake(const weft_group_t *group, uint32_t rank)
     wefti_futex_wake_all(&wefti_posting_signal(&channel->postings[1])->value);
     wefti_futex_wake_all(&channel->staged.value);
     wefti_futex_wake_all(&channel->done.value);
-    wake_area((uint8_t *)channel + group->layout.area, group->endpoint->world_size);
+    if (!wefti_group_puts(group, rank)) { /* mirrors have none */
+        wake_area((uint8_t *)channel + group->layout.area, group->endpoint->world_size);
+    }
     for (uint32_t i = 0; i < group->size; i++) {
         wefti_mailbox_t *mailbox = wefti_mailbox_of(group, rank, i);
         wefti_futex_wake_all(&mailbox->posted.value);

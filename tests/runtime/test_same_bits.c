@@ -33,7 +33,7 @@
 #define SLOW 1u
 #endif
 
-#define COUNT 1237u /* elements of the whole bucket */
+#define COUNT 3001u /* elements of the whole bucket */
 #define BYTES ((size_t)COUNT * 8)
 #define MAX_RANKS 8u
 #define REDUCTIONS 5u

@@ -1,0 +1,903 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fusers: the same bits as without, buckets as rank 0 decides, and what happens when ranks differ.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support_ranks.h"
+
+#include "runtime/base/sync.h"
+#include "runtime/fuser.h"
+
+#define SECOND_NS 1000000000ull
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static uint64_t seed_of_run(void)
+{
+    static uint64_t seed;
+    if (seed == 0) {
+        const char *text = getenv("WEFT_TEST_SEED");
+        seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL) * 2654435761u + 1;
+        fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+    }
+    return seed;
+}
+
+/* ---- steps of random tensors, compared with one call per tensor ---- */
+
+typedef struct tensor {
+    char name[24];
+    uint64_t count;
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    uint8_t *fused, *single;
+    size_t bytes;
+} tensor_t;
+
+typedef struct job {
+    uint32_t tensor_count, step_count;
+    uint64_t longest; /* elements */
+    weft_fuser_params_t params;
+    weft_stream_flags_t flags;
+    bool own_stream, every_kind, ordered;
+    uint64_t seed;
+} job_t;
+
+/* The same on all ranks. */
+static tensor_t *make_tensors(const job_t *job)
+{
+    static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32,  WEFT_DTYPE_F64, WEFT_DTYPE_F16,
+                                          WEFT_DTYPE_BF16, WEFT_DTYPE_I64, WEFT_DTYPE_I32,
+                                          WEFT_DTYPE_I16,  WEFT_DTYPE_I8,  WEFT_DTYPE_U64,
+                                          WEFT_DTYPE_U32,  WEFT_DTYPE_U16, WEFT_DTYPE_U8};
+    uint64_t state = job->seed;
+    tensor_t *tensors = calloc(job->tensor_count, sizeof *tensors);
+    RANK_CHECK(tensors != NULL);
+    for (uint32_t i = 0; i < job->tensor_count; i++) {
+        tensor_t *tensor = &tensors[i];
+        snprintf(tensor->name, sizeof tensor->name, "layer%u.grad", i);
+        tensor->dtype = WEFT_DTYPE_F32;
+        tensor->reduction = WEFT_SUM;
+        if (job->every_kind) {
+            tensor->dtype = dtypes[i % 12];
+            tensor->reduction = (weft_reduction_t)(i / 12 % 5);
+        } else if (next_random(&state) % 8 == 0) {
+            tensor->dtype = WEFT_DTYPE_BF16;
+        }
+        uint64_t kind = next_random(&state) % 16;
+        tensor->count = kind == 0   ? 0
+                        : kind == 1 ? job->longest
+                                    : next_random(&state) % (job->longest / 8 + 1);
+        tensor->bytes = (size_t)tensor->count * weft_dtype_size_bytes(tensor->dtype);
+        tensor->fused = malloc(tensor->bytes + 1);
+        tensor->single = malloc(tensor->bytes + 1);
+        RANK_CHECK(tensor->fused != NULL && tensor->single != NULL);
+    }
+    return tensors;
+}
+
+static void free_tensors(tensor_t *tensors, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        free(tensors[i].fused);
+        free(tensors[i].single);
+    }
+    free(tensors);
+}
+
+/* Any bits: NaN, infinities and denormals among them. */
+static void fill(tensor_t *tensors, uint32_t count, uint64_t *state)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        for (size_t at = 0; at < tensors[i].bytes; at++) {
+            tensors[i].fused[at] = (uint8_t)(next_random(state) >> 24);
+        }
+        memcpy(tensors[i].single, tensors[i].fused, tensors[i].bytes);
+    }
+}
+
+static void shuffle(uint32_t *order, uint32_t count, bool really, uint64_t *state)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t j = really ? (uint32_t)(next_random(state) % (i + 1)) : i;
+        order[i] = order[j];
+        order[j] = i;
+    }
+}
+
+static void dawdle(uint64_t *state)
+{
+    for (uint64_t i = next_random(state) % 8; i > 6; i--) {
+        sched_yield();
+    }
+}
+
+static void run_steps(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_stream_params_t stream_params = {sizeof stream_params, "fuse", job->flags, 0};
+    weft_fuser_params_t params = job->params;
+    weft_stream_t *stream = NULL;
+    weft_fuser_t *fuser = NULL;
+    uint64_t state = job->seed * 31 + world->rank + 1;
+    uint32_t *order = calloc(job->tensor_count, sizeof *order);
+    tensor_t *tensors = make_tensors(job);
+    if (!job->own_stream) {
+        RANK_OK(weft_stream_create(world->context, &stream_params, &stream));
+        params.stream = stream;
+    }
+    RANK_OK(weft_fuser_create(world->group, &params, &fuser));
+    RANK_OK(weft_fuser_wait(fuser)); /* a step of nothing teaches nothing */
+    for (uint32_t step = 0; step < job->step_count; step++) {
+        fill(tensors, job->tensor_count, &state);
+        shuffle(order, job->tensor_count, !job->ordered, &state);
+        for (uint32_t i = 0; i < job->tensor_count; i++) {
+            tensor_t *tensor = &tensors[order[i]];
+            RANK_OK(weft_fuser_add(fuser, tensor->fused, tensor->count, tensor->dtype,
+                                   tensor->reduction, tensor->name));
+            if (next_random(&state) % 16 == 0) {
+                RANK_OK(weft_fuser_flush(fuser));
+            }
+            dawdle(&state);
+        }
+        RANK_OK(weft_fuser_wait(fuser));
+        for (uint32_t i = 0; i < job->tensor_count; i++) {
+            tensor_t *tensor = &tensors[i];
+            RANK_OK(weft_all_reduce(tensor->single, tensor->single, tensor->count, tensor->dtype,
+                                    tensor->reduction, world->group, NULL));
+            RANK_CHECK(memcmp(tensor->fused, tensor->single, tensor->bytes) == 0);
+        }
+    }
+    weft_fuser_stats_t stats = WEFT_FUSER_STATS_INIT;
+    RANK_OK(weft_fuser_get_stats(fuser, &stats));
+    uint64_t cap = job->params.bytes != 0 ? job->params.bytes : WEFT_FUSER_BYTES_DEFAULT;
+    RANK_CHECK(stats.largest_bucket_bytes <= cap);
+    RANK_CHECK(stats.step_count == job->step_count + 1);
+    RANK_CHECK(stats.tensor_count == job->tensor_count);
+    weft_fuser_destroy(fuser);
+    weft_stream_destroy(stream);
+    free_tensors(tensors, job->tensor_count);
+    free(order);
+}
+
+static job_t random_job(uint64_t *state)
+{
+    job_t job = {.tensor_count = 40, .step_count = 4, .longest = 20000};
+    job.params = (weft_fuser_params_t)WEFT_FUSER_PARAMS_INIT;
+    job.params.bytes = (uint64_t)512 << next_random(state) % 12;
+    job.params.window_ns = next_random(state) % 2 == 0 ? WEFT_FUSER_WINDOW_NONE : 100000;
+    job.flags = next_random(state) % 2 == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
+    job.own_stream = next_random(state) % 4 == 0;
+    job.seed = next_random(state) | 1;
+    return job;
+}
+
+static void test_same_bits_in_any_order(void **state)
+{
+    (void)state;
+    uint64_t random = seed_of_run();
+    for (uint32_t n = 1; n <= 5; n++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            job_t job = random_job(&random);
+            support_rank_threads(n, run_steps, &job);
+        }
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        job_t job = random_job(&random);
+        assert_true(support_rank_processes(4, run_steps, &job));
+    }
+}
+
+static void test_every_type_and_reduction(void **state)
+{
+    (void)state;
+    uint64_t random = seed_of_run();
+    job_t job = random_job(&random);
+    job.every_kind = true;
+    job.tensor_count = 120;
+    job.longest = 3000;
+    support_rank_threads(3, run_steps, &job);
+    job.params.bytes = 0;
+    job.flags = WEFT_STREAM_THREAD;
+    assert_true(support_rank_processes(2, run_steps, &job));
+}
+
+/* More pieces than calls or records can be in flight. */
+static void test_large_buckets(void **state)
+{
+    (void)state;
+    uint64_t random = seed_of_run();
+    job_t job = random_job(&random);
+    job.tensor_count = 12;
+    job.step_count = 2;
+    job.longest = 3000000;
+    job.params.bytes = 0;
+    job.params.window_ns = WEFT_FUSER_WINDOW_NONE;
+    support_rank_threads(2, run_steps, &job);
+}
+
+static void test_thousands_of_tensors(void **state)
+{
+    (void)state;
+    uint64_t random = seed_of_run();
+    job_t job = random_job(&random);
+    job.tensor_count = 3000;
+    job.step_count = 2;
+    job.longest = 64;
+    job.params.bytes = 65536;
+    support_rank_threads(3, run_steps, &job);
+    job.params.bytes = 64; /* thousands of buckets, too: more than a stream holds */
+    job.ordered = true;
+    support_rank_threads(2, run_steps, &job);
+}
+
+/* ---- where buckets end ---- */
+
+static weft_fuser_t *make(rank_world_t *world, uint64_t bytes, uint64_t window_ns)
+{
+    weft_fuser_params_t params = {sizeof params, bytes, window_ns, NULL};
+    weft_fuser_t *fuser = NULL;
+    RANK_OK(weft_fuser_create(world->group, &params, &fuser));
+    return fuser;
+}
+
+static weft_status_t add_f32(weft_fuser_t *fuser, float *tensor, uint64_t count, const char *name)
+{
+    return weft_fuser_add(fuser, tensor, count, WEFT_DTYPE_F32, WEFT_SUM, name);
+}
+
+static weft_fuser_stats_t stats_of(weft_fuser_t *fuser)
+{
+    weft_fuser_stats_t stats = WEFT_FUSER_STATS_INIT;
+    RANK_OK(weft_fuser_get_stats(fuser, &stats));
+    return stats;
+}
+
+static void run_edges(rank_world_t *world)
+{
+    static const char *names[] = {"a", "b", "c", "d"};
+    float x[4][100] = {{0}};
+    /* 400 bytes each: two fit, and a third does not */
+    weft_fuser_t *fuser = make(world, 1000, WEFT_FUSER_WINDOW_NONE);
+    for (uint32_t i = 0; i < 4; i++) {
+        RANK_OK(add_f32(fuser, x[i], 100, names[i]));
+    }
+    RANK_OK(weft_fuser_wait(fuser));
+    RANK_CHECK(stats_of(fuser).bucket_count == 2 && stats_of(fuser).largest_bucket_bytes == 800);
+    weft_fuser_destroy(fuser);
+    /* one bucket is full, and 50 elements of the second tensor are more than fit into the next */
+    fuser = make(world, 200, WEFT_FUSER_WINDOW_NONE);
+    RANK_OK(add_f32(fuser, x[0], 50, "a"));
+    RANK_OK(add_f32(fuser, x[1], 100, "b"));
+    RANK_OK(add_f32(fuser, x[2], 7, "c"));
+    RANK_OK(weft_fuser_wait(fuser));
+    RANK_CHECK(stats_of(fuser).bucket_count == 4 && stats_of(fuser).largest_bucket_bytes == 200);
+    weft_fuser_destroy(fuser);
+    /* the window is over at once */
+    fuser = make(world, 0, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint64_t start = wefti_now_ns();
+        RANK_OK(add_f32(fuser, x[i], 100, names[i]));
+        while (wefti_now_ns() - start < 2) {
+        }
+    }
+    RANK_OK(weft_fuser_wait(fuser));
+    RANK_CHECK(stats_of(fuser).bucket_count == 4);
+    weft_fuser_destroy(fuser);
+    /* never over */
+    fuser = make(world, 0, WEFT_FUSER_WINDOW_NONE);
+    RANK_OK(add_f32(fuser, x[0], 100, "a"));
+    RANK_OK(weft_fuser_add(fuser, x[1], 100, WEFT_DTYPE_F32, WEFT_MAX, "b"));
+    RANK_OK(add_f32(fuser, x[2], 100, "c"));
+    RANK_OK(weft_fuser_add(fuser, x[3], 100, WEFT_DTYPE_I32, WEFT_SUM, "d"));
+    RANK_OK(weft_fuser_wait(fuser));
+    RANK_CHECK(stats_of(fuser).bucket_count == 3 && stats_of(fuser).largest_bucket_bytes == 800);
+    weft_fuser_destroy(fuser);
+}
+
+/* Reduced before wait: because of the window, on demand, and because the bucket is complete. */
+static void run_early(rank_world_t *world)
+{
+    float sum = (float)(world->size * (world->size + 1) / 2), x[2], y[3] = {0};
+    for (uint32_t round = 0; round < 2; round++) {
+        weft_fuser_t *fuser = make(world, 0, round == 0 ? 1 : WEFT_FUSER_WINDOW_NONE);
+        for (uint32_t step = 0; step < 3; step++) {
+            x[0] = x[1] = (float)world->rank + 1;
+            RANK_OK(add_f32(fuser, x, 2, "x"));
+            if (round == 1) {
+                RANK_OK(weft_fuser_flush(fuser));
+            }
+            weft_status_t status;
+            uint64_t start = wefti_now_ns();
+            while ((status = weft_fuser_query(fuser)) == WEFT_IN_PROGRESS) {
+                RANK_CHECK(wefti_now_ns() - start < 60 * SECOND_NS);
+                sched_yield();
+            }
+            RANK_OK(status);
+            RANK_CHECK(x[0] == sum && x[1] == sum);
+            RANK_OK(add_f32(fuser, y, 3, "y"));
+            RANK_OK(weft_fuser_wait(fuser));
+            RANK_OK(weft_fuser_query(fuser));
+        }
+        RANK_CHECK(stats_of(fuser).bucket_count == 2);
+        weft_fuser_destroy(fuser);
+    }
+}
+
+static void test_bucket_edges(void **state)
+{
+    (void)state;
+    support_rank_threads(1, run_edges, NULL);
+    support_rank_threads(3, run_edges, NULL);
+    support_rank_threads(1, run_early, NULL);
+    support_rank_threads(3, run_early, NULL);
+    assert_true(support_rank_processes(2, run_early, NULL));
+}
+
+/* ---- no copies, no allocations ---- */
+
+#define PARTS 37u
+
+static void reduce_range(rank_world_t *world, float *range, uint64_t each, bool in_place)
+{
+    weft_fuser_t *fuser = make(world, 0, WEFT_FUSER_WINDOW_NONE);
+    char names[PARTS][8];
+    uint64_t allocations = 0;
+    for (uint32_t i = 0; i < PARTS; i++) {
+        snprintf(names[i], sizeof names[i], "p%u", i);
+    }
+    for (uint32_t step = 0; step < 4; step++) {
+        for (uint64_t i = 0; i < PARTS * each; i++) {
+            range[i] = (float)(world->rank + i % 13);
+        }
+        if (step == 2) { /* all ranks are past what allocates */
+            RANK_OK(weft_barrier(world->group, NULL));
+            allocations = support_rank_allocations();
+            RANK_OK(weft_barrier(world->group, NULL));
+        }
+        for (uint32_t i = PARTS; i-- > 0;) { /* as backward passes go */
+            RANK_OK(add_f32(fuser, range + i * each, each, names[i]));
+        }
+        RANK_OK(weft_fuser_wait(fuser));
+        for (uint64_t i = 0; i < PARTS * each; i++) {
+            float ranks = (float)(world->size * (world->size - 1) / 2);
+            RANK_CHECK(range[i] == ranks + (float)(world->size * (i % 13)));
+        }
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_CHECK(support_rank_allocations() == allocations);
+    RANK_OK(weft_barrier(world->group, NULL));
+    weft_fuser_stats_t stats = stats_of(fuser);
+    uint64_t bytes = 4 * PARTS * each * sizeof *range;
+    RANK_CHECK(stats.reduced_bytes == bytes);
+    RANK_CHECK(stats.copied_bytes == (in_place ? 0 : 2 * bytes));
+    weft_fuser_destroy(fuser);
+}
+
+static void run_copies(rank_world_t *world)
+{
+    uint64_t each = 20011;
+    size_t bytes = PARTS * each * sizeof(float);
+    void *shared = NULL;
+    float *adopted = malloc(bytes), *plain = malloc(bytes);
+    RANK_CHECK(adopted != NULL && plain != NULL);
+    RANK_OK(weft_mem_alloc(world->context, bytes, &shared));
+    reduce_range(world, shared, each, true);
+    RANK_OK(weft_mem_free(world->context, shared));
+    RANK_OK(weft_mem_register(world->context, adopted, bytes));
+    reduce_range(world, adopted, each, true);
+    RANK_OK(weft_mem_unregister(world->context, adopted));
+    reduce_range(world, plain, each, false);
+    free(adopted);
+    free(plain);
+}
+
+static void test_zero_copies(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_copies, NULL);
+    assert_true(support_rank_processes(2, run_copies, NULL));
+}
+
+/* A group that is not the world, beside calls on the group that it was made of. */
+static void run_part(rank_world_t *world)
+{
+    weft_group_t *part = NULL;
+    RANK_OK(weft_group_split(world->group, world->rank % 2, 0, &part));
+    float x = (float)world->rank, y[2000], all = 1, expected = 0;
+    rank_world_t inner = {world->context, part, weft_group_rank(part), weft_group_size(part), NULL};
+    for (uint32_t r = 0; r < inner.size; r++) {
+        expected += (float)weft_group_world_rank(part, r);
+    }
+    weft_fuser_t *fuser = make(&inner, 4096, 0);
+    for (uint32_t step = 0; step < 3; step++) {
+        x = y[0] = y[1999] = (float)world->rank;
+        RANK_OK(add_f32(fuser, &x, 1, "x"));
+        RANK_OK(weft_all_reduce(&all, &all, 1, WEFT_DTYPE_F32, WEFT_MAX, part, NULL));
+        RANK_OK(add_f32(fuser, y, 2000, "y"));
+        RANK_OK(weft_all_reduce(&all, &all, 1, WEFT_DTYPE_F32, WEFT_MAX, world->group, NULL));
+        RANK_OK(weft_fuser_wait(fuser));
+        RANK_CHECK(x == expected && y[0] == expected && y[1999] == expected);
+    }
+    weft_group_destroy(part); /* may go first */
+    x = (float)world->rank;
+    RANK_OK(add_f32(fuser, &x, 1, "x"));
+    RANK_OK(add_f32(fuser, y, 2000, "y"));
+    RANK_OK(weft_fuser_wait(fuser));
+    RANK_CHECK(x == expected);
+    weft_fuser_destroy(fuser);
+}
+
+static void test_part_of_the_world(void **state)
+{
+    (void)state;
+    support_rank_threads(5, run_part, NULL);
+}
+
+/* ---- wrong calls ---- */
+
+static void run_bad_arguments(rank_world_t *world)
+{
+    weft_fuser_t *fuser = NULL;
+    weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
+    weft_fuser_stats_t stats = {0};
+    float x[4] = {1, 1, 1, 1};
+    char name[WEFT_FUSER_NAME_BYTES + 2];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    RANK_CHECK(weft_fuser_create(NULL, NULL, &fuser) == WEFT_ERR_INVALID_ARGUMENT);
+    params.bytes = 7;
+    RANK_CHECK(weft_fuser_create(world->group, &params, &fuser) == WEFT_ERR_INVALID_ARGUMENT);
+    params.struct_size = 0;
+    RANK_CHECK(weft_fuser_create(world->group, &params, &fuser) == WEFT_ERR_INVALID_ARGUMENT);
+    params = (weft_fuser_params_t)WEFT_FUSER_PARAMS_INIT;
+    params.bytes = 4096 + world->rank;
+    RANK_CHECK(weft_fuser_create(world->group, &params, &fuser) == WEFT_ERR_MISMATCH);
+    RANK_CHECK(fuser == NULL && strstr(weft_last_error(), "4097 bytes") != NULL);
+    fuser = make(world, 0, 0);
+    for (uint32_t step = 0; step < 2; step++) {
+        RANK_CHECK(add_f32(NULL, x, 4, "x") == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(add_f32(fuser, NULL, 4, "x") == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(add_f32(fuser, x, 4, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(add_f32(fuser, x, 4, "") == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(add_f32(fuser, x, 4, name) == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(add_f32(fuser, x, UINT64_MAX / 2, "x") == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(weft_fuser_add(fuser, x, 4, WEFT_DTYPE_BOOL, WEFT_SUM, "x") ==
+                   WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(weft_fuser_add(fuser, x, 4, (weft_dtype_t)77, WEFT_SUM, "x") ==
+                   WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(weft_fuser_add(fuser, x, 4, WEFT_DTYPE_F32, (weft_reduction_t)5, "x") ==
+                   WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(weft_fuser_get_stats(fuser, &stats) == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_OK(add_f32(fuser, x, 4, "x"));
+        RANK_CHECK(weft_fuser_reset(fuser) == WEFT_ERR_STATE);
+        RANK_CHECK(add_f32(fuser, x, 4, "x") == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(strstr(weft_last_error(), "\"x\" was added") != NULL);
+        RANK_OK(add_f32(fuser, NULL, 0, name + 1)); /* the longest name, and no elements */
+        RANK_OK(weft_fuser_flush(fuser));
+        RANK_OK(weft_fuser_wait(fuser)); /* nothing of it did harm */
+    }
+    RANK_CHECK(x[3] == (float)(world->size * world->size));
+    RANK_CHECK(weft_fuser_wait(NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    weft_fuser_destroy(fuser);
+    weft_fuser_destroy(NULL);
+}
+
+static void test_bad_arguments(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_bad_arguments, NULL);
+}
+
+/* One rank does something else than the others in a step. */
+typedef struct difference {
+    uint32_t step, rank; /* where */
+    const char *drops, *adds, *changes;
+    uint64_t count; /* of what changes */
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    const char *text; /* in everybody's error */
+    weft_stream_flags_t flags;
+} difference_t;
+
+static void run_difference(rank_world_t *world)
+{
+    static const char *names[] = {"w0", "w1", "w2", "w3", "w4"};
+    const difference_t *difference = world->user;
+    weft_stream_params_t stream_params = {sizeof stream_params, "fuse", difference->flags, 0};
+    weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
+    float x[6][100] = {{0}};
+    weft_status_t status = WEFT_OK;
+    weft_fuser_t *fuser = NULL;
+    params.bytes = 700; /* buckets of one tensor: most are reduced before it is noticed */
+    RANK_OK(weft_stream_create(world->context, &stream_params, &params.stream));
+    RANK_OK(weft_fuser_create(world->group, &params, &fuser));
+    uint64_t start = wefti_now_ns();
+    for (uint32_t step = 0; status == WEFT_OK && step < 5; step++) {
+        bool here = step == difference->step && world->rank == difference->rank;
+        start = step <= difference->step ? wefti_now_ns() : start;
+        for (uint32_t i = 0; status == WEFT_OK && i < 5; i++) {
+            if (here && difference->drops != NULL && strcmp(difference->drops, names[i]) == 0) {
+                continue;
+            }
+            if (here && difference->changes != NULL && strcmp(difference->changes, names[i]) == 0) {
+                status = weft_fuser_add(fuser, x[i], difference->count, difference->dtype,
+                                        difference->reduction, names[i]);
+            } else {
+                status = add_f32(fuser, x[i], 100, names[i]);
+            }
+        }
+        if (here && status == WEFT_OK && difference->adds != NULL) {
+            status = add_f32(fuser, x[5], 100, difference->adds);
+        }
+        status = status == WEFT_OK ? weft_fuser_wait(fuser) : status;
+        RANK_CHECK(!(here && status == WEFT_OK));
+    }
+    if (status != WEFT_ERR_MISMATCH || strstr(weft_last_error(), difference->text) == NULL) {
+        fprintf(stderr, "rank %u expected \"%s\"\n", world->rank, difference->text);
+    }
+    RANK_CHECK(status == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), difference->text) != NULL);
+    RANK_CHECK(wefti_now_ns() - start <
+               10 * SECOND_NS); /* wanted: one; builds with sanitizers crawl */
+    RANK_CHECK(add_f32(fuser, x[0], 100, "w0") == WEFT_ERR_MISMATCH);
+    RANK_CHECK(weft_fuser_query(fuser) == WEFT_ERR_MISMATCH);
+    RANK_CHECK(weft_fuser_wait(fuser) == WEFT_ERR_MISMATCH);
+    weft_fuser_destroy(fuser);
+    weft_stream_destroy(params.stream);
+    RANK_OK(weft_barrier(world->group, NULL)); /* the caller's group is as it was */
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    static const difference_t differences[] = {
+        {.step = 0, .rank = 1, .drops = "w1", .text = "rank 1 did not add tensor \"w1\""},
+        {.step = 0, .rank = 0, .drops = "w1", .text = "adds tensor \"w1\", which rank 0 did not"},
+        {.step = 0, .rank = 2, .adds = "new", .text = "rank 2 adds tensor \"new\""},
+        {.step = 0, .rank = 0, .adds = "new", .text = "did not add tensor \"new\""},
+        {.step = 2, .rank = 1, .drops = "w4", .text = "rank 1 did not add tensor \"w4\""},
+        {.step = 1, .rank = 0, .drops = "w0", .text = "rank 0 did not add tensor \"w0\""},
+        {.step = 2, .rank = 1, .adds = "new", .text = "rank 1 adds tensor \"new\""},
+        {.step = 1, .rank = 0, .adds = "new", .text = "rank 0 adds tensor \"new\""},
+        {.step = 0,
+         .rank = 1,
+         .changes = "w2",
+         .count = 99,
+         .dtype = WEFT_DTYPE_F32,
+         .text = "tensor \"w2\""},
+        {.step = 0,
+         .rank = 0,
+         .changes = "w3",
+         .count = 100,
+         .dtype = WEFT_DTYPE_I32,
+         .text = "tensor \"w3\""},
+        {.step = 1,
+         .rank = 2,
+         .changes = "w2",
+         .count = 101,
+         .dtype = WEFT_DTYPE_F32,
+         .text = "rank 2 adds tensor \"w2\" with 101"},
+        {.step = 2,
+         .rank = 0,
+         .changes = "w0",
+         .count = 100,
+         .dtype = WEFT_DTYPE_F32,
+         .reduction = WEFT_AVG,
+         .text = "rank 0 adds tensor \"w0\""},
+    };
+    for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {
+        difference_t difference = differences[i];
+        difference.flags = i % 2 == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
+        support_rank_threads(3, run_difference, &difference);
+        if (i % 3 == 0) {
+            difference.flags ^= WEFT_STREAM_THREAD;
+            assert_true(support_rank_processes(3, run_difference, &difference));
+        }
+    }
+}
+
+static void run_reset(rank_world_t *world)
+{
+    weft_fuser_t *fuser = make(world, 0, 0);
+    float x[8] = {0};
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t step = 0; step < 2; step++) {
+            RANK_OK(add_f32(fuser, x, 4 - round, "x"));
+            if (round == 1) {
+                RANK_OK(add_f32(fuser, x + 4, 4, "y"));
+            }
+            RANK_OK(weft_fuser_wait(fuser));
+        }
+        RANK_OK(weft_fuser_reset(fuser));
+    }
+    RANK_CHECK(stats_of(fuser).step_count == 6);
+    weft_fuser_destroy(fuser);
+}
+
+static void test_reset(void **state)
+{
+    (void)state;
+    support_rank_threads(3, run_reset, NULL);
+}
+
+/* ---- ends ---- */
+
+static void run_destroy(rank_world_t *world)
+{
+    static const char *names[] = {"a", "b", "c"};
+    float x[3][1000] = {{0}};
+    for (uint32_t round = 0; round < 12; round++) {
+        bool all = round % 3 == 0, late = round % 2 == 0, threaded = round % 4 < 2;
+        weft_stream_params_t stream_params = {
+            sizeof stream_params, "fuse", threaded ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE, 0};
+        weft_fuser_params_t params = {sizeof params, 4000, 0, NULL};
+        weft_fuser_t *fuser = NULL;
+        RANK_OK(weft_stream_create(world->context, &stream_params, &params.stream));
+        RANK_OK(weft_fuser_create(world->group, &params, &fuser));
+        for (uint32_t step = 0; late && step < 2; step++) {
+            for (uint32_t i = 0; i < 3; i++) {
+                RANK_OK(add_f32(fuser, x[i], 1000, names[i]));
+            }
+            RANK_OK(weft_fuser_wait(fuser));
+        }
+        weft_status_t status = WEFT_OK;
+        bool leaves = all || world->rank == 1;
+        for (uint32_t i = 0; status == WEFT_OK && i < 3; i++) {
+            /* not all have the same in flight */
+            if (!leaves || i < 2 - world->rank % 2) {
+                status = add_f32(fuser, x[i], 1000, names[i]);
+            }
+        }
+        if (!leaves) {
+            status = status == WEFT_OK ? weft_fuser_wait(fuser) : status;
+            RANK_CHECK(status == WEFT_ERR_ABORTED);
+            RANK_CHECK(strstr(weft_last_error(), "rank 1 destroyed its fuser") != NULL);
+        }
+        weft_fuser_destroy(fuser);
+        weft_stream_destroy(params.stream);
+        RANK_OK(weft_barrier(world->group, NULL));
+    }
+}
+
+static void test_destroy_in_mid_step(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_destroy, NULL);
+    support_rank_threads(3, run_destroy, NULL);
+    assert_true(support_rank_processes(3, run_destroy, NULL));
+}
+
+static void run_death(rank_world_t *world)
+{
+    weft_fuser_t *fuser = make(world, 0, 0);
+    float x[3000] = {0};
+    for (uint32_t step = 0; step < 2; step++) {
+        RANK_OK(add_f32(fuser, x, 3000, "x"));
+        RANK_OK(weft_fuser_wait(fuser));
+    }
+    if (world->rank == 1) {
+        _exit(0); /* without leaving */
+    }
+    uint64_t start = wefti_now_ns();
+    weft_status_t status = add_f32(fuser, x, 3000, "x");
+    status = status == WEFT_OK ? weft_fuser_wait(fuser) : status;
+    RANK_CHECK(status == WEFT_ERR_PEER_DIED);
+    RANK_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
+    RANK_CHECK(wefti_now_ns() - start < 10 * SECOND_NS);
+    RANK_CHECK(weft_fuser_wait(fuser) == WEFT_ERR_PEER_DIED);
+    weft_fuser_destroy(fuser);
+}
+
+static void test_death(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(3, run_death, NULL));
+}
+
+static void run_fork(rank_world_t *world)
+{
+    weft_fuser_t *fuser = make(world, 0, 0);
+    float x[2] = {0};
+    for (uint32_t step = 0; step < 2; step++) {
+        RANK_OK(add_f32(fuser, x, 1, "x"));
+        pid_t child = fork();
+        if (child == 0) {
+            bool good = add_f32(fuser, x + 1, 1, "y") == WEFT_ERR_STATE &&
+                        weft_fuser_wait(fuser) == WEFT_ERR_STATE &&
+                        strstr(weft_last_error(), "forked") != NULL;
+            weft_fuser_destroy(fuser);
+            weft_group_destroy(world->group);
+            weft_context_release(world->context);
+            _exit(good ? 0 : 1);
+        }
+        int status = 0;
+        RANK_CHECK(waitpid(child, &status, 0) == child);
+        RANK_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        RANK_OK(add_f32(fuser, x + 1, 1, "y"));
+        RANK_OK(weft_fuser_wait(fuser));
+    }
+    weft_fuser_destroy(fuser);
+}
+
+static void test_forked_child(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(2, run_fork, NULL));
+}
+
+/* ---- hostile lists, allocations that fail ---- */
+
+static void run_hostile(rank_world_t *world)
+{
+    uint64_t random = seed_of_run();
+    uint8_t list[128];
+    for (uint32_t round = 0; round < 3000; round++) {
+        weft_fuser_t *fuser = round % 100 == 0 ? make(world, 1000, 0) : NULL;
+        if (fuser == NULL) {
+            continue;
+        }
+        for (uint32_t i = 0; i < 100; i++) {
+            /* one member "ab" of 10 elements, with a few bytes damaged */
+            uint32_t head[2] = {1, (uint32_t)WEFT_DTYPE_F32}, length = 2;
+            uint64_t numbers[3] = {10, 0, 10};
+            memcpy(list, head, 8);
+            memcpy(list + 8, numbers, 24);
+            memcpy(list + 32, &length, 4);
+            memcpy(list + 36, "ab", 2);
+            size_t bytes = next_random(&random) % 4 == 0 ? next_random(&random) % 39 : 38;
+            for (uint64_t k = next_random(&random) % 4; k > 0; k--) {
+                list[next_random(&random) % 38] = (uint8_t)(next_random(&random) >> 11);
+            }
+            weft_status_t status = wefti_fuser_adopt(fuser, list, bytes);
+            RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_FORMAT ||
+                       status == WEFT_ERR_MISMATCH);
+        }
+        weft_fuser_destroy(fuser);
+    }
+}
+
+static void test_hostile_lists(void **state)
+{
+    (void)state;
+    support_rank_threads(1, run_hostile, NULL);
+}
+
+typedef struct meter {
+    uint64_t calls, fail_at;
+} meter_t;
+
+static void *meter_alloc(void *user, size_t bytes)
+{
+    meter_t *meter = user;
+    return ++meter->calls == meter->fail_at ? NULL : malloc(bytes);
+}
+
+static void *meter_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    meter_t *meter = user;
+    (void)old_bytes;
+    return ++meter->calls == meter->fail_at ? NULL : realloc(ptr, bytes);
+}
+
+static void meter_free(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+/* One rank of two, whose n-th allocation fails. */
+typedef struct pair_rank {
+    weft_hub_t *hub;
+    int32_t rank;
+    meter_t meter;
+    weft_allocator_t allocator;
+    weft_status_t status;
+} pair_rank_t;
+
+static void *pair_main(void *user)
+{
+    pair_rank_t *rank = user;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *context = NULL;
+    weft_group_t *group = NULL;
+    weft_fuser_t *fuser = NULL;
+    float x[100] = {0}, y[3000] = {0};
+    rank->allocator = (weft_allocator_t){meter_alloc, meter_realloc, meter_free, &rank->meter};
+    params.rank = rank->rank;
+    params.world_size = 2;
+    params.hub = rank->hub;
+    params.allocator = &rank->allocator;
+    uint64_t fail_at = rank->meter.fail_at;
+    rank->meter.fail_at = 0;
+    RANK_OK(weft_context_create(&params, &context));
+    RANK_OK(weft_group_create_world(context, &group));
+    rank->meter.calls = 0;
+    rank->meter.fail_at = fail_at;
+    rank->status = weft_fuser_create(group, NULL, &fuser);
+    for (uint32_t step = 0; rank->status == WEFT_OK && step < 2; step++) {
+        rank->status = add_f32(fuser, x, 100, "x");
+        rank->status = rank->status == WEFT_OK ? add_f32(fuser, y, 3000, "y") : rank->status;
+        rank->status = rank->status == WEFT_OK ? weft_fuser_wait(fuser) : rank->status;
+    }
+    weft_fuser_destroy(fuser);
+    weft_group_destroy(group);
+    weft_context_release(context);
+    return NULL;
+}
+
+/* Returns how many allocations rank which made. */
+static uint64_t run_pair(uint32_t which, uint64_t fail_at)
+{
+    pair_rank_t ranks[2] = {{.rank = 0}, {.rank = 1}};
+    pthread_t threads[2];
+    weft_hub_t *hub = NULL;
+    ranks[which].meter.fail_at = fail_at;
+    assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        ranks[r].hub = hub;
+        assert_int_equal(pthread_create(&threads[r], NULL, pair_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        pthread_join(threads[r], NULL);
+    }
+    weft_hub_destroy(hub);
+    assert_int_equal(ranks[0].status, ranks[1].status);
+    bool fails = fail_at != 0 && ranks[which].meter.calls >= fail_at;
+    assert_int_equal(ranks[0].status, fails ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+    return ranks[which].meter.calls;
+}
+
+/* The first ones one by one, and some of the rest. */
+static void test_allocations_fail(void **state)
+{
+    (void)state;
+    for (uint32_t which = 0; which < 2; which++) {
+        uint64_t calls = run_pair(which, 0);
+        assert_true(calls > 10);
+        for (uint64_t n = 1; n <= calls; n += 1 + n / 16) {
+            run_pair(which, n);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits_in_any_order),
+        cmocka_unit_test(test_every_type_and_reduction),
+        cmocka_unit_test(test_large_buckets),
+        cmocka_unit_test(test_thousands_of_tensors),
+        cmocka_unit_test(test_bucket_edges),
+        cmocka_unit_test(test_zero_copies),
+        cmocka_unit_test(test_part_of_the_world),
+        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_reset),
+        cmocka_unit_test(test_destroy_in_mid_step),
+        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_forked_child),
+        cmocka_unit_test(test_hostile_lists),
+        cmocka_unit_test(test_allocations_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

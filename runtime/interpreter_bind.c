@@ -173,7 +173,11 @@ static void find_places(wefti_run_t *run)
     const wefti_run_memory_t *memory = run->memory;
     uint32_t n = run->params.group_size;
     uint64_t skip = run->slice.at * run->elem_bytes[WEFTI_SEND], work = memory->work;
-    uint64_t begin[WEFTI_BUFFER_COUNT] = {0};
+    for (uint32_t r = 0; r < n; r++) {
+        uintptr_t base = (uintptr_t)memory->bases[r];
+        run->places[WEFTI_SEND * n + r] = base + run->call.send[r] + skip;
+        run->places[WEFTI_RECV * n + r] = base + run->call.recv[r] + skip;
+    }
     for (uint32_t b = WEFTI_SCRATCH; b < WEFTI_BUFFER_COUNT; b++) {
         uint32_t sets;
         uint64_t bytes = 0;
@@ -181,16 +185,11 @@ static void find_places(wefti_run_t *run)
             continue;
         }
         set_bytes(run, b, run->elem_bytes[b], run->slice.slot_elems, &bytes);
-        begin[b] = work + (sets > 1 ? run->number % sets * bytes : 0);
-        work += sets * bytes;
-    }
-    for (uint32_t r = 0; r < n; r++) {
-        uintptr_t base = (uintptr_t)memory->bases[r];
-        run->places[WEFTI_SEND * n + r] = base + run->call.send[r] + skip;
-        run->places[WEFTI_RECV * n + r] = base + run->call.recv[r] + skip;
-        for (uint32_t b = WEFTI_SCRATCH; b < WEFTI_BUFFER_COUNT; b++) {
-            run->places[b * n + r] = base + begin[b];
+        uint64_t begin = work + (sets > 1 ? run->number % sets * bytes : 0);
+        for (uint32_t r = 0; r < n; r++) {
+            run->places[b * n + r] = (uintptr_t)memory->bases[r] + begin;
         }
+        work += sets * bytes;
     }
 }
 
@@ -236,48 +235,64 @@ static weft_status_t check_memory(const wefti_run_t *run, const wefti_run_memory
     return WEFT_OK;
 }
 
-/* Whether the tasks of the last call serve this one. */
-static bool is_same_size(const wefti_run_t *run, const wefti_counts_t *counts, uint64_t chunk)
+/* Whether the last call was cut in the same way. */
+static bool is_sized(const wefti_run_t *run, const wefti_run_memory_t *memory,
+                     const wefti_run_call_t *call)
 {
-    return run->resolved && counts->counts == NULL && run->call.counts.counts == NULL &&
-           counts->elem_count == run->call.counts.elem_count &&
-           counts->elem_bytes == run->call.counts.elem_bytes && chunk == run->chunk;
+    const wefti_run_call_t *last = &run->call;
+    return run->sized && call->counts.counts == NULL && last->counts.counts == NULL &&
+           call->counts.elem_count == last->counts.elem_count && call->dtype == last->dtype &&
+           call->reduction == last->reduction && call->chunk == run->sized_chunk &&
+           memory->work_bytes == run->sized_bytes;
 }
 
-weft_status_t wefti_run_start(wefti_run_t *run, const wefti_run_memory_t *memory,
-                              const wefti_run_call_t *call)
+/* Cuts a call into chunks. */
+static weft_status_t size_call(wefti_run_t *run, const wefti_run_memory_t *memory,
+                               const wefti_run_call_t *call)
 {
-    weft_status_t status = check_memory(run, memory);
     wefti_slice_t whole;
     wefti_counts_t counts = call->counts;
-    if (status < 0) {
-        return status;
-    }
+    run->sized = run->resolved = false;
     elem_bytes_of(run, call->dtype, call->reduction, run->elem_bytes);
     run->narrow = run->elem_bytes[WEFTI_SCRATCH] == run->elem_bytes[WEFTI_SEND];
     counts.elem_bytes = run->elem_bytes[WEFTI_SEND];
     if (run->elem_bytes[WEFTI_SCRATCH] == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "the type has no reductions");
     }
-    status = wefti_slice_init(&run->params, &run->schedule, &counts, &whole);
+    weft_status_t status = wefti_slice_init(&run->params, &run->schedule, &counts, &whole);
     if (status < 0) {
         return status;
     }
     uint64_t most = chunk_of(run, run->elem_bytes, &counts, whole.elem_count, memory->work_bytes);
-    uint64_t chunk = call->chunk != 0 && call->chunk < most ? call->chunk : most;
-    if (chunk == 0 && whole.elem_count > 0) {
+    run->chunk = call->chunk != 0 && call->chunk < most ? call->chunk : most;
+    if (run->chunk == 0 && whole.elem_count > 0) {
         return wefti_error(
             WEFT_ERR_NO_MEMORY, "%s: not one element fits %llu bytes of staging buffers",
             weft_collective_name(run->params.op), (unsigned long long)memory->work_bytes);
     }
-    run->resolved = is_same_size(run, &counts, chunk);
+    run->total = whole.elem_count;
+    run->slice.slot_elems =
+        wefti_slice_slot_elems(&run->params, &run->schedule, &counts, run->chunk);
+    run->sized_chunk = call->chunk;
+    run->sized_bytes = memory->work_bytes;
+    run->sized = true;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_run_start(wefti_run_t *run, const wefti_run_memory_t *memory,
+                              const wefti_run_call_t *call)
+{
+    weft_status_t status = check_memory(run, memory);
+    if (status >= 0 && !is_sized(run, memory, call)) {
+        status = size_call(run, memory, call);
+    }
+    if (status < 0) {
+        return status;
+    }
     run->memory = memory;
     run->call = *call;
-    run->call.counts = counts;
-    run->total = whole.elem_count;
-    run->chunk = chunk;
+    run->call.counts.elem_bytes = run->elem_bytes[WEFTI_SEND];
     run->slice.at = 0;
-    run->slice.slot_elems = wefti_slice_slot_elems(&run->params, &run->schedule, &counts, chunk);
     run->number = call->follows ? run->number : 0;
     run->area = (uint8_t *)memory->bases[run->params.rank] + memory->area;
     run->unsettled = 0;

@@ -33,10 +33,12 @@ struct wefti_run {
     const wefti_run_memory_t *memory;
     wefti_run_call_t call;
     wefti_slice_t slice;
-    uint64_t total, chunk; /* elements, as slices count them */
-    bool resolved;         /* tasks are for slice, but for its beginning */
-    uint64_t number;       /* of the run, since the last call that did not follow another */
-    bool narrow;           /* sums are as wide as users' elements: copies of them, too */
+    uint64_t total, chunk;             /* elements, as slices count them */
+    uint64_t sized_chunk, sized_bytes; /* asked for, and work memory: when these were found */
+    bool sized;
+    bool resolved;   /* tasks are for slice, but for its beginning */
+    uint64_t number; /* of the run, since the last call that did not follow another */
+    bool narrow;     /* sums are as wide as users' elements: copies of them, too */
     uint32_t elem_bytes[WEFTI_BUFFER_COUNT];
     uintptr_t *places; /* [buffer * group_size + rank]: address, or offset over a put link */
     wefti_run_lane_t lane[WEFTI_MAX_LANES];

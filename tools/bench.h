@@ -49,7 +49,8 @@ typedef struct bench {
 typedef struct bench_rank {
     const bench_t *bench;
     weft_context_t *context;
-    weft_group_t *group;
+    weft_group_t *group;   /* what is measured runs on it */
+    weft_group_t *control; /* the benchmark's own calls */
     weft_stream_t *stream; /* NULL: none */
     uint32_t rank;
     uint8_t *send, *recv; /* of max_bytes */
@@ -69,14 +70,19 @@ typedef struct bench_case {
 typedef struct bench_row {
     uint64_t bytes, count, wrong;
     double p50_us, p99_us;
-    double floor_us; /* negative: not measured */
-    const char *algorithm, *path;
+    double floor_us;              /* negative: not measured */
+    char algorithm[64], path[16]; /* what really ran */
 } bench_row_t;
 
 /* bench_rank.c: address is what the launcher gave. deinit accepts a half-made rank. */
 weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, uint32_t rank,
                                     const char *address);
 void wefti_bench_rank_deinit(bench_rank_t *self);
+/* Calls of self's operator are carried out by this algorithm; NULL: by the runtime's choice. */
+weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name);
+/* self->times of so many calls, of the slowest rank: their median and 99th of a hundred, in us. */
+weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations, double *out_p50,
+                                  double *out_p99);
 /* How often a call of bytes is timed, where nothing was asked for. */
 uint64_t wefti_bench_iterations(uint64_t bytes);
 /* A call of bytes; collective. False in *out_fits when that is not an element for each rank. */

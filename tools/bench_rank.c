@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of a benchmark: its context, group and buffers, and timing one case. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,12 +104,16 @@ static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, ui
     return status;
 }
 
-/* Of the slowest rank in every call: the median, and at the 99th of a hundred. */
-static weft_status_t combine(bench_rank_t *self, uint64_t iterations, double *out_p50,
-                             double *out_p99)
+weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name)
+{
+    return weft_group_set_algorithm(self->group, self->bench->op->op, name);
+}
+
+weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations, double *out_p50,
+                                  double *out_p99)
 {
     weft_status_t status = weft_all_reduce(self->times, self->times, iterations, WEFT_DTYPE_F64,
-                                           WEFT_MAX, self->group, NULL);
+                                           WEFT_MAX, self->control, NULL);
     if (status == WEFT_OK) {
         qsort(self->times, iterations, sizeof *self->times, by_value);
         *out_p50 = self->times[iterations / 2];
@@ -134,19 +139,22 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
     }
     weft_status_t status;
     WEFT_TRY(status, time_calls(self, &size, warm, iterations), out);
-    out_row->path = weft_group_last_path(self->group);
-    out_row->algorithm = out_row->path;
+    snprintf(out_row->algorithm, sizeof out_row->algorithm, "%s",
+             weft_group_last_algorithm(self->group));
+    snprintf(out_row->path, sizeof out_row->path, "%s", weft_group_last_path(self->group));
     if (bench->check) {
         wrong = wefti_bench_check(self, &size, warm + iterations - 1);
         WEFT_TRY(status,
-                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_SUM, self->group, NULL),
+                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_SUM, self->control, NULL),
                  out);
         out_row->wrong = wrong;
     }
-    WEFT_TRY(status, combine(self, iterations, &out_row->p50_us, &out_row->p99_us), out);
+    WEFT_TRY(status, wefti_bench_combine(self, iterations, &out_row->p50_us, &out_row->p99_us),
+             out);
     if (bench->floor != NULL) {
         WEFT_TRY(status, wefti_bench_floor_time(self, bytes, warm, iterations), out);
-        WEFT_TRY(status, combine(self, iterations, &out_row->floor_us, &floor_p99), out);
+        WEFT_TRY(status, wefti_bench_combine(self, iterations, &out_row->floor_us, &floor_p99),
+                 out);
     }
 out:
     return status;
@@ -208,9 +216,13 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
     WEFT_TRY(status, wefti_bench_pattern_init(self), out);
     WEFT_TRY(status, weft_context_create(&params, &self->context), out);
     WEFT_TRY(status, weft_group_create_world(self->context, &self->group), out);
+    WEFT_TRY(status, weft_group_duplicate(self->group, &self->control), out);
     if (bench->on_stream) {
         weft_stream_params_t stream = {sizeof stream, "bench", bench->stream_flags, 0};
         WEFT_TRY(status, weft_stream_create(self->context, &stream, &self->stream), out);
+    }
+    if (bench->algorithm != NULL) {
+        WEFT_TRY(status, wefti_bench_set_algorithm(self, bench->algorithm), out);
     }
     WEFT_TRY(status, get_buffer(self, 0, &self->send), out);
     WEFT_TRY(status, get_buffer(self, 1, &self->recv), out);
@@ -226,6 +238,7 @@ void wefti_bench_rank_deinit(bench_rank_t *self)
         put_buffer(self, 0);
     }
     weft_stream_destroy(self->stream);
+    weft_group_destroy(self->control);
     weft_group_destroy(self->group);
     weft_context_release(self->context);
     free(self->pattern);

@@ -55,17 +55,17 @@ typedef struct algos_command {
 /* "4,4": numbers of ranks. */
 static bool read_sizes(const char *text, uint32_t *sizes, uint32_t *out_count)
 {
+    char *end = NULL;
     *out_count = 0;
-    for (const char *at = text; *at != '\0';) {
-        char *end = NULL;
-        unsigned long size = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+    do {
+        unsigned long size = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
         if (size == 0 || size > 4096 || (*end != ',' && *end != '\0') || *out_count == MAX_HOSTS) {
             return false;
         }
         sizes[(*out_count)++] = (uint32_t)size;
-        at = *end == ',' ? end + 1 : end;
-    }
-    return *out_count > 0;
+        text = end + 1;
+    } while (*end == ',');
+    return true;
 }
 
 static int read_order(algos_command_t *command, const char *value)

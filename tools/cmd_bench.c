@@ -36,7 +36,8 @@ static const option_def_t own_options[] = {
     {KEY_MEMORY, "memory", "KIND", "registered (default), adopted or plain"},
     {KEY_ALGO, "algo", "NAME",
      "this algorithm or nothing (default: by the cost table); see weft algos"},
-    {KEY_ORDER, "order", "ORDER", "tree (default), blocks(N,N,..) or any: who is added to whom"},
+    {KEY_ORDER, "order", "ORDER",
+     "tree (default), blocks:N,N,.. or any: who is added to whom first"},
     {KEY_ITERS, "iterations", "I", "timed calls per size (default: by size)"},
     {KEY_STREAM, "stream", "KIND",
      "none (default): calls run on the calling thread; inline or thread: on such a stream"},
@@ -243,6 +244,9 @@ int wefti_cmd_bench(int argc, char **argv)
     code = check_algorithm(&bench);
     if (code != EXIT_OK) {
         return code;
+    }
+    if (bench.order != NULL) {
+        setenv("WEFT_ORDER", bench.order, 1); /* the ranks inherit it */
     }
     bench.floor = wefti_bench_floor_create(bench.ranks, bench.max_bytes);
     code = wefti_launch("bench", bench.ranks, bench_rank, &bench);

@@ -22,6 +22,7 @@ static const command_t commands[] = {
     {"ops", "list every operator definition", wefti_cmd_ops},
     {"algos", "say which algorithm costs least for a collective, and why", wefti_cmd_algos},
     {"verify", "prove that the collective algorithms are right", wefti_cmd_verify},
+    {"tune", "measure this machine for the choice of algorithms", wefti_cmd_tune},
     {"info", "show version, machine, transports and settings", wefti_cmd_info},
 };
 

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""weft tune: a table that weft algos and the runtime read back."""
+import json
+import math
+
+import support
+
+
+class Tune(support.Case):
+    def tune(self, *arguments, **kwargs):
+        file = self.dir / "costs.json"
+        done = self.weft("tune", "-o", file, "--quick", "--max", "4K", "--json", *arguments, **kwargs)
+        return json.loads(done.stdout), json.loads(file.read_text()), file
+
+    def test_table_is_complete_and_read_back(self):
+        said, table, file = self.tune("-n", "2", "--name", "here")
+        self.assertEqual((table["format"], table["name"]), (1, "here"))
+        for key in ("gamma_ns_per_byte", "step_ns", "call_ns"):
+            self.assertGreaterEqual(table[key], 0)
+        for level in ("self", "host"):
+            self.assertGreater(table["links"][level]["beta_ns_per_byte"], 0)
+        self.assertEqual(said["measured"], len(table["measured"]))
+        measured = {(m["op"], m["algorithm"], m["memory"]) for m in table["measured"]}
+        for op in ("AllReduce", "ReduceScatter", "AllGather", "Broadcast", "Reduce", "Gather", "Scatter", "AllToAll"):
+            for memory in ("registered", "plain"):
+                self.assertIn((op, "mesh", memory), measured)
+        self.assertIn(("AllReduce", "ring", "registered"), measured)  # for groups of order any
+        for m in table["measured"]:
+            self.assertEqual((m["ranks"], m["hosts"]), (2, 1))
+            self.assertTrue(math.isfinite(m["alpha_ns"]) and m["beta_ns_per_byte"] >= 0)
+
+        # The same choice by tune, by algos with the file, and by the runtime.
+        chosen = {}
+        for stretch in said["choices"]:
+            size = stretch["from_bytes"]
+            while size <= stretch["to_bytes"]:
+                chosen[stretch["op"], stretch["memory"], size] = stretch["algorithm"]
+                size *= 2
+        rows = self.weft_json("algos", "-n", "2", "--costs", file)["rows"]
+        compared = 0
+        for row in rows:
+            if (row["op"], "registered", row["bytes"]) in chosen:
+                self.assertTrue(row["candidates"][0]["measured"])
+                self.assertEqual(row["algorithm"], chosen[row["op"], "registered", row["bytes"]])
+                compared += 1
+        self.assertGreater(compared, 20)
+        for name, op in (("all_gather", "AllGather"), ("broadcast", "Broadcast")):
+            rows = self.weft_json("bench", name, "-n", "2", "--max", "4K", "--iterations", "5",
+                                  env={"WEFT_COSTS": str(file)})["rows"]
+            for row in rows:
+                self.assertEqual(row["algo"], chosen[op, "registered", row["bytes"]], row)
+
+    def test_the_runtime_runs_what_a_table_says(self):
+        _, table, file = self.tune("-n", "2", "--op", "all_gather")
+        for measured in table["measured"]:
+            quick = measured["algorithm"] == "bruck"
+            measured["alpha_ns"] = 1 if quick else 1e6
+            measured["beta_ns_per_byte"] = 0
+        file.write_text(json.dumps(table))
+        rows = self.weft_json("bench", "all_gather", "-n", "2", "--max", "4K", "--iterations", "5", "--check",
+                              env={"WEFT_COSTS": str(file)})["rows"]
+        self.assertEqual({(row["algo"], row["path"], row["wrong"]) for row in rows}, {("bruck", "schedule", 0)})
+
+    def test_several_sizes_of_groups(self):
+        said, table, _ = self.tune("-n", "2,3", "--op", "Broadcast")
+        self.assertEqual({m["ranks"] for m in table["measured"]}, {2, 3})
+        self.assertEqual({m["op"] for m in table["measured"]}, {"Broadcast"})
+        self.assertEqual({c["ranks"] for c in said["choices"]}, {2, 3})
+
+    def test_text(self):
+        file = self.dir / "costs.json"
+        done = self.weft("tune", "-o", file, "--quick", "--max", "1K", "--op", "scatter")
+        self.assertIn("Scatter, 2 ranks, registered memory", done.stdout)
+        self.assertIn("mesh", done.stdout)
+        self.assertIn(f"written to {file}", done.stdout)
+        self.assertEqual(done.stderr, "")
+
+    def test_bad_input(self):
+        place = self.dir / "nowhere" / "costs.json"
+        for arguments in ([], ["-o", place], ["-o", self.dir], ["-o", "x.json", "-n", "1"], ["-o", "x.json", "-n", "2,"],
+                          ["-o", "x.json", "--op", "AllGarble"], ["-o", "x.json", "--max", "0"],
+                          ["-o", "x.json", "-n", "2,three"], ["-o", "x.json", "surplus"]):
+            said = self.weft("tune", *arguments, code=2).stderr
+            self.assert_one_line(said)
+        self.assertEqual(list(self.dir.iterdir()), [])
+
+    def test_a_damaged_table_is_refused_by_name(self):
+        file = self.dir / "costs.json"
+        file.write_text('{"format": 1, "measured": [{"op": "AllReduce"}]}')
+        for arguments in (["algos", "--costs", file], ["bench", "all_reduce", "-n", "2", "--max", "8"]):
+            said = self.weft(*arguments, code=2, env={"WEFT_COSTS": str(file)}).stderr
+            self.assert_one_line(said)
+            self.assertIn("algorithm is no name", said)
+            self.assertIn(str(file), said)
+
+
+if __name__ == "__main__":
+    support.main()

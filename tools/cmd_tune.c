@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft tune: measures what collectives cost here and writes it down. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "runtime/base/file.h"
+#include "tools/launch.h"
+#include "tools/tune.h"
+
+#define MAX_GROUPS 8u
+
+enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_JSON };
+
+static const option_def_t own_options[] = {
+    {'o', "output", "COSTS.json", "the table to write"},
+    {'n', "ranks", "N,N,..", "local ranks to measure with, each pinned to its cores (default 2)"},
+    {KEY_OP, "op", "OP", "only this operator, such as AllReduce (default: all)"},
+    {KEY_MAX, "max", "BYTES", "largest size, such as 64M (the default) or 4M"},
+    {KEY_QUICK, "quick", NULL, "fewer sizes and calls: seconds instead of a minute or two"},
+    {KEY_NAME, "name", "NAME", "what the table calls itself (default: the host's name)"},
+    {KEY_JSON, "json", NULL, "print one JSON object"},
+    {0, NULL, NULL, NULL},
+};
+
+static const command_help_t help = {
+    "tune",
+    "-o COSTS.json [-n N,N,..] [--op OP] [--quick] [--json]",
+    "Measures every algorithm of every operator on local ranks, over sizes, with memory that "
+    "peers\n"
+    "reach and with plain memory, and what links and sums cost by themselves. The table decides\n"
+    "which algorithm runs where WEFT_COSTS names it. Prints what it chooses, and from which size\n"
+    "on.",
+    "Sums are of f32. Nothing else should run meanwhile.\n"
+    "example:\n  weft tune -o costs.json -n 2,8\n"
+    "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n",
+};
+
+typedef struct tune_command {
+    const char *output, *name;
+    uint32_t groups[MAX_GROUPS], group_count;
+    const bench_op_t *only;
+    uint64_t max_bytes;
+    bool quick, json;
+    uint32_t done, total;
+    wefti_costs_t costs;
+} tune_command_t;
+
+/* ---- options ---- */
+
+static int read_groups(tune_command_t *command, const char *value)
+{
+    const char *at = value;
+    char *end = NULL;
+    command->group_count = 0;
+    do {
+        unsigned long ranks = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+        if (ranks < 2 || ranks > BENCH_MAX_RANKS || (*end != ',' && *end != '\0') ||
+            command->group_count == MAX_GROUPS) {
+            return wefti_usage_error("tune", "-n '%s': expected up to %u numbers from 2 to %u",
+                                     value, MAX_GROUPS, BENCH_MAX_RANKS);
+        }
+        command->groups[command->group_count++] = (uint32_t)ranks;
+        at = end + 1;
+    } while (*end == ',');
+    return EXIT_OK;
+}
+
+static int read_op(tune_command_t *command, const char *value)
+{
+    for (uint32_t i = 0; i < BENCH_OP_COUNT; i++) {
+        if (strcmp(value, wefti_bench_ops[i].name) == 0 ||
+            strcmp(value, weft_collective_name(wefti_bench_ops[i].op)) == 0) {
+            command->only = &wefti_bench_ops[i];
+            return EXIT_OK;
+        }
+    }
+    return wefti_usage_error("tune", "--op '%s' is not an operator that can be measured", value);
+}
+
+static int handle(void *user, int key, const char *value)
+{
+    tune_command_t *command = user;
+    switch (key) {
+    case 'o':
+        command->output = value;
+        return EXIT_OK;
+    case 'n':
+        return read_groups(command, value);
+    case KEY_OP:
+        return read_op(command, value);
+    case KEY_MAX:
+        return wefti_parse_size("tune", "--max", value, &command->max_bytes);
+    case KEY_QUICK:
+        command->quick = true;
+        return EXIT_OK;
+    case KEY_NAME:
+        command->name = value;
+        return EXIT_OK;
+    default:
+        command->json = true;
+        return EXIT_OK;
+    }
+}
+
+/* ---- measuring ---- */
+
+static tune_run_t make_run(const tune_command_t *command, uint32_t ranks, memory_kind_t memory)
+{
+    tune_run_t run = {
+        .bench = {.ranks = ranks,
+                  .min_bytes = 8,
+                  .max_bytes = command->max_bytes,
+                  .dtype = WEFT_DTYPE_F32,
+                  .reduction = WEFT_SUM,
+                  .memory = memory},
+        .only = command->only,
+        .budget_us = command->quick ? 2000 : 20000,
+        .rounds = command->quick ? 1 : 2,
+        .growth = command->quick ? 16 : 4,
+        .progress = isatty(STDERR_FILENO) == 1,
+        .done = command->done,
+        .total = command->total,
+    };
+    return run;
+}
+
+/* One launch; what it found goes into the table. */
+static int run_once(tune_command_t *command, uint32_t ranks, memory_kind_t memory)
+{
+    tune_run_t run = make_run(command, ranks, memory);
+    bool links = ranks == command->groups[0] && memory == MEMORY_REGISTERED;
+    run.result =
+        mmap(NULL, sizeof *run.result, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (run.result == MAP_FAILED) {
+        return wefti_usage_error("tune", "no memory for what is measured");
+    }
+    run.bench.floor = links ? wefti_bench_floor_create(ranks, command->max_bytes) : NULL;
+    int code = wefti_launch("tune", ranks, wefti_tune_rank, &run);
+    weft_status_t status = WEFT_OK;
+    if (code == EXIT_OK && links) {
+        wefti_tune_set_links(&command->costs, run.result);
+        status = wefti_tune_set_steps(&command->costs, &run);
+    }
+    if (code == EXIT_OK && status == WEFT_OK) {
+        status = wefti_tune_add(&command->costs, &run);
+    }
+    command->done += wefti_tune_count(&run);
+    wefti_bench_floor_destroy(run.bench.floor);
+    munmap(run.result, sizeof *run.result);
+    return status < 0 ? wefti_status_error("tune", status) : code;
+}
+
+static int measure_all(tune_command_t *command)
+{
+    int code = EXIT_OK;
+    for (uint32_t i = 0; i < command->group_count; i++) {
+        tune_run_t run = make_run(command, command->groups[i], MEMORY_REGISTERED);
+        command->total += 2 * wefti_tune_count(&run);
+    }
+    for (uint32_t i = 0; i < command->group_count && code == EXIT_OK; i++) {
+        code = run_once(command, command->groups[i], MEMORY_REGISTERED);
+        if (code == EXIT_OK) {
+            code = run_once(command, command->groups[i], MEMORY_PLAIN);
+        }
+    }
+    return code;
+}
+
+static weft_status_t write_table(const tune_command_t *command)
+{
+    wefti_text_t text;
+    wefti_text_init(&text, NULL);
+    wefti_costs_encode(&command->costs, &text);
+    wefti_text_add(&text, "\n");
+    wefti_piece_t piece = {text.data, text.length};
+    weft_status_t status =
+        text.failed ? WEFT_ERR_NO_MEMORY : wefti_file_write(command->output, &piece, 1);
+    wefti_text_deinit(&text);
+    return status;
+}
+
+/* ---- what follows from it ---- */
+
+/* Sizes that one algorithm is chosen for. */
+typedef struct stretch {
+    uint64_t from, to;                     /* bytes of the larger buffer */
+    wefti_candidate_t first, last, second; /* second best at the beginning, or without algorithm */
+} stretch_t;
+
+static weft_status_t choose(const tune_command_t *command, const bench_op_t *op, uint32_t ranks,
+                            bool plain, uint64_t bytes, wefti_candidate_t *out_best,
+                            wefti_candidate_t *out_second)
+{
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    weft_algo_params_t params = {.struct_size = sizeof params, .op = op->op, .group_size = ranks};
+    wefti_counts_t counts = {.elem_count = bytes / (op->per_rank ? ranks : 1) / 4, .elem_bytes = 4};
+    wefti_choice_t choice = {.plain = plain, .executors = true};
+    weft_status_t status =
+        wefti_cost_choose(&command->costs, &params, &counts, &choice, list, &count);
+    if (status == WEFT_OK) {
+        *out_best = list[0];
+        *out_second = count > 1 && list[1].reason == NULL ? list[1] : (wefti_candidate_t){0};
+    }
+    return status;
+}
+
+/* The stretch that begins at bytes. */
+static weft_status_t next_stretch(const tune_command_t *command, const bench_op_t *op,
+                                  uint32_t ranks, bool plain, uint64_t bytes, stretch_t *out)
+{
+    wefti_candidate_t best, second;
+    weft_status_t status = choose(command, op, ranks, plain, bytes, &out->first, &out->second);
+    out->from = out->to = bytes;
+    out->last = out->first;
+    for (bytes *= 2; status == WEFT_OK && bytes <= command->max_bytes; bytes *= 2) {
+        status = choose(command, op, ranks, plain, bytes, &best, &second);
+        if (status < 0 || best.algorithm != out->first.algorithm) {
+            break;
+        }
+        out->to = bytes;
+        out->last = best;
+    }
+    return status;
+}
+
+static void print_stretch(const stretch_t *stretch)
+{
+    char from[32], to[32];
+    printf("  %10s .. %-10s %-18s %10.2f .. %.2f us", wefti_format_bytes(stretch->from, from),
+           wefti_format_bytes(stretch->to, to), stretch->first.algorithm->name,
+           stretch->first.predicted_ns * 1e-3, stretch->last.predicted_ns * 1e-3);
+    if (stretch->second.algorithm != NULL && stretch->first.predicted_ns > 0) {
+        printf("   %.2f times %s", stretch->second.predicted_ns / stretch->first.predicted_ns,
+               stretch->second.algorithm->name);
+    }
+    puts("");
+}
+
+static void write_stretch(wefti_json_t *json, const stretch_t *stretch, const bench_op_t *op,
+                          uint32_t ranks, bool plain)
+{
+    wefti_json_begin_object(json, NULL);
+    wefti_json_string(json, "op", weft_collective_name(op->op));
+    wefti_json_int(json, "ranks", ranks);
+    wefti_json_string(json, "memory", plain ? "plain" : "registered");
+    wefti_json_int(json, "from_bytes", (int64_t)stretch->from);
+    wefti_json_int(json, "to_bytes", (int64_t)stretch->to);
+    wefti_json_string(json, "algorithm", stretch->first.algorithm->name);
+    wefti_json_double(json, "from_us", stretch->first.predicted_ns * 1e-3);
+    wefti_json_double(json, "to_us", stretch->last.predicted_ns * 1e-3);
+    wefti_json_end_object(json);
+}
+
+static weft_status_t show_op(const tune_command_t *command, const bench_op_t *op, uint32_t ranks,
+                             bool plain, wefti_json_t *json)
+{
+    stretch_t stretch = {0};
+    weft_status_t status = WEFT_OK;
+    uint64_t least = op->per_rank ? 4ul * ranks : 4;
+    if (!command->json) {
+        printf("%s, %u ranks, %s memory\n", weft_collective_name(op->op), ranks,
+               plain ? "plain" : "registered");
+    }
+    for (uint64_t bytes = least < 8 ? 8 : least; status == WEFT_OK && bytes <= command->max_bytes;
+         bytes = stretch.to * 2) {
+        status = next_stretch(command, op, ranks, plain, bytes, &stretch);
+        if (status == WEFT_OK && command->json) {
+            write_stretch(json, &stretch, op, ranks, plain);
+        } else if (status == WEFT_OK) {
+            print_stretch(&stretch);
+        }
+    }
+    return status;
+}
+
+static weft_status_t show_choices(const tune_command_t *command, wefti_json_t *json)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < command->group_count * 2 && status == WEFT_OK; i++) {
+        for (uint32_t o = 0; o < BENCH_OP_COUNT && status == WEFT_OK; o++) {
+            const bench_op_t *op = &wefti_bench_ops[o];
+            if (command->only == NULL || command->only == op) {
+                status = show_op(command, op, command->groups[i / 2], i % 2 == 1, json);
+            }
+        }
+    }
+    return status;
+}
+
+static void write_links(wefti_json_t *json, const wefti_costs_t *costs)
+{
+    const wefti_link_cost_t *self = &costs->level[WEFTI_LEVEL_SELF];
+    const wefti_link_cost_t *host = &costs->level[WEFTI_LEVEL_HOST];
+    wefti_json_double(json, "self_beta_ns_per_byte", self->beta_ns_per_byte);
+    wefti_json_double(json, "host_alpha_ns", host->alpha_ns);
+    wefti_json_double(json, "host_beta_ns_per_byte", host->beta_ns_per_byte);
+    wefti_json_double(json, "gamma_ns_per_byte", costs->gamma_ns_per_byte);
+    wefti_json_double(json, "step_ns", costs->step_ns);
+    wefti_json_double(json, "call_ns", costs->call_ns);
+    wefti_json_int(json, "measured", (int64_t)costs->measured_count);
+}
+
+static weft_status_t show(const tune_command_t *command)
+{
+    const wefti_costs_t *costs = &command->costs;
+    wefti_text_t text;
+    wefti_json_t json;
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_string(&json, "output", command->output);
+    wefti_json_string(&json, "name", costs->name);
+    write_links(&json, costs);
+    wefti_json_begin_array(&json, "choices");
+    weft_status_t status = show_choices(command, &json);
+    wefti_json_end_array(&json);
+    wefti_json_end_object(&json);
+    if (status == WEFT_OK && command->json) {
+        puts(text.failed ? "{}" : text.data);
+    } else if (status == WEFT_OK) {
+        printf("links: own memory %.4f ns/B, another rank's %.0f ns + %.4f ns/B; adding %.4f ns/B; "
+               "an interpreted call %.0f ns + %.1f ns a step\nwritten to %s: %zu pieces\n",
+               costs->level[WEFTI_LEVEL_SELF].beta_ns_per_byte,
+               costs->level[WEFTI_LEVEL_HOST].alpha_ns,
+               costs->level[WEFTI_LEVEL_HOST].beta_ns_per_byte, costs->gamma_ns_per_byte,
+               costs->call_ns, costs->step_ns, command->output, costs->measured_count);
+    }
+    wefti_text_deinit(&text);
+    return status;
+}
+
+static void name_table(tune_command_t *command)
+{
+    struct utsname host;
+    const char *name = command->name;
+    if (name == NULL) {
+        name = uname(&host) == 0 ? host.nodename : "tuned";
+    }
+    snprintf(command->costs.name, sizeof command->costs.name, "%s", name);
+}
+
+int wefti_cmd_tune(int argc, char **argv)
+{
+    tune_command_t command = {.groups = {2}, .group_count = 1, .max_bytes = 64u << 20};
+    int positional = 0;
+    const option_def_t *const tables[] = {own_options, NULL};
+    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    if (code != EXIT_OK) {
+        return code < 0 ? EXIT_OK : code;
+    }
+    if (positional != 0) {
+        return wefti_usage_error("tune", "unexpected argument '%s'", argv[1]);
+    }
+    if (command.output == NULL) {
+        return wefti_usage_error("tune", "-o COSTS.json is missing");
+    }
+    weft_status_t status = wefti_file_check_place(command.output);
+    if (status < 0) {
+        return wefti_status_error("tune", status);
+    }
+    /* All algorithms are to be measured, whatever was chosen for programs. */
+    unsetenv("WEFT_ALGO");
+    unsetenv("WEFT_COSTS");
+    setenv("WEFT_ORDER", "any", 1);
+    wefti_costs_default(&command.costs, NULL);
+    name_table(&command);
+    code = measure_all(&command);
+    status = code == EXIT_OK ? write_table(&command) : WEFT_OK;
+    if (code == EXIT_OK && status == WEFT_OK) {
+        status = show(&command);
+    }
+    wefti_costs_deinit(&command.costs);
+    return status < 0 ? wefti_status_error("tune", status) : code;
+}

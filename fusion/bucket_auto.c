@@ -176,10 +176,11 @@ static int by_readiness(const void *a, const void *b)
 }
 
 /* The buckets that were made, as the comm stream carries them out. */
-static weft_status_t finish_of_made(wefti_bucketing_t *b, uint64_t *out_ps)
+static weft_status_t finish_of_made(wefti_bucketing_t *b, const wefti_bucket_cost_t *cost,
+                                    uint64_t *out_ps, uint64_t *out_comm_ps)
 {
     made_t *made = wefti_arena_array(&b->arena, b->bucket_count, sizeof(*made));
-    uint64_t now = 0;
+    uint64_t now = 0, comm = 0;
     if (made == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -198,9 +199,12 @@ static weft_status_t finish_of_made(wefti_bucketing_t *b, uint64_t *out_ps)
         for (uint64_t part = 0; part < made[i].parts; part++) {
             uint64_t bytes =
                 made[i].parts > 1 ? piece_bytes(made[i].first, part, made[i].parts) : made[i].bytes;
-            now += wefti_bucket_cost_ps(b->cost, bytes);
+            uint64_t ps = wefti_bucket_cost_ps(cost, bytes);
+            now += ps;
+            comm += ps;
         }
     }
+    *out_comm_ps = comm;
     *out_ps = now;
     return WEFT_OK;
 }
@@ -275,6 +279,7 @@ fail:
 weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
                                     wefti_plan_forecast_t *out_forecast)
 {
+    static const double slower[] = {1.2, 2};
     weft_status_t status;
     *out_forecast = (wefti_plan_forecast_t){0};
     if (b->count == 0 || b->cost == NULL) {
@@ -291,7 +296,16 @@ weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
         out_forecast->ready_ps = ready > out_forecast->ready_ps ? ready : out_forecast->ready_ps;
     }
     WEFT_TRY(status, compare(b, arena, out_forecast), fail);
-    WEFT_TRY(status, finish_of_made(b, &out_forecast->chosen_ps), fail);
+    WEFT_TRY(status, finish_of_made(b, b->cost, &out_forecast->chosen_ps, &out_forecast->comm_ps),
+             fail);
+    for (size_t i = 0; i < 2; i++) {
+        wefti_bucket_cost_t slow;
+        WEFT_TRY(status, wefti_bucket_cost_scale(b->cost, slower[i], arena, &slow), fail);
+        WEFT_TRY(status,
+                 finish_of_made(b, &slow, &out_forecast->chosen_slow_ps[i],
+                                &out_forecast->comm_slow_ps[i]),
+                 fail);
+    }
     out_forecast->chosen_count = b->bucket_count;
 fail:
     return status;

@@ -83,8 +83,8 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
     return false;
 }
 
-weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
-                                    wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
+static weft_status_t from_table(const wefti_costs_t *costs, uint32_t world_size,
+                                wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
     weft_algo_params_t params = all_reduce_params(world_size);
     const weft_algorithm_t *algorithm;
@@ -92,10 +92,6 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
     *out_cost = (wefti_bucket_cost_t){.pieces = pieces};
     if (pieces == NULL) {
         return WEFT_ERR_NO_MEMORY;
-    }
-    if (world_size == 1) {
-        out_cost->piece_count = 1; /* nothing to send */
-        return WEFT_OK;
     }
     if (is_measured(costs, &params)) {
         return add_points(costs, &params, arena, out_cost);
@@ -111,4 +107,58 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
         }
     }
     return WEFT_OK;
+}
+
+weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double factor,
+                                      wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
+{
+    *out_cost = *cost;
+    wefti_bucket_piece_t *pieces =
+        wefti_arena_memdup(arena, cost->pieces, cost->piece_count * sizeof(*pieces));
+    wefti_bucket_point_t *points = wefti_arena_array(arena, cost->point_count, sizeof(*points));
+    if (pieces == NULL || points == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t k = 0; k < cost->piece_count; k++) {
+        pieces[k] =
+            (wefti_bucket_piece_t){as_ps((double)pieces[k].alpha_ps * factor * 1e-3),
+                                   as_ps((double)pieces[k].beta_ps_per_kib * factor * 1e-3)};
+    }
+    for (uint32_t k = 0; k < cost->point_count; k++) {
+        points[k] = (wefti_bucket_point_t){cost->points[k].bytes,
+                                           as_ps((double)cost->points[k].ps * factor * 1e-3)};
+    }
+    out_cost->pieces = pieces;
+    out_cost->points = points;
+    return WEFT_OK;
+}
+
+/* By how much the profile's calls took longer than the table says: of all their times together. */
+static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profile_t *profile)
+{
+    double measured = 0, predicted = 0;
+    for (uint32_t i = 0; i < profile->collective_count; i++) {
+        measured += profile->collectives[i].ns * 1e3;
+        predicted += (double)wefti_bucket_cost_ps(cost, profile->collectives[i].bytes);
+    }
+    return predicted > 0 && measured > 0 ? measured / predicted : 1;
+}
+
+weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
+                                    const wefti_profile_t *profile, wefti_arena_t *arena,
+                                    wefti_bucket_cost_t *out_cost)
+{
+    static const wefti_bucket_piece_t nothing_to_send = {0, 0};
+    weft_status_t status;
+    wefti_bucket_cost_t table;
+    if (world_size == 1) {
+        *out_cost = (wefti_bucket_cost_t){.pieces = &nothing_to_send, .piece_count = 1};
+        return WEFT_OK;
+    }
+    WEFT_TRY(status, from_table(costs, world_size, arena, &table), fail);
+    WEFT_TRY(status,
+             wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost),
+             fail);
+fail:
+    return status;
 }

@@ -22,6 +22,7 @@ typedef struct compiler {
     wefti_arena_t arena;
     wefti_policy_t policy;
     wefti_costs_t costs;
+    wefti_profile_t profile;
     wefti_bucket_cost_t bucket_cost;
     wefti_plan_forecast_t forecast;
     wefti_optimizer_params_t optimizer;
@@ -123,8 +124,12 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
     } else {
         wefti_costs_default(&c->costs, c->allocator);
     }
+    if (c->params.profile_path != NULL) {
+        WEFT_TRY(status, wefti_profile_load(c->params.profile_path, &c->arena, &c->profile), fail);
+    }
     WEFT_TRY(status,
-             wefti_collective_cost(&c->costs, c->params.world_size, &c->arena, &c->bucket_cost),
+             wefti_collective_cost(&c->costs, c->params.world_size, &c->profile, &c->arena,
+                                   &c->bucket_cost),
              fail);
     if (c->params.registry == NULL) {
         WEFT_TRY(status, weft_registry_create(c->allocator, &c->own_registry), fail);
@@ -175,10 +180,26 @@ static weft_status_t insert_and_fuse(compiler_t *c)
     WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
     WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
-    WEFT_TRY(status, wefti_predict_ready(c->graph, &c->arena, &ready_ns), fail);
+    WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
     wefti_bucket_params_t params = {&c->policy, ready_ns, &c->bucket_cost, c->allocator, &c->arena};
     WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
     WEFT_TRY(status, apply(c, edits), fail);
+fail:
+    return status;
+}
+
+/* All kernels of a step, updates included. */
+static weft_status_t predict_step(compiler_t *c)
+{
+    weft_status_t status = WEFT_OK;
+    uint64_t *ready_ns = NULL;
+    if (c->profile.known) {
+        c->forecast.compute_ps = (uint64_t)(c->profile.compute_ns * 1e3);
+    } else if (c->graph->order_count > 0) {
+        WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
+        uint64_t ns = ready_ns[c->graph->order[c->graph->order_count - 1]];
+        c->forecast.compute_ps = (ns < 1000000000000000ull ? ns : 1000000000000000ull) * 1000;
+    }
 fail:
     return status;
 }
@@ -251,6 +272,7 @@ static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_graph_add_optimizer(c->graph, &c->optimizer), fail);
     WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
     WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
+    WEFT_TRY(status, predict_step(c), fail);
     WEFT_TRY(status, finish_plan(c, out_plan), fail);
     wefti_log(&c->log, WEFT_LOG_DEBUG, "%u kernels, %u collectives, arena of %llu bytes",
               (*out_plan)->kernel_count, (*out_plan)->collective_count,

@@ -11,8 +11,27 @@
 #define FLOPS_PER_NS 100.0 /* 100 GFLOP/s */
 #define BYTES_PER_NS 10.0  /* 10 GB/s */
 
-weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *arena,
-                                  uint64_t **out_ready_ns)
+/* Predicted from the operator's flops and bytes. */
+static weft_status_t predict_op(const wefti_graph_t *graph, uint32_t id, wefti_arena_t *arena,
+                                double *out_ns)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    double flops = 0, bytes = 0;
+    if (node->def->cost != NULL && (node->def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
+        weft_node_desc_t desc;
+        weft_status_t status = wefti_graph_node_desc(graph, id, arena, &desc);
+        if (status < 0) {
+            return status;
+        }
+        node->def->cost(&desc, &flops, &bytes);
+    }
+    double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
+    *out_ns = compute > move ? compute : move;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
+                                  wefti_arena_t *arena, uint64_t **out_ready_ns)
 {
     weft_status_t status = WEFT_OK;
     double now_ns = 0;
@@ -21,17 +40,13 @@ weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *are
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        double flops = 0, bytes = 0, cost_ns;
-        if (node->def->cost != NULL && (node->def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
-            weft_node_desc_t desc;
-            WEFT_TRY(status, wefti_graph_node_desc(graph, graph->order[i], arena, &desc), fail);
-            node->def->cost(&desc, &flops, &bytes);
+        uint32_t id = graph->order[i];
+        double cost_ns = 0;
+        if (!wefti_profile_kernel_ns(profile, graph->nodes[id].name, &cost_ns)) {
+            WEFT_TRY(status, predict_op(graph, id, arena, &cost_ns), fail);
         }
-        cost_ns = flops / FLOPS_PER_NS > bytes / BYTES_PER_NS ? flops / FLOPS_PER_NS
-                                                              : bytes / BYTES_PER_NS;
         now_ns += cost_ns > 0 ? cost_ns : 0;
-        ready[graph->order[i]] = now_ns < 1e18 ? (uint64_t)now_ns : (uint64_t)1000000000000000000;
+        ready[id] = now_ns < 1e18 ? (uint64_t)now_ns : (uint64_t)1000000000000000000;
     }
     *out_ready_ns = ready;
 fail:

@@ -14,6 +14,7 @@
 #include <weft/graph_view.h>
 
 #include "fusion/planner.h"
+#include "fusion/profile.h"
 #include "graph/ir.h"
 #include "ops/cost/cost.h"
 #include "ops/plan/plan.h"
@@ -56,14 +57,19 @@ typedef struct wefti_bucket_params {
  * out_forecast may be NULL. */
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
                                 weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast);
-/* cost.c: when every op of the view has run, from op costs at fixed default rates; *out_ready_ns,
- * indexed by op id, comes from arena. */
-weft_status_t wefti_predict_ready(const wefti_graph_t *graph, wefti_arena_t *arena,
-                                  uint64_t **out_ready_ns);
+/* cost.c: when every op of the view has run, as measured, else from op costs at default rates;
+ * *out_ready_ns, indexed by op id, comes from arena. */
+weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
+                                  wefti_arena_t *arena, uint64_t **out_ready_ns);
 /* collective_cost.c: what an all-reduce of f32 over all ranks costs by the best algorithm: affine
- * pieces from predictions, points where something was measured. */
+ * pieces from predictions, points where something was measured; scaled by what a profile says of
+ * the calls in it. */
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
-                                    wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
+                                    const wefti_profile_t *profile, wefti_arena_t *arena,
+                                    wefti_bucket_cost_t *out_cost);
+
+weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double factor,
+                                      wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
 /* layout.c: channels-last activations between convolutions and poolings; sets type.layout of
  * values. */

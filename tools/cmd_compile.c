@@ -6,10 +6,12 @@
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256 };
+enum { KEY_JSON = 256, KEY_PROFILE };
 
 static const option_def_t own_options[] = {
     {'o', "output", "PLAN.weft", "where the plan goes (required)"},
+    {KEY_PROFILE, "profile", "P.json",
+     "measured times of kernels and collectives, by weft run --profile"},
     {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
     {0, NULL, NULL, NULL},
 };
@@ -33,6 +35,10 @@ static int handle(void *user, int key, const char *value)
     compile_command_t *command = user;
     if (key == 'o') {
         command->output = value;
+        return EXIT_OK;
+    }
+    if (key == KEY_PROFILE) {
+        command->compile.params.profile_path = value;
         return EXIT_OK;
     }
     if (key == KEY_JSON) {

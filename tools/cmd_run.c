@@ -17,6 +17,7 @@ enum {
     KEY_SCHEDULE,
     KEY_SAVE,
     KEY_TRACE,
+    KEY_PROFILE,
     KEY_SEED,
     KEY_JSON,
     KEY_NO_EVAL,
@@ -30,6 +31,7 @@ static const option_def_t own_options[] = {
     {KEY_SCHEDULE, "lr-schedule", "NAME", "constant (default) or linear: falls to 0 at the end"},
     {KEY_SAVE, "save", "TRAINED.onnx", "write the trained model"},
     {KEY_TRACE, "trace", "T.json", "write a timeline of the last steps of all ranks"},
+    {KEY_PROFILE, "profile", "P.json", "write measured times, for weft compile --profile"},
     {KEY_SEED, "seed", "K", "order of the data (default 0)"},
     {KEY_NO_EVAL, "no-eval", NULL, "skip the test set at the end"},
     {KEY_JSON, "json", NULL, "print one JSON object at the end, no progress"},
@@ -100,6 +102,9 @@ static int handle(void *user, int key, const char *value)
     case KEY_TRACE:
         train->trace_path = value;
         return EXIT_OK;
+    case KEY_PROFILE:
+        train->profile_path = value;
+        return EXIT_OK;
     case KEY_SEED:
         if (!wefti_parse_int(value, 0, INT64_MAX, &seed)) {
             return wefti_usage_error("run", "--seed '%s': expected a number from 0", value);
@@ -168,15 +173,19 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
 /* Nobody wants to hear after two epochs that a directory is missing. */
 static weft_status_t check_outputs(const train_options_t *train)
 {
-    const char *const paths[] = {train->save_path, train->trace_path};
+    static const char *const names[] = {"--save", "--trace", "--profile"};
+    const char *const paths[] = {train->save_path, train->trace_path, train->profile_path};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         weft_status_t status = paths[i] != NULL ? wefti_file_check_place(paths[i]) : WEFT_OK;
         if (status < 0) {
             return status;
         }
-    }
-    if (paths[0] != NULL && paths[1] != NULL && strcmp(paths[0], paths[1]) == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--save and --trace both say %s", paths[0]);
+        for (size_t j = 0; j < i; j++) {
+            if (paths[i] != NULL && paths[j] != NULL && strcmp(paths[i], paths[j]) == 0) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s and %s both say %s", names[j],
+                                   names[i], paths[i]);
+            }
+        }
     }
     return WEFT_OK;
 }

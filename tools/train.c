@@ -167,7 +167,8 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
                                             .context = trainer->context,
                                             .plan = options->plan,
                                             .registry = options->registry,
-                                            .trace = options->trace_path != NULL};
+                                            .trace = options->trace_path != NULL ||
+                                                     options->profile_path != NULL};
     WEFT_TRY(status, weft_session_create(&session_params, &trainer->session), done);
     if (trainer->binding.has_seed) {
         WEFT_TRY(status,
@@ -408,6 +409,11 @@ static weft_status_t finish(trainer_t *trainer)
     WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
     if (trainer->options->trace_path != NULL) {
         WEFT_TRY(status, weft_session_write_trace(trainer->session, trainer->options->trace_path),
+                 done);
+    }
+    if (trainer->options->profile_path != NULL) {
+        WEFT_TRY(status,
+                 weft_session_write_profile(trainer->session, trainer->options->profile_path),
                  done);
     }
     WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);

@@ -21,8 +21,9 @@ typedef struct train_options {
     uint64_t seed;
     bool no_eval; /* the test set is left alone */
     bool json;
-    const char *save_path;  /* NULL: not wanted */
-    const char *trace_path; /* NULL: not wanted */
+    const char *save_path;    /* NULL: not wanted */
+    const char *trace_path;   /* NULL: not wanted */
+    const char *profile_path; /* NULL: not wanted */
 } train_options_t;
 
 /* How the plan's inputs and the data set fit together. */

@@ -31,10 +31,11 @@ typedef struct weft_compile_params {
     weft_log_fn log;
     void *log_user;
     const char *costs_path;  /**< measured costs of collectives (`weft tune`); NULL: the defaults */
+    const char *profile_path; /**< measured times (weft_session_write_profile); NULL: predicted ones */
 } weft_compile_params_t;
 
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
-    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /**

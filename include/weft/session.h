@@ -73,6 +73,12 @@ WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *
 WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats);
 /** Writes the timeline of all ranks as Chrome trace JSON to path on rank 0. Collective. */
 WEFT_API weft_status_t weft_session_write_trace(weft_session_t *session, const char *path);
+/**
+ * Writes measured times as JSON to path on rank 0, for weft_compile_params_t.profile_path: per kernel and
+ * collective the median over the steps in the timeline, averaged over ranks, in nanoseconds. Needs a session
+ * created with trace, on the CPU device. Collective.
+ */
+WEFT_API weft_status_t weft_session_write_profile(weft_session_t *session, const char *path);
 WEFT_EXTERN_C_END
 
 #endif

@@ -244,8 +244,14 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
                                    .optimum_ps = in->optimum_ps,
                                    .chosen_ps = in->chosen_ps,
                                    .lower_bound_ps = in->lower_bound_ps,
+                                   .compute_ps = in->compute_ps,
+                                   .comm_ps = in->comm_ps,
                                    .optimum_count = in->optimum_count,
                                    .chosen_count = in->chosen_count};
+    for (size_t i = 0; i < 2 && i < in->n_chosen_slow_ps && i < in->n_comm_slow_ps; i++) {
+        out->chosen_slow_ps[i] = in->chosen_slow_ps[i];
+        out->comm_slow_ps[i] = in->comm_slow_ps[i];
+    }
     out->rows = wefti_arena_array(&plan->arena, in->n_rows, sizeof *out->rows);
     if (!out->rows) {
         return WEFT_ERR_NO_MEMORY;

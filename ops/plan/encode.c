@@ -258,6 +258,11 @@ static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *are
     out->optimum_ps = forecast->optimum_ps;
     out->chosen_ps = forecast->chosen_ps;
     out->lower_bound_ps = forecast->lower_bound_ps;
+    out->compute_ps = forecast->compute_ps;
+    out->comm_ps = forecast->comm_ps;
+    out->n_chosen_slow_ps = out->n_comm_slow_ps = 2;
+    out->chosen_slow_ps = (uint64_t *)(uintptr_t)forecast->chosen_slow_ps;
+    out->comm_slow_ps = (uint64_t *)(uintptr_t)forecast->comm_slow_ps;
     out->optimum_count = forecast->optimum_count;
     out->chosen_count = forecast->chosen_count;
     out->n_rows = forecast->row_count;

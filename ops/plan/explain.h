@@ -8,7 +8,11 @@
 
 weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);
-/* explain_forecast.c: the chosen buckets against optimum and bound; policies side by side. */
+/* explain_forecast.c: a step with communication beside compute, or in between: which of the two
+ * finish_ps and comm_ps belong to. */
+uint64_t wefti_plan_step_ps(const wefti_plan_forecast_t *forecast, uint64_t finish_ps);
+uint64_t wefti_plan_inline_step_ps(const wefti_plan_forecast_t *forecast, uint64_t comm_ps);
+/* The chosen buckets against optimum and bound; policies side by side. */
 void wefti_plan_explain_forecast(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
 void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
 /* explain_why.c: why a gradient's communication ends when it ends. WEFT_ERR_NOT_FOUND: no such

@@ -15,6 +15,27 @@ static double gap(uint64_t ps, uint64_t of_ps)
     return of_ps != 0 ? 100.0 * ((double)ps / (double)of_ps - 1) : 0;
 }
 
+uint64_t wefti_plan_step_ps(const wefti_plan_forecast_t *forecast, uint64_t finish_ps)
+{
+    uint64_t ready = forecast->ready_ps, done = finish_ps > ready ? finish_ps : ready;
+    return done + (forecast->compute_ps > ready ? forecast->compute_ps - ready : 0);
+}
+
+uint64_t wefti_plan_inline_step_ps(const wefti_plan_forecast_t *forecast, uint64_t comm_ps)
+{
+    return (forecast->compute_ps > forecast->ready_ps ? forecast->compute_ps : forecast->ready_ps) +
+           comm_ps;
+}
+
+static void add_step(wefti_text_t *out, const char *label, const wefti_plan_forecast_t *forecast,
+                     uint64_t finish_ps, uint64_t comm_ps)
+{
+    wefti_text_printf(out,
+                      "  step %-14s %12.1f us  with communication beside compute, %.1f us inline\n",
+                      label, us(wefti_plan_step_ps(forecast, finish_ps)),
+                      us(wefti_plan_inline_step_ps(forecast, comm_ps)));
+}
+
 static uint64_t beyond(uint64_t ps, uint64_t limit_ps)
 {
     return ps > limit_ps ? ps - limit_ps : 0;
@@ -39,6 +60,10 @@ void wefti_plan_explain_forecast(const wefti_plan_forecast_t *forecast, wefti_te
                       us(forecast->optimum_ps), forecast->optimum_count,
                       forecast->optimum_count == 1 ? "" : "s", gap(chosen, forecast->optimum_ps),
                       us(forecast->lower_bound_ps), gap(chosen, forecast->lower_bound_ps));
+    add_step(out, "", forecast, chosen, forecast->comm_ps);
+    add_step(out, "costs 20 % off", forecast, forecast->chosen_slow_ps[0],
+             forecast->comm_slow_ps[0]);
+    add_step(out, "costs 2x off", forecast, forecast->chosen_slow_ps[1], forecast->comm_slow_ps[1]);
 }
 
 void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_text_t *out)

@@ -82,6 +82,22 @@ static void add_forecast(wefti_json_t *json, const wefti_plan_forecast_t *foreca
     wefti_json_int(json, "optimum_buckets", forecast->optimum_count);
     wefti_json_double(json, "chosen_us", (double)forecast->chosen_ps * 1e-6);
     wefti_json_double(json, "lower_bound_us", (double)forecast->lower_bound_ps * 1e-6);
+    wefti_json_double(json, "step_us",
+                      (double)wefti_plan_step_ps(forecast, forecast->chosen_ps) * 1e-6);
+    wefti_json_double(json, "step_inline_us",
+                      (double)wefti_plan_inline_step_ps(forecast, forecast->comm_ps) * 1e-6);
+    wefti_json_begin_array(json, "costs_off");
+    for (size_t i = 0; i < 2; i++) {
+        wefti_json_begin_object(json, NULL);
+        wefti_json_double(json, "factor", i == 0 ? 1.2 : 2);
+        wefti_json_double(json, "step_us",
+                          (double)wefti_plan_step_ps(forecast, forecast->chosen_slow_ps[i]) * 1e-6);
+        wefti_json_double(json, "step_inline_us",
+                          (double)wefti_plan_inline_step_ps(forecast, forecast->comm_slow_ps[i]) *
+                              1e-6);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
     wefti_json_begin_array(json, "compare");
     for (uint32_t i = 0; i < forecast->row_count; i++) {
         wefti_json_begin_object(json, NULL);

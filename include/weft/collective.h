@@ -75,9 +75,16 @@ WEFT_API weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype,
                                  weft_group_t *group, weft_stream_t *stream);
 WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
 /**
- * Sends and receives between begin and end (at most 64) run side by side, so that an exchange needs
- * no order. They only check their arguments; end submits them, on its stream, and their own stream
- * is ignored.
+ * Calls on group between begin and end only check their arguments; end submits them, on its stream,
+ * and their own stream is ignored. None of them may use what another one writes. Sends and receives
+ * (at most 64) come first and run side by side, so that an exchange needs no order. Then the
+ * collectives: small ones of the same operator, type, reduction and root become one call (together
+ * up to about 7 KiB per rank, at most 64), the others follow one by one. All ranks issue the same
+ * collectives in the same order; where they disagree, the error says which call of the batch it is,
+ * counted from 0 without sends and receives. Bits are the same as without a batch.
+ * @return WEFT_AGAIN from end: the stream or the group is full, and the batch still open; end it
+ * again after progress
+ * Equivalent to: ncclGroupStart, ncclGroupEnd
  */
 WEFT_API weft_status_t weft_batch_begin(weft_group_t *group);
 WEFT_API weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream);

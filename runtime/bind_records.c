@@ -10,11 +10,6 @@
 
 #include <string.h>
 
-/* Compilers do not include the transport: the numbers they write into plans are kept equal here. */
-_Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT == WEFTI_CAP_PUT &&
-                   WEFTI_PLAN_CAP_SIGNAL == WEFTI_CAP_SIGNAL,
-               "plans speak of the transport's capabilities");
-
 /* Where the lowering of one program stands. */
 typedef struct lowering {
     weft_session_t *session;
@@ -27,7 +22,7 @@ typedef struct lowering {
     uint32_t *phases;         /* per collective: how far its counters go in a run */
 } lowering_t;
 
-static uint32_t count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream)
+uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream)
 {
     const wefti_plan_stream_program_t *steps = &plan->programs[program].streams[stream];
     uint32_t count = 0;
@@ -43,80 +38,12 @@ size_t wefti_bind_signal_bytes(weft_session_t *session)
     size_t count = 0;
     for (uint32_t p = 0; p < plan->program_count; p++) {
         for (uint32_t s = 0; s < plan->stream_count; s++) {
-            count += count_collectives(plan, p, s);
+            count += wefti_bind_count_collectives(plan, p, s);
         }
     }
     session->events_offset = session->signals_offset + count * sizeof(wefti_signal_t);
     count += (size_t)plan->program_count * plan->event_count;
     return count * sizeof(wefti_signal_t);
-}
-
-/* Plans run in place, in the order of ranks. */
-static weft_algo_params_t algorithm_params(const weft_session_t *session,
-                                           const wefti_plan_collective_t *collective)
-{
-    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
-                                .op = (weft_collective_t)collective->op,
-                                .group_size = session->endpoint->world_size,
-                                .rank = session->endpoint->rank,
-                                .root = collective->root,
-                                .in_place = 1,
-                                .order = WEFT_ORDER_TREE};
-}
-
-/* The algorithm called name, if a plan's records can carry it out: one lane and no scratch. */
-static const weft_algorithm_t *find_algorithm(const weft_session_t *session,
-                                              const wefti_plan_collective_t *collective,
-                                              const char *name)
-{
-    weft_algo_params_t params = algorithm_params(session, collective);
-    const weft_algorithm_t *algorithm = wefti_algorithm_find(params.op, name);
-    if (algorithm == NULL || algorithm->eligible(&params) != NULL) {
-        return NULL;
-    }
-    weft_algo_resources_t resources = {0};
-    algorithm->resources(&params, &resources);
-    return resources.lanes <= 1 && resources.scratch_slots == 0 ? algorithm : NULL;
-}
-
-weft_status_t wefti_bind_algorithms(weft_session_t *session)
-{
-    const weft_plan_t *plan = session->plan;
-    wefti_endpoint_t *endpoint = session->endpoint;
-    uint64_t *caps = wefti_arena_array(&session->arena, endpoint->world_size, sizeof(*caps));
-    weft_status_t status =
-        wefti_endpoint_agree(endpoint, caps != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
-    if (status < 0) {
-        return status;
-    }
-    status = wefti_endpoint_all_gather(endpoint, &endpoint->caps, sizeof(*caps), caps);
-    if (status < 0) {
-        return status;
-    }
-    uint64_t common = ~0ull;
-    for (uint32_t rank = 0; rank < endpoint->world_size; rank++) {
-        common &= caps[rank];
-    }
-    for (uint32_t i = 0; i < plan->collective_count; i++) {
-        const wefti_plan_collective_t *collective = &plan->collectives[i];
-        for (uint32_t j = 0; j < collective->algorithm_count && !session->algorithms[i]; j++) {
-            const wefti_plan_algorithm_t *algorithm = &collective->algorithms[j];
-            bool able = endpoint->world_size == 1 ||
-                        (algorithm->capabilities & common) == algorithm->capabilities;
-            session->algorithms[i] =
-                able ? find_algorithm(session, collective, algorithm->name) : NULL;
-            if (session->algorithms[i] != NULL) {
-                wefti_log(&session->context->log, WEFT_LOG_DEBUG, "%s: algorithm %s",
-                          collective->name, algorithm->name);
-            }
-        }
-        if (session->algorithms[i] == NULL) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "%s: none of its %u algorithms can run over %s on all ranks",
-                               collective->name, collective->algorithm_count, endpoint->ops->name);
-        }
-    }
-    return WEFT_OK;
 }
 
 /* Address of rank's copy of what lies at offset of the session's memory. */
@@ -269,11 +196,14 @@ static weft_status_t make_tasks(lowering_t *lowering, uint32_t index)
 {
     const weft_session_t *session = lowering->session;
     const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    const weft_algo_params_t params = algorithm_params(session, collective);
+    const weft_algo_params_t params = wefti_bind_algo_params(session, index);
     const wefti_counts_t counts = {.elem_count = collective->elem_count,
                                    .elem_bytes =
                                        (uint32_t)weft_dtype_size_bytes(collective->dtype)};
     wefti_schedule_t schedule;
+    if (session->interpreted[index]) {
+        return WEFT_OK;
+    }
     weft_status_t status =
         wefti_schedule_build(session->algorithms[index], &params, session->allocator, &schedule);
     if (status >= 0) {
@@ -328,6 +258,16 @@ static weft_status_t add_collective(lowering_t *lowering, uint32_t index, wefti_
     const wefti_plan_collective_t *collective = &lowering->session->plan->collectives[index];
     const wefti_tasks_t *tasks = &lowering->tasks[index];
     weft_status_t status = WEFT_OK;
+    if (lowering->session->interpreted[index]) {
+        record->kind = WEFTI_RECORD_SCHEDULE;
+        record->flags = WEFTI_RECORD_FIRST | WEFTI_RECORD_LAST;
+        record->source = UINT16_MAX;
+        record->name = collective->name;
+        record->bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
+        record->schedule.bound = &lowering->session->runs[lowering->next_collective++];
+        *out_count = 1;
+        return WEFT_OK;
+    }
     for (size_t i = 0; i < tasks->task_count && status >= 0; i++, record++) {
         record->name = collective->name;
         record->bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
@@ -386,8 +326,8 @@ static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
     size_t capacity = 0;
     for (uint32_t i = 0; i < program->step_count; i++) {
         const wefti_plan_step_t *step = &program->steps[i];
-        capacity +=
-            step->kind == WEFTI_STEP_COLLECTIVE ? lowering->tasks[step->index].task_count : 1;
+        bool records = step->kind == WEFTI_STEP_COLLECTIVE && !session->interpreted[step->index];
+        capacity += records ? lowering->tasks[step->index].task_count : 1;
     }
     out->records = wefti_arena_array(&session->arena, capacity, sizeof(*out->records));
     if (out->records == NULL && capacity > 0) {

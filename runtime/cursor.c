@@ -20,6 +20,10 @@ void wefti_cursor_begin(wefti_cursor_t *cursor, const wefti_stream_records_t *re
 wefti_signal_t *wefti_cursor_blocked_on(const wefti_cursor_t *cursor, uint32_t *out_target)
 {
     const wefti_record_t *record = &cursor->records[cursor->next];
+    if (record->kind == WEFTI_RECORD_SCHEDULE) {
+        *out_target = record->schedule.bound->blocked.target;
+        return record->schedule.bound->blocked.signal;
+    }
     *out_target = cursor->epoch * record->wait.stride + record->wait.offset;
     return record->wait.signals[cursor->wait_next];
 }
@@ -111,11 +115,37 @@ static weft_status_t advance_run(weft_session_t *session, wefti_cursor_t *cursor
     return WEFT_OK;
 }
 
+static weft_status_t advance_schedule(weft_session_t *session, wefti_cursor_t *cursor,
+                                      const wefti_record_t *record)
+{
+    uint64_t start_ns = wefti_now_ns();
+    if (cursor->blocked_since_ns != 0) {
+        cursor->blocked_ns += start_ns - cursor->blocked_since_ns;
+    }
+    if (!record->schedule.bound->started) {
+        cursor->collective_since_ns = start_ns;
+    }
+    weft_status_t status = wefti_bound_run_advance(record->schedule.bound);
+    if (status < 0) {
+        return wefti_error_prefix(status, "rank %u: collective \"%s\"", session->endpoint->rank,
+                                  record->name);
+    }
+    uint64_t end_ns = wefti_now_ns();
+    cursor->busy_ns += end_ns - start_ns;
+    cursor->blocked_since_ns = status == WEFT_IN_PROGRESS ? end_ns : 0;
+    return status;
+}
+
 weft_status_t wefti_cursor_advance(weft_session_t *session, wefti_cursor_t *cursor, bool one_kernel)
 {
     while (cursor->next < cursor->count) {
         const wefti_record_t *record = &cursor->records[cursor->next];
-        if (record->kind == WEFTI_RECORD_WAIT) {
+        if (record->kind == WEFTI_RECORD_SCHEDULE) {
+            weft_status_t status = advance_schedule(session, cursor, record);
+            if (status != WEFT_OK) {
+                return status;
+            }
+        } else if (record->kind == WEFTI_RECORD_WAIT) {
             if ((record->flags & WEFTI_RECORD_FIRST) && cursor->collective_since_ns == 0) {
                 cursor->collective_since_ns = wefti_now_ns();
             }

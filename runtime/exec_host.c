@@ -31,6 +31,21 @@ static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal
     return status;
 }
 
+/* Whether cursor is blocked on several things, only one of which is waited for. */
+static bool is_blocked_on_lanes(const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    return record->kind == WEFTI_RECORD_SCHEDULE &&
+           wefti_run_schedule(record->schedule.bound->run)->resources.lanes > 1;
+}
+
+/* Whether another lane of a schedule can go on. */
+static bool lanes_moved(const wefti_cursor_t *cursor)
+{
+    return is_blocked_on_lanes(cursor) &&
+           wefti_run_ready(cursor->records[cursor->next].schedule.bound->run);
+}
+
 /* Waits for what cursor is blocked on. */
 static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor,
                            weft_status_t (*poll)(void *user), void *user)
@@ -48,7 +63,8 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
 static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_t *cursor)
 {
     const wefti_record_t *record = &cursor->records[cursor->next];
-    return cursor->next < cursor->count && record->kind == WEFTI_RECORD_WAIT &&
+    return cursor->next < cursor->count &&
+           (record->kind == WEFTI_RECORD_WAIT || record->kind == WEFTI_RECORD_SCHEDULE) &&
            (record->source == UINT16_MAX || session->on_worker[record->source]);
 }
 
@@ -65,8 +81,14 @@ static weft_status_t poll_alternatives(void *user)
     weft_session_t *session = alternatives->session;
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_cursor_t *cursor = &session->cursors[i];
-        if (session->on_worker[i] || cursor == alternatives->waiting ||
-            !blocked_on_others(session, cursor)) {
+        if (session->on_worker[i] || !blocked_on_others(session, cursor)) {
+            continue;
+        }
+        if (lanes_moved(cursor)) {
+            alternatives->moved = true;
+            return WEFT_ERR_STATE; /* only a way to end the wait */
+        }
+        if (cursor == alternatives->waiting) {
             continue;
         }
         uint32_t target;
@@ -95,7 +117,7 @@ static weft_status_t block_caller(weft_session_t *session)
         return wefti_error(WEFT_ERR_INTERNAL, "rank %u: every stream waits for another one",
                            session->endpoint->rank);
     }
-    if (candidates == 1) {
+    if (candidates == 1 && !is_blocked_on_lanes(first)) {
         return block(session, first, NULL, NULL);
     }
     alternatives_t alternatives = {session, first, false};
@@ -144,12 +166,26 @@ static weft_status_t run_caller(weft_session_t *session, uint64_t *out_poll_ns)
     }
 }
 
+static weft_status_t poll_lanes(void *cursor)
+{
+    return lanes_moved(cursor) ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
+}
+
+static weft_status_t block_worker(weft_session_t *session, wefti_cursor_t *cursor)
+{
+    if (!is_blocked_on_lanes(cursor)) {
+        return block(session, cursor, NULL, NULL);
+    }
+    weft_status_t status = block(session, cursor, poll_lanes, cursor);
+    return status < 0 && lanes_moved(cursor) ? WEFT_OK : status;
+}
+
 static weft_status_t run_worker_stream(weft_session_t *session, wefti_cursor_t *cursor)
 {
     for (;;) {
         weft_status_t status = wefti_cursor_advance(session, cursor, false);
         if (status == WEFT_IN_PROGRESS) {
-            status = block(session, cursor, NULL, NULL);
+            status = block_worker(session, cursor);
         } else if (status == WEFT_OK) {
             return WEFT_OK;
         }

@@ -195,7 +195,7 @@ static weft_status_t run_lane(wefti_run_t *run, uint32_t lane, uint32_t tries, w
 /* All lanes in turns, until every one of them is done or blocked. */
 static weft_status_t run_lanes(wefti_run_t *run, wefti_blocked_t *out)
 {
-    uint32_t tries = run->memory->endpoint->may_spin ? TRIES : 1;
+    uint32_t tries = run->memory->polls ? 0 : run->memory->endpoint->may_spin ? TRIES : 1;
     if (run->lanes == 1) {
         return run_lane(run, 0, tries, out);
     }

@@ -62,6 +62,7 @@ typedef struct wefti_run_memory {
     uint64_t work, work_bytes; /* 64-byte aligned */
     wefti_run_counters_t *counters;
     wefti_isa_t isa;
+    bool polls; /* the caller has other work: it looks again itself, so nothing spins here */
 } wefti_run_memory_t;
 
 /* One call. */

@@ -56,6 +56,7 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
         return WEFT_OK;
     case WEFTI_RECORD_HOST:
         return record->host.fn(record->host.user);
+    case WEFTI_RECORD_SCHEDULE: /* cursor.c */
     case WEFTI_RECORD_WAIT:
     case WEFTI_RECORD_COLLECTIVE:
     case WEFTI_RECORD_DEVICE_CALL:
@@ -88,6 +89,7 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
     case WEFTI_RECORD_COPY:
         return ops->copy(queue, record->copy.dst, record->copy.src, record->copy.size_bytes);
     case WEFTI_RECORD_HOST:
+    case WEFTI_RECORD_SCHEDULE:
     case WEFTI_RECORD_COLLECTIVE:
     case WEFTI_RECORD_DEVICE_CALL:
     case WEFTI_RECORD_DEVICE_END:

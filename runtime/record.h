@@ -36,9 +36,10 @@ typedef enum wefti_record_kind {
     WEFTI_RECORD_REDUCE = 4,
     WEFTI_RECORD_COPY = 5,
     WEFTI_RECORD_HOST = 6,
-    WEFTI_RECORD_COLLECTIVE = 7, /* public streams only: a call of a group */
+    WEFTI_RECORD_COLLECTIVE = 7,  /* public streams only: a call of a group */
     WEFTI_RECORD_DEVICE_CALL = 8, /* device_call.h: what a card's queue does of one */
     WEFTI_RECORD_DEVICE_END = 9,  /* the host's part of it is over */
+    WEFTI_RECORD_SCHEDULE = 10,   /* plans only: a collective that the interpreter runs */
 } wefti_record_kind_t;
 
 #define WEFTI_RECORD_FIRST (1u << 0)       /* first record of a collective */
@@ -80,6 +81,9 @@ typedef struct wefti_record {
         struct {
             struct wefti_call *call;
         } collective;
+        struct {
+            struct wefti_bound_run *bound;
+        } schedule;
         struct {
             struct wefti_device_call *call;
         } device;

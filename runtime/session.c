@@ -82,6 +82,7 @@ static weft_status_t make_tables(weft_session_t *session)
     session->scratch_bytes = wefti_arena_array(arena, streams, sizeof(size_t));
     session->algorithms =
         wefti_arena_array(arena, plan->collective_count + 1u, sizeof(*session->algorithms));
+    session->interpreted = wefti_arena_array(arena, plan->collective_count + 1u, sizeof(bool));
     session->programs =
         wefti_arena_array(arena, plan->program_count + 1u, sizeof(*session->programs));
     session->cursors = wefti_arena_array(arena, streams, sizeof(*session->cursors));
@@ -89,10 +90,10 @@ static weft_status_t make_tables(weft_session_t *session)
     session->on_worker = wefti_arena_array(arena, streams, sizeof(bool));
     session->queues = wefti_arena_array(arena, streams, sizeof(*session->queues));
     session->params = wefti_arena_array(arena, plan->buffer_count + 1u, sizeof(uint32_t));
-    if (!session->kernels || !session->kernel_stream || !session->scratch ||
-        !session->scratch_bytes || !session->algorithms || !session->programs ||
-        !session->cursors || !session->workers || !session->on_worker || !session->queues ||
-        !session->params) {
+    if (!session->kernels || !session->kernel_stream || !session->interpreted ||
+        !session->scratch || !session->scratch_bytes || !session->algorithms ||
+        !session->programs || !session->cursors || !session->workers || !session->on_worker ||
+        !session->queues || !session->params) {
         return WEFT_ERR_NO_MEMORY;
     }
     session->times = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(*session->times));
@@ -143,6 +144,9 @@ static weft_status_t map_memory(weft_session_t *session)
         status = wefti_error(WEFT_ERR_NO_MEMORY, "the plan's arena of %zu bytes is too large",
                              arena_bytes);
     }
+    if (status >= 0) {
+        status = wefti_bind_schedules(session, &bytes);
+    }
     WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), out);
     WEFT_TRY(status,
              wefti_region_alloc(session->endpoint, bytes > 0 ? bytes : 1, /* never none */
@@ -150,6 +154,7 @@ static weft_status_t map_memory(weft_session_t *session)
              out);
     session->region_held = true;
     session->base = session->endpoint->region_of[session->endpoint->rank] + session->region_offset;
+    wefti_bind_run_memory(session);
 out:
     return status;
 }
@@ -236,6 +241,7 @@ void weft_session_destroy(weft_session_t *session)
         wefti_exec_device_close(session);
     }
     wefti_unbind_kernels(session);
+    wefti_unbind_schedules(session);
     if (session->region_held) {
         wefti_region_free(session->endpoint, session->region_offset);
     }

@@ -2,7 +2,9 @@
 /*
  * The inside of a session.
  *
- *   plan ── bind_kernels.c ──> prepared kernels, scratch
+ *   plan ── bind_algorithms.c ──> who carries out each collective
+ *        ── bind_schedules.c ──> runs of the interpreter, where an algorithm needs one
+ *        ── bind_kernels.c ──> prepared kernels, scratch
  *        ── bind_records.c ──> programs[p].streams[s]: flat arrays of records
  *   run  ── exec_host.c (CPU) or exec_device.c (any other device)
  */
@@ -17,6 +19,7 @@
 #include "ops/plan/plan.h"
 #include "runtime/context.h"
 #include "runtime/history.h"
+#include "runtime/interpreter.h"
 #include "runtime/record.h"
 
 #define WEFTI_STATS_STEPS 65536u
@@ -66,6 +69,16 @@ typedef struct wefti_bound_kernel {
     size_t scratch_bytes;
 } wefti_bound_kernel_t;
 
+/* A collective that the interpreter runs at one place of a program. */
+typedef struct wefti_bound_run {
+    wefti_run_t *run; /* NULL: records do it */
+    wefti_run_counters_t counters;
+    wefti_run_memory_t memory;
+    wefti_run_call_t call;
+    wefti_blocked_t blocked;
+    bool started;
+} wefti_bound_run_t;
+
 typedef struct wefti_step_times {
     float step_ms, compute_ms, comm_ms, exposed_ms;
 } wefti_step_times_t;
@@ -90,6 +103,12 @@ struct weft_session {
     void **scratch;          /* per stream, on the device */
     size_t *scratch_bytes;
     const weft_algorithm_t **algorithms; /* per collective */
+    bool *interpreted;                   /* per collective */
+    const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
+    wefti_bound_run_t *runs;  /* per use of a collective in a program, in their order */
+    uint32_t run_slots;
+    uint64_t *run_offsets; /* [collective * world_size + rank]: where its buffer is */
+    uint32_t *run_ranks;   /* [world_size] 0, 1, .. */
 
     wefti_bound_program_t *programs;
     uint32_t step_program, eval_program; /* WEFTI_PLAN_NONE where the plan has none */
@@ -118,9 +137,20 @@ weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
 /* bind_kernels.c */
 weft_status_t wefti_bind_kernels(weft_session_t *session);
 void wefti_unbind_kernels(weft_session_t *session);
-/* bind_records.c */
+/* bind_algorithms.c */
+weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective);
 weft_status_t wefti_bind_algorithms(weft_session_t *session);
+/* bind_schedules.c: makes the runs, and adds what memory of the region they need to *bytes, which
+ * are those before it; then tells them where the session's region is. */
+weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes);
+void wefti_bind_run_memory(weft_session_t *session);
+void wefti_unbind_schedules(weft_session_t *session);
+/* WEFT_IN_PROGRESS: blocked. */
+weft_status_t wefti_bound_run_advance(wefti_bound_run_t *bound);
+/* bind_records.c */
 size_t wefti_bind_signal_bytes(weft_session_t *session);
+/* How often a stream's program uses a collective. */
+uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream);
 weft_status_t wefti_bind_records(weft_session_t *session);
 
 /* exec.c: one program, to completion, on the device at hand. */

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which algorithm carries out each of a plan's collectives: what WEFT_ALGO asks for, else the first
+ * of the plan's list that all ranks can run. All ranks choose the same, or hear why not.
+ *
+ * On the CPU device any algorithm runs, over any links: one lane without scratch over shared memory
+ * as records, everything else by the interpreter (bind_schedules.c). Other devices run records
+ * only.
+ */
+#include "runtime/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+/* Compilers do not include the transport: the numbers they write into plans are kept equal here. */
+_Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT == WEFTI_CAP_PUT &&
+                   WEFTI_PLAN_CAP_SIGNAL == WEFTI_CAP_SIGNAL,
+               "plans speak of the transport's capabilities");
+
+/* Plans run in place, in the order of ranks. */
+weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
+                                .op = (weft_collective_t)planned->op,
+                                .group_size = session->endpoint->world_size,
+                                .rank = session->endpoint->rank,
+                                .root = planned->root,
+                                .in_place = 1,
+                                .order = WEFT_ORDER_TREE};
+}
+
+/* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */
+static const char *why_not(const weft_session_t *session, uint32_t collective,
+                           const weft_algorithm_t *algorithm, bool *out_records)
+{
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    const char *reason = algorithm->eligible(&params);
+    if (reason != NULL) {
+        return reason;
+    }
+    weft_algo_resources_t resources = {0};
+    algorithm->resources(&params, &resources);
+    *out_records =
+        resources.lanes <= 1 && resources.scratch_slots == 0 && session->put_links == NULL;
+    return *out_records || session->context->device == NULL
+               ? NULL
+               : "only one lane without scratch runs on this device";
+}
+
+/* What a list of one comes to. */
+static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
+                                const weft_algorithm_t *wanted)
+{
+    bool records = false;
+    const char *reason = why_not(session, collective, wanted, &records);
+    if (reason != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: WEFT_ALGO asks for %s by \"%s\": %s",
+                           session->plan->collectives[collective].name,
+                           weft_collective_name(wanted->op), wanted->name, reason);
+    }
+    session->algorithms[collective] = wanted;
+    session->interpreted[collective] = !records;
+    return WEFT_OK;
+}
+
+static weft_status_t use_listed(weft_session_t *session, uint32_t collective, uint64_t common)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    /* Put links stand in for shared memory: schedules are lowered to them. */
+    if (session->put_links != NULL && (common & WEFTI_CAP_PUT) && (common & WEFTI_CAP_SIGNAL)) {
+        common |= WEFTI_CAP_DIRECT;
+    }
+    for (uint32_t i = 0; i < planned->algorithm_count; i++) {
+        const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
+        const weft_algorithm_t *algorithm = weft_registry_find_algorithm(
+            session->registry, (weft_collective_t)planned->op, listed->name);
+        bool able = session->endpoint->world_size == 1 ||
+                    (listed->capabilities & common) == listed->capabilities;
+        bool records = false;
+        if (able && algorithm != NULL &&
+            why_not(session, collective, algorithm, &records) == NULL) {
+            session->algorithms[collective] = algorithm;
+            session->interpreted[collective] = !records;
+            return WEFT_OK;
+        }
+    }
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "%s: none of its %u algorithms can run over %s on all ranks", planned->name,
+                       planned->algorithm_count, session->endpoint->ops->name);
+}
+
+/* What the links between all ranks can do: *out_common what all of them can, and session->put_links
+ * where some are not shared memory. */
+static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    size_t n = endpoint->world_size;
+    uint64_t *caps = wefti_arena_array(&session->arena, n * n, sizeof(*caps));
+    uint8_t *put = wefti_arena_array(&session->arena, n * n, sizeof(*put));
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, caps != NULL && put != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_endpoint_all_gather(endpoint, endpoint->peer_caps, n * sizeof(*caps), caps);
+    if (status < 0) {
+        return status;
+    }
+    *out_common = ~0ull;
+    for (size_t i = 0; i < n * n; i++) {
+        if (i / n != i % n) {
+            *out_common &= caps[i];
+            put[i] = (caps[i] & WEFTI_CAP_DIRECT) == 0;
+            session->put_links = put[i] ? put : session->put_links;
+        }
+    }
+    return WEFT_OK;
+}
+
+typedef struct choice {
+    wefti_digest_t digest; /* of all algorithms' names */
+    char asked[256];       /* WEFT_ALGO */
+} choice_t;
+
+static weft_status_t agree_on_choice(weft_session_t *session)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    wefti_hasher_t *hasher;
+    choice_t own;
+    memset(&own, 0, sizeof(own)); /* padding is sent too */
+    weft_status_t status = wefti_hasher_create(&hasher);
+    for (uint32_t i = 0; i < session->plan->collective_count && status >= 0; i++) {
+        const char *name = session->algorithms[i]->name;
+        wefti_hasher_add(hasher, name, strlen(name) + 1);
+    }
+    if (status >= 0) {
+        wefti_hasher_finish(hasher, &own.digest);
+        wefti_hasher_destroy(hasher);
+    }
+    snprintf(own.asked, sizeof(own.asked), "%s", session->context->settings.algo);
+    choice_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof(*all));
+    status =
+        wefti_endpoint_agree(endpoint, status >= 0 && all == NULL ? WEFT_ERR_NO_MEMORY : status);
+    if (status >= 0) {
+        status = wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all);
+    }
+    for (uint32_t rank = 1; rank < endpoint->world_size && status >= 0; rank++) {
+        if (memcmp(&all[rank].digest, &all[0].digest, sizeof(own.digest)) != 0) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "ranks choose different algorithms for the plan's collectives: "
+                                 "rank 0 with WEFT_ALGO \"%s\", rank %u with \"%s\"",
+                                 all[0].asked, rank, all[rank].asked);
+        }
+    }
+    return status;
+}
+
+weft_status_t wefti_bind_algorithms(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    uint64_t common;
+    weft_status_t status = gather_links(session, &common);
+    if (status < 0) {
+        return status;
+    }
+    for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
+        uint32_t op = (uint32_t)plan->collectives[i].op;
+        const weft_algorithm_t *wanted =
+            op < WEFTI_OPS ? session->context->wanted.algorithm[op] : NULL;
+        status = wanted != NULL ? use_wanted(session, i, wanted) : use_listed(session, i, common);
+        if (status >= 0) {
+            wefti_log(&session->context->log, WEFT_LOG_DEBUG, "%s: algorithm %s%s",
+                      plan->collectives[i].name, session->algorithms[i]->name,
+                      session->interpreted[i] ? ", interpreted" : "");
+        }
+    }
+    status = wefti_endpoint_agree(session->endpoint, status);
+    return status >= 0 ? agree_on_choice(session) : status;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives of a plan that the interpreter runs: each use in a program has a run of its own, with
+ * counters and work memory of its own in the session's region.
+ *
+ * A rank that is done with a collective goes on to the next without a word, so a peer may still be
+ * reading its scratch: nothing is shared between uses, and the runs of one use follow each other
+ * across steps as the verifier has proved it for the runs of one schedule.
+ */
+#include "runtime/session.h"
+
+#include "runtime/base/error.h"
+
+#define LINE_BYTES 64u
+
+/* The run of one use, and where its memory is from the session's region: offsets for now. */
+static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
+                              uint32_t collective, size_t *bytes)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    uint32_t n = params.group_size;
+    wefti_links_t links = {.put = session->put_links};
+    wefti_counts_t counts = {.elem_count = planned->elem_count};
+    weft_status_t status = wefti_run_create(session->algorithms[collective], &params, &links,
+                                            session->allocator, &bound->run);
+    if (status < 0) {
+        return status;
+    }
+    uint32_t lanes = wefti_run_schedule(bound->run)->resources.lanes;
+    status = wefti_run_counters_init(&bound->counters, n, lanes, session->allocator);
+    if (status < 0) {
+        return status;
+    }
+    /* As much as a group has: larger buckets go through it in chunks, which stay in cache. */
+    size_t most = 2 * (size_t)session->context->settings.staging_bytes;
+    size_t work = wefti_run_work_bytes(bound->run, planned->dtype, planned->reduction, &counts, 0);
+    work = work < most ? work : most;
+    if (wefti_run_chunk(bound->run, planned->dtype, planned->reduction, &counts, work) == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s by \"%s\": WEFT_STAGING_BYTES is too small for one element",
+                           planned->name, session->algorithms[collective]->name);
+    }
+    *bytes = wefti_align_up(*bytes, sizeof(wefti_signal_t));
+    bound->memory.area = *bytes;
+    *bytes = wefti_align_up(*bytes + wefti_run_area_bytes(n, lanes), LINE_BYTES);
+    bound->memory.work = *bytes;
+    bound->memory.work_bytes = work;
+    *bytes += work;
+    bound->call = (wefti_run_call_t){.dtype = planned->dtype,
+                                     .reduction = planned->reduction,
+                                     .counts = counts,
+                                     .send = session->run_offsets + (size_t)collective * n,
+                                     .recv = session->run_offsets + (size_t)collective * n};
+    return WEFT_OK;
+}
+
+static bool interprets(const weft_session_t *session)
+{
+    for (uint32_t i = 0; i < session->plan->collective_count; i++) {
+        if (session->interpreted[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static weft_status_t make_tables(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    size_t n = session->endpoint->world_size, uses = 0;
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            uses += wefti_bind_count_collectives(plan, p, s);
+        }
+    }
+    session->runs = wefti_arena_array(&session->arena, uses + 1, sizeof(*session->runs));
+    session->run_offsets = wefti_arena_array(&session->arena, plan->collective_count * n,
+                                             sizeof(*session->run_offsets));
+    session->run_ranks = wefti_arena_array(&session->arena, n, sizeof(*session->run_ranks));
+    if (session->runs == NULL || session->run_offsets == NULL || session->run_ranks == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    session->run_slots = (uint32_t)uses;
+    for (uint32_t r = 0; r < n; r++) {
+        session->run_ranks[r] = r;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes)
+{
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = interprets(session) ? make_tables(session) : WEFT_OK;
+    uint32_t use = 0;
+    for (uint32_t p = 0; p < plan->program_count && session->runs != NULL; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
+            for (uint32_t i = 0; i < program->step_count && status >= 0; i++) {
+                const wefti_plan_step_t *step = &program->steps[i];
+                if (step->kind != WEFTI_STEP_COLLECTIVE) {
+                    continue;
+                }
+                if (session->interpreted[step->index]) {
+                    status = make_run(session, &session->runs[use], step->index, bytes);
+                }
+                use++;
+            }
+        }
+    }
+    return status;
+}
+
+void wefti_bind_run_memory(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    wefti_endpoint_t *endpoint = session->endpoint;
+    uint32_t n = endpoint->world_size;
+    for (uint32_t c = 0; c < plan->collective_count && session->runs != NULL; c++) {
+        for (uint32_t r = 0; r < n; r++) {
+            session->run_offsets[(size_t)c * n + r] =
+                session->region_offset + plan->buffers[plan->collectives[c].buffer].offset_bytes;
+        }
+    }
+    for (uint32_t i = 0; i < session->run_slots; i++) {
+        wefti_bound_run_t *bound = &session->runs[i];
+        bound->memory.endpoint = endpoint;
+        bound->memory.ranks = session->run_ranks;
+        bound->memory.bases = endpoint->region_of;
+        bound->memory.limit = UINT64_MAX; /* the plan was verified, and is everybody's */
+        bound->memory.area += session->region_offset;
+        bound->memory.work += session->region_offset;
+        bound->memory.counters = &bound->counters;
+        bound->memory.isa = session->context->settings.isa;
+        bound->memory.polls = true;
+    }
+}
+
+void wefti_unbind_schedules(weft_session_t *session)
+{
+    for (uint32_t i = 0; i < session->run_slots; i++) {
+        wefti_run_destroy(session->runs[i].run);
+        wefti_run_counters_deinit(&session->runs[i].counters);
+    }
+    session->run_slots = 0;
+}
+
+weft_status_t wefti_bound_run_advance(wefti_bound_run_t *bound)
+{
+    weft_status_t status = WEFT_OK;
+    if (!bound->started) {
+        status = wefti_run_start(bound->run, &bound->memory, &bound->call);
+        bound->started = true;
+    }
+    if (status >= 0) {
+        status = wefti_run_advance(bound->run, &bound->blocked);
+    }
+    if (status == WEFT_OK) {
+        bound->started = false;
+        bound->call.follows = true;
+    }
+    return status;
+}

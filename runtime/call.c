@@ -81,6 +81,7 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     call->since_ns = 0;
     call->two_shot = false;
     call->pair_count = 0;
+    call->is_fused = false;
     *out_call = call;
     return WEFT_OK;
 }

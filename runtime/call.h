@@ -20,7 +20,7 @@
 #ifndef WEFT_RUNTIME_CALL_H
 #define WEFT_RUNTIME_CALL_H
 
-#include "runtime/group.h"
+#include "runtime/batch.h"
 
 /*
  * One way of moving a call's data. Paths are asked in the order of the table in call_advance.c; the
@@ -77,9 +77,10 @@ static inline uint32_t wefti_group_nth_peer(const weft_group_t *group, uint32_t 
     return r < group->size ? r : r - group->size;
 }
 
-static inline uint8_t *wefti_call_posting_area(wefti_posting_t *posting, size_t bytes)
+static inline uint8_t *wefti_call_posting_area(const wefti_call_t *call, wefti_posting_t *posting)
 {
-    return bytes <= WEFTI_POSTING_TINY ? posting->tiny : posting->data;
+    return call->area_bytes <= WEFTI_POSTING_TINY ? posting->tiny
+                                                  : posting->data + wefti_fused_list_bytes(call);
 }
 
 /* call.c: wakes who sleeps on what this call published; see wefti_fence. */

@@ -139,6 +139,9 @@ weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocke
             wefti_call_settle(call);
         }
     } else {
+        if (status == WEFT_OK && call->is_fused) {
+            wefti_fused_unpack(call);
+        }
         wefti_call_finish(call);
     }
     return status;

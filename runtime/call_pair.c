@@ -254,12 +254,12 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
     wefti_call_t *call = NULL;
     weft_status_t status;
     if (group != NULL && group->batching) {
-        if (group->batch_count == WEFTI_CALLS) {
+        if (group->pair_count == WEFTI_CALLS) {
             return WEFT_AGAIN;
         }
         status =
-            make_pair(&group->batch[group->batch_count], group, sends, data, count, dtype, peer);
-        group->batch_count += status == WEFT_OK;
+            make_pair(&group->pairs[group->pair_count], group, sends, data, count, dtype, peer);
+        group->pair_count += status == WEFT_OK;
         return status;
     }
     status = wefti_call_reserve(group, stream, &call);
@@ -285,55 +285,19 @@ weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t
     return submit(group, false, data, count, dtype, peer, stream);
 }
 
-weft_status_t weft_batch_begin(weft_group_t *group)
-{
-    if (group == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    }
-    if (group->batching) {
-        return wefti_error(WEFT_ERR_STATE, "a batch was begun already");
-    }
-    if (group->batch == NULL) {
-        group->batch = wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *group->batch);
-        if (group->batch == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-    }
-    group->batching = true;
-    group->batch_count = 0;
-    return WEFT_OK;
-}
-
-weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
+weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream)
 {
     wefti_call_t *call = NULL;
-    if (group == NULL || !group->batching) {
-        return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
-                           group == NULL ? "group is NULL" : "no batch was begun");
-    }
-    if (group->batch_count == 0) {
-        group->batching = false;
-        return WEFT_OK;
-    }
     weft_status_t status = wefti_call_reserve(group, stream, &call);
-    if (status == WEFT_AGAIN) {
-        return status; /* the batch stays open: end it again */
+    /* The call owns its pairs: the next batch must not overwrite those in flight. */
+    if (status == WEFT_OK && call->batch == NULL) {
+        call->batch = wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->batch);
+        status = call->batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
-    if (status == WEFT_OK) {
-        /* The call owns its pairs: the next batch must not overwrite those in flight. */
-        if (call->batch == NULL) {
-            call->batch = wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->batch);
-            status = call->batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-        }
+    if (status != WEFT_OK) {
+        return status;
     }
-    if (status == WEFT_OK) {
-        memcpy(call->batch, group->batch, group->batch_count * sizeof *call->batch);
-        fill(call, call->batch, group->batch_count);
-        status = wefti_call_submit(call, stream);
-        if (status == WEFT_AGAIN) {
-            return status;
-        }
-    }
-    group->batching = false;
-    return status;
+    memcpy(call->batch, group->pairs, group->pair_count * sizeof *call->batch);
+    fill(call, call->batch, group->pair_count);
+    return wefti_call_submit(call, stream);
 }

@@ -12,8 +12,7 @@
 
 static const uint8_t *area_in_posting(const wefti_call_t *call, uint32_t rank)
 {
-    return wefti_call_posting_area(wefti_posting_of(call->group, rank, call->number),
-                                   call->area_bytes);
+    return wefti_call_posting_area(call, wefti_posting_of(call->group, rank, call->number));
 }
 
 static const uint8_t *area_in_staging(const wefti_call_t *call, uint32_t rank)

@@ -10,11 +10,12 @@
 /* Of the posting's data. */
 static size_t posted_bytes(const wefti_call_t *call)
 {
+    size_t list_bytes = wefti_fused_list_bytes(call);
     if (call->flags & WEFTI_POSTED_DATA) {
-        return call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0;
+        return list_bytes + (call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0);
     }
     /* The table. */
-    return call->op == WEFT_OP_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t) : 0;
+    return call->op == WEFT_OP_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t) : list_bytes;
 }
 
 weft_status_t wefti_call_post(wefti_call_t *call)
@@ -33,6 +34,10 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         group->endpoint->may_spin ? DIRECT_MIN_BYTES : WEFTI_POSTING_DATA; /* fewer switches */
     direct_min = group->put_links != NULL ? UINT32_MAX : direct_min;       /* there is no direct */
     bool fits = may_post && wefti_call_fits_posting(call);
+    if (call->is_fused) {
+        wefti_fused_pack(call);
+        wefti_fused_post(call, own);
+    }
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
         call->flags = wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE : 0;
@@ -41,7 +46,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         call->flags |= WEFTI_POSTED_ATTACHABLE;
     }
     if (fits && call->flags == 0) {
-        wefti_call_stage(call, wefti_call_posting_area(own, call->area_bytes), 0, call->longest);
+        wefti_call_stage(call, wefti_call_posting_area(call, own), 0, call->longest);
         call->flags = WEFTI_POSTED_DATA;
     } else {
         call->flags |= call->may_schedule ? wefti_call_offer(call, own) : 0;

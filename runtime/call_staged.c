@@ -9,6 +9,7 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
+#include "runtime/batch.h"
 #include "runtime/group.h"
 
 #define LINE_BYTES 64u
@@ -130,7 +131,8 @@ void wefti_call_measure(wefti_call_t *call)
 
 bool wefti_call_fits_posting(const wefti_call_t *call)
 {
-    return call->area_bytes <= WEFTI_POSTING_DATA && call->op != WEFT_OP_ALL_TO_ALL_V;
+    return call->area_bytes <= WEFTI_POSTING_DATA - wefti_fused_list_bytes(call) &&
+           call->op != WEFT_OP_ALL_TO_ALL_V;
 }
 
 bool wefti_call_stages_two_shots(const wefti_call_t *call)

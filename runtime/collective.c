@@ -5,27 +5,16 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/group.h"
+#include "runtime/batch.h"
 
-typedef struct request {
-    weft_collective_t op;
-    const void *send;
-    void *recv;
-    uint64_t count;
-    weft_dtype_t dtype;
-    weft_reduction_t reduction;
-    uint32_t root;
-    bool reduces;
-} request_t;
-
-static weft_status_t bad_argument(const request_t *request, const char *text)
+static weft_status_t bad_argument(const wefti_request_t *request, const char *text)
 {
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s", weft_collective_name(request->op),
                        text);
 }
 
 /* blocks of count elements must be addressable. */
-static weft_status_t check_types(const request_t *request, uint64_t blocks)
+static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks)
 {
     size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
     size_t bytes;
@@ -45,7 +34,7 @@ static weft_status_t check_types(const request_t *request, uint64_t blocks)
     return WEFT_OK;
 }
 
-static weft_status_t check_buffers(const request_t *request, const weft_group_t *group)
+static weft_status_t check_buffers(const wefti_request_t *request, const weft_group_t *group)
 {
     bool root = group->rank == request->root;
     bool needs_send = true, needs_recv = true;
@@ -67,13 +56,13 @@ static weft_status_t check_buffers(const request_t *request, const weft_group_t 
     return needs_recv && request->recv == NULL ? bad_argument(request, "recv is NULL") : WEFT_OK;
 }
 
-static uint64_t what_of(const request_t *request)
+static uint64_t what_of(const wefti_request_t *request)
 {
     return (uint64_t)request->op | (uint64_t)request->dtype << 8 |
            (uint64_t)request->reduction << 16 | (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT;
 }
 
-static void fill(wefti_call_t *call, const request_t *request)
+void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request)
 {
     call->op = request->op;
     call->send = request->send;
@@ -88,26 +77,34 @@ static void fill(wefti_call_t *call, const request_t *request)
     wefti_call_measure(call);
 }
 
-/* blocks: how many blocks of count the larger buffer holds. */
-static weft_status_t submit(const request_t *request, bool per_rank, weft_group_t *group,
-                            weft_stream_t *stream)
+static weft_status_t check(const wefti_request_t *request, const weft_group_t *group)
 {
-    wefti_call_t *call = NULL;
-    weft_status_t status = wefti_call_reserve(group, stream, &call);
-    if (status != WEFT_OK) {
-        return status;
-    }
-    status = check_types(request, per_rank ? group->size : 1);
+    weft_status_t status = check_types(request, request->per_rank ? group->size : 1);
     if (status == WEFT_OK && request->root >= group->size) {
         status = bad_argument(request, "root is not a rank of the group");
     }
     if (status == WEFT_OK && request->count > 0) {
         status = check_buffers(request, group);
     }
-    if (status < 0) {
+    return status;
+}
+
+static weft_status_t submit(const wefti_request_t *request, weft_group_t *group,
+                            weft_stream_t *stream)
+{
+    wefti_call_t *call = NULL;
+    if (group != NULL && group->batching) {
+        weft_status_t checked = check(request, group);
+        return checked == WEFT_OK ? wefti_batch_add(group, request, NULL) : checked;
+    }
+    weft_status_t status = wefti_call_reserve(group, stream, &call);
+    if (status == WEFT_OK) {
+        status = check(request, group);
+    }
+    if (status != WEFT_OK) {
         return status;
     }
-    fill(call, request);
+    wefti_request_fill(call, request);
     return wefti_call_submit(call, stream);
 }
 
@@ -115,65 +112,74 @@ weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft
                               weft_reduction_t reduction, weft_group_t *group,
                               weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype, reduction, 0, true};
-    return submit(&request, false, group, stream);
+    wefti_request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype,
+                               reduction,          0,    true, false};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                                   weft_reduction_t reduction, weft_group_t *group,
                                   weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0, true};
-    return submit(&request, true, group, stream);
+    wefti_request_t request = {
+        WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0, true, true};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                               weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_ALL_GATHER, send, recv, count, dtype, WEFT_SUM, 0, false};
-    return submit(&request, true, group, stream);
+    wefti_request_t request = {WEFT_OP_ALL_GATHER, send, recv,  count, dtype,
+                               WEFT_SUM,           0,    false, true};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                              uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_BROADCAST, send, recv, count, dtype, WEFT_SUM, root, false};
-    return submit(&request, false, group, stream);
+    wefti_request_t request = {WEFT_OP_BROADCAST, send, recv,  count, dtype,
+                               WEFT_SUM,          root, false, false};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                           weft_reduction_t reduction, uint32_t root, weft_group_t *group,
                           weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype, reduction, root, true};
-    return submit(&request, false, group, stream);
+    wefti_request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype,
+                               reduction,      root, true, false};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_GATHER, send, recv, count, dtype, WEFT_SUM, root, false};
-    return submit(&request, true, group, stream);
+    wefti_request_t request = {WEFT_OP_GATHER, send, recv,  count, dtype,
+                               WEFT_SUM,       root, false, true};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                            uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_SCATTER, send, recv, count, dtype, WEFT_SUM, root, false};
-    return submit(&request, true, group, stream);
+    wefti_request_t request = {WEFT_OP_SCATTER, send, recv,  count, dtype,
+                               WEFT_SUM,        root, false, true};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                               weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_ALL_TO_ALL, send, recv, count, dtype, WEFT_SUM, 0, false};
-    return submit(&request, true, group, stream);
+    wefti_request_t request = {WEFT_OP_ALL_TO_ALL, send, recv,  count, dtype,
+                               WEFT_SUM,           0,    false, true};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_BARRIER, NULL, NULL, 0, WEFT_DTYPE_U8, WEFT_SUM, 0, false};
-    return submit(&request, false, group, stream);
+    wefti_request_t request = {WEFT_OP_BARRIER, NULL, NULL,  0,    WEFT_DTYPE_U8,
+                               WEFT_SUM,        0,    false, false};
+    return submit(&request, group, stream);
 }
 
 /* ---- counts per rank ---- */
@@ -183,7 +189,7 @@ typedef struct counts {
 } counts_t;
 
 /* Into counts[0, n) and displacements[0, n) of the call, checked. */
-static weft_status_t copy_counts(const request_t *request, const counts_t *from, uint32_t n,
+static weft_status_t copy_counts(const wefti_request_t *request, const counts_t *from, uint32_t n,
                                  uint64_t *counts)
 {
     uint64_t limit = SIZE_MAX / 2 / weft_dtype_size_bytes(request->dtype);
@@ -211,32 +217,6 @@ static uint64_t hash_counts(const uint64_t *counts, uint32_t n)
     return hash;
 }
 
-static weft_status_t reserve_v(const request_t *request, const counts_t *send, const counts_t *recv,
-                               weft_group_t *group, weft_stream_t *stream, wefti_call_t **out_call)
-{
-    weft_status_t status = wefti_call_reserve(group, stream, out_call);
-    if (status != WEFT_OK) {
-        return status;
-    }
-    wefti_call_t *call = *out_call;
-    status = check_types(request, 1);
-    if (status == WEFT_OK &&
-        ((send != NULL && send->counts == NULL) || (recv != NULL && recv->counts == NULL))) {
-        status = bad_argument(request, "counts are NULL");
-    }
-    if (status == WEFT_OK && call->counts == NULL) { /* once per place in the ring */
-        call->counts = wefti_alloc(group->context->allocator, 4 * group->size * sizeof(uint64_t));
-        status = call->counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    }
-    if (status == WEFT_OK && send != NULL) {
-        status = copy_counts(request, send, group->size, call->counts);
-    }
-    if (status == WEFT_OK && recv != NULL) {
-        status = copy_counts(request, recv, group->size, call->counts + 2 * group->size);
-    }
-    return status;
-}
-
 static bool any(const uint64_t *counts, uint32_t n)
 {
     uint64_t all = 0;
@@ -246,23 +226,93 @@ static bool any(const uint64_t *counts, uint32_t n)
     return all != 0;
 }
 
+/* send, recv: NULL where the operator has no counts on that side. */
+static weft_status_t check_v(const wefti_request_t *request, const counts_t *send,
+                             const counts_t *recv, const weft_group_t *group)
+{
+    bool needs_send, needs_recv;
+    weft_status_t status = check_types(request, 1);
+    if (status < 0) {
+        return status;
+    }
+    if ((send != NULL && send->counts == NULL) || (recv != NULL && recv->counts == NULL)) {
+        return bad_argument(request, "counts are NULL");
+    }
+    needs_send = send != NULL ? any(send->counts, group->size) : recv->counts[group->rank] > 0;
+    needs_recv = recv != NULL ? any(recv->counts, group->size) : send->counts[group->rank] > 0;
+    if ((needs_send && request->send == NULL) || (needs_recv && request->recv == NULL)) {
+        return bad_argument(request,
+                            request->send == NULL && needs_send ? "send is NULL" : "recv is NULL");
+    }
+    if (request->op == WEFT_OP_ALL_TO_ALL_V && group->size > WEFTI_TABLE_RANKS) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: %u ranks, at most %u", group->size,
+                           WEFTI_TABLE_RANKS);
+    }
+    if (request->op == WEFT_OP_ALL_TO_ALL_V && request->send == request->recv &&
+        request->send != NULL) {
+        return bad_argument(request, "send and recv are the same");
+    }
+    return WEFT_OK;
+}
+
+static void fill_v(wefti_call_t *call, const wefti_request_t *request)
+{
+    uint32_t n = call->group->size;
+    wefti_request_fill(call, request);
+    if (request->op == WEFT_OP_ALL_GATHER_V) {
+        call->posted_count = hash_counts(call->counts + 2 * n, n);
+    } else if (request->op == WEFT_OP_REDUCE_SCATTER_V) {
+        call->count = call->counts[call->group->rank]; /* this rank's block */
+        call->posted_count = hash_counts(call->counts, n);
+    }
+}
+
+static weft_status_t submit_v(const wefti_request_t *request, const counts_t *send,
+                              const counts_t *recv, weft_group_t *group, weft_stream_t *stream)
+{
+    bool batching = group != NULL && group->batching;
+    wefti_call_t *call = NULL;
+    weft_status_t status = batching ? WEFT_OK : wefti_call_reserve(group, stream, &call);
+    if (status == WEFT_OK) {
+        status = check_v(request, send, recv, group);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    uint64_t *counts = batching ? NULL : call->counts;
+    if (counts == NULL) { /* once per place in the ring, and for every one in a batch */
+        counts = wefti_alloc(group->context->allocator, 4 * group->size * sizeof(uint64_t));
+        status = counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    if (status == WEFT_OK && send != NULL) {
+        status = copy_counts(request, send, group->size, counts);
+    }
+    if (status == WEFT_OK && recv != NULL) {
+        status = copy_counts(request, recv, group->size, counts + 2 * group->size);
+    }
+    if (batching) {
+        if (status == WEFT_OK) {
+            return wefti_batch_add(group, request, counts);
+        }
+        wefti_free(group->context->allocator, counts);
+        return status;
+    }
+    call->counts = counts;
+    if (status < 0) {
+        return status;
+    }
+    fill_v(call, request);
+    return wefti_call_submit(call, stream);
+}
+
 weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
                                 const uint64_t *displacements, weft_dtype_t dtype,
                                 weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0, false};
+    wefti_request_t request = {
+        WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0, false, true};
     counts_t blocks = {counts, displacements};
-    wefti_call_t *call = NULL;
-    weft_status_t status = reserve_v(&request, NULL, &blocks, group, stream, &call);
-    if (status != WEFT_OK) {
-        return status;
-    }
-    if ((send == NULL && counts[group->rank] > 0) || (recv == NULL && any(counts, group->size))) {
-        return bad_argument(&request, send == NULL ? "send is NULL" : "recv is NULL");
-    }
-    fill(call, &request);
-    call->posted_count = hash_counts(counts, group->size);
-    return wefti_call_submit(call, stream);
+    return submit_v(&request, NULL, &blocks, group, stream);
 }
 
 weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t *counts,
@@ -270,20 +320,10 @@ weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t
                                     weft_reduction_t reduction, weft_group_t *group,
                                     weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0, true};
+    wefti_request_t request = {
+        WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0, true, true};
     counts_t blocks = {counts, displacements};
-    wefti_call_t *call = NULL;
-    weft_status_t status = reserve_v(&request, &blocks, NULL, group, stream, &call);
-    if (status != WEFT_OK) {
-        return status;
-    }
-    if ((recv == NULL && counts[group->rank] > 0) || (send == NULL && any(counts, group->size))) {
-        return bad_argument(&request, send == NULL ? "send is NULL" : "recv is NULL");
-    }
-    fill(call, &request);
-    call->count = counts[group->rank]; /* this rank's block */
-    call->posted_count = hash_counts(counts, group->size);
-    return wefti_call_submit(call, stream);
+    return submit_v(&request, &blocks, NULL, group, stream);
 }
 
 weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
@@ -291,25 +331,23 @@ weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
                                 const uint64_t *recv_counts, const uint64_t *recv_displacements,
                                 weft_dtype_t dtype, weft_group_t *group, weft_stream_t *stream)
 {
-    request_t request = {WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0, false};
+    wefti_request_t request = {
+        WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0, false, true};
     counts_t outgoing = {send_counts, send_displacements};
     counts_t incoming = {recv_counts, recv_displacements};
-    wefti_call_t *call = NULL;
-    weft_status_t status = reserve_v(&request, &outgoing, &incoming, group, stream, &call);
-    if (status != WEFT_OK) {
-        return status;
+    return submit_v(&request, &outgoing, &incoming, group, stream);
+}
+
+weft_status_t wefti_request_submit(const wefti_batched_t *batched, weft_group_t *group,
+                                   weft_stream_t *stream)
+{
+    const wefti_request_t *request = &batched->request;
+    uint32_t n = group->size;
+    if (batched->counts == NULL) {
+        return submit(request, group, stream);
     }
-    if (group->size > WEFTI_TABLE_RANKS) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: %u ranks, at most %u", group->size,
-                           WEFTI_TABLE_RANKS);
-    }
-    if ((send == NULL && any(send_counts, group->size)) ||
-        (recv == NULL && any(recv_counts, group->size))) {
-        return bad_argument(&request, send == NULL ? "send is NULL" : "recv is NULL");
-    }
-    if (send == recv && send != NULL) {
-        return bad_argument(&request, "send and recv are the same");
-    }
-    fill(call, &request);
-    return wefti_call_submit(call, stream);
+    counts_t outgoing = {batched->counts, batched->counts + n};
+    counts_t incoming = {batched->counts + 2 * n, batched->counts + 3 * n};
+    return submit_v(request, request->op == WEFT_OP_ALL_GATHER_V ? NULL : &outgoing,
+                    request->op == WEFT_OP_REDUCE_SCATTER_V ? NULL : &incoming, group, stream);
 }

@@ -13,6 +13,7 @@
 
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
+#include "runtime/batch.h"
 #include "runtime/device_call.h"
 #include "runtime/interpreter.h"
 #include "runtime/mirror.h"
@@ -137,8 +138,9 @@ static void group_free(weft_group_t *group)
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
         wefti_free(allocator, group->calls[i].counts);
         wefti_free(allocator, group->calls[i].batch);
+        wefti_fused_free(allocator, group->calls[i].fused);
     }
-    wefti_free(allocator, group->batch);
+    wefti_batch_free(group);
     wefti_free(allocator, group->sent);
     wefti_free(allocator, group->received);
     wefti_free(allocator, group->sources);
@@ -396,6 +398,9 @@ static weft_status_t check_parent(weft_group_t *parent)
 {
     if (parent == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the group to start from is NULL");
+    }
+    if (parent->batching) {
+        return wefti_error(WEFT_ERR_STATE, "the group to start from has an open batch");
     }
     return wefti_group_check(parent);
 }

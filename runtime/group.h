@@ -74,6 +74,7 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
  * bits of the digest of what was asked for */
 #define WEFTI_WHAT_ORDER_SHIFT 20
 #define WEFTI_WHAT_WANTED (1u << 22)
+#define WEFTI_WHAT_FUSED (1u << 23) /* several of a batch; count is a hash of theirs */
 #define WEFTI_WHAT_ROOT_SHIFT 32
 #define WEFTI_WHAT_SELECTION_SHIFT 48
 #define WEFTI_WHAT_SELECTION_MASK                                                                  \
@@ -229,6 +230,8 @@ typedef struct wefti_call {
     uint32_t pair_count;
     wefti_pair_t single;
     wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch in this place of the ring */
+    struct wefti_fused *fused; /* batch.h; with the first fused call in this place of the ring */
+    bool is_fused;
 } wefti_call_t;
 
 /*
@@ -275,8 +278,9 @@ struct weft_group {
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
     bool interpret;                    /* tests: no executors */
 
-    wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch */
-    uint32_t batch_count;
+    struct wefti_batch *batch; /* batch.h; with the first batch */
+    wefti_pair_t *pairs;       /* [WEFTI_CALLS], sends and receives of the batch at hand */
+    uint32_t pair_count;
     bool batching;
     uint32_t *sent, *received; /* pieces so far, per peer */
     wefti_debt_t debt;
@@ -422,5 +426,7 @@ weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
 
 /* call_pair.c */
 weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* Those of the batch at hand. */
+weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream);
 
 #endif

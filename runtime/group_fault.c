@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/batch.h"
 #include "runtime/interpreter.h"
 
 /* True when it is this rank's record that is there now. */
@@ -127,6 +128,11 @@ const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
     const char *reduction = weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf));
     unsigned long long n = count;
     unsigned int root = (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff);
+    if (what & WEFTI_WHAT_FUSED) {
+        snprintf(buffer, 160, "%s(%s, %s, root %u), several of a batch", name, dtype, reduction,
+                 root);
+        return buffer;
+    }
     switch (op) {
     case WEFT_OP_ALL_REDUCE:
     case WEFT_OP_REDUCE_SCATTER:
@@ -172,6 +178,17 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own,
     }
     /* The lower rank first, so that both sides say the same. */
     bool first = group->rank < peer;
+    if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
+        const wefti_posting_t *mine = wefti_posting_of(group, group->rank, own->number);
+        char where[160];
+        if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
+                                   first ? theirs : mine, first ? peer : group->rank, where,
+                                   sizeof where)) {
+            wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree in a batch, %s: %s", own_text,
+                        where);
+            return wefti_group_fail(group, WEFT_ERR_MISMATCH);
+        }
+    }
     wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree: rank %u calls %s, rank %u calls %s",
                 first ? group->rank : peer, first ? own_text : their_text,
                 first ? peer : group->rank, first ? their_text : own_text);

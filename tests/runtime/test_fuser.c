@@ -221,6 +221,18 @@ static void test_every_type_and_reduction(void **state)
     assert_true(support_rank_processes(2, run_steps, &job));
 }
 
+/* Ranks that reach each other by put and signal only, late and out of order. */
+static void test_other_links(void **state)
+{
+    (void)state;
+    static const uint32_t hosts[] = {0, 0, 1, 1};
+    uint64_t random = seed_of_run();
+    wefti_hub_links_t links = {hosts, random, 20000};
+    job_t job = random_job(&random);
+    job.longest = 5000;
+    support_rank_threads_over(4, run_steps, &job, &links);
+}
+
 /* More pieces than calls or records can be in flight. */
 static void test_large_buckets(void **state)
 {
@@ -885,6 +897,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_in_any_order),
         cmocka_unit_test(test_every_type_and_reduction),
+        cmocka_unit_test(test_other_links),
         cmocka_unit_test(test_large_buckets),
         cmocka_unit_test(test_thousands_of_tensors),
         cmocka_unit_test(test_bucket_edges),

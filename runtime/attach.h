@@ -32,7 +32,7 @@ weft_status_t wefti_attach_move(weft_group_t *group, uint32_t rank, uint64_t add
  */
 bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting);
 
-/* call_direct.c: this rank's share of elements [begin, end), cut at cache lines. */
-void wefti_call_share(const wefti_call_t *call, uint64_t *begin, uint64_t *end);
+/* call_direct.c: rank's share of elements [begin, end), cut at cache lines. */
+void wefti_call_share(const wefti_call_t *call, uint32_t rank, uint64_t *begin, uint64_t *end);
 
 #endif

@@ -150,7 +150,7 @@ static weft_status_t move_shared_reduction(wefti_call_t *call)
         (uint8_t *)group->channels[group->rank] + group->layout.staging + group->rank * piece_bytes;
     uint64_t begin = 0, end = call->count;
     weft_status_t status = WEFT_OK;
-    wefti_call_share(call, &begin, &end);
+    wefti_call_share(call, group->rank, &begin, &end);
     uint64_t last = end * call->elem_bytes;
     for (uint64_t at = begin * call->elem_bytes; status == WEFT_OK && at < last;
          at += piece_bytes) {
@@ -183,7 +183,7 @@ static weft_status_t move_broadcast(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     uint64_t begin = 0, end = call->count;
-    wefti_call_share(call, &begin, &end);
+    wefti_call_share(call, group->rank, &begin, &end);
     uint64_t at = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
     weft_status_t status = take(call, call->root, at, at, bytes);
     for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {

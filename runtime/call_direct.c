@@ -9,9 +9,10 @@
 #include "ops/reduce/reduce.h"
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
-#include "runtime/group.h"
+#include "runtime/call.h"
 
 #define LINE_BYTES 64u
+#define HELP_MIN_BYTES 3072u /* below, data in postings needs as many turns, and less besides */
 #define CHUNK_BYTES ((size_t)64 << 10) /* stays in the second-level cache */
 
 static bool reach_all_of(weft_context_t *context, const void *address, uint64_t bytes,
@@ -138,13 +139,13 @@ static uint8_t *recv_of(const wefti_call_t *call, uint32_t rank, uint64_t from, 
     return wefti_memory_of_peer(group, rank, posting->at.recv + from, bytes);
 }
 
-void wefti_call_share(const wefti_call_t *call, uint64_t *begin, uint64_t *end)
+void wefti_call_share(const wefti_call_t *call, uint32_t rank, uint64_t *begin, uint64_t *end)
 {
     const weft_group_t *group = call->group;
     uint64_t unit = LINE_BYTES / call->elem_bytes;
     uint64_t units = (*end - *begin + unit - 1) / unit;
     uint64_t each = (units + group->size - 1) / group->size * unit;
-    uint64_t from = *begin + each * group->rank;
+    uint64_t from = *begin + each * rank;
     from = from < *end ? from : *end;
     *begin = from;
     *end = *end - from < each ? *end : from + each;
@@ -177,11 +178,11 @@ static weft_status_t collect_sources(wefti_call_t *call, uint64_t from, uint64_t
     return WEFT_OK;
 }
 
-static weft_status_t move_all_reduce(wefti_call_t *call)
+static weft_status_t all_reduce_share(wefti_call_t *call, uint32_t rank)
 {
     weft_group_t *group = call->group;
     uint64_t begin = call->lead, end = call->count - call->trail;
-    wefti_call_share(call, &begin, &end);
+    wefti_call_share(call, rank, &begin, &end);
     uint64_t from = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
     if (bytes == 0) {
         return WEFT_OK;
@@ -196,11 +197,64 @@ static weft_status_t move_all_reduce(wefti_call_t *call)
     return status == WEFT_OK ? reduce(call, group->size, end - begin) : status;
 }
 
+uint32_t wefti_call_offer_help(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    return call->op == WEFT_OP_ALL_REDUCE && !group->endpoint->may_spin && group->size > 2 &&
+                   call->longest >= HELP_MIN_BYTES
+               ? WEFTI_POSTED_HELPS
+               : 0;
+}
+
+/* True for one rank of all that ask. */
+static bool claim(wefti_channel_t *channel, uint32_t number)
+{
+    uint32_t before = atomic_load_explicit(&channel->claimed, memory_order_relaxed);
+    /* relaxed: that all have posted was acquired before; done publishes the work */
+    return before != number &&
+           atomic_compare_exchange_strong_explicit(&channel->claimed, &before, number,
+                                                   memory_order_relaxed, memory_order_relaxed);
+}
+
+/*
+ * Where ranks outnumber cores, every wait for a rank costs a change of processes. So the first rank
+ * that runs on a core does the shares of those that would run there after it, which then find the
+ * call done: one change less for each of them, and no core idles while the other has work.
+ */
+static weft_status_t all_reduce_helping(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; status == WEFT_OK && i < group->size; i++) {
+        uint32_t r = (group->rank + i) % group->size;
+        wefti_channel_t *channel = group->channels[r];
+        if (claim(channel, call->number)) {
+            status = all_reduce_share(call, r);
+            if (status == WEFT_OK) {
+                wefti_signal_post(&channel->done, call->number);
+            }
+        }
+    }
+    /* What is left is at work on other cores, and soon done: giving this one up takes longer. */
+    uint32_t left = WEFTI_CALL_TRIES;
+    for (uint32_t r = 0; status == WEFT_OK && r < group->size && left > 0; r++) {
+        while (!wefti_call_reached(&group->channels[r]->done, call->number) && --left > 0) {
+        }
+    }
+    return status;
+}
+
+static weft_status_t move_all_reduce(wefti_call_t *call)
+{
+    return (call->flags & WEFTI_POSTED_HELPS) != 0 ? all_reduce_helping(call)
+                                                   : all_reduce_share(call, call->group->rank);
+}
+
 static weft_status_t move_reduce(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     uint64_t begin = 0, end = call->count;
-    wefti_call_share(call, &begin, &end);
+    wefti_call_share(call, group->rank, &begin, &end);
     uint64_t from = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
     if (bytes == 0) {
         return WEFT_OK;
@@ -230,7 +284,7 @@ static weft_status_t move_broadcast(wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     uint64_t begin = 0, end = call->count;
-    wefti_call_share(call, &begin, &end);
+    wefti_call_share(call, group->rank, &begin, &end);
     uint64_t last = end * call->elem_bytes;
     for (uint64_t at = begin * call->elem_bytes; at < last; at += CHUNK_BYTES) {
         size_t bytes = last - at < CHUNK_BYTES ? (size_t)(last - at) : CHUNK_BYTES;

@@ -80,9 +80,12 @@ static weft_status_t direct_start(wefti_call_t *call)
     if (status < 0) {
         return status;
     }
-    wefti_signal_publish(&group->channels[group->rank]->done, call->number);
-    call->published_done = true;
-    call->peer = 1;
+    bool helped = (call->flags & WEFTI_POSTED_HELPS) != 0;
+    if (!helped) { /* else whoever did a share has said so, and the own one is waited for, too */
+        wefti_signal_publish(&group->channels[group->rank]->done, call->number);
+        call->published_done = true;
+    }
+    call->peer = helped ? 0 : 1;
     call->state = WEFTI_CALL_MOVING;
     return WEFT_OK;
 }

@@ -7,6 +7,20 @@
 
 #define DIRECT_MIN_BYTES 2048u /* from here on one copy less is worth one more signal */
 
+/* Of a block, from where on moving it in place is tried although it fits a posting. */
+static uint64_t least_direct(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    if (group->put_links != NULL) {
+        return UINT64_MAX; /* there is no direct */
+    }
+    if (group->endpoint->may_spin) {
+        return DIRECT_MIN_BYTES;
+    }
+    /* One more signal is one more change of processes, unless ranks help each other. */
+    return wefti_call_offer_help(call) != 0 ? 0 : WEFTI_POSTING_DATA;
+}
+
 /* Of the posting's data. */
 static size_t posted_bytes(const wefti_call_t *call)
 {
@@ -30,9 +44,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     weft_group_t *group = call->group;
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
-    uint32_t direct_min =
-        group->endpoint->may_spin ? DIRECT_MIN_BYTES : WEFTI_POSTING_DATA; /* fewer switches */
-    direct_min = group->put_links != NULL ? UINT32_MAX : direct_min;       /* there is no direct */
+    uint64_t direct_min = least_direct(call);
     bool fits = may_post && wefti_call_fits_posting(call);
     if (call->is_fused) {
         wefti_fused_pack(call);
@@ -40,7 +52,9 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
-        call->flags = wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE : 0;
+        call->flags = wefti_call_reach(call, own)
+                          ? WEFTI_POSTED_REACHABLE | wefti_call_offer_help(call)
+                          : 0;
     }
     if (!fits && wefti_call_post_addresses(call, own)) {
         call->flags |= WEFTI_POSTED_ATTACHABLE;

@@ -201,6 +201,7 @@ static void reset_channel(weft_group_t *group, uint32_t number)
     wefti_mirror_reset(group, number);
     atomic_store_explicit(&own->staged.value, 0, memory_order_relaxed);
     atomic_store_explicit(&own->done.value, number, memory_order_relaxed);
+    atomic_store_explicit(&own->claimed, number, memory_order_relaxed);
     for (uint32_t i = 0; i < 2; i++) {
         atomic_store_explicit(&wefti_posting_signal(&own->postings[i])->value, number,
                               memory_order_relaxed);

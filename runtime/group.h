@@ -79,6 +79,7 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
 #define WEFTI_WHAT_SELECTION_SHIFT 48
 #define WEFTI_WHAT_SELECTION_MASK                                                                  \
     (0xffffull << WEFTI_WHAT_SELECTION_SHIFT | 7ull << WEFTI_WHAT_ORDER_SHIFT)
+#define WEFTI_POSTED_HELPS (1u << 6) /* ranks outnumber cores: any rank may do any share */
 #define WEFTI_WHAT_FLAGS_SHIFT 24
 #define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
 
@@ -92,7 +93,8 @@ typedef struct wefti_channel {
         char text[WEFTI_ABORT_TEXT_BYTES];
     } abort;
     uint8_t alarm[8]; /* in mirrors, value and waiters of a counter: 1 says abort is readable */
-    uint8_t pad[16];
+    _Atomic uint32_t claimed; /* the last call in which some rank took this rank's share upon it */
+    uint8_t pad[12];
     wefti_posting_t postings[2];
 } wefti_channel_t;
 _Static_assert(offsetof(wefti_channel_t, postings) == 768, "channels are shared memory");
@@ -412,6 +414,8 @@ weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area);
 /* call_direct.c: whether peers reach what they need of this rank, said in posting; then moving it.
  */
 bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
+/* WEFTI_POSTED_HELPS or 0. */
+uint32_t wefti_call_offer_help(const wefti_call_t *call);
 weft_status_t wefti_call_move(wefti_call_t *call);
 /* One past the last element of blocks. */
 uint64_t wefti_call_extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n);

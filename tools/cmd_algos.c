@@ -250,6 +250,9 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
     }
     if (status >= 0 && !command->json) {
         print_reasons(list, count);
+        if (barrier || op == WEFT_OP_SEND_RECV) {
+            puts("  calls take hand-written code, where they are not told otherwise");
+        }
     }
     return status;
 }

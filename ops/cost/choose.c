@@ -62,7 +62,7 @@ static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params
     own.step_ns = candidate->executor ? 0 : costs->step_ns;
     weft_status_t status =
         wefti_cost_predict(&own, candidate->algorithm, params, counts, &candidate->predicted_ns);
-    if (status >= 0) {
+    if (status >= 0 && !choice->planned) {
         candidate->predicted_ns += beside_ns(costs, bytes, choice->plain, candidate->executor);
     }
     return status;
@@ -109,10 +109,10 @@ weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_para
                                 const wefti_counts_t *counts, const wefti_choice_t *choice,
                                 wefti_candidate_t out[WEFTI_MAX_CANDIDATES], uint32_t *out_count)
 {
-    static const wefti_choice_t nothing;
+    static const wefti_choice_t of_a_plan = {.planned = true};
     const weft_algorithm_t *algorithm;
     size_t built_in = 0, added = 0;
-    choice = choice != NULL ? choice : &nothing;
+    choice = choice != NULL ? choice : &of_a_plan;
     const char *wanted = choice->wanted;
     *out_count = 0;
     weft_status_t status = wefti_algo_params_check(params);

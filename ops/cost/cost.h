@@ -87,7 +87,7 @@ typedef struct wefti_candidate {
 
 #define WEFTI_MAX_CANDIDATES 32u
 
-/* What else decides. All zero is fine, and so is NULL for the whole of it. */
+/* What else decides. All zero is an eager call; NULL for the whole of it: only planned. */
 typedef struct wefti_choice {
     const char *wanted; /* admits only the algorithm of that name */
     bool plain;         /* some rank's buffers are memory that its peers cannot reach */
@@ -97,6 +97,7 @@ typedef struct wefti_choice {
      */
     bool executors;
     const weft_registry_t *registry; /* its algorithms take part */
+    bool planned;                    /* part of a plan: ranks have nothing to agree on first */
 } wefti_choice_t;
 
 #define WEFTI_EXECUTOR_LEAD 1.05

@@ -111,7 +111,7 @@ static uint64_t chunk_of(const wefti_run_t *run, const uint32_t *elem_bytes,
 {
     uint64_t slot = longest_slot(run, elem_bytes, work_bytes);
     uint64_t whole = wefti_slice_slot_elems(&run->params, &run->schedule, counts, total);
-    if (slot >= whole) {
+    if (slot >= whole || work_bytes_of(run, elem_bytes, whole) <= work_bytes) {
         return total;
     }
     /* Whole cache lines, unless not even one fits: then blocks but the first are empty. */

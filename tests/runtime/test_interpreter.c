@@ -406,7 +406,8 @@ static void draw_chunk(spec_t *s, const wefti_run_t *run, random_t *random)
     if (how == 0) {
         s->chunk = few;
     } else if (how == 1) {
-        s->work_bytes = wefti_run_work_bytes(run, s->dtype, s->reduction, &counts, few) + 512;
+        s->work_bytes = wefti_run_work_bytes(run, s->dtype, s->reduction, &counts, few) +
+                        (few < s->longest ? 512 : 0);
         s->chunk = wefti_run_chunk(run, s->dtype, s->reduction, &counts, s->work_bytes);
         RANK_CHECK(s->chunk >= 1 && 2 * s->chunk + 64 >= (few < s->longest ? few : s->longest));
         RANK_CHECK(wefti_run_work_bytes(run, s->dtype, s->reduction, &counts, s->chunk) <=

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans with any algorithm: the MLP trains to the same bits with every all-reduce and broadcast
+ * that keeps the order of ranks, inline and with a thread, in small work memory, over links that
+ * only put. What cannot be honoured is an error on all ranks.
+ */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/session.h"
+#include "transport/hub.h"
+
+#define MAX_WORLD 5u
+#define STEPS 3u
+#define BATCH 2
+#define MODEL WEFT_SOURCE_DIR "/samples/models/mlp.onnx"
+
+typedef struct rank {
+    weft_context_params_t params;
+    weft_plan_t *plan;
+    const weft_algorithm_t *wanted; /* of this rank only */
+    weft_status_t status;
+    char message[512];
+    char digest[65];
+    uint32_t interpreted;
+    pthread_t thread;
+} rank_t;
+
+/* Numbers that depend on rank, step and place only. */
+static weft_status_t feed(weft_session_t *session, const weft_plan_t *plan, uint32_t rank,
+                          uint32_t step)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < weft_plan_binding_count(plan) && status >= 0; i++) {
+        weft_binding_t binding = {.struct_size = sizeof(binding)};
+        weft_plan_get_binding(plan, i, &binding);
+        if (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL) {
+            continue;
+        }
+        size_t count = (size_t)weft_tensor_elem_count(&binding.desc);
+        size_t bytes = count * weft_dtype_size_bytes(binding.desc.dtype);
+        void *data = calloc(1, bytes);
+        assert_non_null(data);
+        for (size_t j = 0; j < count; j++) {
+            size_t mixed = rank * 31 + step * 7 + j * 13;
+            switch (binding.desc.dtype) {
+            case WEFT_DTYPE_F32:
+                ((float *)data)[j] = (float)(mixed % 256) / 255.0f;
+                break;
+            case WEFT_DTYPE_I64:
+                ((int64_t *)data)[j] = (int64_t)(mixed % 10);
+                break;
+            default:
+                ((int32_t *)data)[j] = (int32_t)(mixed % 10);
+                break;
+            }
+        }
+        status = weft_session_set_input(session, binding.name, data, bytes);
+        free(data);
+    }
+    return status;
+}
+
+static void *rank_main(void *user)
+{
+    rank_t *rank = user;
+    weft_context_t *context = NULL;
+    weft_session_t *session = NULL;
+    weft_status_t status = weft_context_create(&rank->params, &context);
+    weft_session_params_t params = {sizeof(params), context, rank->plan, NULL, 0};
+    if (status >= 0 && rank->wanted != NULL) {
+        context->wanted.algorithm[rank->wanted->op] = rank->wanted;
+    }
+    if (status >= 0) {
+        status = weft_session_create(&params, &session);
+    }
+    for (uint32_t i = 0; status >= 0 && i < rank->plan->collective_count; i++) {
+        rank->interpreted += session->interpreted[i];
+    }
+    for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
+        status = feed(session, rank->plan, (uint32_t)rank->params.rank, step);
+        status = status >= 0 ? weft_session_step(session) : status;
+    }
+    if (status >= 0) {
+        status = weft_session_param_digest(session, rank->digest);
+    }
+    rank->status = status;
+    snprintf(rank->message, sizeof(rank->message), "%s", status < 0 ? weft_last_error() : "");
+    weft_session_destroy(session);
+    weft_context_release(context);
+    return NULL;
+}
+
+typedef struct options {
+    uint32_t world;
+    weft_progress_t progress;
+    const char *algorithm;          /* WEFT_ALGO, or NULL */
+    const char *staging;            /* WEFT_STAGING_BYTES, or NULL */
+    const uint32_t *host_of;        /* ranks on different hosts put; or NULL */
+    const weft_algorithm_t *rank_1; /* what rank 1 alone asks for, or NULL */
+} options_t;
+
+static void run_ranks(weft_plan_t *plan, const options_t *options, rank_t *ranks)
+{
+    weft_hub_t *hub = NULL;
+    assert_int_equal(weft_hub_create(options->world, &hub), WEFT_OK);
+    if (options->host_of != NULL) {
+        wefti_hub_links_t links = {options->host_of, 17, 5000};
+        assert_int_equal(wefti_hub_hide(hub, &links), WEFT_OK);
+    }
+    if (options->algorithm != NULL) {
+        setenv("WEFT_ALGO", options->algorithm, 1);
+    }
+    if (options->staging != NULL) {
+        setenv("WEFT_STAGING_BYTES", options->staging, 1);
+    }
+    for (uint32_t r = 0; r < options->world; r++) {
+        weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+        params.rank = (int32_t)r;
+        params.world_size = (int32_t)options->world;
+        params.hub = hub;
+        params.progress = options->progress;
+        ranks[r] =
+            (rank_t){.params = params, .plan = plan, .wanted = r == 1 ? options->rank_1 : NULL};
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < options->world; r++) {
+        pthread_join(ranks[r].thread, NULL);
+    }
+    unsetenv("WEFT_ALGO");
+    unsetenv("WEFT_STAGING_BYTES");
+    weft_hub_destroy(hub);
+}
+
+/* Trains and gives back how many collectives were interpreted; every rank's digest is the same. */
+static uint32_t train(weft_plan_t *plan, const options_t *options, char digest[65])
+{
+    rank_t ranks[MAX_WORLD];
+    run_ranks(plan, options, ranks);
+    for (uint32_t r = 0; r < options->world; r++) {
+        if (ranks[r].status != WEFT_OK) {
+            print_error("%s, rank %u: %s\n", options->algorithm, r, ranks[r].message);
+        }
+        assert_int_equal(ranks[r].status, WEFT_OK);
+        assert_string_equal(ranks[r].digest, ranks[0].digest);
+    }
+    strcpy(digest, ranks[0].digest);
+    return ranks[0].interpreted;
+}
+
+static weft_plan_t *compile(uint32_t world, const char *bucket)
+{
+    weft_plan_t *plan = NULL;
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    params.model_path = MODEL;
+    params.world_size = world;
+    params.batch = BATCH;
+    params.bucket = bucket;
+    if (weft_compile(&params, &plan) != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    return plan;
+}
+
+static void test_every_algorithm_trains_to_the_same_bits(void **state)
+{
+    (void)state;
+    static const uint32_t worlds[] = {2, 3, 5};
+    static const weft_collective_t ops[] = {WEFT_OP_ALL_REDUCE, WEFT_OP_BROADCAST};
+    const weft_algorithm_t *algorithm;
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+        char expected[65], digest[65], asked[64];
+        uint32_t tried = 0, interpreted = 0;
+        weft_plan_t *plan = compile(worlds[w], w == 0 ? "none" : "bytes:512K");
+        options_t plain = {.world = worlds[w]};
+        assert_int_equal(train(plan, &plain, expected), 0); /* mesh, as records */
+        for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+            weft_algo_params_t params = {.struct_size = sizeof params,
+                                         .op = algorithm->op,
+                                         .group_size = worlds[w],
+                                         .in_place = 1};
+            if ((algorithm->op != ops[0] && algorithm->op != ops[1]) ||
+                algorithm->eligible(&params) != NULL) {
+                continue;
+            }
+            snprintf(asked, sizeof asked, "%s=%s", weft_collective_name(algorithm->op),
+                     algorithm->name);
+            options_t options = {.world = worlds[w],
+                                 .progress =
+                                     tried % 2 == 0 ? WEFT_PROGRESS_INLINE : WEFT_PROGRESS_THREAD,
+                                 .algorithm = asked,
+                                 .staging = tried % 3 == 1 ? "16K" : NULL};
+            interpreted += train(plan, &options, digest) > 0;
+            assert_string_equal(digest, expected);
+            tried++;
+        }
+        print_message("%u ranks: %u algorithms, %u interpreted\n", worlds[w], tried, interpreted);
+        assert_true(tried >= 6 && interpreted >= 2);
+        weft_plan_release(plan);
+    }
+}
+
+static void test_plans_run_over_links_that_put(void **state)
+{
+    (void)state;
+    static const uint32_t hosts[2][5] = {{0, 1, 2, 3, 4}, {0, 0, 1, 1, 2}};
+    static const char *const asked[] = {NULL, "AllReduce=halving-doubling"};
+    char expected[65], digest[65];
+    weft_plan_t *plan = compile(5, "bytes:512K");
+    options_t plain = {.world = 5};
+    train(plan, &plain, expected);
+    for (uint32_t i = 0; i < 2; i++) {
+        options_t options = {.world = 5,
+                             .progress = i == 0 ? WEFT_PROGRESS_INLINE : WEFT_PROGRESS_THREAD,
+                             .algorithm = asked[i],
+                             .host_of = hosts[i]};
+        assert_int_equal(train(plan, &options, digest), plan->collective_count);
+        assert_string_equal(digest, expected);
+    }
+    weft_plan_release(plan);
+}
+
+static void test_what_cannot_be_honoured_is_an_error_everywhere(void **state)
+{
+    (void)state;
+    rank_t ranks[MAX_WORLD];
+    weft_plan_t *plan = compile(3, "one");
+    options_t ring = {.world = 3, .algorithm = "AllReduce=ring"};
+    run_ranks(plan, &ring, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(ranks[r].status, WEFT_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ranks[r].message, "WEFT_ALGO asks for AllReduce by \"ring\""));
+    }
+    options_t different = {.world = 3,
+                           .rank_1 = wefti_algorithm_find(WEFT_OP_ALL_REDUCE, "doubling")};
+    run_ranks(plan, &different, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(ranks[r].status, WEFT_ERR_MISMATCH);
+        assert_non_null(strstr(ranks[r].message, "different algorithms"));
+    }
+    options_t tiny = {.world = 3, .algorithm = "AllReduce=doubling", .staging = "4K"};
+    run_ranks(plan, &tiny, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(ranks[r].status, WEFT_OK);
+    }
+    weft_plan_release(plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_algorithm_trains_to_the_same_bits),
+        cmocka_unit_test(test_plans_run_over_links_that_put),
+        cmocka_unit_test(test_what_cannot_be_honoured_is_an_error_everywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

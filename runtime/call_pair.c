@@ -199,16 +199,35 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
                 continue;
             }
             uint64_t before = pair->moved + pair->state;
+            pair->blocked.signal = NULL;
             weft_status_t status = pair->sends ? advance_send(group, pair, out_blocked)
                                                : advance_recv(group, pair, out_blocked);
             if (status < 0) {
                 return status;
             }
-            open |= status == WEFT_IN_PROGRESS;
+            if (status == WEFT_IN_PROGRESS) {
+                pair->blocked = *out_blocked;
+                open = true;
+            }
             moved |= before != pair->moved + pair->state;
         }
     } while (open && moved);
     return open ? WEFT_IN_PROGRESS : WEFT_OK;
+}
+
+bool wefti_pairs_ready(const wefti_call_t *call)
+{
+    for (uint32_t i = 0; i < call->pair_count; i++) {
+        const wefti_blocked_t *blocked = &call->pairs[i].blocked;
+        /* relaxed: going on looks again */
+        if (blocked->signal != NULL &&
+            wefti_signal_reached(
+                atomic_load_explicit(&blocked->signal->value, memory_order_relaxed),
+                blocked->target)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- public ---- */

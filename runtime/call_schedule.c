@@ -448,6 +448,9 @@ static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_b
 
 bool wefti_call_is_ready(const wefti_call_t *call)
 {
+    if (call->pair_count > 0) {
+        return wefti_pairs_ready(call);
+    }
     return call->state == WEFTI_CALL_MOVING && call->path == &wefti_path_schedule &&
            wefti_run_ready(call->run);
 }

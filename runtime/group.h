@@ -186,6 +186,7 @@ typedef struct wefti_pair {
     uint8_t state;
     weft_dtype_t dtype;
     bool direct;
+    wefti_blocked_t blocked; /* on what it is; signal NULL: it is not */
 } wefti_pair_t;
 
 /* call.h: one way of moving a call's data. */
@@ -430,6 +431,8 @@ weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
 
 /* call_pair.c */
 weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* Whether one of several could go on: a wait is for one of them only. */
+bool wefti_pairs_ready(const wefti_call_t *call);
 /* Those of the batch at hand. */
 weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream);
 

@@ -34,7 +34,8 @@ static const command_help_t help = {
     "predicted to take. And how much slower the second best is, and why others are out.",
     "BYTES is the larger of the two buffers of a rank; the choice is one for sizes up to twice as\n"
     "large. Algorithms marked * run on hand-written code for loads and stores and go first unless\n"
-    "others are 5 % quicker; the rest is interpreted.\n",
+    "others are 5 % quicker; the rest is interpreted. Which of two marked ones runs, calls decide\n"
+    "by size and memory: weft bench tells.\n",
 };
 
 typedef struct algos_command {

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +13,8 @@
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
-#define MAX_JOBS 96u
+#define MAX_OPS 16u
+#define MAX_JOBS (96u * MAX_OPS)
 #define MAX_THREADS 63u
 #define SMALL_CELLS (1u << 20) /* of what is proved above 64 ranks */
 
@@ -23,7 +25,7 @@ static const option_def_t own_options[] = {
     {'n', "ranks", "N", "only groups of N ranks"},
     {KEY_OP, "op", "OP", "only this operator, such as AllReduce"},
     {KEY_ALGO, "algo", "NAME", "only algorithms of this name"},
-    {'j', "threads", "N", "threads to use (default: one per core)"},
+    {'j', "threads", "N", "threads to use (default: WEFT_THREADS, or one per core)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -86,17 +88,18 @@ static int handle(void *user, int key, const char *value)
     return EXIT_OK;
 }
 
-/* One group size to prove. */
+/* One operator of one group size to prove. */
 typedef struct job {
     uint32_t ranks;
+    weft_collective_t op;
     wefti_sweep_links_t links;
 } job_t;
 
-/* Sizes are independent of each other: threads take them one by one, largest first. */
+/* Jobs are independent of each other: threads take them one by one, largest first. */
 typedef struct work {
     verify_command_t *command;
     job_t jobs[MAX_JOBS];
-    uint32_t job_count, next;
+    uint32_t job_count, next, finished;
     pthread_mutex_t mutex; /* guards next, the command's counts, status and message */
     weft_status_t status;
     char message[1024]; /* of the first thread that failed */
@@ -104,7 +107,12 @@ typedef struct work {
 
 static void add_job(work_t *work, uint32_t ranks, wefti_sweep_links_t links)
 {
-    work->jobs[work->job_count++] = (job_t){ranks, links};
+    for (uint32_t op = 1; op < MAX_OPS; op++) {
+        weft_collective_t one = (weft_collective_t)op;
+        if (work->command->op != 0 ? work->command->op == one : wefti_collective_known(one)) {
+            work->jobs[work->job_count++] = (job_t){ranks, one, links};
+        }
+    }
 }
 
 static void add_jobs(work_t *work)
@@ -140,8 +148,11 @@ static void finish_job(work_t *work, const job_t *job, const wefti_sweep_t *swee
         work->status = status;
         snprintf(work->message, sizeof work->message, "%s", weft_last_error());
     }
+    work->finished++;
     if (!command->json && isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r%u ranks done, %" PRIu64 " cases proved ", job->ranks, command->proved);
+        fprintf(stderr, "\r\033[K%3u %%  %s, %u ranks; %" PRIu64 " cases proved",
+                100 * work->finished / work->job_count, weft_collective_name(job->op), job->ranks,
+                command->proved);
     }
     pthread_mutex_unlock(&work->mutex);
 }
@@ -158,7 +169,7 @@ static void *run_jobs(void *user)
             return NULL;
         }
         const job_t *job = &work->jobs[index];
-        wefti_sweep_t sweep = {.op = work->command->op,
+        wefti_sweep_t sweep = {.op = job->op,
                                .algorithm = work->command->algorithm,
                                .links = job->links,
                                .cell_limit = job->ranks > 64 ? SMALL_CELLS : 0};
@@ -167,13 +178,23 @@ static void *run_jobs(void *user)
     }
 }
 
+static long thread_count(const verify_command_t *command)
+{
+    const char *text = getenv("WEFT_THREADS");
+    long long number = command->threads;
+    if (number == 0 && (text == NULL || !wefti_parse_int(text, 1, MAX_THREADS, &number))) {
+        number = sysconf(_SC_NPROCESSORS_ONLN);
+    }
+    return (long)number;
+}
+
 static weft_status_t prove_all(verify_command_t *command)
 {
     pthread_t threads[MAX_THREADS];
     work_t work = {.command = command, .mutex = PTHREAD_MUTEX_INITIALIZER};
     uint32_t started = 0;
     add_jobs(&work);
-    long cores = command->threads > 0 ? command->threads : sysconf(_SC_NPROCESSORS_ONLN);
+    long cores = thread_count(command);
     while (started + 1 < cores && started < MAX_THREADS && started + 1 < work.job_count &&
            pthread_create(&threads[started], NULL, run_jobs, &work) == 0) {
         started++;

@@ -23,7 +23,9 @@ class Algos(unittest.TestCase):
         for row in rows:
             names = {c["algorithm"] for c in row["candidates"]}
             self.assertLessEqual({"mesh", "one-shot", "doubling", "halving-doubling", "ring"}, names)
-            times = [c["predicted_us"] for c in row["candidates"] if "predicted_us" in c]
+            # Hand-written code goes first unless others are 5 % quicker.
+            times = [c["predicted_us"] * (1 if c["executor"] else 1.05) for c in row["candidates"]
+                     if "predicted_us" in c]
             self.assertEqual(times, sorted(times))
             ring = next(c for c in row["candidates"] if c["algorithm"] == "ring")
             self.assertIn("order", ring["reason"])

@@ -50,8 +50,8 @@ static weft_status_t check_addresses(const char *what, const void *const *addres
 static weft_status_t check(const wefti_reduce_step_t *step)
 {
     weft_status_t status;
-    size_t wide_bytes = wefti_accumulator_bytes(step->dtype, step->reduction);
-    if (wide_bytes == 0) {
+    const size_t most_bytes = 8; /* of an element, wide or not */
+    if (step->dtype < WEFT_DTYPE_F64 || step->dtype > WEFT_DTYPE_U8) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "reduce: no reductions of dtype %s (%d)",
                            weft_dtype_name(step->dtype), (int)step->dtype);
     }
@@ -59,7 +59,7 @@ static weft_status_t check(const wefti_reduce_step_t *step)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: unknown reduction %d",
                            (int)step->reduction);
     }
-    if (step->elem_count > SIZE_MAX / wide_bytes) {
+    if (step->elem_count > SIZE_MAX / most_bytes) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: %llu elements are too many",
                            (unsigned long long)step->elem_count);
     }
@@ -98,6 +98,22 @@ static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, wefti_isa_t is
     return wefti_reduce_portable;
 }
 
+static void run(const wefti_reduce_step_t *step, wefti_isa_t isa)
+{
+#if defined(__x86_64__)
+    /* Rounding to nearest, denormals kept: a host program may have set this thread otherwise. */
+    const unsigned int mode_bits = _MM_ROUND_MASK | _MM_FLUSH_ZERO_MASK | 0x0040u;
+    unsigned int mode = _mm_getcsr();
+    if (mode & mode_bits) {
+        _mm_setcsr(mode & ~mode_bits);
+        kernel_of(step, isa)(step);
+        _mm_setcsr(mode);
+        return;
+    }
+#endif
+    kernel_of(step, isa)(step);
+}
+
 /* Sources and destinations that are wide anyway make a step of the wide type. */
 static void simplify(wefti_reduce_step_t *step)
 {
@@ -121,23 +137,11 @@ weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, wefti_isa_t isa
 {
     wefti_reduce_step_t simple = *step;
     weft_status_t status = check(step);
-    if (status != WEFT_OK || step->elem_count == 0) {
-        return status;
+    if (status == WEFT_OK && step->elem_count > 0) {
+        simplify(&simple);
+        run(&simple, isa);
     }
-    simplify(&simple);
-#if defined(__x86_64__)
-    /* Rounding to nearest, denormals kept: a host program may have set this thread otherwise. */
-    const unsigned int mode_bits = _MM_ROUND_MASK | _MM_FLUSH_ZERO_MASK | 0x0040u;
-    unsigned int mode = _mm_getcsr();
-    if (mode & mode_bits) {
-        _mm_setcsr(mode & ~mode_bits);
-        kernel_of(&simple, isa)(&simple);
-        _mm_setcsr(mode);
-        return WEFT_OK;
-    }
-#endif
-    kernel_of(&simple, isa)(&simple);
-    return WEFT_OK;
+    return status;
 }
 
 weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)
@@ -153,5 +157,9 @@ weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)
         .divisor = reduce->source_count,
         .finish = true,
     };
-    return wefti_reduce_step(&step, isa);
+    weft_status_t status = check(&step);
+    if (status == WEFT_OK && step.elem_count > 0) {
+        run(&step, isa); /* as simple as it gets */
+    }
+    return status;
 }

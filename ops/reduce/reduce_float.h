@@ -192,21 +192,21 @@ DEFINE_MIXED(mixed_prod_bf16, WEFT_DTYPE_BF16, true)
 
 wefti_reduce_fn TABLE(const wefti_reduce_step_t *step)
 {
-    const bool sums = step->reduction == WEFT_SUM || step->reduction == WEFT_AVG;
-    const bool f16 = step->dtype == WEFT_DTYPE_F16;
-    if (step->dtype == WEFT_DTYPE_F32) {
-        return sums ? sum_f32 : NULL;
-    }
-    if ((!f16 && step->dtype != WEFT_DTYPE_BF16) || (!sums && step->reduction != WEFT_PROD)) {
+    /* sum, avg, prod */
+    static const wefti_reduce_fn whole[][3] = {
+        [WEFT_DTYPE_F32] = {sum_f32, sum_f32, NULL},
+        [WEFT_DTYPE_F16] = {sum_f16, sum_f16, mixed_prod_f16},
+        [WEFT_DTYPE_BF16] = {sum_bf16, sum_bf16, mixed_prod_bf16},
+    };
+    static const wefti_reduce_fn mixed[][3] = {
+        [WEFT_DTYPE_F32] = {sum_f32, sum_f32, NULL},
+        [WEFT_DTYPE_F16] = {mixed_sum_f16, mixed_sum_f16, mixed_prod_f16},
+        [WEFT_DTYPE_BF16] = {mixed_sum_bf16, mixed_sum_bf16, mixed_prod_bf16},
+    };
+    if (step->dtype > WEFT_DTYPE_BF16 || step->reduction > WEFT_PROD) {
         return NULL;
     }
-    if (!sums) {
-        return f16 ? mixed_prod_f16 : mixed_prod_bf16;
-    }
-    if (step->wide || !step->finish) {
-        return f16 ? mixed_sum_f16 : mixed_sum_bf16;
-    }
-    return f16 ? sum_f16 : sum_bf16;
+    return (step->wide || !step->finish ? mixed : whole)[step->dtype][step->reduction];
 }
 
 #endif

@@ -459,6 +459,180 @@ static void test_blocks_outside_are_refused(void **state)
     }
 }
 
+static long allocations;
+
+static void *count_alloc(void *user, size_t bytes)
+{
+    (void)user;
+    allocations++;
+    return malloc(bytes);
+}
+
+static void *count_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    (void)user;
+    (void)old_bytes;
+    allocations++;
+    return realloc(ptr, bytes);
+}
+
+static void count_free(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+/* Elements that tasks write into users' buffers, each destination counted. */
+static uint64_t moved_elems(const wefti_tasks_t *tasks)
+{
+    uint64_t moved = 0;
+    for (size_t i = 0; i < tasks->task_count; i++) {
+        const wefti_task_t *task = &tasks->tasks[i];
+        if (task->op != WEFTI_DO_COPY && task->op != WEFTI_DO_REDUCE) {
+            continue;
+        }
+        const wefti_extent_t *to = tasks->ranges + task->range + task->source_count;
+        for (uint32_t d = 0; d < task->destination_count; d++) {
+            moved += to[d].buffer == WEFTI_RECV ? task->elem_count * to[d].rank_count : 0;
+        }
+    }
+    return moved;
+}
+
+/* Slices of a call touch what the call touches, no more and no less, and slots suffice. */
+static void check_slices(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                         const wefti_counts_t *counts, uint64_t chunk, wefti_tasks_t *tasks)
+{
+    wefti_slice_t slice;
+    uint64_t moved = 0, reach[2 * MAX_RANKS] = {0}, whole_reach[2 * MAX_RANKS];
+    assert_int_equal(wefti_slice_init(params, schedule, counts, &slice), WEFT_OK);
+    assert_int_equal(wefti_tasks_resolve(tasks, params, schedule, counts, NULL, &slice), WEFT_OK);
+    uint64_t total = slice.elem_count, whole = moved_elems(tasks);
+    memcpy(whole_reach, tasks->reach, 2 * params->group_size * sizeof *whole_reach);
+    slice.slot_elems = wefti_slice_slot_elems(params, schedule, counts, chunk);
+    for (slice.at = 0; slice.at < total; slice.at += chunk) {
+        slice.elem_count = total - slice.at < chunk ? total - slice.at : chunk;
+        assert_int_equal(wefti_tasks_resolve(tasks, params, schedule, counts, NULL, &slice),
+                         WEFT_OK);
+        moved += moved_elems(tasks);
+        for (uint32_t i = 0; i < 2 * params->group_size; i++) {
+            uint64_t end = tasks->reach[i] > 0 ? slice.at + tasks->reach[i] : 0;
+            reach[i] = end > reach[i] ? end : reach[i];
+            assert_true(end <= whole_reach[i] || counts->counts == NULL);
+        }
+        for (size_t i = 0; i < tasks->task_count; i++) {
+            const wefti_task_t *task = &tasks->tasks[i];
+            const wefti_extent_t *ranges = tasks->ranges + task->range;
+            for (uint32_t o = 0; o < task->source_count + (uint32_t)task->destination_count; o++) {
+                assert_true(ranges[o].buffer < WEFTI_SCRATCH ||
+                            ranges[o].offset + task->elem_count <= tasks->elems[ranges[o].buffer]);
+            }
+        }
+    }
+    if (!wefti_collective_is_vector(params->op)) { /* of these each slice has shards of its own */
+        assert_int_equal(moved, whole);
+    }
+    for (uint32_t i = 0; i < 2 * params->group_size && !wefti_collective_is_vector(params->op);
+         i++) {
+        assert_int_equal(reach[i], whole_reach[i]);
+    }
+}
+
+static void test_slices_touch_what_the_call_touches(void **state)
+{
+    (void)state;
+    static const weft_allocator_t allocator = {count_alloc, count_realloc, count_free, NULL};
+    const weft_algorithm_t *algorithm;
+    uint64_t lengths[MAX_RANKS * MAX_RANKS];
+    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+        for (uint32_t n = 2; n <= MAX_RANKS; n++) {
+            weft_algo_params_t params = {.op = algorithm->op,
+                                         .group_size = n,
+                                         .rank = next_random() % n,
+                                         .root = next_random() % n,
+                                         .order = WEFT_ORDER_ANY};
+            params.peer = (params.root + 1) % n;
+            wefti_schedule_t schedule;
+            wefti_tasks_t tasks = {.allocator = &allocator};
+            if (algorithm->eligible(&params) != NULL) {
+                continue;
+            }
+            assert_int_equal(wefti_schedule_build(algorithm, &params, NULL, &schedule), WEFT_OK);
+            assert_int_equal(wefti_schedule_check(&params, &schedule), WEFT_OK);
+            assert_int_equal(wefti_tasks_reserve(&tasks, &params, &schedule), WEFT_OK);
+            bool uneven = params.op == WEFT_OP_ALL_GATHER_V ||
+                          params.op == WEFT_OP_REDUCE_SCATTER_V ||
+                          params.op == WEFT_OP_ALL_TO_ALL_V;
+            long before = allocations;
+            for (uint32_t size = 1; size < 400; size = size * 3 + 1) {
+                for (uint32_t j = 0; j < n * n; j++) {
+                    lengths[j] = next_random() % (size + 1);
+                }
+                wefti_counts_t counts = {size, 8, uneven ? lengths : NULL};
+                check_slices(&params, &schedule, &counts, 1 + next_random() % size, &tasks);
+            }
+            assert_int_equal(allocations, before); /* what was reserved was enough */
+            wefti_tasks_deinit(&tasks);
+            wefti_schedule_deinit(&schedule);
+        }
+    }
+}
+
+/* Blocks of V forms lie where displacements say, on each rank elsewhere if they say so. */
+static void test_displaced_blocks_are_where_they_are(void **state)
+{
+    (void)state;
+    const uint64_t lengths[] = {3, 0, 5, 2};
+    uint64_t recv[16];
+    for (uint32_t i = 0; i < 16; i++) {
+        recv[i] = 100 * (i / 4) + 10 * (i % 4);
+    }
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_GATHER_V, .group_size = 4, .rank = 2};
+    const weft_algorithm_t *mesh = wefti_algorithm_find(params.op, "mesh");
+    wefti_schedule_t schedule;
+    assert_int_equal(wefti_schedule_build(mesh, &params, NULL, &schedule), WEFT_OK);
+    for (uint32_t stride = 0; stride <= 4; stride += 4) {
+        wefti_counts_t counts = {0, 4, lengths};
+        wefti_displacements_t displacements = {NULL, recv, stride};
+        wefti_tasks_t tasks = {0};
+        wefti_slice_t slice;
+        uint32_t seen = 0;
+        assert_int_equal(wefti_slice_init(&params, &schedule, &counts, &slice), WEFT_OK);
+        assert_int_equal(slice.elem_count, 5);
+        assert_int_equal(
+            wefti_tasks_resolve(&tasks, &params, &schedule, &counts, &displacements, &slice),
+            WEFT_OK);
+        for (size_t i = 0; i < tasks.task_count; i++) {
+            const wefti_extent_t *ranges = tasks.ranges + tasks.tasks[i].range;
+            for (uint32_t o = 0;
+                 o < tasks.tasks[i].source_count + (uint32_t)tasks.tasks[i].destination_count;
+                 o++) {
+                if (ranges[o].buffer == WEFTI_SEND) {
+                    assert_int_equal(ranges[o].offset, 0);
+                    continue;
+                }
+                uint64_t block = ranges[o].offset - stride / 4 * 100 * ranges[o].rank;
+                assert_int_equal(block % 10, 0);
+                assert_int_equal(tasks.tasks[i].elem_count, lengths[block / 10]);
+                seen |= 1u << block / 10;
+            }
+        }
+        assert_int_equal(seen, 13); /* the empty block is left out */
+        wefti_tasks_deinit(&tasks);
+        recv[3] = UINT64_MAX - 1;
+        recv[2 * 4 + 3] = UINT64_MAX - 1;
+        tasks = (wefti_tasks_t){0};
+        assert_int_equal(
+            wefti_tasks_resolve(&tasks, &params, &schedule, &counts, &displacements, &slice),
+            WEFT_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(weft_last_error(), "overflow"));
+        wefti_tasks_deinit(&tasks);
+        recv[3] = 30;
+        recv[2 * 4 + 3] = 230;
+    }
+    wefti_schedule_deinit(&schedule);
+}
+
 int main(void)
 {
     const char *given = getenv("WEFT_TEST_SEED");
@@ -468,6 +642,8 @@ int main(void)
         cmocka_unit_test(test_every_algorithm_computes_on_numbers),
         cmocka_unit_test(test_large_counts_resolve_or_are_refused),
         cmocka_unit_test(test_blocks_outside_are_refused),
+        cmocka_unit_test(test_slices_touch_what_the_call_touches),
+        cmocka_unit_test(test_displaced_blocks_are_where_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

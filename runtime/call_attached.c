@@ -10,6 +10,7 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/attach.h"
+#include "runtime/base/copy.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
 
@@ -91,7 +92,7 @@ static weft_status_t take(wefti_call_t *call, uint32_t rank, uint64_t from, uint
         return fetch(call, rank, from, call->recv + to, bytes);
     }
     if (bytes > 0 && call->recv + to != call->send + from) {
-        memmove(call->recv + to, call->send + from, (size_t)bytes);
+        wefti_copy(call->recv + to, call->send + from, (size_t)bytes);
     }
     return WEFT_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/attach.h"
+#include "runtime/base/copy.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
 
@@ -281,6 +282,13 @@ static weft_status_t move_reduce_scatter(wefti_call_t *call, uint64_t from, uint
     return status == WEFT_OK ? reduce(call, 1, count) : status;
 }
 
+static void place(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+    if (bytes > 0 && to != from) {
+        wefti_copy(to, from, (size_t)bytes);
+    }
+}
+
 /* Every rank takes its share from the root to everybody: all copy the same amount. */
 static weft_status_t move_broadcast(wefti_call_t *call)
 {
@@ -297,19 +305,10 @@ static weft_status_t move_broadcast(wefti_call_t *call)
             if (to == NULL || from == NULL) {
                 return bad_address(call, to == NULL ? r : call->root);
             }
-            if (to != from) {
-                memcpy(to, from, bytes);
-            }
+            place(to, from, bytes);
         }
     }
     return WEFT_OK;
-}
-
-static void place(uint8_t *to, const uint8_t *from, uint64_t bytes)
-{
-    if (bytes > 0 && to != from) {
-        memmove(to, from, (size_t)bytes);
-    }
 }
 
 static weft_status_t move_all_gather(wefti_call_t *call)

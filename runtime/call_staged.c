@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ops/reduce/reduce.h"
+#include "runtime/base/copy.h"
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
 #include "runtime/group.h"
@@ -104,7 +105,7 @@ static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
 static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
 {
     if (bytes > 0 && to != from) {
-        memmove(to, from, (size_t)bytes); /* the own block may be asked for in place, shifted */
+        wefti_copy(to, from, (size_t)bytes);
     }
 }
 

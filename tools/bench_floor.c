@@ -311,6 +311,14 @@ static void call_by_showing(const worker_t *w, uint32_t k)
     }
 }
 
+static void meet(const bench_floor_t *floor, uint32_t rank, uint32_t k)
+{
+    tell(&side_of(floor, rank)->meet, k);
+    for (uint32_t r = 0; r < floor->ranks; r++) {
+        see(floor, &side_of(floor, r)->meet, k);
+    }
+}
+
 weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_t warm,
                                      uint64_t iterations)
 {
@@ -332,10 +340,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
     uint32_t k = atomic_load_explicit(&side->meet, memory_order_relaxed);
     for (uint64_t i = 0; i < warm + iterations; i++) {
         wefti_bench_produce(self, own, i);
-        tell(&side->meet, ++k);
-        for (uint32_t r = 0; r < bench->ranks; r++) {
-            see(floor, &side_of(floor, r)->meet, k);
-        }
+        meet(floor, self->rank, ++k);
         uint64_t start = wefti_now_ns();
         if (bytes < SHOWN_BYTES) {
             call_by_showing(&w, k);
@@ -343,6 +348,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
             call_in_place(&w, k);
         }
         self->times[i < warm ? 0 : i - warm] = (double)(wefti_now_ns() - start) / 1e3;
+        meet(floor, self->rank, ++k); /* as in time_calls */
     }
     free(w.cases);
     return WEFT_OK;

@@ -86,7 +86,11 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Times warm + iterations calls into times, each between a barrier and its own end. */
+/*
+ * Times warm + iterations calls into times, each between a barrier and its own end. All meet again
+ * before anybody writes its buffer anew: where ranks share cores, that would be part of the others'
+ * times.
+ */
 static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, uint64_t warm,
                                 uint64_t iterations)
 {
@@ -100,6 +104,7 @@ static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, ui
         }
         uint64_t end = wefti_now_ns();
         self->times[i < warm ? 0 : i - warm] = (double)(end - start) / 1e3;
+        status = status == WEFT_OK ? weft_barrier(self->group, NULL) : status;
     }
     return status;
 }

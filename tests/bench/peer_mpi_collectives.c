@@ -82,6 +82,8 @@ static void measure(const collective_t *collective, float *send, float *recv, si
         collective->run(send, recv, count);
         double own = MPI_Wtime() - start;
         times[i < warm_up ? 0 : i - warm_up] = own;
+        /* Where ranks share cores, writing buffers anew would be part of the others' times. */
+        MPI_Barrier(MPI_COMM_WORLD);
     }
     MPI_Allreduce(MPI_IN_PLACE, times, rounds, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     qsort(times, (size_t)rounds, sizeof *times, ascending);

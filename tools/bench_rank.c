@@ -104,7 +104,7 @@ static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, ui
         }
         uint64_t end = wefti_now_ns();
         self->times[i < warm ? 0 : i - warm] = (double)(end - start) / 1e3;
-        status = status == WEFT_OK ? weft_barrier(self->group, NULL) : status;
+        status = status == WEFT_OK ? weft_barrier(self->control, NULL) : status;
     }
     return status;
 }

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ops/algo/algorithms.h"
 #include "ops/algo/table.h"
 #include "ops/reduce/reduce.h"
 #include "runtime/interpreter.h"
@@ -292,6 +293,71 @@ static void check(const rank_t *me, const spec_t *s)
         say(me, s, "writes beside its blocks");
         RANK_CHECK(false);
     }
+}
+
+/* ---- algorithms of several lanes, which the table has none of ---- */
+
+static const char *any_params(const weft_algo_params_t *params)
+{
+    (void)params;
+    return NULL;
+}
+
+static void two_lanes(const weft_algo_params_t *params, weft_algo_resources_t *out)
+{
+    out->lanes = 2;
+    out->phases = 2;
+    out->blocks = 2 * params->group_size;
+}
+
+/* Lane 0 begins; lane 1 waits for its word, and fetches from every second rank. */
+static void build_gather(const weft_algo_params_t *params, weft_schedule_builder_t *builder)
+{
+    uint32_t n = params->group_size, own = params->rank;
+    weft_schedule_post(builder, 0, 1);
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        weft_schedule_wait(builder, lane, 0, n, 0, 1, 0);
+        for (uint32_t r = 0; r < n; r++) {
+            if (r % 2 == lane && (r != own || !params->in_place)) {
+                weft_schedule_copy(builder, lane, (weft_place_t){own, 1, WEFT_ALGO_RECV, r, 1},
+                                   (weft_place_t){r, 1, WEFT_ALGO_SEND, r, 1},
+                                   (weft_blocks_t){r, 1, 1});
+            }
+        }
+        weft_schedule_post(builder, lane, 2);
+        for (uint32_t theirs = 0; theirs < 2; theirs++) {
+            weft_schedule_wait(builder, lane, 0, n, theirs, 2, 0);
+        }
+    }
+}
+
+/* A mesh for each half of the vector, side by side. */
+static void build_all_reduce(const weft_algo_params_t *params, weft_schedule_builder_t *builder)
+{
+    uint32_t n = params->group_size, own = params->rank;
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        uint32_t block = lane * n + own;
+        weft_place_t from = {0, n, WEFT_ALGO_SEND, block, 1};
+        weft_place_t to = {0, n, WEFT_ALGO_RECV, block, 1};
+        weft_schedule_post(builder, lane, 1);
+        weft_schedule_wait(builder, lane, 0, n, lane, 1, 0);
+        weft_schedule_reduce(builder, lane, &to, 1, &from, 1, (weft_blocks_t){block, 1, 1}, 1);
+        weft_schedule_post(builder, lane, 2);
+        weft_schedule_wait(builder, lane, 0, n, lane, 2, 0);
+    }
+}
+
+static const weft_algorithm_t laned[] = {
+    {WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_GATHER, "two-lanes", "", any_params, two_lanes,
+     build_gather},
+    {WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "two-lanes", "", wefti_needs_tree, two_lanes,
+     build_all_reduce},
+};
+
+static const weft_algorithm_t *algorithm_at(size_t i)
+{
+    size_t own = sizeof laned / sizeof *laned;
+    return i < own ? &laned[i] : wefti_algorithm_at(i - own);
 }
 
 /* ---- cases ---- */
@@ -599,7 +665,7 @@ static void *rank_main(void *user)
     }
     RANK_OK(wefti_endpoint_barrier(me->endpoint));
     for (uint32_t round = 0; round < me->world->rounds; round++) {
-        for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+        for (size_t i = 0; (algorithm = algorithm_at(i)) != NULL; i++) {
             if (draw_case(me->world, &spec, algorithm, &random)) {
                 run_case(me, &spec, &random);
             }
@@ -660,12 +726,89 @@ static void test_every_algorithm_over_links_that_put(void **state)
     }
 }
 
+/* Addresses of a hostile peer, memory that is too small, lanes for which there is no room. */
+static void test_what_cannot_run_is_refused(void **state)
+{
+    (void)state;
+    uint8_t *region = aligned_alloc(64, 65536);
+    assert_non_null(region);
+    memset(region, 0, 65536);
+    uint8_t *bases[2] = {region, region + 32768};
+    uint32_t ranks[2] = {5, 7};
+    uint64_t send[2] = {8192, 8192}, recv[2] = {16384, 16384};
+    wefti_endpoint_t endpoint = {.world_size = 2};
+    wefti_run_counters_t counters;
+    wefti_run_t *mesh, *doubling;
+    weft_algo_params_t params = {
+        .struct_size = sizeof params, .op = WEFT_OP_ALL_REDUCE, .group_size = 2};
+    assert_int_equal(wefti_run_counters_init(&counters, 2, 1, NULL), WEFT_OK);
+    assert_int_equal(
+        wefti_run_create(wefti_algorithm_find(params.op, "mesh"), &params, NULL, NULL, &mesh),
+        WEFT_OK);
+    assert_int_equal(wefti_run_create(wefti_algorithm_find(params.op, "doubling"), &params, NULL,
+                                      NULL, &doubling),
+                     WEFT_OK);
+    wefti_run_memory_t memory = {.endpoint = &endpoint,
+                                 .ranks = ranks,
+                                 .bases = bases,
+                                 .limit = 32768,
+                                 .work = 4096,
+                                 .work_bytes = 4096,
+                                 .counters = &counters};
+    wefti_run_call_t call = {.dtype = WEFT_DTYPE_F32,
+                             .reduction = WEFT_SUM,
+                             .counts = {1000, 0, NULL},
+                             .send = send,
+                             .recv = recv};
+    assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_OK);
+    static const uint64_t outside[] = {32768 - 2000, 32769, UINT64_MAX, UINT64_MAX - 3999,
+                                       1ull << 63};
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        recv[1] = outside[i];
+        assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_ERR_FORMAT);
+        assert_non_null(strstr(weft_last_error(), "rank 7 posts an address outside"));
+        recv[1] = 16384;
+    }
+    recv[0] = send[0] = UINT64_MAX - 63; /* the own buffers are where they are */
+    assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_OK);
+    memory.work_bytes = 3;
+    assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_OK); /* needs none */
+    assert_int_equal(wefti_run_start(doubling, &memory, &call), WEFT_ERR_NO_MEMORY);
+    assert_non_null(strstr(weft_last_error(), "not one element fits 3 bytes"));
+    assert_int_equal(wefti_run_chunk(doubling, WEFT_DTYPE_F32, WEFT_SUM, &call.counts, 3), 0);
+    call.counts.elem_count = UINT64_MAX - 7;
+    assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "overflow"));
+    wefti_run_destroy(mesh);
+    assert_int_equal(wefti_run_create(&laned[1], &params, NULL, NULL, &mesh), WEFT_OK);
+    call.counts.elem_count = 10;
+    assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "2 lanes, the group room for 1"));
+    wefti_run_destroy(mesh);
+    wefti_run_destroy(doubling);
+    wefti_run_counters_deinit(&counters);
+    free(region);
+}
+
+static void test_algorithms_of_this_test_are_proved(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof laned / sizeof *laned; i++) {
+        weft_algo_params_t params = {.struct_size = sizeof params, .group_size = 5};
+        if (weft_algorithm_verify(&laned[i], &params) < 0) {
+            fail_msg("%s", weft_last_error());
+        }
+    }
+}
+
 int main(void)
 {
     const char *given = getenv("WEFT_TEST_SEED");
     seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_algorithms_of_this_test_are_proved),
+        cmocka_unit_test(test_what_cannot_run_is_refused),
         cmocka_unit_test(test_every_algorithm_over_shared_memory),
         cmocka_unit_test(test_every_algorithm_over_links_that_put),
     };

@@ -85,6 +85,8 @@ weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations, doubl
                                   double *out_p99);
 /* How often a call of bytes is timed, where nothing was asked for. */
 uint64_t wefti_bench_iterations(uint64_t bytes);
+/* More ranks than cores. */
+bool wefti_bench_shares_cores(uint32_t ranks);
 /* A call of bytes; collective. False in *out_fits when that is not an element for each rank. */
 weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_fits,
                                   bench_row_t *out_row);

@@ -53,13 +53,12 @@ static side_t *side_of(const bench_floor_t *floor, uint32_t rank)
 bench_floor_t *wefti_bench_floor_create(uint32_t ranks, uint64_t max_bytes)
 {
     bench_floor_t *floor = calloc(1, sizeof *floor);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (floor == NULL || max_bytes > (SIZE_MAX >> 12)) {
         free(floor);
         return NULL;
     }
     floor->ranks = ranks;
-    floor->spins = cores >= (long)ranks ? UINT32_MAX : 0;
+    floor->spins = wefti_bench_shares_cores(ranks) ? 0 : UINT32_MAX;
     floor->buffer_bytes = wefti_align_up((size_t)max_bytes, PAGE_BYTES);
     floor->buffers = wefti_align_up(ranks * sizeof(side_t), PAGE_BYTES);
     floor->bytes = floor->buffers + 2ul * ranks * floor->buffer_bytes;
@@ -348,7 +347,9 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
             call_in_place(&w, k);
         }
         self->times[i < warm ? 0 : i - warm] = (double)(wefti_now_ns() - start) / 1e3;
-        meet(floor, self->rank, ++k); /* as in time_calls */
+        if (wefti_bench_shares_cores(bench->ranks)) {
+            meet(floor, self->rank, ++k); /* as in time_calls */
+        }
     }
     free(w.cases);
     return WEFT_OK;

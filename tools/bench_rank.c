@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
@@ -75,6 +76,11 @@ static weft_status_t call_once(const bench_rank_t *self, const bench_case_t *siz
                                                      : status;
 }
 
+bool wefti_bench_shares_cores(uint32_t ranks)
+{
+    return sysconf(_SC_NPROCESSORS_ONLN) < (long)ranks;
+}
+
 uint64_t wefti_bench_iterations(uint64_t bytes)
 {
     return bytes <= 4096 ? 2000 : bytes <= 262144 ? 400 : bytes <= 4u << 20 ? 60 : 12;
@@ -87,14 +93,14 @@ static int by_value(const void *a, const void *b)
 }
 
 /*
- * Times warm + iterations calls into times, each between a barrier and its own end. All meet again
- * before anybody writes its buffer anew: where ranks share cores, that would be part of the others'
- * times.
+ * Times warm + iterations calls into times, each between a barrier and its own end. Where ranks share
+ * cores all meet again before anybody writes its buffer anew: that would be part of others' times.
  */
 static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, uint64_t warm,
                                 uint64_t iterations)
 {
     weft_status_t status = WEFT_OK;
+    bool shared_cores = wefti_bench_shares_cores(self->bench->ranks);
     for (uint64_t i = 0; status == WEFT_OK && i < warm + iterations; i++) {
         wefti_bench_produce(self, size, i);
         status = weft_barrier(self->group, NULL);
@@ -104,7 +110,9 @@ static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, ui
         }
         uint64_t end = wefti_now_ns();
         self->times[i < warm ? 0 : i - warm] = (double)(end - start) / 1e3;
-        status = status == WEFT_OK ? weft_barrier(self->control, NULL) : status;
+        if (status == WEFT_OK && shared_cores) {
+            status = weft_barrier(self->control, NULL);
+        }
     }
     return status;
 }

@@ -340,6 +340,8 @@ static void test_session_refuses_bad_params(void **state)
     alone_open(&alone);
     assert_int_equal(weft_session_get_stats(alone.session, &stats), WEFT_ERR_INVALID_ARGUMENT);
     assert_int_equal(weft_session_write_trace(alone.session, "/nowhere"), WEFT_ERR_STATE);
+    assert_int_equal(weft_session_write_profile(alone.session, "/nowhere"), WEFT_ERR_STATE);
+    assert_non_null(strstr(weft_last_error(), "without a trace"));
     alone_close(&alone);
 }
 

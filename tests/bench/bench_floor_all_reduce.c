@@ -35,7 +35,6 @@ typedef struct floor_run {
 
 typedef struct thread_arg {
     floor_run_t *run;
-    const cpu_set_t *allowed; /* CPUs the program may use */
     int own;
 } thread_arg_t;
 
@@ -82,21 +81,25 @@ static void one_call(side_t *me, side_t *it, int own, size_t bytes, uint32_t k)
     tell_and_wait(&me->finished, &it->finished, k);
 }
 
+static cpu_set_t cpu_of(const cpu_set_t *allowed, int own)
+{
+    cpu_set_t cpus;
+    int seen = 0;
+    CPU_ZERO(&cpus);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, allowed) && seen++ == own) {
+            CPU_SET(cpu, &cpus);
+        }
+    }
+    return cpus;
+}
+
 static void *thread_main(void *user)
 {
     thread_arg_t *arg = user;
     floor_run_t *run = arg->run;
     side_t *me = &run->sides[arg->own], *it = &run->sides[1 - arg->own];
     size_t count = run->bytes / sizeof(float);
-    cpu_set_t cpus;
-    int seen = 0;
-    CPU_ZERO(&cpus);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, arg->allowed) && seen++ == arg->own) {
-            CPU_SET(cpu, &cpus);
-        }
-    }
-    pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus);
     for (uint32_t k = 1; k <= run->warm_up + run->rounds; k++) {
         for (size_t i = 0; i < count; i++) {
             me->data[i] = (float)(k + (uint32_t)arg->own);
@@ -129,10 +132,17 @@ static int measure(floor_run_t *run, const cpu_set_t *allowed, size_t bytes)
             return 1;
         }
     }
-    thread_arg_t args[2] = {{run, allowed, 0}, {run, allowed, 1}};
-    if (pthread_create(&other, NULL, thread_main, &args[1]) != 0) {
+    thread_arg_t args[2] = {{run, 0}, {run, 1}};
+    /* Before it runs: under a real-time policy it would wait for ever for this thread's core. */
+    cpu_set_t here = cpu_of(allowed, 0), there = cpu_of(allowed, 1);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setaffinity_np(&attributes, sizeof there, &there);
+    pthread_setaffinity_np(pthread_self(), sizeof here, &here);
+    if (pthread_create(&other, &attributes, thread_main, &args[1]) != 0) {
         return 1;
     }
+    pthread_attr_destroy(&attributes);
     thread_main(&args[0]);
     pthread_join(other, NULL);
     double *times = run->sides[0].times;

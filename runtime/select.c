@@ -12,6 +12,8 @@
 /* Larger groups are not simulated at a first call: only what was measured counts. */
 #define MAX_PREDICTED_RANKS 64u
 
+#define HASH_START 14695981039346656037ull
+
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
 {
     const uint8_t *at = data;
@@ -97,6 +99,16 @@ static uint32_t count_hosts(const weft_group_t *group, uint32_t *sizes)
     return count;
 }
 
+static uint16_t fold(uint64_t digest)
+{
+    return (uint16_t)(digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48);
+}
+
+uint16_t wefti_select_hash(const char *name)
+{
+    return fold(hash_bytes(HASH_START, name, strlen(name)));
+}
+
 /* What all this comes to in the signature of calls. */
 static void sign(wefti_selection_t *selection)
 {
@@ -104,7 +116,7 @@ static void sign(wefti_selection_t *selection)
         const weft_algorithm_t *wanted = selection->wanted.algorithm[op];
         uint64_t digest = 0;
         if (selection->order == WEFT_ORDER_BLOCKS || wanted != NULL) {
-            digest = hash_bytes(14695981039346656037ull, selection->order_sizes,
+            digest = hash_bytes(HASH_START, selection->order_sizes,
                                 selection->order_count * sizeof *selection->order_sizes);
             digest = hash_bytes(digest, wanted != NULL ? wanted->name : "",
                                 wanted != NULL ? strlen(wanted->name) : 0);
@@ -385,10 +397,8 @@ static const weft_algorithm_t *find_signed(const weft_context_t *context, uint64
         for (size_t i = 0; (algorithm = added ? wefti_registry_algorithm_at(context->registry, i)
                                               : wefti_algorithm_at(i)) != NULL;
              i++) {
-            uint64_t digest =
-                hash_bytes(14695981039346656037ull, algorithm->name, strlen(algorithm->name));
-            digest ^= digest >> 16 ^ digest >> 32 ^ digest >> 48;
-            if (algorithm->op == op && (digest & 0xffff) == what >> WEFTI_WHAT_SELECTION_SHIFT) {
+            if (algorithm->op == op &&
+                wefti_select_hash(algorithm->name) == what >> WEFTI_WHAT_SELECTION_SHIFT) {
                 return algorithm;
             }
         }

@@ -60,6 +60,8 @@ void wefti_select_params(const struct weft_group *group, weft_collective_t op, u
 weft_status_t wefti_select_by_cost(struct weft_group *group, weft_collective_t op,
                                    uint32_t elem_bytes, uint64_t bytes, bool plain,
                                    const weft_algorithm_t **out_algorithm);
+/* Of an algorithm's name, as the signature has it under order=tree. */
+uint16_t wefti_select_hash(const char *name);
 /* " by ring, order blocks" of a signature, or "". Returns buffer. */
 const char *wefti_select_text(const struct weft_context *context, uint64_t what, char *buffer,
                               size_t bytes);

@@ -342,6 +342,26 @@ static bool is_inside(const weft_algo_params_t *params, const wefti_schedule_t *
     return true;
 }
 
+/* Copies do not convert, sums that are not rounded stay in scratch: lengths in bytes depend on it.
+ */
+static bool is_rounded_right(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
+                             const wefti_step_t *step)
+{
+    const wefti_operand_t *operands = schedule->operands + step->move.operand;
+    uint32_t sources = step->move.source_count, wide_sources = 0, wide_destinations = 0;
+    for (uint32_t o = 0; o < sources + step->move.destination_count; o++) {
+        bool wide = operands[o].buffer == WEFTI_STAGE_WIDE ||
+                    (operands[o].buffer == WEFTI_SCRATCH && wefti_collective_reduces(params->op));
+        wide_sources += wide && o < sources;
+        wide_destinations += wide && o >= sources;
+    }
+    if (step->op == WEFTI_DO_REDUCE) {
+        return wide_destinations ==
+               (step->flags & WEFTI_STEP_FINISH ? 0 : step->move.destination_count);
+    }
+    return wide_sources == wide_destinations;
+}
+
 static bool is_move(const wefti_step_t *step)
 {
     return step->op == WEFTI_DO_COPY || step->op == WEFTI_DO_REDUCE || step->op == WEFTI_DO_PUT;
@@ -352,6 +372,12 @@ weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
 {
     for (size_t i = 0; i < schedule->step_count; i++) {
         const wefti_step_t *step = &schedule->steps[i];
+        if (is_move(step) && !is_rounded_right(params, schedule, step)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "rank %u, step %zu: sums that are not rounded yet meet users' "
+                               "elements; verify the algorithm",
+                               schedule->rank, i);
+        }
         if (is_move(step) && !is_inside(params, schedule, step)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "rank %u, step %zu: a block outside its buffer; verify the "

@@ -58,8 +58,21 @@ static bool lane_known(weft_schedule_builder_t *builder, uint32_t lane)
     return false;
 }
 
+/* One more step, that moves so many blocks; false: more than there can be. */
+static bool count_moves(weft_schedule_builder_t *builder, uint64_t blocks)
+{
+    builder->moves += 1 + blocks;
+    if (builder->moves > WEFTI_MAX_MOVES) {
+        fail(builder, "more steps and blocks than a schedule can have");
+    }
+    return builder->moves <= WEFTI_MAX_MOVES;
+}
+
 static void add(weft_schedule_builder_t *builder, const wefti_step_t *step)
 {
+    if (!count_moves(builder, 0)) {
+        return;
+    }
     if (wefti_schedule_add(builder->schedule, step) == NULL && builder->status >= 0) {
         builder->status = WEFT_ERR_NO_MEMORY;
     }
@@ -127,7 +140,8 @@ static void move(weft_schedule_builder_t *builder, wefti_step_t *step,
                  const weft_place_t *destinations, const weft_place_t *sources,
                  weft_blocks_t blocks)
 {
-    if (!lane_known(builder, step->lane) || blocks.count == 0) {
+    if (!lane_known(builder, step->lane) || blocks.count == 0 ||
+        !count_moves(builder, blocks.count)) {
         return;
     }
     uint32_t first = (uint32_t)builder->schedule->operand_count;
@@ -272,8 +286,9 @@ static weft_status_t ask_resources(const weft_algorithm_t *algorithm,
     out->lanes = out->lanes > 0 ? out->lanes : 1;
     out->blocks = out->blocks > 0 ? out->blocks : 1;
     out->scratch_sets = out->scratch_sets > 0 ? out->scratch_sets : 1;
-    if (out->lanes > WEFTI_MAX_LANES || out->phases > 1u << 24 || out->blocks > 1u << 24 ||
-        out->scratch_slots > 1u << 24 || out->scratch_sets > 2) {
+    if (out->lanes > WEFTI_MAX_LANES || out->phases > WEFTI_MAX_PHASES ||
+        out->blocks > WEFTI_MAX_BLOCKS || out->scratch_slots > WEFTI_MAX_BLOCKS ||
+        out->scratch_sets > 2) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%s %s asks for %u lanes, %u phases, %u blocks, %u scratch slots in %u "
                            "sets: more than there can be",
@@ -301,7 +316,7 @@ weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
     if (status < 0) {
         return status;
     }
-    weft_schedule_builder_t builder = {out, params, WEFT_OK};
+    weft_schedule_builder_t builder = {out, params, WEFT_OK, 0};
     algorithm->build(params, &builder);
     status = builder.status >= 0 ? sort_by_lane(out) : builder.status;
     if (status < 0) {

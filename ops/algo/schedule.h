@@ -15,6 +15,9 @@
 
 #define WEFTI_MAX_GROUP 65536u
 #define WEFTI_MAX_LANES 16u
+#define WEFTI_MAX_PHASES (1u << 22)
+#define WEFTI_MAX_BLOCKS (1u << 22)
+#define WEFTI_MAX_MOVES ((uint64_t)1 << 23) /* of one rank: authors whose loops do not end */
 #define WEFTI_SHARD_BYTES                                                                          \
     64u /* shards start on cache lines, so ranks never write the same line                         \
          */
@@ -98,6 +101,7 @@ struct weft_schedule_builder {
     wefti_schedule_t *schedule;
     const weft_algo_params_t *params;
     weft_status_t status;
+    uint64_t moves; /* steps and the blocks they move, so far */
 };
 
 /* What ranks can do with each other's memory. */

@@ -8,6 +8,7 @@
 
 #define ALL_ORDERS_RANKS 17u
 #define MAX_PROVED_RANKS 4096u
+#define MAX_PROVED_PLACES ((uint64_t)1 << 24)
 
 static const char *const order_names[] = {"tree", "blocks", "any"};
 
@@ -170,6 +171,28 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
     return status;
 }
 
+/* What it asks for must be possible to write down for all ranks. */
+static weft_status_t check_effort(const weft_algorithm_t *algorithm,
+                                  const weft_algo_params_t *params)
+{
+    weft_algo_resources_t need = {0};
+    if (algorithm->eligible(params) == NULL) {
+        algorithm->resources(params, &need);
+    }
+    uint64_t places =
+        2ull * need.blocks + (uint64_t)need.scratch_slots * (need.scratch_sets + 1ull);
+    uint64_t posts = (uint64_t)need.phases * (need.lanes + 1ull);
+    if (params->group_size * places > MAX_PROVED_PLACES ||
+        params->group_size * posts > MAX_PROVED_PLACES) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s %s: %u blocks, %u scratch slots, %u phases of %u lanes on %u ranks "
+                           "are more than can be proved",
+                           weft_collective_name(params->op), algorithm->name, need.blocks,
+                           need.scratch_slots, need.phases, need.lanes, params->group_size);
+    }
+    return WEFT_OK;
+}
+
 weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
                                     const weft_algo_params_t *params)
 {
@@ -187,6 +210,7 @@ weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group_size %u is above %u", own.group_size,
                              MAX_PROVED_RANKS);
     }
+    status = status < 0 ? status : check_effort(algorithm, &own);
     if (status < 0) {
         return status;
     }

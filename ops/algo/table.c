@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/algo/algorithms.h"
+#include "runtime/base/error.h"
 
 static const wefti_algorithm_list_t *const lists[] = {
     &wefti_mesh_copy_algorithms,    &wefti_mesh_reduce_algorithms, &wefti_one_shot_algorithms,
@@ -54,6 +55,12 @@ weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
     }
     for (own.rank = 0; own.rank < params->group_size && status >= 0; own.rank++) {
         status = wefti_schedule_build(algorithm, &own, allocator, &schedules[own.rank]);
+        if (status >= 0 && memcmp(&schedules[own.rank].resources, &schedules[0].resources,
+                                  sizeof schedules[0].resources) != 0) {
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                 "%s %s: ranks 0 and %u are told different resources",
+                                 weft_collective_name(params->op), algorithm->name, own.rank);
+        }
     }
     if (status < 0) {
         wefti_schedules_free(allocator, schedules, params->group_size);

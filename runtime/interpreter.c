@@ -2,9 +2,7 @@
 /* Walks the tasks of all lanes. */
 #include "runtime/interpreter_internal.h"
 
-#include <string.h>
-
-#include "runtime/base/error.h"
+#include "runtime/base/copy.h"
 #include "runtime/group.h"
 
 #define TRIES 400u         /* looks at counters before a run counts as blocked */
@@ -164,7 +162,7 @@ static weft_status_t run_task(wefti_run_t *run, uint32_t lane, const wefti_task_
     }
     void *to = address_of(run, &ranges[1], 0);
     if (to != from) {
-        memcpy(to, from, bytes);
+        wefti_copy(to, from, bytes);
     }
     return WEFT_OK;
 }

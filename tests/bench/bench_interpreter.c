@@ -4,13 +4,20 @@
  * already, moves of one element. bind is what a call of the same size costs before its first step,
  * resolve what the first call of a size costs. One line of JSON each.
  *
+ * Then whole calls of two ranks, each a thread on a core of its own: all-reduce in place by the
+ * mesh as the hand-written executors do it, and interpreted, in turns.
+ *
  * usage: bench_interpreter [RUNS]
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/memory.h>
+
 #include "ops/algo/table.h"
+#include "runtime/group.h"
 #include "runtime/interpreter.h"
 
 #define LANES 4u
@@ -154,6 +161,98 @@ static void bench_row(const row_t *row, uint8_t *const *bases, wefti_endpoint_t 
     wefti_run_counters_deinit(&counters);
 }
 
+/* ---- two ranks ---- */
+
+#define MOST_CALLS 4000u
+
+typedef struct caller {
+    weft_hub_t *hub;
+    uint32_t rank;
+    pthread_t thread;
+} caller_t;
+
+static void must(weft_status_t status)
+{
+    if (status < 0) {
+        fprintf(stderr, "%s\n", weft_last_error());
+        exit(1);
+    }
+}
+
+static double median(double *times, uint32_t count)
+{
+    qsort(times, count, sizeof *times, by_size);
+    return times[count / 2];
+}
+
+static void compare_size(weft_group_t *group, float *data, size_t bytes, uint32_t rank)
+{
+    static double times[2][2][MOST_CALLS]; /* [rank][interpreted] */
+    uint32_t calls = bytes > 1u << 20 ? 200 : MOST_CALLS;
+    for (uint32_t i = 0; i < 2 * calls; i++) {
+        group->interpret = i % 2 != 0;
+        for (size_t e = 0; e < bytes / sizeof *data; e++) { /* as a kernel would */
+            data[e] = 1.0f;
+        }
+        must(weft_barrier(group, NULL));
+        uint64_t begin = wefti_now_ns();
+        must(weft_all_reduce(data, data, bytes / sizeof *data, WEFT_DTYPE_F32, WEFT_SUM, group,
+                             NULL));
+        times[rank][i % 2][i / 2] = (double)(wefti_now_ns() - begin);
+    }
+    if (rank == 0) {
+        printf("{\"op\": \"AllReduce\", \"algorithm\": \"mesh\", \"ranks\": 2, \"bytes\": %zu, "
+               "\"executor_ns\": %.0f, \"interpreted_ns\": %.0f}\n",
+               bytes, median(times[0][0], calls), median(times[0][1], calls));
+        fflush(stdout);
+    }
+}
+
+static void *run_caller(void *user)
+{
+    caller_t *caller = user;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *context;
+    weft_group_t *group;
+    void *data;
+    uint32_t cpu;
+    if (wefti_machine_cpus_of_rank(caller->rank, 2, &cpu, 1) > 0) {
+        wefti_pin_thread(&cpu, 1);
+    }
+    params.rank = (int32_t)caller->rank;
+    params.world_size = 2;
+    params.hub = caller->hub;
+    must(weft_context_create(&params, &context));
+    must(weft_group_create_world(context, &group));
+    must(weft_mem_alloc(context, 1 << 24, &data));
+    must(weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, "mesh"));
+    for (size_t bytes = 16384; bytes <= 1 << 24; bytes *= 4) {
+        compare_size(group, data, bytes, caller->rank);
+    }
+    must(weft_mem_free(context, data));
+    weft_group_destroy(group);
+    weft_context_release(context);
+    return NULL;
+}
+
+static void compare_calls(void)
+{
+    caller_t callers[2];
+    weft_hub_t *hub;
+    must(weft_hub_create(2, &hub));
+    for (uint32_t r = 0; r < 2; r++) {
+        callers[r].hub = hub;
+        callers[r].rank = r;
+        if (pthread_create(&callers[r].thread, NULL, run_caller, &callers[r]) != 0) {
+            exit(1);
+        }
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        pthread_join(callers[r].thread, NULL);
+    }
+    weft_hub_destroy(hub);
+}
+
 int main(int argc, char **argv)
 {
     uint32_t runs = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 20000;
@@ -172,5 +271,6 @@ int main(int argc, char **argv)
     for (uint32_t r = 0; r < MOST_RANKS; r++) {
         free(bases[r]);
     }
+    compare_calls();
     return 0;
 }

@@ -49,6 +49,11 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
     return def->grad ? wefti_diff_generic : NULL;
 }
 
+bool wefti_is_differentiable(const weft_op_def_t *def)
+{
+    return find_rule(def) != NULL || strcmp(def->name, "Dropout") == 0; /* is rewritten first */
+}
+
 static int list_op(const weft_op_def_t *def, void *user)
 {
     if (def->grad) {

@@ -214,6 +214,8 @@ weft_status_t wefti_graph_resolve_dropout(wefti_graph_t *graph);
 /* graph/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
  * Parameters that do not reach the loss become CONST. An operator without a rule is named. */
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);
+/* Whether its gradient is known at all; attributes may still be refused. */
+bool wefti_is_differentiable(const weft_op_def_t *def);
 
 /* graph/optimizer.c: appends one update node per gradient (phase UPDATE), states and scalars "lr", "step".
  * The gradient input is whatever value carries grad_of at that time. */

@@ -33,6 +33,34 @@ weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params, const 
 weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params, const weft_allocator_t *allocator,
                                     const weft_registry_t *registry, void **out_bytes, size_t *out_size_bytes);
 
+/* One operator of a model. */
+typedef struct wefti_onnx_op_use {
+    const char *domain, *name; /* "" is ai.onnx */
+    uint32_t count;
+    bool defined, differentiable, has_kernel;
+    const char *first; /* "node 3 'fc1' (Gemm)" */
+} wefti_onnx_op_use_t;
+
+/* One input that is no initializer, as the file declares it. */
+typedef struct wefti_onnx_input {
+    const char *name;
+    const char *text; /* "f32 [batch, 1, 28, 28]", or what is wrong with it */
+} wefti_onnx_input_t;
+
+/* What is in a model, without asking whether it can be compiled. */
+typedef struct wefti_onnx_survey {
+    int64_t ir_version, opset; /* of ai.onnx */
+    uint32_t node_count, initializer_count;
+    uint32_t op_count, input_count;
+    wefti_onnx_op_use_t *ops; /* most used first */
+    wefti_onnx_input_t *inputs;
+} wefti_onnx_survey_t;
+
+/* Everything in *out lives in arena. Errors only for files that are no models. */
+weft_status_t wefti_onnx_survey(const char *path, const weft_allocator_t *allocator,
+                                const weft_registry_t *registry, wefti_arena_t *arena,
+                                wefti_onnx_survey_t *out);
+
 /* Reads a file holding one TensorProto; contents are copied to arena. */
 weft_status_t wefti_onnx_read_tensor(const char *path, wefti_arena_t *arena,
                                      weft_tensor_desc_t *out_desc);

@@ -74,6 +74,7 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
 bool wefti_is_compile_option(int key);
 
 int wefti_cmd_compile(int argc, char **argv);
+int wefti_cmd_check(int argc, char **argv);
 int wefti_cmd_explain(int argc, char **argv);
 int wefti_cmd_run(int argc, char **argv);
 int wefti_cmd_bench(int argc, char **argv);

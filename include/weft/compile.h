@@ -54,6 +54,17 @@ WEFT_API weft_status_t weft_compile(const weft_compile_params_t *params, weft_pl
  */
 WEFT_API weft_status_t weft_bucket_policy_check(const char *policy);
 
+/**
+ * Looks at a model before it is compiled: operators (is there a definition, a gradient, a kernel?), inputs as declared
+ * and as compiled, and whether weft_compile takes it with these parameters (world_size 0: 2) or why not.
+ * @param[in] json 0: text for people
+ * @param[out] out_text freed by the caller
+ * @param[out] out_compiles 1 if it does
+ * @return an error only if the file cannot be read as a model at all
+ */
+WEFT_API weft_status_t weft_model_check(const weft_compile_params_t *params, int json, char **out_text,
+                                        int *out_compiles);
+
 /** A trained tensor to be stored by weft_model_save. */
 typedef struct weft_named_tensor {
     const char *name;

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`weft check`: what of a model is supported, before and whether it is compiled."""
+import onnx
+from onnx import TensorProto, helper
+
+import support
+from support import MODELS
+
+
+class Check(support.Case):
+    def model(self, nodes, name="m.onnx", opsets=(("", 13),)):
+        """A model over x [batch, 4] and w [4, 4] with the given nodes; the last output is y."""
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [helper.make_tensor("w", TensorProto.FLOAT, [4, 4], [0.5] * 16)])
+        path = self.dir / name
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid(*o) for o in opsets], ir_version=8), path)
+        return path
+
+    def test_a_good_model(self):
+        report = self.weft_json("check", MODELS / "lenet.onnx", "--batch", 16)
+        self.assertEqual({op["name"]: op["count"] for op in report["operators"]},
+                         {"Relu": 4, "Gemm": 3, "Conv": 2, "MaxPool": 2, "Flatten": 1, "SoftmaxCrossEntropyLoss": 1})
+        self.assertTrue(all(op["definition"] and op["gradient"] and op["kernel"] for op in report["operators"]))
+        self.assertEqual(report["inputs"][0], {"name": "image", "declared": "f32 [batch, 1, 28, 28]",
+                                               "compiled": "[16, 1, 28, 28]"})
+        self.assertTrue(report["compiles"])
+        self.assertIsNone(report["error"])
+        self.assertEqual((report["parameters"], report["batch"]), (10, 16))
+        text = self.weft("check", MODELS / "lenet.onnx", "--batch", 16).stdout
+        self.assertIn("compiles: 10 parameters of", text)
+        self.assertIn("compiled as [16, 1, 28, 28]", text)
+
+    def test_every_unsupported_operator_is_listed(self):
+        path = self.model([helper.make_node("MatMul", ["x", "w"], ["a"], "one"),
+                           helper.make_node("Hardmax", ["a"], ["b"], "two"),
+                           helper.make_node("Frobnicate", ["b"], ["c"], "three", domain="com.example"),
+                           helper.make_node("Hardmax", ["c"], ["y"], "four")],
+                          opsets=(("", 13), ("com.example", 1)))
+        done = self.weft("check", path, code=2)
+        self.assertRegex(done.stdout, r"2  - +- +- +Hardmax +not supported; first at node 1 'two'")
+        self.assertRegex(done.stdout, r"1  - +- +- +com.example::Frobnicate +not supported; first at node 2 'three'")
+        self.assertIn("does not compile", done.stdout)
+        self.assertEqual(done.stderr, "")
+        report = self.weft("check", path, "--json", code=2).stdout
+        self.assertIn('"compiles": false', report)
+
+    def test_what_is_in_the_way_is_said(self):
+        """No loss; then a batch that cannot be."""
+        path = self.model([helper.make_node("MatMul", ["x", "w"], ["y"], "one")])
+        self.assertIn("no loss: export the model together with its loss", self.weft("check", path, code=2).stdout)
+        report = self.weft("check", MODELS / "mlp.onnx", "--shape", "image=4,1,28,28", "--shape", "label=5", code=2)
+        self.assertIn("does not compile", report.stdout)
+
+    def test_files_that_are_no_models(self):
+        path = self.dir / "bad.onnx"
+        path.write_bytes((MODELS / "mlp.onnx").read_bytes()[:1000])
+        self.assert_one_line(self.weft("check", path, code=2).stderr)
+        self.assert_one_line(self.weft("check", self.dir / "none.onnx", code=2).stderr)
+        self.assert_one_line(self.weft("check", code=2).stderr)
+
+
+if __name__ == "__main__":
+    support.main()

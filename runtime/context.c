@@ -3,6 +3,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/group.h"
+#include "runtime/proof.h"
 
 #include <errno.h>
 #include <omp.h>
@@ -179,6 +180,7 @@ static void context_destroy(weft_context_t *context)
 {
     wefti_eager_destroy(context);
     wefti_device_memory_destroy(context);
+    wefti_proofs_destroy(context);
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
     }

@@ -28,6 +28,8 @@ typedef struct wefti_device_memory {
     pthread_mutex_t lock; /* guards all of it */
 } wefti_device_memory_t;
 
+typedef struct wefti_proof wefti_proof_t;
+
 struct weft_context {
     _Atomic uint32_t references;
     const weft_allocator_t *allocator; /* NULL, or &own_allocator */
@@ -47,6 +49,8 @@ struct weft_context {
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
     struct wefti_device_calls *device_calls; /* of groups on a card; under lock */
+    wefti_proof_t *proofs; /* proof.c; under lock */
+    size_t proof_count, proof_capacity;
     struct wefti_eager *eager; /* groups and peers' memory; NULL until first used */
     bool one_process;          /* ranks are threads: any address reaches */
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/proof.h"
 
 static weft_status_t unsupported(const weft_algorithm_t *algorithm, const char *reason)
 {
@@ -136,7 +137,10 @@ static weft_status_t build(weft_group_t *group, const wefti_schedule_key_t *key,
     wefti_select_params(group, key->algorithm->op, key->root, &params);
     params.in_place = key->in_place;
     params.rank = group->rank;
-    weft_status_t status = check_resources(group, key->algorithm, &params);
+    weft_status_t status = wefti_algorithm_prove(group->context, key->algorithm, &params);
+    if (status == WEFT_OK) {
+        status = check_resources(group, key->algorithm, &params);
+    }
     if (status < 0) {
         return status;
     }

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/context.h"
 #include "runtime/group.h"
+#include "runtime/proof.h"
 
 /* Larger groups are not simulated at a first call: only what was measured counts. */
 #define MAX_PREDICTED_RANKS 64u
@@ -313,6 +314,12 @@ static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op
     return WEFT_OK;
 }
 
+static bool is_proved(const weft_group_t *group, const weft_algorithm_t *algorithm,
+                      const weft_algo_params_t *params)
+{
+    return wefti_algorithm_prove_places(group->context, algorithm, params) == WEFT_OK;
+}
+
 static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
                                uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
 {
@@ -332,8 +339,12 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
         status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
     }
     wefti_free(context->allocator, list);
-    if (status == WEFT_OK) {
-        *out_algorithm = candidates[0].executor ? NULL : candidates[0].algorithm;
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        /* Nobody asked for an algorithm that is not proved: the next one is taken. */
+        if (candidates[i].reason == NULL && is_proved(group, candidates[i].algorithm, &params)) {
+            *out_algorithm = candidates[i].executor ? NULL : candidates[i].algorithm;
+            break;
+        }
     }
     return status;
 }

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ops/algo/resolve.h"
-
-#include <inttypes.h>
+#include "ops/algo/resolve_internal.h"
 
 #include "runtime/base/error.h"
-
-#define MAX_ELEMS (INT64_MAX / 16) /* in bytes they fit, and two of them added do */
 
 typedef struct layout {
     const weft_algo_params_t *params;
@@ -25,101 +21,11 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Shards of whole cache lines, the last ones shorter or empty. */
-static uint64_t shard_elems(uint64_t elem_count, uint32_t elem_bytes, uint32_t blocks)
-{
-    uint64_t unit = elem_bytes < WEFTI_SHARD_BYTES ? WEFTI_SHARD_BYTES / elem_bytes : 1;
-    uint64_t units = elem_count / unit + (elem_count % unit != 0);
-    return (units / blocks + (units % blocks != 0)) * unit;
-}
-
-static weft_status_t too_large(const weft_algo_params_t *params)
-{
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s over %u ranks: sizes overflow",
-                       weft_collective_name(params->op), params->group_size);
-}
-
-static bool is_variable(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
-           op == WEFT_OP_ALL_TO_ALL_V;
-}
-
-/* How many counts a V form has. */
-static size_t count_names(const weft_algo_params_t *params)
-{
-    size_t n = params->group_size;
-    return params->op == WEFT_OP_ALL_TO_ALL_V ? n * n : n;
-}
-
-uint64_t wefti_slice_slot_elems(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
-                                const wefti_counts_t *counts, uint64_t elem_count)
-{
-    uint32_t blocks = wefti_block_count(params, &schedule->resources);
-    if (blocks == 0 || !wefti_collective_is_vector(params->op)) {
-        return elem_count;
-    }
-    return least(shard_elems(elem_count, counts->elem_bytes, blocks), elem_count);
-}
-
-/* Whether positions in users' buffers, and in slots, fit signed 64 bits in bytes. */
-static bool sizes_fit(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
-                      const wefti_counts_t *counts, uint64_t elem_count)
-{
-    uint32_t blocks = wefti_block_count(params, &schedule->resources);
-    if (elem_count > MAX_ELEMS) {
-        return false;
-    }
-    uint64_t slot = wefti_slice_slot_elems(params, schedule, counts, elem_count);
-    uint64_t slots = (uint64_t)schedule->resources.scratch_slots + schedule->stage_slots +
-                     schedule->stage_wide_slots + 2ull * blocks + 1;
-    uint64_t bytes;
-    return !__builtin_mul_overflow(slots, slot, &bytes) &&
-           !__builtin_mul_overflow(bytes, counts->elem_bytes + 8ull, &bytes) && bytes <= INT64_MAX;
-}
-
-static weft_status_t longest_of(const weft_algo_params_t *params, const wefti_counts_t *counts,
-                                uint64_t *out_longest)
-{
-    uint64_t sum = 0, longest = 0;
-    if (counts->counts == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "counts is NULL");
-    }
-    for (size_t i = 0; i < count_names(params); i++) {
-        longest = counts->counts[i] > longest ? counts->counts[i] : longest;
-        if (__builtin_add_overflow(sum, counts->counts[i], &sum) || sum > INT64_MAX) {
-            return too_large(params);
-        }
-    }
-    *out_longest = longest;
-    return WEFT_OK;
-}
-
-weft_status_t wefti_slice_init(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
-                               const wefti_counts_t *counts, wefti_slice_t *out)
-{
-    *out = (wefti_slice_t){.elem_count = counts->elem_count};
-    weft_status_t status = WEFT_OK;
-    if (counts->elem_bytes == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "elem_bytes is 0");
-    }
-    if (is_variable(params->op)) {
-        status = longest_of(params, counts, &out->elem_count);
-    } else if (params->op == WEFT_OP_BARRIER) {
-        out->elem_count = 0;
-    }
-    if (status >= 0 && !sizes_fit(params, schedule, counts, out->elem_count)) {
-        status = too_large(params);
-    }
-    out->slot_elems = wefti_slice_slot_elems(params, schedule, counts, out->elem_count);
-    return status;
-}
-
 /* Sums of counts, by sender and for all-to-all by receiver, in memory of the tasks. */
 static weft_status_t sum_counts(layout_t *layout, wefti_tasks_t *tasks)
 {
     uint32_t n = layout->params->group_size;
-    size_t names = count_names(layout->params);
+    size_t names = wefti_count_names(layout->params);
     weft_status_t status =
         wefti_array_reserve(tasks->allocator, &tasks->prefix, &tasks->prefix_capacity,
                             layout->exchange ? 2 * names : names, sizeof *tasks->prefix);
@@ -150,10 +56,10 @@ static weft_status_t layout_init(layout_t *layout, wefti_tasks_t *tasks)
     layout->blocks = wefti_block_count(params, &layout->schedule->resources);
     layout->vector = wefti_collective_is_vector(params->op);
     layout->exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
-    layout->variable = is_variable(params->op);
+    layout->variable = wefti_collective_is_variable(params->op);
     if (layout->vector) {
-        layout->share =
-            shard_elems(layout->slice->elem_count, layout->counts->elem_bytes, layout->blocks);
+        layout->share = wefti_shard_elems(layout->slice->elem_count, layout->counts->elem_bytes,
+                                          layout->blocks);
     }
     return layout->variable ? sum_counts(layout, tasks) : WEFT_OK;
 }
@@ -234,8 +140,8 @@ static weft_status_t note_reach(const layout_t *layout, wefti_tasks_t *out,
                                 const wefti_extent_t *range, uint64_t elem_count)
 {
     uint64_t end;
-    if (__builtin_add_overflow(range->offset, elem_count, &end) || end > MAX_ELEMS) {
-        return too_large(layout->params);
+    if (__builtin_add_overflow(range->offset, elem_count, &end) || end > WEFTI_MAX_ELEMS) {
+        return wefti_sizes_too_large(layout->params);
     }
     for (uint32_t r = 0; range->buffer < WEFTI_SCRATCH && r < range->rank_count; r++) {
         uint64_t *reach = &out->reach[((size_t)range->rank + r) * 2 + range->buffer];
@@ -285,7 +191,7 @@ static weft_status_t add_move(const layout_t *layout, const wefti_step_t *step, 
         status = add_ranges(layout, &operands[o], i, elem_count, &destinations, out);
     }
     if (status >= 0 && (sources > UINT16_MAX || destinations > UINT16_MAX)) {
-        status = too_large(layout->params);
+        status = wefti_sizes_too_large(layout->params);
     }
     wefti_task_t task = {.op = step->op,
                          .flags = step->flags,
@@ -311,81 +217,6 @@ static bool continues(const layout_t *layout, const wefti_step_t *step, uint32_t
         }
     }
     return true;
-}
-
-static bool is_inside(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
-                      const wefti_step_t *step)
-{
-    uint32_t n = params->group_size;
-    bool exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
-    uint64_t more = (uint64_t)step->move.count - 1;
-    uint64_t names = exchange ? (uint64_t)n * n : wefti_block_count(params, &schedule->resources);
-    if (step->move.first + step->move.step * more >= names) {
-        return false;
-    }
-    for (uint32_t o = 0; o < step->move.source_count + (uint32_t)step->move.destination_count;
-         o++) {
-        const wefti_operand_t *operand = &schedule->operands[step->move.operand + o];
-        /* Staging slots are lowering's own. */
-        for (uint32_t r = 0; r < operand->rank_count && operand->buffer < WEFTI_STAGE; r++) {
-            uint32_t first = 0, count = 0;
-            if (!wefti_buffer_blocks(params, &schedule->resources, operand->rank + r,
-                                     (wefti_place_buffer_t)operand->buffer, &first, &count)) {
-                return false;
-            }
-            uint64_t last = operand->block + operand->step * more;
-            if (operand->block < first || last - first >= count) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-/* Copies do not convert, sums that are not rounded stay in scratch: lengths in bytes depend on it.
- */
-static bool is_rounded_right(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
-                             const wefti_step_t *step)
-{
-    const wefti_operand_t *operands = schedule->operands + step->move.operand;
-    uint32_t sources = step->move.source_count, wide_sources = 0, wide_destinations = 0;
-    for (uint32_t o = 0; o < sources + step->move.destination_count; o++) {
-        bool wide = operands[o].buffer == WEFTI_STAGE_WIDE ||
-                    (operands[o].buffer == WEFTI_SCRATCH && wefti_collective_reduces(params->op));
-        wide_sources += wide && o < sources;
-        wide_destinations += wide && o >= sources;
-    }
-    if (step->op == WEFTI_DO_REDUCE) {
-        return wide_destinations ==
-               (step->flags & WEFTI_STEP_FINISH ? 0 : step->move.destination_count);
-    }
-    return wide_sources == wide_destinations;
-}
-
-static bool is_move(const wefti_step_t *step)
-{
-    return step->op == WEFTI_DO_COPY || step->op == WEFTI_DO_REDUCE || step->op == WEFTI_DO_PUT;
-}
-
-weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
-                                   const wefti_schedule_t *schedule)
-{
-    for (size_t i = 0; i < schedule->step_count; i++) {
-        const wefti_step_t *step = &schedule->steps[i];
-        if (is_move(step) && !is_rounded_right(params, schedule, step)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "rank %u, step %zu: sums that are not rounded yet meet users' "
-                               "elements; verify the algorithm",
-                               schedule->rank, i);
-        }
-        if (is_move(step) && !is_inside(params, schedule, step)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "rank %u, step %zu: a block outside its buffer; verify the "
-                               "algorithm",
-                               schedule->rank, i);
-        }
-    }
-    return WEFT_OK;
 }
 
 static weft_status_t resolve_move(const layout_t *layout, const wefti_step_t *step,
@@ -456,38 +287,6 @@ static void count_elems(const layout_t *layout, uint64_t *elems)
     elems[WEFTI_SCRATCH] = schedule->resources.scratch_slots * layout->slice->slot_elems;
     elems[WEFTI_STAGE] = schedule->stage_slots * layout->slice->slot_elems;
     elems[WEFTI_STAGE_WIDE] = schedule->stage_wide_slots * layout->slice->slot_elems;
-}
-
-weft_status_t wefti_tasks_reserve(wefti_tasks_t *tasks, const weft_algo_params_t *params,
-                                  const wefti_schedule_t *schedule)
-{
-    size_t task_count = 0, range_count = 0;
-    for (size_t i = 0; i < schedule->step_count; i++) {
-        const wefti_step_t *step = &schedule->steps[i];
-        size_t moves = is_move(step) ? step->move.count : 0;
-        task_count += is_move(step) ? moves : 1;
-        for (uint32_t o = 0;
-             moves > 0 && o < step->move.source_count + (uint32_t)step->move.destination_count;
-             o++) {
-            const wefti_operand_t *operand = &schedule->operands[step->move.operand + o];
-            range_count += moves * (is_variable(params->op) ? operand->rank_count : 1);
-        }
-    }
-    weft_status_t status = wefti_array_reserve(
-        tasks->allocator, &tasks->tasks, &tasks->task_capacity, task_count, sizeof *tasks->tasks);
-    if (status >= 0) {
-        status = wefti_array_reserve(tasks->allocator, &tasks->ranges, &tasks->range_capacity,
-                                     range_count, sizeof *tasks->ranges);
-    }
-    if (status >= 0) {
-        status = wefti_array_reserve(tasks->allocator, &tasks->reach, &tasks->reach_capacity,
-                                     2 * (size_t)params->group_size, sizeof *tasks->reach);
-    }
-    if (status >= 0 && is_variable(params->op)) {
-        status = wefti_array_reserve(tasks->allocator, &tasks->prefix, &tasks->prefix_capacity,
-                                     2 * count_names(params), sizeof *tasks->prefix);
-    }
-    return status;
 }
 
 weft_status_t wefti_tasks_resolve(wefti_tasks_t *tasks, const weft_algo_params_t *params,

@@ -83,7 +83,6 @@ void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request);
 weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *request,
                               uint64_t *counts);
 void wefti_batch_free(weft_group_t *group);
-weft_status_t wefti_batch_submit(weft_group_t *group, weft_stream_t *stream);
 
 /* call_fused.c. Before the posting, and after the end, of a fused call. */
 void wefti_fused_pack(const wefti_call_t *call);

@@ -106,5 +106,8 @@ weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
         return status;
     }
     close_batch(group);
+    if (status == WEFT_ERR_NO_MEMORY) { /* the others have sent their part of it off */
+        return wefti_group_fail(group, status);
+    }
     return status;
 }

@@ -2,7 +2,8 @@
 /*
  * The inside of fusers.
  *
- *   fuser.c         public calls: create, add, flush, query, wait, destroy
+ *   fuser.c         create, destroy, reset, statistics
+ *   fuser_step.c    a step as the caller sees it: add, flush, query, wait
  *   fuser_names.c   what the fuser knows about tensors: by name, and by the order of the last step
  *   fuser_bucket.c  buckets: rank 0 builds them, tells them, the others take them over
  *   fuser_run.c     hands buckets to the stream, in one order on all ranks
@@ -137,6 +138,15 @@ static inline uint32_t wefti_fuser_rank(const weft_fuser_t *fuser) /* for messag
 {
     return fuser->group->ranks[fuser->group->rank];
 }
+
+/* A step was begun and is not over. */
+static inline bool wefti_fuser_in_step(const weft_fuser_t *fuser)
+{
+    return fuser->added > 0 || fuser->ending;
+}
+
+/* fuser_step.c: WEFT_OK, or what broke the fuser. */
+weft_status_t wefti_fuser_check(weft_fuser_t *fuser);
 
 /* fuser_names.c */
 /* The tensor called name, or WEFTI_FUSER_NONE. */

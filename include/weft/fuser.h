@@ -72,7 +72,8 @@ typedef struct weft_fuser_stats {
 WEFT_EXTERN_C_BEGIN
 /**
  * Collective over group. The fuser's calls are its own and do not mix with others on group, which
- * may go before the fuser. Over a group of all ranks of the context its buffer is memory that peers reach.
+ * may go before the fuser. Over a group of all ranks of the context its buffer is memory that peers
+ * reach.
  * @param[in] params NULL: defaults
  * @return WEFT_ERR_MISMATCH, on all ranks, when parameters differ
  */
@@ -80,7 +81,8 @@ WEFT_API weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_p
                                          weft_fuser_t **out_fuser);
 /**
  * This rank's share of a gradient is there (or will be, by what was enqueued on the stream before).
- * Returns at once; nobody else uses the tensor until weft_fuser_wait is over.
+ * Returns at once; nobody else uses the tensor until weft_fuser_wait is over (or, where that fails,
+ * weft_fuser_destroy).
  * @param[in,out] tensor    count elements; in the end their reduction over the group
  * @param[in]     reduction WEFT_SUM, WEFT_AVG, ...
  * @param[in]     name      the tensor's, equal on all ranks, copied; at most WEFT_FUSER_NAME_BYTES

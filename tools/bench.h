@@ -69,7 +69,7 @@ typedef struct bench_case {
 /* What was measured; complete on rank 0. */
 typedef struct bench_row {
     uint64_t bytes, count, wrong;
-    double p50_us, p99_us;
+    double p25_us, p50_us, p99_us;
     double floor_us;              /* negative: not measured */
     char algorithm[64], path[16]; /* what really ran */
 } bench_row_t;
@@ -80,9 +80,10 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
 void wefti_bench_rank_deinit(bench_rank_t *self);
 /* Calls of self's operator are carried out by this algorithm; NULL: by the runtime's choice. */
 weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name);
-/* self->times of so many calls, of the slowest rank: their median and 99th of a hundred, in us. */
-weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations, double *out_p50,
-                                  double *out_p99);
+/* self->times of so many calls become those of the slowest rank, sorted. */
+weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations);
+/* Of such times: the one that share of them lie below, 0.5 for the median; us. */
+double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, double share);
 /* How often a call of bytes is timed, where nothing was asked for. */
 uint64_t wefti_bench_iterations(uint64_t bytes);
 /* More ranks than cores. */

@@ -122,17 +122,19 @@ weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name)
     return weft_group_set_algorithm(self->group, self->bench->op->op, name);
 }
 
-weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations, double *out_p50,
-                                  double *out_p99)
+weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations)
 {
     weft_status_t status = weft_all_reduce(self->times, self->times, iterations, WEFT_DTYPE_F64,
                                            WEFT_MAX, self->control, NULL);
     if (status == WEFT_OK) {
         qsort(self->times, iterations, sizeof *self->times, by_value);
-        *out_p50 = self->times[iterations / 2];
-        *out_p99 = self->times[(uint64_t)((double)iterations * 0.99)];
     }
     return status;
+}
+
+double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, double share)
+{
+    return self->times[(uint64_t)((double)iterations * share)];
 }
 
 weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_fits,
@@ -143,7 +145,6 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
     uint64_t iterations =
         bench->iterations != 0 ? bench->iterations : wefti_bench_iterations(bytes);
     uint64_t warm = iterations / 5 + 2, wrong = 0;
-    double floor_p99;
     *out_row = (bench_row_t){
         .bytes = bytes, .count = bench->op->per_rank ? size.each : size.count, .floor_us = -1};
     *out_fits = !bench->op->per_rank || size.each > 0;
@@ -162,12 +163,14 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
                  out);
         out_row->wrong = wrong;
     }
-    WEFT_TRY(status, wefti_bench_combine(self, iterations, &out_row->p50_us, &out_row->p99_us),
-             out);
+    WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
+    out_row->p25_us = wefti_bench_quantile(self, iterations, 0.25);
+    out_row->p50_us = wefti_bench_quantile(self, iterations, 0.5);
+    out_row->p99_us = wefti_bench_quantile(self, iterations, 0.99);
     if (bench->floor != NULL) {
         WEFT_TRY(status, wefti_bench_floor_time(self, bytes, warm, iterations), out);
-        WEFT_TRY(status, wefti_bench_combine(self, iterations, &out_row->floor_us, &floor_p99),
-                 out);
+        WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
+        out_row->floor_us = wefti_bench_quantile(self, iterations, 0.5);
     }
 out:
     return status;

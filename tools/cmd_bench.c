@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "ops/algo/table.h"
+#include "runtime/base/settings.h"
 #include "runtime/base/text.h"
 #include "tools/bench.h"
 #include "tools/launch.h"
@@ -219,6 +220,33 @@ static int check_algorithm(const bench_t *bench)
     return code;
 }
 
+/* What the ranks would find: said once, and before they are started. */
+static int check_eligible(const bench_t *bench)
+{
+    wefti_settings_t settings;
+    weft_status_t status = wefti_settings_load(&settings);
+    if (status < 0) {
+        return wefti_status_error("bench", status);
+    }
+    weft_algo_params_t params = {.struct_size = sizeof params,
+                                 .op = bench->op->op,
+                                 .group_size = bench->ranks,
+                                 .order = settings.order.order,
+                                 .order_sizes = settings.order.sizes,
+                                 .order_size_count = settings.order.count};
+    status = wefti_algo_params_check(&params);
+    if (status < 0) {
+        return wefti_status_error("bench", status);
+    }
+    const weft_algorithm_t *algorithm =
+        bench->algorithm != NULL ? wefti_algorithm_find(bench->op->op, bench->algorithm) : NULL;
+    const char *reason = algorithm != NULL ? algorithm->eligible(&params) : NULL;
+    return reason == NULL
+               ? EXIT_OK
+               : wefti_usage_error("bench", "%s %s: %s", weft_collective_name(bench->op->op),
+                                   bench->algorithm, reason);
+}
+
 int wefti_cmd_bench(int argc, char **argv)
 {
     bench_t bench = {
@@ -247,6 +275,10 @@ int wefti_cmd_bench(int argc, char **argv)
     }
     if (bench.order != NULL) {
         setenv("WEFT_ORDER", bench.order, 1); /* the ranks inherit it */
+    }
+    code = check_eligible(&bench);
+    if (code != EXIT_OK) {
+        return code;
     }
     bench.floor = wefti_bench_floor_create(bench.ranks, bench.max_bytes);
     code = wefti_launch("bench", bench.ranks, bench_rank, &bench);

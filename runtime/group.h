@@ -7,6 +7,7 @@
  *   group_fault.c    the first error of a group, written down for all its ranks
  *   mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
+ *   attach.c         whether ranks may read each other's plain memory, and doing it
  *   collective.c     public calls: arguments, signatures
  *   call.h           one call in flight: call.c and call_*.c
  */

@@ -797,6 +797,90 @@ static void test_what_cannot_run_is_refused(void **state)
     free(region);
 }
 
+typedef struct budget {
+    long left, live;
+} budget_t;
+
+static void *budget_alloc(void *user, size_t bytes)
+{
+    budget_t *budget = user;
+    void *ptr = budget->left-- > 0 ? malloc(bytes) : NULL;
+    budget->live += ptr != NULL;
+    return ptr;
+}
+
+static void *budget_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    budget_t *budget = user;
+    (void)old_bytes;
+    if (budget->left-- <= 0) {
+        return NULL;
+    }
+    budget->live += ptr == NULL;
+    return realloc(ptr, bytes);
+}
+
+static void budget_free(void *user, void *ptr)
+{
+    ((budget_t *)user)->live -= ptr != NULL;
+    free(ptr);
+}
+
+/* Creating a run survives every failing allocation; calls of any size then allocate nothing. */
+static void test_only_creating_allocates(void **state)
+{
+    (void)state;
+    budget_t budget = {0};
+    const weft_allocator_t allocator = {budget_alloc, budget_realloc, budget_free, &budget};
+    const uint8_t put[9] = {0, 0, 1, 0, 0, 1, 1, 1, 0}, hidden[3] = {0, 1, 0};
+    const wefti_links_t links = {put, hidden};
+    weft_algo_params_t params = {
+        .struct_size = sizeof params, .op = WEFT_OP_ALL_GATHER_V, .group_size = 3};
+    const weft_algorithm_t *mesh = wefti_algorithm_find(params.op, "mesh");
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    wefti_run_t *run = NULL;
+    for (long limit = 0; status == WEFT_ERR_NO_MEMORY; limit++) {
+        budget.left = limit;
+        status = wefti_run_create(mesh, &params, &links, &allocator, &run);
+        assert_true(status == WEFT_OK || (budget.live == 0 && run == NULL && limit < 10000));
+    }
+    assert_int_equal(status, WEFT_OK);
+    budget.left = 0;
+    uint8_t *region = aligned_alloc(64, 65536);
+    assert_non_null(region);
+    memset(region, 0, 65536);
+    uint8_t *bases[3] = {region, region, NULL};
+    const uint32_t ranks[3] = {0, 1, 2};
+    uint64_t places[3] = {32768, 32768, 32768}, counts[3], at[9];
+    wefti_endpoint_t endpoint = {.world_size = 3};
+    wefti_run_counters_t counters;
+    assert_int_equal(wefti_run_counters_init(&counters, 3, 1, NULL), WEFT_OK);
+    wefti_run_memory_t memory = {.endpoint = &endpoint,
+                                 .ranks = ranks,
+                                 .bases = bases,
+                                 .limit = UINT64_MAX,
+                                 .work = 4096,
+                                 .work_bytes = 16384,
+                                 .counters = &counters};
+    for (uint64_t size = 0; size < 300; size++) {
+        for (uint32_t i = 0; i < 9; i++) {
+            counts[i % 3] = size * (1 + i) / 5;
+            at[i] = i * 1000;
+        }
+        wefti_run_call_t call = {.dtype = WEFT_DTYPE_F32,
+                                 .counts = {0, 0, counts},
+                                 .displacements = {NULL, at, size % 2 == 0 ? 3 : 0},
+                                 .send = places,
+                                 .recv = places,
+                                 .chunk = size / 7};
+        assert_int_equal(wefti_run_start(run, &memory, &call), WEFT_OK);
+    }
+    wefti_run_destroy(run);
+    assert_int_equal(budget.live, 0);
+    wefti_run_counters_deinit(&counters);
+    free(region);
+}
+
 static void test_algorithms_of_this_test_are_proved(void **state)
 {
     (void)state;
@@ -816,6 +900,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_algorithms_of_this_test_are_proved),
         cmocka_unit_test(test_what_cannot_run_is_refused),
+        cmocka_unit_test(test_only_creating_allocates),
         cmocka_unit_test(test_every_algorithm_over_shared_memory),
         cmocka_unit_test(test_every_algorithm_over_links_that_put),
     };

@@ -28,7 +28,7 @@ typedef struct offer {
     uint32_t last_number;
     uint32_t leader; /* the lowest rank with which it shares memory */
     uint32_t pool_count;
-    uint16_t used[WEFTI_POOLS];
+    uint16_t used[WEFTI_POOLS], retired[WEFTI_POOLS];
 } offer_t;
 
 typedef struct outcome {
@@ -131,10 +131,30 @@ static bool all_find_channels(const offer_t *offers, uint32_t count, uint32_t po
     return true;
 }
 
+/*
+ * This rank neither looks at the channel nor writes to the peers' any more. It may be used again
+ * when all ranks say so, which they tell each other when the next group of the world is made.
+ */
+static void retire_channel(weft_group_t *group)
+{
+    weft_context_t *context = group->context;
+    wefti_channels_t *channels = &context->eager->channels;
+    pthread_mutex_lock(&context->lock);
+    channels->retired[group->pool] =
+        (uint16_t)(channels->retired[group->pool] | 1u << group->channel);
+    if (wefti_signal_reached(group->number, channels->last_number)) {
+        channels->last_number = group->number;
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
 static void group_free(weft_group_t *group)
 {
     weft_context_t *context = group->context;
     const weft_allocator_t *allocator = context->allocator;
+    if (group->retires) {
+        retire_channel(group);
+    }
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
         wefti_free(allocator, group->calls[i].counts);
         wefti_free(allocator, group->calls[i].batch);
@@ -198,6 +218,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
 static void reset_channel(weft_group_t *group, uint32_t number)
 {
     wefti_channel_t *own = group->channels[group->rank];
+    atomic_store_explicit(&own->abort.state, 0, memory_order_relaxed);
     wefti_mirror_reset(group, number);
     atomic_store_explicit(&own->staged.value, 0, memory_order_relaxed);
     atomic_store_explicit(&own->done.value, number, memory_order_relaxed);
@@ -340,6 +361,38 @@ static weft_status_t agree_on_attach(weft_context_t *context, weft_group_t *pare
     return status;
 }
 
+static void offer_channels(weft_context_t *context, offer_t *own)
+{
+    const wefti_channels_t *channels = &context->eager->channels;
+    pthread_mutex_lock(&context->lock);
+    own->last_number = channels->last_number;
+    memcpy(own->used, channels->used, sizeof own->used);
+    memcpy(own->retired, channels->retired, sizeof own->retired);
+    pthread_mutex_unlock(&context->lock);
+}
+
+/*
+ * Channels of broken groups become free when every rank of the world that used them has retired
+ * them. All ranks find the same, here and in the offers that they choose by.
+ */
+static void reclaim_channels(weft_context_t *context, offer_t *offers, uint32_t count)
+{
+    wefti_channels_t *channels = &context->eager->channels;
+    for (uint32_t pool = 0; pool < channels->pool_count; pool++) {
+        uint16_t busy = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            busy = (uint16_t)(busy | (offers[i].used[pool] & ~offers[i].retired[pool]));
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            offers[i].used[pool] &= busy;
+        }
+        pthread_mutex_lock(&context->lock);
+        channels->used[pool] &= busy;
+        channels->retired[pool] &= busy;
+        pthread_mutex_unlock(&context->lock);
+    }
+}
+
 /* parent NULL: the world. */
 static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint32_t color,
                             int64_t key, uint64_t digest, weft_group_t **out_group)
@@ -359,12 +412,14 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
         status = WEFT_ERR_NO_MEMORY;
     }
     WEFT_TRY(status, agree(context, parent, status), out);
-    own.last_number = eager->channels.last_number;
     own.leader = wefti_mirror_leader(endpoint);
     own.pool_count = eager->channels.pool_count;
-    memcpy(own.used, eager->channels.used, sizeof own.used);
+    offer_channels(context, &own);
     wefti_attach_offer(context, &own.attach);
     WEFT_TRY(status, all_gather(context, parent, &own, sizeof own, offers), out);
+    if (parent == NULL || parent->whole_world) {
+        reclaim_channels(context, offers, count);
+    }
     status = choose_and_build(context, parent, offers, count, &members, color, out_group);
     if (status == WEFT_OK && *out_group != NULL) {
         status = wefti_select_init(*out_group, parent);
@@ -375,7 +430,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
         status = agree_on_attach(context, parent, offers, count, *out_group);
     }
     if (status < 0 && *out_group != NULL) {
-        /* The channel is not given back: somebody may believe in it. */
+        (*out_group)->retires = true; /* not given back: somebody may believe in it */
         group_free(*out_group);
         *out_group = NULL;
     }
@@ -530,11 +585,18 @@ void weft_group_destroy(weft_group_t *group)
     wefti_device_calls_destroy(group);
     if (parted) {
         uint32_t bit = 1u << group->channel;
+        pthread_mutex_lock(&group->context->lock);
         channels->used[group->pool] = (uint16_t)(channels->used[group->pool] & ~bit);
         if (wefti_signal_reached(group->number, channels->last_number)) {
             channels->last_number = group->number;
         }
-    } /* else peers may still look at the channel: it is never used again */
+        pthread_mutex_unlock(&group->context->lock);
+    } else if (wefti_endpoint_owned(group->endpoint)) {
+        if (group->put_peer_count > 0) {
+            wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
+        }
+        group->retires = true; /* peers may still look at it */
+    }
     wefti_group_release(group); /* calls on broken streams may still hold it */
 }
 

@@ -130,6 +130,9 @@ typedef struct wefti_channels {
     uint32_t pool_count;
     uint16_t used[WEFTI_POOLS]; /* bits of channels */
     uint32_t last_number;       /* highest number that a destroyed group's calls had */
+    /* Of used: this rank is done with them, but a group broke there. Under the context's lock, for
+     * a stream's thread may be the last one that holds such a group. */
+    uint16_t retired[WEFTI_POOLS];
 } wefti_channels_t;
 
 void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
@@ -257,6 +260,7 @@ struct weft_group {
     uint32_t *ranks; /* in the world */
     bool whole_world;
     uint32_t pool, channel;     /* which of the context's channels */
+    bool retires; /* the channel, when the last one lets go of the group */
     size_t channel_offset;      /* in every rank's region */
     uint8_t **bases;            /* the ranks' regions, as seen here; NULL: over a put link */
     wefti_channel_t **channels; /* over a put link: the mirror of it, in the own region */

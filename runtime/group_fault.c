@@ -2,12 +2,15 @@
 /* The first error of a group: found by one rank, returned by all. */
 #include "runtime/mirror.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
 #include "runtime/interpreter.h"
+
+#define WRITING_NS 500000000ull /* after which a record that is being written is given up */
 
 /* True when it is this rank's record that is there now. */
 static bool write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
@@ -93,6 +96,21 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
     return wefti_group_check(group);
 }
 
+/* Of the abort record; 1 only where whoever writes it has stopped doing so. */
+static uint32_t state_of(const wefti_channel_t *channel)
+{
+    /* acquire pairs with the release in write_down */
+    uint32_t state = atomic_load_explicit(&channel->abort.state, memory_order_acquire);
+    if (state == 1) { /* a few hundred bytes, but the writer may have lost its core */
+        uint64_t end = wefti_now_ns() + WRITING_NS;
+        while (state == 1 && wefti_now_ns() < end) {
+            sched_yield();
+            state = atomic_load_explicit(&channel->abort.state, memory_order_acquire);
+        }
+    }
+    return state;
+}
+
 weft_status_t wefti_group_check(weft_group_t *group)
 {
     weft_status_t status = wefti_fault_get(&group->fault);
@@ -103,11 +121,10 @@ weft_status_t wefti_group_check(weft_group_t *group)
         return wefti_endpoint_check(group->endpoint);
     }
     const wefti_channel_t *own = group->channels[group->rank];
-    /* acquire pairs with the release in write_down */
-    uint32_t state = atomic_load_explicit(&own->abort.state, memory_order_acquire);
-    for (uint32_t i = 0; state == 1 && i < 100000; i++) { /* being written: a few hundred bytes */
-        wefti_cpu_relax();
-        state = atomic_load_explicit(&own->abort.state, memory_order_acquire);
+    uint32_t state = state_of(own);
+    if (state == 1) {
+        wefti_fault_set(&group->fault, WEFT_ERR_ABORTED, "another rank broke the group");
+        return wefti_fault_get(&group->fault);
     }
     const wefti_channel_t *record = state != 0 ? own : wefti_mirror_alarmed(group);
     if (record != NULL) {

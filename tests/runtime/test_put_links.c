@@ -17,6 +17,7 @@
 #include "support_ranks.h"
 
 #include "runtime/base/sync.h"
+#include "ops/algo/table.h"
 #include "runtime/group.h"
 
 #define MAX_RANKS 8u
@@ -50,8 +51,9 @@ typedef struct step {
 typedef struct program {
     uint32_t size, count;
     step_t steps[MAX_STEPS];
-    uint64_t (*digests)[MAX_STEPS]; /* [rank]: of what each step left in the receive buffer */
-    uint64_t staging_bytes;
+    uint64_t (*digests)[MAX_STEPS];    /* [rank]: of what each step left in the receive buffer */
+    const weft_algorithm_t *algorithm; /* not NULL: for all of its operator's steps */
+    weft_order_t order;
 } program_t;
 
 static const weft_collective_t operators[] = {
@@ -67,6 +69,8 @@ static void make_program(program_t *program, uint32_t size, uint64_t seed, uint6
     uint64_t state = seed * 2654435761u + 88172645463325252ull;
     program->size = size;
     program->count = MAX_STEPS;
+    program->algorithm = NULL;
+    program->order = WEFT_ORDER_TREE;
     for (uint32_t i = 0; i < MAX_STEPS; i++) {
         step_t *step = &program->steps[i];
         step->op = operators[i < OPERATORS ? i : next_random(&state) % OPERATORS];
@@ -228,6 +232,11 @@ static void run_program(rank_world_t *world)
     program_t *program = world->user;
     rank_memory_t memory;
     open_memory(world, &memory);
+    if (program->algorithm != NULL) {
+        RANK_OK(weft_group_set_order(world->group, program->order, NULL, 0));
+        RANK_OK(weft_group_set_algorithm(world->group, program->algorithm->op,
+                                         program->algorithm->name));
+    }
     for (uint32_t i = 0; i < program->count; i++) {
         const step_t *step = &program->steps[i];
         RANK_OK(call(step, &memory, world->group));
@@ -241,28 +250,88 @@ static void run_program(rank_world_t *world)
     close_memory(world, &memory);
 }
 
-static void check_same_bits(uint32_t size, const uint32_t *host_of, uint64_t seed,
-                            uint64_t max_count, uint64_t max_delay_ns)
+static program_t shared_program;
+
+static void compare_runs(const wefti_hub_links_t *links)
 {
     static uint64_t expected[MAX_RANKS][MAX_STEPS], got[MAX_RANKS][MAX_STEPS];
-    static program_t program;
-    wefti_hub_links_t links = {.host_of = host_of, .seed = seed, .max_delay_ns = max_delay_ns};
-    print_message("%u ranks, seed %llu\n", size, (unsigned long long)seed);
-    make_program(&program, size, seed, max_count);
-    program.digests = expected;
-    support_rank_threads_over(size, run_program, &program, NULL);
-    program.digests = got;
-    support_rank_threads_over(size, run_program, &program, &links);
-    for (uint32_t r = 0; r < size; r++) {
-        for (uint32_t i = 0; i < program.count; i++) {
+    program_t *program = &shared_program;
+    const weft_algorithm_t *algorithm = program->algorithm;
+    if (program->order == WEFT_ORDER_TREE) {
+        program->algorithm = NULL; /* the bits of any */
+    }
+    program->digests = expected;
+    support_rank_threads_over(program->size, run_program, program, NULL);
+    program->algorithm = algorithm;
+    program->digests = got;
+    support_rank_threads_over(program->size, run_program, program, links);
+    for (uint32_t r = 0; r < program->size; r++) {
+        for (uint32_t i = 0; i < program->count; i++) {
             if (expected[r][i] != got[r][i]) {
-                const step_t *s = &program.steps[i];
-                fail_msg("rank %u, step %u: %s of %llu %s differs over put links", r, i,
-                         weft_collective_name(s->op), (unsigned long long)s->count,
-                         weft_dtype_name(s->dtype));
+                const step_t *s = &program->steps[i];
+                fail_msg("rank %u, step %u: %s %s of %llu %s differs over put links", r, i,
+                         weft_collective_name(s->op),
+                         program->algorithm != NULL ? program->algorithm->name : "",
+                         (unsigned long long)s->count, weft_dtype_name(s->dtype));
             }
         }
     }
+}
+
+static void check_same_bits(uint32_t size, const uint32_t *host_of, uint64_t seed,
+                            uint64_t max_count, uint64_t max_delay_ns)
+{
+    wefti_hub_links_t links = {.host_of = host_of, .seed = seed, .max_delay_ns = max_delay_ns};
+    print_message("%u ranks, seed %llu\n", size, (unsigned long long)seed);
+    make_program(&shared_program, size, seed, max_count);
+    compare_runs(&links);
+}
+
+/* Every algorithm that an operator has, in both orders, is lowered to puts and gives its own bits.
+ */
+static void check_algorithms(uint32_t size, const uint32_t *host_of, const uint32_t *host_sizes,
+                             uint32_t host_count, uint64_t seed)
+{
+    static const uint64_t counts[] = {1, 333, 6001};
+    const weft_algorithm_t *algorithm;
+    wefti_hub_links_t links = {.host_of = host_of, .seed = seed, .max_delay_ns = 10000};
+    uint32_t run = 0;
+    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+        weft_algo_params_t params = {.struct_size = sizeof params,
+                                     .op = algorithm->op,
+                                     .group_size = size,
+                                     .host_sizes = host_sizes,
+                                     .host_count = host_count};
+        bool tree = algorithm->eligible(&params) == NULL;
+        params.order = WEFT_ORDER_ANY;
+        if (algorithm->op == WEFT_OP_SEND_RECV || (!tree && algorithm->eligible(&params) != NULL)) {
+            continue;
+        }
+        program_t *program = &shared_program;
+        make_program(program, size, seed + i, UINT64_MAX);
+        program->algorithm = algorithm;
+        program->order = tree ? WEFT_ORDER_TREE : WEFT_ORDER_ANY;
+        program->count = 2 * sizeof counts / sizeof counts[0];
+        for (uint32_t k = 0; k < program->count; k++) {
+            step_t *step = &program->steps[k];
+            step->op = algorithm->op;
+            step->count = counts[k / 2];
+            step->dtype = k % 2 == 0 ? WEFT_DTYPE_F32 : WEFT_DTYPE_BF16;
+            step->reduction = WEFT_SUM;
+            step->in_place = step->in_place && algorithm->op != WEFT_OP_ALL_TO_ALL;
+        }
+        compare_runs(&links);
+        run++;
+    }
+    assert_true(run > 25);
+}
+
+static void test_every_algorithm(void **state)
+{
+    (void)state;
+    static const uint32_t ones[] = {1, 1, 1}, threes[] = {3, 3};
+    check_algorithms(3, apart, ones, 3, 31);
+    check_algorithms(6, two_by_three, threes, 2, 32);
 }
 
 static void test_same_bits_all_apart(void **state)
@@ -463,6 +532,11 @@ static void run_disagreements(rank_world_t *world)
         status = status == WEFT_OK ? weft_barrier(group, NULL) : status;
         char text[32];
         snprintf(text, sizeof text, "rank %u", victim);
+        if (status != WEFT_ERR_MISMATCH) {
+            fprintf(stderr, "case %u, rank %u, victim %u: %s of %llu, root %u, path %s\n", i,
+                    world->rank, victim, weft_collective_name(step.op),
+                    (unsigned long long)step.count, step.root, weft_group_last_path(group));
+        }
         RANK_CHECK(status == WEFT_ERR_MISMATCH);
         RANK_CHECK(strstr(weft_last_error(), text) != NULL);
         RANK_CHECK(weft_barrier(group, NULL) == WEFT_ERR_MISMATCH);
@@ -559,6 +633,7 @@ int main(void)
         cmocka_unit_test(test_same_bits_all_apart),
         cmocka_unit_test(test_same_bits_two_hosts),
         cmocka_unit_test(test_same_bits_uneven_hosts),
+        cmocka_unit_test(test_every_algorithm),
         cmocka_unit_test(test_groups_across_hosts),
         cmocka_unit_test(test_streams_over_put_links),
         cmocka_unit_test(test_send_and_receive),

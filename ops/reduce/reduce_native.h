@@ -55,6 +55,17 @@
     {                                                                                              \
         EACH(count, BLOCK_BYTES / sizeof(type), a[i] = (type)OP(a[i], b[i]););                     \
     }                                                                                              \
+    /* A leaf that is merged at once is never stored. */                                           \
+    TARGET static void combine_leaf_##name(type *restrict a, const uint8_t *restrict from,         \
+                                           size_t count)                                           \
+    {                                                                                              \
+        EACH(count, BLOCK_BYTES / sizeof(type), {                                                  \
+            bits raw;                                                                              \
+            memcpy(&raw, from + i * sizeof raw, sizeof raw);                                       \
+            const type b = (type)KEY(raw);                                                         \
+            a[i] = (type)OP(a[i], b);                                                              \
+        });                                                                                        \
+    }                                                                                              \
     TARGET static void store_##name(uint8_t *restrict to, const type *restrict from, size_t count) \
     {                                                                                              \
         EACH(count, BLOCK_BYTES / sizeof(type), {                                                  \
@@ -71,12 +82,15 @@
             size_t count = total - at < most ? total - at : most;                                  \
             uint32_t depth = 0;                                                                    \
             for (uint32_t k = 0; k < step->source_count; k++) {                                    \
-                load_##name(stack[depth], (const uint8_t *)step->sources[k] + at * sizeof(type),   \
-                            count);                                                                \
-                for (uint32_t ones = k; ones & 1u; ones >>= 1, depth--) {                          \
-                    combine_##name(stack[depth - 1], stack[depth], count);                         \
+                const uint8_t *from = (const uint8_t *)step->sources[k] + at * sizeof(type);       \
+                if ((k & 1u) == 0) {                                                               \
+                    load_##name(stack[depth++], from, count);                                      \
+                    continue;                                                                      \
                 }                                                                                  \
-                depth++;                                                                           \
+                combine_leaf_##name(stack[depth - 1], from, count);                                \
+                for (uint32_t ones = k >> 1; ones & 1u; ones >>= 1, depth--) {                     \
+                    combine_##name(stack[depth - 2], stack[depth - 1], count);                     \
+                }                                                                                  \
             }                                                                                      \
             for (; depth > 1; depth--) {                                                           \
                 combine_##name(stack[depth - 2], stack[depth - 1], count);                         \

@@ -2,10 +2,11 @@
 /*
  * Measuring what communication costs on this machine.
  *
- *   cmd_tune.c      options; writes the table, prints what follows from it
+ *   cmd_tune.c      options; one launch of ranks after the other; writes the table
  *   tune_measure.c  the ranks: every algorithm over sizes
  *   tune_links.c    the ranks: memory, links and sums by themselves
  *   tune_fit.c      from times to costs
+ *   tune_print.c    what the table chooses
  */
 #ifndef WEFT_TOOLS_TUNE_H
 #define WEFT_TOOLS_TUNE_H
@@ -15,6 +16,7 @@
 
 #define TUNE_ALGORITHMS 16u
 #define TUNE_SIZES 16u
+#define TUNE_GROUPS 8u
 
 /* What one launch of ranks measured: written by rank 0, read by whoever launched them. */
 typedef struct tune_result {
@@ -35,6 +37,17 @@ typedef struct tune_run {
     tune_result_t *result; /* shared */
 } tune_run_t;
 
+/* The whole of it. */
+typedef struct tune_command {
+    const char *output, *name;
+    uint32_t groups[TUNE_GROUPS], group_count;
+    const bench_op_t *only;
+    uint64_t max_bytes;
+    bool quick, json;
+    uint32_t done, total;
+    wefti_costs_t costs;
+} tune_command_t;
+
 /* The n-th algorithm of op in the table, or NULL. */
 const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t index);
 /* NULL, or why the algorithm cannot be measured over these ranks. */
@@ -53,5 +66,8 @@ weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, tune_result_t
 void wefti_tune_set_links(wefti_costs_t *costs, const tune_result_t *result);
 weft_status_t wefti_tune_set_steps(wefti_costs_t *costs, const tune_run_t *run);
 weft_status_t wefti_tune_add(wefti_costs_t *costs, const tune_run_t *run);
+
+/* tune_print.c: prints which algorithms the table chooses, and the links. */
+weft_status_t wefti_tune_show(const tune_command_t *command);
 
 #endif

@@ -7,6 +7,7 @@
  *   call_advance.c  the state machine and the choice of a path
  *   call_paths.c    the paths through postings, in place, through staging buffers
  *   call_schedule.c the path through the interpreter, and when it is taken
+ *   call_offer.c    what it needs to know of ranks' buffers
  *   call_wait.c     running a call to its end, polling it, draining a group
  *
  *   ISSUED   the calls before it are done: post number, signature and either data or addresses
@@ -39,7 +40,8 @@ struct wefti_path {
     weft_status_t (*advance)(wefti_call_t *call, wefti_blocked_t *out_blocked);
 };
 
-extern const wefti_path_t wefti_path_posting, wefti_path_schedule, wefti_path_direct, wefti_path_staged;
+extern const wefti_path_t wefti_path_posting, wefti_path_schedule, wefti_path_direct,
+    wefti_path_staged;
 extern const wefti_path_t wefti_path_attached; /* call_attached.c */
 
 #define WEFTI_CALL_TRIES 400u /* looks at a peer's flag before a call counts as blocked */
@@ -90,14 +92,24 @@ void wefti_call_finish(wefti_call_t *call);
 
 /* call_schedule.c. Before the posting: what its size and the user ask for. */
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);
-/* Flags of what this rank's buffers allow, and their places into posting. */
-uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting);
-/* What another rank's posting says of that. */
-void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs);
 /* After all postings: the algorithm to run as a schedule, or none. */
 weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 /* A lane could go on though the one that is waited for cannot. */
 bool wefti_call_is_ready(const wefti_call_t *call);
+
+/* call_offer.c: flags of what this rank's buffers allow, and their places into posting. */
+uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting);
+/* What another rank's posting says of that. */
+void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs);
+/* AllGatherV and ReduceScatterV, whose blocks are the same on all ranks. */
+bool wefti_call_is_variable(const wefti_call_t *call);
+/* Their counts and displacements, [2 * size]. */
+const uint64_t *wefti_call_blocks(const wefti_call_t *call);
+/* Where the block that rank has in both buffers when in place begins, from the longer one's begin.
+ */
+uint64_t wefti_call_alias_at(const wefti_call_t *call, uint32_t rank);
+/* The in-place rule of the operator holds for this rank's buffers. */
+bool wefti_call_is_in_place(const wefti_call_t *call);
 
 /* Known from earlier calls of this size: executors carry it out, whatever the memory is. */
 static inline bool wefti_call_only_executors(const wefti_call_t *call)
@@ -105,8 +117,8 @@ static inline bool wefti_call_only_executors(const wefti_call_t *call)
     const weft_group_t *group = call->group;
     uint32_t elem = (uint32_t)__builtin_ctz(call->elem_bytes);
     uint32_t size = 63u - (uint32_t)__builtin_clzll(call->longest | call->elem_bytes);
-    const uint8_t(*known)[64] = group->selection.by_cost[call->op][elem];
-    return call->wanted == NULL && (known[0][size] & known[1][size]) == 1 && !group->interpret;
+    return group->selection.only_executors[call->op][elem][size] && call->wanted == NULL &&
+           !group->interpret;
 }
 
 /* call_post.c */

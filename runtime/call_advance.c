@@ -9,14 +9,15 @@ void wefti_call_complete(wefti_call_t *call)
 }
 
 /* In the order in which they are asked; the last takes everything. */
-static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_schedule, &wefti_path_direct,
-                                            &wefti_path_attached, &wefti_path_staged};
+static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_schedule,
+                                            &wefti_path_direct, &wefti_path_attached,
+                                            &wefti_path_staged};
 
 /* The algorithm that an executor is. */
 static const char *executed(const wefti_call_t *call)
 {
-    bool once = call->path == &wefti_path_posting ||
-                (call->path == &wefti_path_staged && !call->two_shot);
+    bool once =
+        call->path == &wefti_path_posting || (call->path == &wefti_path_staged && !call->two_shot);
     return call->op == WEFT_OP_ALL_REDUCE && once ? "one-shot" : "mesh";
 }
 
@@ -28,7 +29,9 @@ static weft_status_t choose_path(wefti_call_t *call)
         status = wefti_call_check_table(call);
     }
     if (status == WEFT_OK) {
-        status = wefti_call_settle_algorithm(call);
+        call->algorithm = NULL;
+        call->refused = false;
+        status = call->may_schedule ? wefti_call_settle_algorithm(call) : WEFT_OK;
     }
     if (status == WEFT_OK) {
         const wefti_path_t *const *path = paths;

@@ -52,9 +52,8 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
-        call->flags = wefti_call_reach(call, own)
-                          ? WEFTI_POSTED_REACHABLE | wefti_call_offer_help(call)
-                          : 0;
+        call->flags =
+            wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE | wefti_call_offer_help(call) : 0;
     }
     if (!fits && wefti_call_post_addresses(call, own)) {
         call->flags |= WEFTI_POSTED_ATTACHABLE;
@@ -133,7 +132,8 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         if (!wefti_call_comes_soon(group, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
         }
-        if (!same_call(&own, theirs) || !same_selection(call, theirs)) {
+        if (!same_call(&own, theirs) ||
+            ((call->what & WEFTI_WHAT_SELECTION_MASK) != 0 && !same_selection(call, theirs))) {
             return wefti_group_mismatch(group, &own, r);
         }
         call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;

@@ -8,10 +8,6 @@
 #include "runtime/base/error.h"
 #include "runtime/context.h"
 #include "runtime/group.h"
-#include "runtime/proof.h"
-
-/* Larger groups are not simulated at a first call: only what was measured counts. */
-#define MAX_PREDICTED_RANKS 64u
 
 #define HASH_START 14695981039346656037ull
 
@@ -133,6 +129,7 @@ static void sign(wefti_selection_t *selection)
 static void forget_choices(wefti_selection_t *selection)
 {
     memset(selection->by_cost, 0, sizeof selection->by_cost);
+    memset(selection->only_executors, 0, sizeof selection->only_executors);
     selection->known_count = 1; /* the executors */
 }
 
@@ -273,8 +270,6 @@ weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op
     return WEFT_OK;
 }
 
-/* ---- by cost ---- */
-
 void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32_t root,
                          weft_algo_params_t *out_params)
 {
@@ -290,112 +285,6 @@ void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32
         .host_sizes = group->host_count > 0 ? group->host_sizes : NULL,
         .host_count = group->host_count,
     };
-}
-
-static bool is_variable(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
-           op == WEFT_OP_ALL_TO_ALL_V;
-}
-
-/* Blocks of V forms as if all were of one size. */
-static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op,
-                                 wefti_counts_t *counts, uint64_t **out_list)
-{
-    size_t n = op == WEFT_OP_ALL_TO_ALL_V ? (size_t)group->size * group->size : group->size;
-    *out_list = wefti_alloc(group->context->allocator, n * sizeof **out_list);
-    if (*out_list == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (size_t i = 0; i < n; i++) {
-        (*out_list)[i] = counts->elem_count;
-    }
-    counts->counts = *out_list;
-    return WEFT_OK;
-}
-
-static bool is_proved(const weft_group_t *group, const weft_algorithm_t *algorithm,
-                      const weft_algo_params_t *params)
-{
-    return wefti_algorithm_prove_places(group->context, algorithm, params) == WEFT_OK;
-}
-
-static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
-                               uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
-{
-    const weft_context_t *context = group->context;
-    bool executors = group->put_links == NULL &&
-                     (group->selection.executors_reduce || !wefti_collective_reduces(op));
-    wefti_counts_t counts = {.elem_count = bytes / elem_bytes, .elem_bytes = elem_bytes};
-    wefti_choice_t choice = {.plain = plain, .executors = executors, .registry = context->registry};
-    wefti_candidate_t candidates[WEFTI_MAX_CANDIDATES];
-    uint32_t count = 0;
-    uint64_t *list = NULL;
-    weft_algo_params_t params;
-    wefti_select_params(group, op, 0, &params);
-    weft_status_t status = is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
-    if (status == WEFT_OK) {
-        group->selection.choices++;
-        status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
-    }
-    wefti_free(context->allocator, list);
-    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
-        /* Nobody asked for an algorithm that is not proved: the next one is taken. */
-        if (candidates[i].reason == NULL && is_proved(group, candidates[i].algorithm, &params)) {
-            *out_algorithm = candidates[i].executor ? NULL : candidates[i].algorithm;
-            break;
-        }
-    }
-    return status;
-}
-
-/* The number of algorithm (NULL: the executors) in known, + 1; 0: no room. */
-static uint8_t number_of(wefti_selection_t *selection, const weft_algorithm_t *algorithm)
-{
-    if (algorithm == NULL) {
-        return 1;
-    }
-    for (uint32_t i = 1; i < selection->known_count; i++) {
-        if (selection->known[i] == algorithm) {
-            return (uint8_t)(i + 1);
-        }
-    }
-    if (selection->known_count == WEFTI_SELECT_KNOWN) {
-        return 0;
-    }
-    selection->known[selection->known_count++] = algorithm;
-    return (uint8_t)selection->known_count;
-}
-
-static uint32_t log2_of(uint64_t x)
-{
-    return 63u - (uint32_t)__builtin_clzll(x | 1);
-}
-
-weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
-                                   uint64_t bytes, bool plain,
-                                   const weft_algorithm_t **out_algorithm)
-{
-    wefti_selection_t *selection = &group->selection;
-    uint32_t elem = log2_of(elem_bytes), size = log2_of(bytes);
-    uint8_t *known = &selection->by_cost[op][elem][plain][size > elem ? size : elem];
-    weft_status_t status = WEFT_OK;
-    *out_algorithm = NULL;
-    if (*known != 0) {
-        *out_algorithm = selection->known[*known - 1];
-        return WEFT_OK;
-    }
-    /* A barrier is nothing but postings. */
-    if (group->size > 1 && op != WEFT_OP_BARRIER &&
-        (group->size <= MAX_PREDICTED_RANKS || group->put_links != NULL ||
-         !selection->executors_reduce || group->context->costs.measured_count > 0)) {
-        status = ask_table(group, op, elem_bytes, (uint64_t)1 << (size > elem ? size : elem), plain,
-                           out_algorithm);
-    }
-    if (status == WEFT_OK) {
-        *known = number_of(selection, *out_algorithm);
-    }
-    return status;
 }
 
 /* ---- text ---- */

@@ -38,6 +38,7 @@ typedef struct wefti_selection {
      * + 1; 0: not chosen yet. known[0] stands for the executors.
      */
     uint8_t by_cost[WEFTI_OPS][4][2][64];
+    bool only_executors[WEFTI_OPS][4][64]; /* of both kinds of memory it is known to be them */
     const weft_algorithm_t *known[WEFTI_SELECT_KNOWN];
     uint32_t known_count;
     uint32_t choices; /* how often the cost table was asked */

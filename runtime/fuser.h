@@ -25,10 +25,12 @@
 #include "runtime/group.h"
 
 /*
- * A bucket is reduced in pieces of this size: a piece that was packed is still in the cache when it
- * is reduced and unpacked, and the buffer need not be as large as a bucket.
+ * A bucket is reduced in pieces of at most this size: a piece that was packed is still in the cache
+ * when it is reduced and unpacked, and the buffer need not be as large as a bucket. Larger tensors
+ * are no better off for being packed.
  */
 #define WEFTI_FUSER_PIECE_BYTES ((size_t)1 << 20)
+#define WEFTI_FUSER_LARGE_BYTES ((size_t)256 << 10)
 #define WEFTI_FUSER_NONE UINT32_MAX
 
 typedef struct wefti_fuser_tensor {
@@ -71,7 +73,7 @@ typedef struct wefti_fuser_bucket {
     size_t member_count, member_capacity;
     uint32_t missing; /* members whose tensor was not added in this step yet */
     wefti_fuser_piece_t *pieces;
-    size_t piece_count;
+    size_t piece_count, piece_capacity;
     uint8_t *message; /* first step, rank 0: header and list */
     size_t list_bytes;
 } wefti_fuser_bucket_t;

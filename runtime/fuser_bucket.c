@@ -109,29 +109,50 @@ static weft_status_t add_member(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucke
     return status;
 }
 
-/* Pieces cut the bucket's elements evenly; each knows the first member that it has something of. */
+static weft_status_t add_piece(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket, uint64_t first,
+                               uint64_t count, uint32_t member)
+{
+    weft_status_t status =
+        wefti_array_reserve(fuser->context->allocator, &bucket->pieces, &bucket->piece_capacity,
+                            bucket->piece_count + 1, sizeof *bucket->pieces);
+    if (status == WEFT_OK) {
+        bucket->pieces[bucket->piece_count++] =
+            (wefti_fuser_piece_t){fuser, bucket, first, count, member, NULL};
+    }
+    return status;
+}
+
+/* A large tensor has pieces of its own, which are never packed; small ones share a piece. */
 static weft_status_t cut_pieces(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
 {
-    uint64_t each = WEFTI_FUSER_PIECE_BYTES / bucket->elem_bytes;
-    uint32_t member = 0;
-    bucket->piece_count = (size_t)((bucket->count + each - 1) / each);
-    if (bucket->piece_count == 0) {
-        return WEFT_OK;
-    }
-    bucket->pieces =
-        wefti_alloc(fuser->context->allocator, bucket->piece_count * sizeof *bucket->pieces);
-    if (bucket->pieces == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (size_t i = 0; i < bucket->piece_count; i++) {
-        uint64_t first = i * each, left = bucket->count - first;
-        while (bucket->members[member].at + bucket->members[member].count <= first) {
-            member++;
+    const uint64_t most = WEFTI_FUSER_PIECE_BYTES / bucket->elem_bytes;
+    const uint64_t large = WEFTI_FUSER_LARGE_BYTES / bucket->elem_bytes;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; status == WEFT_OK && i < bucket->member_count;) {
+        const wefti_fuser_member_t *member = &bucket->members[i];
+        uint64_t count = member->count, first = member->at;
+        if (count >= large) {
+            uint64_t pieces = (count + most - 1) / most, each = (count + pieces - 1) / pieces;
+            for (uint64_t at = 0; status == WEFT_OK && at < count; at += each) {
+                uint64_t left = count - at;
+                status = add_piece(fuser, bucket, first + at, left < each ? left : each, i);
+            }
+            i++;
+            continue;
         }
-        bucket->pieces[i] =
-            (wefti_fuser_piece_t){fuser, bucket, first, left < each ? left : each, member, NULL};
+        uint32_t from = i;
+        for (i++; i < bucket->member_count; i++) {
+            uint64_t next = bucket->members[i].count;
+            if (next >= large || next > most - count) {
+                break;
+            }
+            count += next;
+        }
+        if (count > 0) {
+            status = add_piece(fuser, bucket, first, count, from);
+        }
     }
-    return WEFT_OK;
+    return status;
 }
 
 /* The bucket gets the next turn, and its tensors know that they are in it. */

@@ -152,13 +152,12 @@ static weft_status_t name_missing(const weft_fuser_t *fuser, const wefti_fuser_b
     return wefti_error(WEFT_ERR_INTERNAL, "a bucket misses nothing");
 }
 
-/* Where the piece is one range of memory that may be used as it is; else NULL. */
+/* Where the piece is one range of memory, which is used as it is; else NULL. */
 static uint8_t *range_of(const weft_fuser_t *fuser, const wefti_fuser_piece_t *piece)
 {
     const wefti_fuser_bucket_t *bucket = piece->bucket;
-    uint64_t at = piece->first, end = piece->first + piece->count, offset;
+    uint64_t at = piece->first, end = piece->first + piece->count;
     uint8_t *range = NULL, *next = NULL;
-    uint32_t lead, trail;
     for (uint32_t i = piece->member; at < end; i++) {
         const wefti_fuser_member_t *member = &bucket->members[i];
         if (member->count == 0) {
@@ -172,12 +171,6 @@ static uint8_t *range_of(const weft_fuser_t *fuser, const wefti_fuser_piece_t *p
         }
         next = address + (member->at + member->count - at) * bucket->elem_bytes;
         at = member->at + member->count;
-    }
-    /* Private memory would be staged by the call: no better than packing, which stays in cache. */
-    size_t bytes = (size_t)(piece->count * bucket->elem_bytes);
-    if (fuser->reachable &&
-        !wefti_memory_reach(fuser->context, range, bytes, &offset, &lead, &trail)) {
-        return NULL;
     }
     return range;
 }

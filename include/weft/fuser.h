@@ -16,9 +16,10 @@
  *
  * A bucket holds one type and reduction; larger tensors are split, so none is ever larger than
  * `bytes`. Results have the same bits as weft_all_reduce of each tensor: which bucket a tensor is
- * in and where does not matter. Where the tensors of a bucket lie side by side, in the order of
- * their addresses on rank 0, in memory that peers reach (weft_mem_alloc, weft_mem_register), they
- * are reduced where they are; otherwise through a buffer of the fuser's, and counted.
+ * in and where does not matter. Tensors of a bucket that lie side by side on a rank, in the order
+ * of their addresses on rank 0, and large ones anyway, are reduced where they are; only small ones
+ * that are scattered go through a buffer of the fuser's, and are counted. Memory that peers reach
+ * (weft_mem_alloc, weft_mem_register) is quickest, as for any collective.
  *
  * Progress happens inside add, flush, query and wait, and on the fuser's stream if that has a
  * thread; only these look at the clock, which is enough: what is added after the window goes into

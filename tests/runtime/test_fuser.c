@@ -369,7 +369,8 @@ static void test_bucket_edges(void **state)
 
 #define PARTS 37u
 
-static void reduce_range(rank_world_t *world, float *range, uint64_t each, bool in_place)
+/* gap: elements between two of them. */
+static void reduce_range(rank_world_t *world, float *range, uint64_t each, uint64_t gap)
 {
     weft_fuser_t *fuser = make(world, 0, WEFT_FUSER_WINDOW_NONE);
     char names[PARTS][8];
@@ -378,8 +379,8 @@ static void reduce_range(rank_world_t *world, float *range, uint64_t each, bool 
         snprintf(names[i], sizeof names[i], "p%u", i);
     }
     for (uint32_t step = 0; step < 4; step++) {
-        for (uint64_t i = 0; i < PARTS * each; i++) {
-            range[i] = (float)(world->rank + i % 13);
+        for (uint64_t i = 0; i < PARTS * (each + gap); i++) {
+            range[i] = (float)(world->rank + i % (each + gap) % 13);
         }
         if (step == 2) { /* all ranks are past what allocates */
             RANK_OK(weft_barrier(world->group, NULL));
@@ -387,12 +388,14 @@ static void reduce_range(rank_world_t *world, float *range, uint64_t each, bool 
             RANK_OK(weft_barrier(world->group, NULL));
         }
         for (uint32_t i = PARTS; i-- > 0;) { /* as backward passes go */
-            RANK_OK(add_f32(fuser, range + i * each, each, names[i]));
+            RANK_OK(add_f32(fuser, range + i * (each + gap), each, names[i]));
         }
         RANK_OK(weft_fuser_wait(fuser));
-        for (uint64_t i = 0; i < PARTS * each; i++) {
+        for (uint64_t i = 0; i < PARTS * (each + gap); i++) {
             float ranks = (float)(world->size * (world->size - 1) / 2);
-            RANK_CHECK(range[i] == ranks + (float)(world->size * (i % 13)));
+            uint64_t k = i % (each + gap);
+            RANK_CHECK(range[i] == (k < each ? ranks + (float)(world->size * (k % 13))
+                                             : (float)(world->rank + k % 13))); /* not touched */
         }
     }
     RANK_OK(weft_barrier(world->group, NULL));
@@ -401,7 +404,7 @@ static void reduce_range(rank_world_t *world, float *range, uint64_t each, bool 
     weft_fuser_stats_t stats = stats_of(fuser);
     uint64_t bytes = 4 * PARTS * each * sizeof *range;
     RANK_CHECK(stats.reduced_bytes == bytes);
-    RANK_CHECK(stats.copied_bytes == (in_place ? 0 : 2 * bytes));
+    RANK_CHECK(stats.copied_bytes == (gap == 0 ? 0 : 2 * bytes));
     weft_fuser_destroy(fuser);
 }
 
@@ -413,12 +416,15 @@ static void run_copies(rank_world_t *world)
     float *adopted = malloc(bytes), *plain = malloc(bytes);
     RANK_CHECK(adopted != NULL && plain != NULL);
     RANK_OK(weft_mem_alloc(world->context, bytes, &shared));
-    reduce_range(world, shared, each, true);
+    reduce_range(world, shared, each, 0);
+    reduce_range(world, shared, each - 3, 3);
     RANK_OK(weft_mem_free(world->context, shared));
     RANK_OK(weft_mem_register(world->context, adopted, bytes));
-    reduce_range(world, adopted, each, true);
+    reduce_range(world, adopted, each, 0);
     RANK_OK(weft_mem_unregister(world->context, adopted));
-    reduce_range(world, plain, each, false);
+    reduce_range(world, plain, each, 0);
+    reduce_range(world, plain, each - 1, 1);
+    reduce_range(world, plain, each - 1, world->rank % 2); /* each rank for itself */
     free(adopted);
     free(plain);
 }

@@ -60,6 +60,7 @@ struct weft_context {
 };
 
 #define WEFTI_FILL_BYTES 4096u
+#define WEFTI_ADDRESS_SPACE ((size_t)1 << 46) /* allocations above are not even tried */
 /* device_memory.c: queues bytes of pattern's [WEFTI_FILL_BYTES], which must stay until they ran. */
 weft_status_t wefti_device_fill(const weft_device_ops_t *ops, weft_queue_t *queue, void *dst,
                                 const void *pattern, size_t bytes);

@@ -51,11 +51,10 @@ static weft_status_t take(weft_context_t *context, size_t bytes, void **out_addr
         weft_status_t status = context->device->ops->mem_alloc(context->device, bytes, out_address);
         return status == WEFT_OK && *out_address == NULL ? WEFT_ERR_NO_MEMORY : status;
     }
-    size_t whole;
-    if (!wefti_add_size(bytes, ALIGNMENT - 1, &whole)) {
+    if (bytes > WEFTI_ADDRESS_SPACE) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes do not fit an address space", bytes);
     }
-    void *address = aligned_alloc(ALIGNMENT, whole & ~(size_t)(ALIGNMENT - 1));
+    void *address = aligned_alloc(ALIGNMENT, wefti_align_up(bytes, ALIGNMENT));
     if (address == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "the CPU device has no %zu bytes", bytes);
     }

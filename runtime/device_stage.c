@@ -151,7 +151,7 @@ static weft_status_t reserve(wefti_device_call_t *place, size_t bytes)
     }
     wefti_free(allocator, place->host);
     place->host_bytes = 0;
-    place->host = wefti_alloc(allocator, bytes + ALIGNMENT);
+    place->host = bytes <= WEFTI_ADDRESS_SPACE ? wefti_alloc(allocator, bytes + ALIGNMENT) : NULL;
     if (place->host == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "no %zu bytes of host memory to stage a call's data",
                            bytes);

@@ -697,7 +697,7 @@ static void run_wrong(rank_world_t *world)
     RANK_CHECK(weft_broadcast(x.device, x.device, 10, WEFT_DTYPE_I32, 9, world->group, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     /* More host memory than there is: before anything is queued. */
-    RANK_CHECK(weft_all_reduce(x.device, x.device, (uint64_t)1 << 44, WEFT_DTYPE_I32, WEFT_SUM,
+    RANK_CHECK(weft_all_reduce(x.device, x.device, (uint64_t)1 << 46, WEFT_DTYPE_I32, WEFT_SUM,
                                world->group, NULL) == WEFT_ERR_NO_MEMORY);
     RANK_OK(weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
     buffer_free(&x);

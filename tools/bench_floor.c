@@ -337,6 +337,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
     side_t *side = side_of(floor, self->rank);
     w.bytes = (bench->op->per_rank ? own->each : own->count) * self->elem_bytes;
     uint32_t k = atomic_load_explicit(&side->meet, memory_order_relaxed);
+    bool shared_cores = wefti_bench_shares_cores(bench->ranks);
     for (uint64_t i = 0; i < warm + iterations; i++) {
         wefti_bench_produce(self, own, i);
         meet(floor, self->rank, ++k);
@@ -347,7 +348,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
             call_in_place(&w, k);
         }
         self->times[i < warm ? 0 : i - warm] = (double)(wefti_now_ns() - start) / 1e3;
-        if (wefti_bench_shares_cores(bench->ranks)) {
+        if (shared_cores) {
             meet(floor, self->rank, ++k); /* as in time_calls */
         }
     }

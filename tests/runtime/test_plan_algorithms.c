@@ -224,6 +224,39 @@ static void test_plans_run_over_links_that_put(void **state)
     weft_plan_release(plan);
 }
 
+/* The first of the plan's list that runs here: not one of another order, nor one nobody knows. */
+static void test_the_first_of_the_list_that_runs_is_taken(void **state)
+{
+    (void)state;
+    static wefti_plan_algorithm_t list[] = {{.name = "nobody's"},
+                                            {.name = "ring"},
+                                            {.name = "mesh", .capabilities = 1ull << 60},
+                                            {.name = "halving-doubling"},
+                                            {.name = "mesh"}};
+    char expected[65], digest[65];
+    weft_plan_t *plan = compile(3, "bytes:512K");
+    options_t plain = {.world = 3};
+    train(plan, &plain, expected);
+    uint32_t changed = 0;
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        if (plan->collectives[i].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+            plan->collectives[i].algorithms = list;
+            plan->collectives[i].algorithm_count = 5;
+            changed++;
+        }
+    }
+    assert_int_equal(train(plan, &plain, digest), changed);
+    assert_string_equal(digest, expected);
+    rank_t ranks[MAX_WORLD];
+    plan->collectives[0].algorithm_count = 3;
+    run_ranks(plan, &plain, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(ranks[r].status, WEFT_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ranks[r].message, "none of its 3 algorithms can run"));
+    }
+    weft_plan_release(plan);
+}
+
 static void test_what_cannot_be_honoured_is_an_error_everywhere(void **state)
 {
     (void)state;
@@ -255,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_algorithm_trains_to_the_same_bits),
         cmocka_unit_test(test_plans_run_over_links_that_put),
+        cmocka_unit_test(test_the_first_of_the_list_that_runs_is_taken),
         cmocka_unit_test(test_what_cannot_be_honoured_is_an_error_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,7 +21,8 @@
 #include "runtime/group.h"
 
 #define MAX_RANKS 8u
-#define MAX_STEPS 40u
+#define MAX_STEPS 400u
+#define RANDOM_STEPS 40u
 #define ROOM ((size_t)256 << 10)
 
 static const uint32_t apart[MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -46,14 +47,15 @@ typedef struct step {
     uint64_t count; /* of one block; of the longest, in V forms */
     uint64_t seed;  /* of what is sent */
     bool in_place, registered;
+    const weft_algorithm_t *algorithm; /* NULL: whatever is chosen */
+    weft_order_t order;
 } step_t;
 
 typedef struct program {
     uint32_t size, count;
     step_t steps[MAX_STEPS];
-    uint64_t (*digests)[MAX_STEPS];    /* [rank]: of what each step left in the receive buffer */
-    const weft_algorithm_t *algorithm; /* not NULL: for all of its operator's steps */
-    weft_order_t order;
+    uint64_t (*digests)[MAX_STEPS]; /* [rank]: of what each step left in the receive buffer */
+    bool over_puts;                 /* which of the two runs this is */
 } program_t;
 
 static const weft_collective_t operators[] = {
@@ -64,15 +66,15 @@ static const weft_collective_t operators[] = {
 };
 #define OPERATORS (sizeof operators / sizeof operators[0])
 
-static void make_program(program_t *program, uint32_t size, uint64_t seed, uint64_t max_count)
+static void make_program(program_t *program, uint32_t size, uint32_t count, uint64_t seed,
+                         uint64_t max_count)
 {
     uint64_t state = seed * 2654435761u + 88172645463325252ull;
     program->size = size;
-    program->count = MAX_STEPS;
-    program->algorithm = NULL;
-    program->order = WEFT_ORDER_TREE;
-    for (uint32_t i = 0; i < MAX_STEPS; i++) {
+    program->count = count;
+    for (uint32_t i = 0; i < count; i++) {
         step_t *step = &program->steps[i];
+        *step = (step_t){.order = WEFT_ORDER_TREE};
         step->op = operators[i < OPERATORS ? i : next_random(&state) % OPERATORS];
         step->dtype = (weft_dtype_t)(1 + next_random(&state) % 12);
         step->reduction = (weft_reduction_t)(next_random(&state) % 5);
@@ -227,22 +229,29 @@ static void close_memory(rank_world_t *world, rank_memory_t *memory)
     }
 }
 
+/* On shared memory the bits of any algorithm, where the order says that they are all the same. */
+static void choose(const step_t *step, weft_group_t *group, bool over_puts)
+{
+    if (step->algorithm != NULL) {
+        bool any = over_puts || step->order == WEFT_ORDER_ANY;
+        RANK_OK(weft_group_set_order(group, step->order, NULL, 0));
+        RANK_OK(weft_group_set_algorithm(group, step->op, any ? step->algorithm->name : NULL));
+    }
+}
+
 static void run_program(rank_world_t *world)
 {
     program_t *program = world->user;
     rank_memory_t memory;
     open_memory(world, &memory);
-    if (program->algorithm != NULL) {
-        RANK_OK(weft_group_set_order(world->group, program->order, NULL, 0));
-        RANK_OK(weft_group_set_algorithm(world->group, program->algorithm->op,
-                                         program->algorithm->name));
-    }
     for (uint32_t i = 0; i < program->count; i++) {
         const step_t *step = &program->steps[i];
+        choose(step, world->group, program->over_puts);
         RANK_OK(call(step, &memory, world->group));
         uint8_t *const *buffers = step->registered ? memory.shared : memory.plain;
         program->digests[world->rank][i] = digest(buffers[0], ROOM) ^ digest(buffers[1], ROOM) * 31;
-        if (world->group->put_links != NULL) {
+        if (program->over_puts && world->size > 1) {
+            RANK_CHECK(world->group->put_links != NULL);
             const char *path = weft_group_last_path(world->group);
             RANK_CHECK(strcmp(path, "direct") != 0 && strcmp(path, "staged") != 0);
         }
@@ -256,14 +265,11 @@ static void compare_runs(const wefti_hub_links_t *links)
 {
     static uint64_t expected[MAX_RANKS][MAX_STEPS], got[MAX_RANKS][MAX_STEPS];
     program_t *program = &shared_program;
-    const weft_algorithm_t *algorithm = program->algorithm;
-    if (program->order == WEFT_ORDER_TREE) {
-        program->algorithm = NULL; /* the bits of any */
-    }
     program->digests = expected;
+    program->over_puts = false;
     support_rank_threads_over(program->size, run_program, program, NULL);
-    program->algorithm = algorithm;
     program->digests = got;
+    program->over_puts = true;
     support_rank_threads_over(program->size, run_program, program, links);
     for (uint32_t r = 0; r < program->size; r++) {
         for (uint32_t i = 0; i < program->count; i++) {
@@ -271,7 +277,7 @@ static void compare_runs(const wefti_hub_links_t *links)
                 const step_t *s = &program->steps[i];
                 fail_msg("rank %u, step %u: %s %s of %llu %s differs over put links", r, i,
                          weft_collective_name(s->op),
-                         program->algorithm != NULL ? program->algorithm->name : "",
+                         s->algorithm != NULL ? s->algorithm->name : "",
                          (unsigned long long)s->count, weft_dtype_name(s->dtype));
             }
         }
@@ -283,7 +289,7 @@ static void check_same_bits(uint32_t size, const uint32_t *host_of, uint64_t see
 {
     wefti_hub_links_t links = {.host_of = host_of, .seed = seed, .max_delay_ns = max_delay_ns};
     print_message("%u ranks, seed %llu\n", size, (unsigned long long)seed);
-    make_program(&shared_program, size, seed, max_count);
+    make_program(&shared_program, size, RANDOM_STEPS, seed, max_count);
     compare_runs(&links);
 }
 
@@ -293,9 +299,11 @@ static void check_algorithms(uint32_t size, const uint32_t *host_of, const uint3
                              uint32_t host_count, uint64_t seed)
 {
     static const uint64_t counts[] = {1, 333, 6001};
-    const weft_algorithm_t *algorithm;
     wefti_hub_links_t links = {.host_of = host_of, .seed = seed, .max_delay_ns = 10000};
-    uint32_t run = 0;
+    const weft_algorithm_t *algorithm;
+    program_t *program = &shared_program;
+    uint32_t at = 0;
+    make_program(program, size, MAX_STEPS, seed, UINT64_MAX);
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
         weft_algo_params_t params = {.struct_size = sizeof params,
                                      .op = algorithm->op,
@@ -307,23 +315,23 @@ static void check_algorithms(uint32_t size, const uint32_t *host_of, const uint3
         if (algorithm->op == WEFT_OP_SEND_RECV || (!tree && algorithm->eligible(&params) != NULL)) {
             continue;
         }
-        program_t *program = &shared_program;
-        make_program(program, size, seed + i, UINT64_MAX);
-        program->algorithm = algorithm;
-        program->order = tree ? WEFT_ORDER_TREE : WEFT_ORDER_ANY;
-        program->count = 2 * sizeof counts / sizeof counts[0];
-        for (uint32_t k = 0; k < program->count; k++) {
-            step_t *step = &program->steps[k];
+        for (uint32_t k = 0; k < 4; k++) {
+            assert_true(at < MAX_STEPS);
+            step_t *step = &program->steps[at++];
             step->op = algorithm->op;
-            step->count = counts[k / 2];
+            step->algorithm = algorithm;
+            step->order = tree ? WEFT_ORDER_TREE : WEFT_ORDER_ANY;
+            step->count = counts[k % 3];
             step->dtype = k % 2 == 0 ? WEFT_DTYPE_F32 : WEFT_DTYPE_BF16;
+            if (!tree) { /* rings: which shard an element is in depends on the chunks that fit */
+                step->dtype = WEFT_DTYPE_I32;
+            }
             step->reduction = WEFT_SUM;
-            step->in_place = step->in_place && algorithm->op != WEFT_OP_ALL_TO_ALL;
         }
-        compare_runs(&links);
-        run++;
     }
-    assert_true(run > 25);
+    assert_true(at > 100);
+    program->count = at;
+    compare_runs(&links);
 }
 
 static void test_every_algorithm(void **state)
@@ -511,14 +519,15 @@ static void run_disagreements(rank_world_t *world)
     uint64_t state = *(uint64_t *)world->user * 77 + 5;
     rank_memory_t memory;
     open_memory(world, &memory);
-    for (uint32_t i = 0; i < 40; i++) {
+    program_t *program = malloc(sizeof *program);
+    RANK_CHECK(program != NULL);
+    for (uint32_t i = 0; i < 25; i++) {
         weft_group_t *group = NULL;
-        program_t program;
         RANK_OK(weft_group_duplicate(world->group, &group));
-        make_program(&program, world->size, next_random(&state), UINT64_MAX);
+        make_program(program, world->size, OPERATORS, next_random(&state), UINT64_MAX);
         uint32_t victim = (uint32_t)(next_random(&state) % world->size);
         uint32_t which = (uint32_t)(next_random(&state) % (OPERATORS - 2)); /* no send */
-        step_t step = program.steps[which];
+        step_t step = program->steps[which];
         step.count += 1;
         step.dtype = WEFT_DTYPE_I32;
         if (world->rank == victim) {
@@ -543,6 +552,7 @@ static void run_disagreements(rank_world_t *world)
         RANK_CHECK(wefti_now_ns() - start < 20000000000ull);
         weft_group_destroy(group);
     }
+    free(program);
     check_sum(world->group, 10); /* others are whole */
     close_memory(world, &memory);
 }
@@ -628,6 +638,7 @@ static void test_abort_and_gone(void **state)
 int main(void)
 {
     alarm(100); /* a hang is a failure */
+    setenv("WEFT_STAGING_BYTES", "64K", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_small),
         cmocka_unit_test(test_same_bits_all_apart),

@@ -92,23 +92,6 @@ static uint32_t log2_of(uint64_t x)
     return 63u - (uint32_t)__builtin_clzll(x | 1);
 }
 
-/* Large groups are not simulated at a first call: what needs few steps, unless something was
- * measured. */
-static const weft_algorithm_t *find_few_steps(const weft_group_t *group, weft_collective_t op)
-{
-    static const char *const names[] = {"hierarchical", "halving-doubling", "halving", "binomial",
-                                        "doubling",     "pairwise",         "mesh"};
-    weft_algo_params_t params;
-    wefti_select_params(group, op, 0, &params);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const weft_algorithm_t *algorithm = wefti_algorithm_find(op, names[i]);
-        if (algorithm != NULL && algorithm->eligible(&params) == NULL) {
-            return algorithm;
-        }
-    }
-    return NULL;
-}
-
 static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
                             uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
 {
@@ -120,7 +103,9 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
         return ask_table(group, op, elem_bytes, bytes, plain, out_algorithm);
     }
     if (!executors_can(group, op)) {
-        *out_algorithm = find_few_steps(group, op);
+        weft_algo_params_t params;
+        wefti_select_params(group, op, 0, &params);
+        *out_algorithm = wefti_cost_few_steps(&params);
     }
     return WEFT_OK;
 }

@@ -220,10 +220,11 @@ static weft_status_t choose(const algos_command_t *command, const weft_algo_para
     }
     choice.executors = command->host_count <= 1 &&
                        (!wefti_collective_reduces(params->op) || wefti_needs_tree(params) == NULL);
-    if (choice.executors && command->ranks > WEFTI_MAX_PREDICTED_RANKS &&
-        command->costs.measured_count == 0 && choice.wanted == NULL &&
-        wefti_algorithm_find(params->op, "mesh") != NULL) {
-        choice.wanted = "mesh";
+    if (command->ranks > WEFTI_MAX_PREDICTED_RANKS && command->costs.measured_count == 0 &&
+        choice.wanted == NULL) { /* calls do not compare */
+        const weft_algorithm_t *one = choice.executors ? wefti_algorithm_find(params->op, "mesh")
+                                                       : wefti_cost_few_steps(params);
+        choice.wanted = one != NULL ? one->name : NULL;
     }
     return wefti_cost_choose(&command->costs, params, &counts, &choice, list, out_count);
 }

@@ -152,3 +152,16 @@ weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_para
     }
     return WEFT_OK;
 }
+
+const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
+{
+    static const char *const names[] = {"hierarchical", "halving-doubling", "halving", "binomial",
+                                        "doubling",     "pairwise",         "mesh"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const weft_algorithm_t *algorithm = wefti_algorithm_find(params->op, names[i]);
+        if (algorithm != NULL && algorithm->eligible(params) == NULL) {
+            return algorithm;
+        }
+    }
+    return NULL;
+}

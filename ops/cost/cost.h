@@ -102,8 +102,10 @@ typedef struct wefti_choice {
 
 #define WEFTI_EXECUTOR_LEAD 1.05
 /* Of groups larger than this nothing is predicted, for it would take longer than many calls: where
- * nothing was measured either, eager calls run on executors. */
+ * nothing was measured either, eager calls run on executors, or else what needs few steps. */
 #define WEFTI_MAX_PREDICTED_RANKS 64u
+/* NULL: nothing that needs few is eligible. */
+const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params);
 /* Whether the runtime has hand-written code for it, where ranks load and store. */
 bool wefti_cost_has_executor(const weft_algorithm_t *algorithm);
 

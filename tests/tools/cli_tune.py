@@ -10,7 +10,7 @@ import support
 class Tune(support.Case):
     def tune(self, *arguments, **kwargs):
         file = self.dir / "costs.json"
-        done = self.weft("tune", "-o", file, "--quick", "--max", "4K", "--json", *arguments, **kwargs)
+        done = self.weft("tune", "-o", file, "--quick", "--max", "512", "--json", *arguments, **kwargs)
         return json.loads(done.stdout), json.loads(file.read_text()), file
 
     def test_table_is_complete_and_read_back(self):
@@ -46,7 +46,7 @@ class Tune(support.Case):
                 compared += 1
         self.assertGreater(compared, 20)
         for name, op in (("all_gather", "AllGather"), ("broadcast", "Broadcast")):
-            rows = self.weft_json("bench", name, "-n", "2", "--max", "4K", "--iterations", "5",
+            rows = self.weft_json("bench", name, "-n", "2", "--max", "512", "--iterations", "5",
                                   env={"WEFT_COSTS": str(file)})["rows"]
             for row in rows:
                 self.assertEqual(row["algo"], chosen[op, "registered", row["bytes"]], row)
@@ -58,7 +58,7 @@ class Tune(support.Case):
             measured["alpha_ns"] = 1 if quick else 1e6
             measured["beta_ns_per_byte"] = 0
         file.write_text(json.dumps(table))
-        rows = self.weft_json("bench", "all_gather", "-n", "2", "--max", "4K", "--iterations", "5", "--check",
+        rows = self.weft_json("bench", "all_gather", "-n", "2", "--max", "512", "--iterations", "5", "--check",
                               env={"WEFT_COSTS": str(file)})["rows"]
         self.assertEqual({(row["algo"], row["path"], row["wrong"]) for row in rows}, {("bruck", "schedule", 0)})
 

@@ -5,29 +5,51 @@
 #include "runtime/device_call.h"
 #include "runtime/stream.h"
 
-void wefti_call_settle(wefti_call_t *call)
+/* What a call published since sleepers were looked for. */
+typedef struct published {
+    weft_group_t *group;
+    uint32_t number;
+    bool posted, round, done;
+} published_t;
+
+static published_t take_published(wefti_call_t *call)
 {
-    weft_group_t *group = call->group;
+    published_t published = {call->group, call->number, call->posted, call->published_round,
+                             call->published_done};
+    call->posted = call->published_round = call->published_done = false;
+    return published;
+}
+
+static void settle(const published_t *published)
+{
+    weft_group_t *group = published->group;
     wefti_channel_t *own = group->channels[group->rank];
     wefti_fence();
-    if (call->posted) {
-        wefti_signal_settle(wefti_posting_signal(&own->postings[call->number & 1]));
+    if (published->posted) {
+        wefti_signal_settle(wefti_posting_signal(&own->postings[published->number & 1]));
     }
-    if (call->published_round) {
+    if (published->round) {
         wefti_signal_settle(&own->staged);
     }
-    if (call->published_done) {
+    if (published->done) {
         wefti_signal_settle(&own->done);
     }
     wefti_signal_settle(&group->completed);
-    call->posted = call->published_round = call->published_done = false;
+}
+
+void wefti_call_settle(wefti_call_t *call)
+{
+    published_t published = take_published(call);
+    settle(&published);
 }
 
 void wefti_call_finish(wefti_call_t *call)
 {
+    /* Once it is published, another thread may have its place in the ring for a call of its own. */
+    published_t published = take_published(call);
     call->state = WEFTI_CALL_DONE;
     wefti_signal_publish(&call->group->completed, call->order);
-    wefti_call_settle(call);
+    settle(&published);
 }
 
 void wefti_call_drop(wefti_call_t *call)
@@ -73,7 +95,6 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
         return WEFT_AGAIN;
     }
     wefti_call_t *call = &group->calls[order & (WEFTI_CALLS - 1)];
-    call->group = group;
     call->order = order;
     call->state = WEFTI_CALL_ISSUED;
     call->lead = call->trail = 0;

@@ -197,6 +197,9 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
     weft_context_retain(context);
     group->endpoint = context->endpoint;
     group->size = size;
+    for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
+        group->calls[i].group = group; /* never written again: streams read it of calls that are over */
+    }
     group->ranks = wefti_alloc(allocator, size * sizeof *group->ranks);
     group->bases = wefti_alloc(allocator, size * sizeof *group->bases);
     group->channels = wefti_alloc(allocator, size * sizeof *group->channels);

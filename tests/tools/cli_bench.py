@@ -46,6 +46,31 @@ class Bench(support.Case):
         self.assertEqual({row["algo"] for row in rows}, {"ring (order any)"})
         self.rows("all_reduce", "-n", "4", "--max", "64K", "--order", "blocks:3,1")
 
+    def test_what_runs_is_what_algos_says(self):
+        costs = self.dir / "costs.json"  # interpreting is free, so that all kinds are chosen
+        costs.write_text(json.dumps({"format": 1, "measured": [
+            {"op": op, "algorithm": algorithm, "ranks": 4, "from_bytes": 512, "alpha_ns": 1}
+            for op, algorithm in (("AllReduce", "ring"), ("ReduceScatter", "log-step"), ("AllGather", "bruck"),
+                                  ("AllToAll", "pairwise"))]}))
+        seen = set()
+        for table in ([], ["--costs", costs]):
+            env = {"WEFT_COSTS": str(costs)} if table else {}
+            for order in ("tree", "any", "blocks:3,1"):
+                for name, op in (("all_reduce", "AllReduce"), ("reduce_scatter", "ReduceScatter"),
+                                 ("all_gather", "AllGather"), ("all_to_all", "AllToAll")):
+                    said = {row["bytes"]: row for row in self.weft_json(
+                        "algos", "-n", "4", "--op", op, "--order", order, *table)["rows"]}
+                    done = self.weft("bench", name, "-n", "4", "--min", "64", "--max", "4K", "--iterations", "2",
+                                     "--order", order, "--json", env=env)
+                    for row in json.loads(done.stdout)["rows"]:
+                        best = said[row["bytes"]]["candidates"][0]
+                        ran = row["algo"].split(" (order")[0]
+                        expected = {"mesh", "one-shot"} if best["executor"] else {best["algorithm"]}
+                        self.assertIn(ran, expected, (op, order, row))
+                        self.assertEqual(row["path"] == "schedule", not best["executor"], (op, order, row))
+                        seen.add(ran)
+        self.assertLessEqual({"mesh", "one-shot", "ring", "bruck", "pairwise"}, seen)
+
     def test_an_algorithm_that_cannot_is_refused(self):
         for arguments, why in ((["--algo", "ring"], "AllReduce ring: it cannot realise the group's reduction order"),
                                (["--algo", "doubling", "--order", "blocks:3,1"], "AllReduce doubling: "),

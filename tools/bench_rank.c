@@ -93,8 +93,9 @@ static int by_value(const void *a, const void *b)
 }
 
 /*
- * Times warm + iterations calls into times, each between a barrier and its own end. Where ranks share
- * cores all meet again before anybody writes its buffer anew: that would be part of others' times.
+ * Times warm + iterations calls into times, each between a barrier and its own end. Where ranks
+ * share cores all meet again before anybody writes its buffer anew: that would be part of others'
+ * times.
  */
 static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, uint64_t warm,
                                 uint64_t iterations)

@@ -68,6 +68,15 @@ bool wefti_mark_reached(const wefti_mark_t *mark, uint32_t target)
     return wefti_signal_reached(atomic_load_explicit(value, memory_order_acquire), target);
 }
 
+static weft_status_t check_not_null(const void *object, const char *what, const void *stream)
+{
+    if (object == NULL || stream == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
+                           object == NULL ? what : "stream");
+    }
+    return WEFT_OK;
+}
+
 /* Enqueues a SIGNAL or WAIT of mark at value. */
 static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, wefti_mark_t *mark,
                              uint32_t value)
@@ -92,6 +101,9 @@ static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, we
 weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event)
 {
     *out_event = NULL;
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
     weft_event_t *event = wefti_alloc(context->allocator, sizeof(*event));
     if (event == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -118,8 +130,12 @@ void weft_event_destroy(weft_event_t *event)
 
 weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
 {
+    weft_status_t status = check_not_null(event, "event", stream);
+    if (status < 0) {
+        return status;
+    }
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed) + 1;
-    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
+    status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
     if (status == WEFT_OK) {
         /* relaxed: whoever uses the event from another thread synchronises with this call anyway */
         atomic_store_explicit(&event->stream, stream, memory_order_relaxed);
@@ -130,12 +146,19 @@ weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
 
 weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_t *event)
 {
+    weft_status_t status = check_not_null(event, "event", stream);
+    if (status < 0) {
+        return status;
+    }
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, event->mark, value);
 }
 
 weft_status_t weft_event_query(weft_event_t *event)
 {
+    if (event == NULL) {
+        return check_not_null(event, "event", event);
+    }
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     if (value == 0) {
         return WEFT_OK;
@@ -155,6 +178,9 @@ weft_status_t weft_event_query(weft_event_t *event)
 
 weft_status_t weft_event_synchronize(weft_event_t *event)
 {
+    if (event == NULL) {
+        return check_not_null(event, "event", event);
+    }
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     if (value == 0) {
         return WEFT_OK;
@@ -182,6 +208,9 @@ weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
 weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_notify)
 {
     *out_notify = NULL;
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
     weft_notify_t *notify = wefti_alloc(context->allocator, sizeof(*notify));
     if (notify == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -195,11 +224,27 @@ weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_no
     return WEFT_OK;
 }
 
+/* Nobody can record it any more: who still waits for a record is told. */
+static void give_up_waits(weft_notify_t *notify)
+{
+    uint32_t waited = atomic_load_explicit(&notify->waited, memory_order_relaxed);
+    uint32_t recorded = atomic_load_explicit(&notify->recorded, memory_order_relaxed);
+    if (wefti_signal_reached(recorded, waited)) {
+        return;
+    }
+    wefti_fault_set(&notify->mark->fault, WEFT_ERR_ABORTED,
+                    "a notify was destroyed while a stream waits for it");
+    if (notify->mark->context->device == NULL) { /* on a card, streams look at the fault */
+        wefti_signal_raise(notify->mark->signal, waited);
+    }
+}
+
 void weft_notify_destroy(weft_notify_t *notify)
 {
     if (notify != NULL) {
         weft_context_t *context = notify->mark->context;
         weft_context_retain(context);
+        give_up_waits(notify);
         wefti_mark_release(notify->mark);
         wefti_free(context->allocator, notify);
         weft_context_release(context);
@@ -208,9 +253,13 @@ void weft_notify_destroy(weft_notify_t *notify)
 
 weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream)
 {
+    weft_status_t status = check_not_null(notify, "notify", stream);
+    if (status < 0) {
+        return status;
+    }
     /* one recording and one waiting stream, each used by one thread: plain counting */
     uint32_t value = atomic_load_explicit(&notify->recorded, memory_order_relaxed) + 1;
-    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, notify->mark, value);
+    status = enqueue(stream, WEFTI_RECORD_SIGNAL, notify->mark, value);
     if (status == WEFT_OK) {
         atomic_store_explicit(&notify->recorded, value, memory_order_relaxed);
     }
@@ -219,8 +268,12 @@ weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream)
 
 weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream)
 {
+    weft_status_t status = check_not_null(notify, "notify", stream);
+    if (status < 0) {
+        return status;
+    }
     uint32_t value = atomic_load_explicit(&notify->waited, memory_order_relaxed) + 1;
-    weft_status_t status = enqueue(stream, WEFTI_RECORD_WAIT, notify->mark, value);
+    status = enqueue(stream, WEFTI_RECORD_WAIT, notify->mark, value);
     if (status == WEFT_OK) {
         atomic_store_explicit(&notify->waited, value, memory_order_relaxed);
     }

@@ -170,6 +170,9 @@ void weft_stream_destroy(weft_stream_t *stream)
     list_remove(stream->context, stream);
     if (stream->queue != NULL) {
         wefti_device_calls_forget(stream->context, stream);
+        while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
+            sched_yield(); /* somebody still looks at it */
+        }
     }
     if (stream->threaded) {
         /* release: the thread sees stop once it is woken */
@@ -192,8 +195,16 @@ void weft_stream_destroy(weft_stream_t *stream)
     stream_free(stream);
 }
 
+static weft_status_t no_stream(void)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stream is NULL");
+}
+
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot)
 {
+    if (stream == NULL) {
+        return no_stream();
+    }
     weft_status_t status = wefti_fault_get(&stream->fault);
     if (status < 0) {
         return status;
@@ -349,6 +360,9 @@ weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value, 
 
 weft_status_t weft_stream_query(weft_stream_t *stream)
 {
+    if (stream == NULL) {
+        return no_stream();
+    }
     wefti_streams_progress(stream->context, NULL);
     if (stream->queue != NULL) {
         return wefti_stream_poll(stream);
@@ -457,6 +471,9 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
 
 weft_status_t weft_stream_synchronize(weft_stream_t *stream)
 {
+    if (stream == NULL) {
+        return no_stream();
+    }
     weft_status_t status =
         wefti_stream_wait(stream->context, NULL, stream, tail_count(stream), stream->name);
     return status < 0 ? status : wefti_fault_get(&stream->fault);

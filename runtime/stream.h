@@ -97,5 +97,6 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
 /* Notices what the device has done. The queue's status; also WEFT_IN_PROGRESS while another thread
  * looks. */
 weft_status_t wefti_stream_poll(weft_stream_t *stream);
+weft_status_t wefti_stream_poll_held(weft_stream_t *stream); /* the caller holds busy */
 
 #endif

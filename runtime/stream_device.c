@@ -57,13 +57,33 @@ static bool raises(const wefti_slot_t *slot)
                                   slot->record.kind == WEFTI_RECORD_DEVICE_CALL);
 }
 
-static weft_status_t poll(weft_stream_t *stream)
+/* What it waits for will not come: its other end broke or is gone. */
+static void look_at_waits(weft_stream_t *stream)
+{
+    uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_acquire);
+    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+    for (uint32_t i = done; i != tail; i++) {
+        const wefti_slot_t *slot = &stream->slots[i & (stream->capacity - 1)];
+        if (slot->mark == NULL || slot->record.kind != WEFTI_RECORD_WAIT ||
+            wefti_mark_reached(slot->mark, slot->value)) {
+            continue;
+        }
+        weft_status_t status = wefti_fault_get(&slot->mark->fault);
+        if (status < 0 && wefti_fault_set(&stream->fault, status, weft_last_error())) {
+            stream->context->device->ops->cancel(stream->queue);
+            return;
+        }
+    }
+}
+
+weft_status_t wefti_stream_poll_held(weft_stream_t *stream)
 {
     weft_status_t status = stream->context->device->ops->query(stream->queue);
     if (status < 0) {
         wefti_fault_set(&stream->fault, status, weft_last_error());
     }
     if (status == WEFT_IN_PROGRESS) {
+        look_at_waits(stream);
         return status;
     }
     uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
@@ -86,7 +106,7 @@ weft_status_t wefti_stream_poll(weft_stream_t *stream)
     if (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
         return WEFT_IN_PROGRESS;
     }
-    weft_status_t status = poll(stream);
+    weft_status_t status = wefti_stream_poll_held(stream);
     atomic_flag_clear_explicit(&stream->busy, memory_order_release);
     return status;
 }

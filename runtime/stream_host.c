@@ -129,6 +129,13 @@ static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
     }
 }
 
+/* On a card: something is queued that may have broken, of which those behind it must be told. */
+static bool is_unsettled(const weft_stream_t *stream)
+{
+    return atomic_load_explicit(&stream->done.value, memory_order_relaxed) !=
+           atomic_load_explicit(&stream->tail.value, memory_order_acquire);
+}
+
 bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_block)
 {
     bool any = false;
@@ -136,8 +143,11 @@ bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_b
         weft_stream_t *stream = NULL;
         pthread_mutex_lock(&context->lock);
         bool more = i < context->stream_count;
-        if (more && !context->streams[i]->threaded && context->streams[i]->queue == NULL) {
-            any = true;
+        bool device = more && context->streams[i]->queue != NULL;
+        if (device && !is_unsettled(context->streams[i])) {
+            device = false;
+        } else if (more && !context->streams[i]->threaded) {
+            any = any || !device;
             /* acquire and release on busy: one runner sees what the one before it did */
             if (!atomic_flag_test_and_set_explicit(&context->streams[i]->busy,
                                                    memory_order_acquire)) {
@@ -146,9 +156,13 @@ bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_b
         }
         pthread_mutex_unlock(&context->lock);
         if (stream != NULL) { /* busy keeps it alive: destroy takes it too */
-            wefti_stream_run(stream);
-            if (out_block != NULL) {
-                note_blocked(stream, out_block);
+            if (device) {
+                wefti_stream_poll_held(stream);
+            } else {
+                wefti_stream_run(stream);
+                if (out_block != NULL) {
+                    note_blocked(stream, out_block);
+                }
             }
             atomic_flag_clear_explicit(&stream->busy, memory_order_release);
         }

@@ -62,10 +62,21 @@ WEFT_API weft_status_t weft_event_synchronize(weft_event_t *event);
 /** Nanoseconds of CLOCK_MONOTONIC at which the latest record was reached; WEFT_ERR_STATE before. */
 WEFT_API weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns);
 
-/** A self-resetting signal between two streams: each wait consumes one record. For authors of algorithms. */
+/**
+ * A self-resetting signal from one stream to another of the same context: each wait consumes one record, so it
+ * serves round after round and nothing is ever set back. For authors of algorithms, who order the main and the side
+ * streams of a rank by it: one notify for each direction between two streams (samples/mesh_all_gather). Unlike an
+ * event's, a notify's wait may be enqueued before its record.
+ */
 WEFT_API weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_notify);
+/**
+ * NULL is fine. What is enqueued keeps what it needs; a wait that is left without a record breaks its stream with
+ * WEFT_ERR_ABORTED.
+ */
 WEFT_API void weft_notify_destroy(weft_notify_t *notify);
+/** At this point of stream one more wait may go on. An error of stream goes on to all later waits. */
 WEFT_API weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream);
+/** Later work of stream waits for the next record that no wait has consumed. */
 WEFT_API weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream);
 WEFT_EXTERN_C_END
 

@@ -540,7 +540,7 @@ static void run_disagreement(rank_world_t *world)
 {
     weft_stream_t *stream = NULL, *other = NULL;
     weft_event_t *event = NULL;
-    buffer_t x = buffer_of(world, 100);
+    buffer_t x = buffer_of(world, 100), y = buffer_of(world, 100);
     RANK_OK(weft_stream_create(world->context, NULL, &stream));
     RANK_OK(weft_stream_create(world->context, NULL, &other));
     RANK_OK(weft_event_create(world->context, &event));
@@ -550,7 +550,7 @@ static void run_disagreement(rank_world_t *world)
                             world->rank == 1 ? WEFT_MAX : WEFT_SUM, world->group, stream));
     RANK_OK(weft_event_record(event, stream));
     weft_status_t third =
-        weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32, WEFT_SUM, world->group, other);
+        weft_all_reduce(y.device, y.device, 100, WEFT_DTYPE_I32, WEFT_SUM, world->group, other);
     RANK_CHECK(third == WEFT_OK || third == WEFT_ERR_MISMATCH);
     RANK_CHECK(weft_event_synchronize(event) == WEFT_ERR_MISMATCH);
     RANK_CHECK(strstr(weft_last_error(), "rank 1 calls AllReduce(i32, max") != NULL);
@@ -564,6 +564,7 @@ static void run_disagreement(rank_world_t *world)
     world->group = NULL;
     weft_stream_destroy(other);
     weft_event_destroy(event);
+    buffer_free(&y);
     buffer_free(&x);
     /* The world goes on. */
     RANK_OK(weft_group_create_world(world->context, &world->group));

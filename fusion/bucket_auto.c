@@ -307,6 +307,10 @@ weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
                  fail);
     }
     out_forecast->chosen_count = b->bucket_count;
+    for (uint32_t i = 0; i < b->count; i++) { /* every piece is a bucket of its own */
+        out_forecast->chosen_count +=
+            (uint32_t)parts_of(&b->candidates[i], b->policy->cap_bytes) - 1;
+    }
 fail:
     return status;
 }

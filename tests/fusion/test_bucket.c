@@ -163,6 +163,10 @@ static void test_bucket_forecasts(void **state)
         if (strcmp(policies[i], "one") == 0) {
             assert_int_equal(forecast.chosen_ps, 6000000 + 500000 + 4672 * 500);
         }
+        /* 0 1|2/2|3|4/4|5 */
+        if (strcmp(policies[i], "bytes:704") == 0) {
+            assert_int_equal(forecast.chosen_count, 9);
+        }
         weft_edit_list_destroy(edits);
         wefti_arena_deinit(&arena);
     }

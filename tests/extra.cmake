@@ -16,6 +16,14 @@ add_test(NAME tree_includes
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
+# Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
+# only puts and signals go, late and out of order.
+foreach(test groups collectives batch)
+  add_test(NAME runtime_${test}_hosts COMMAND runtime_${test})
+  set_tests_properties(runtime_${test}_hosts PROPERTIES LABELS "unit;threads" TIMEOUT 240
+    ENVIRONMENT "WEFT_TEST_HOSTS=2;WEFT_TEST_DELAY_NS=10000")
+endforeach()
+
 # tests/tools/cli_<area>.py: unittest programs around the built command.
 file(GLOB cli_tests CONFIGURE_DEPENDS tools/cli_*.py)
 foreach(test ${cli_tests})

@@ -12,6 +12,11 @@
  * rank's block of send is for reduce-scatter and scatter. Otherwise the buffers do not overlap.
  * Buffers that only the root uses may be NULL elsewhere. Reductions combine ranks in the in-order
  * tree over the group, so bits depend neither on the path that data takes nor on timing.
+ *
+ * On a context with a card buffers are memory of the card (or of the host), and calls are staged
+ * through the host, ordered in stream like its other work; bits are those of the CPU device. 16 calls
+ * are in flight then. An error breaks stream: what is queued behind the call does not run. The host's
+ * part goes on inside calls that wait or query (weft_stream_query, _synchronize, ...).
  */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H

@@ -470,6 +470,11 @@ static void run_groups(rank_world_t *world)
     RANK_OK(weft_all_reduce(a.device, a.device, COUNT, WEFT_DTYPE_I32, WEFT_SUM, half, stream));
     RANK_OK(weft_all_reduce(b.device, b.device, COUNT, WEFT_DTYPE_I32, WEFT_SUM, copy, NULL));
     RANK_OK(weft_all_reduce(b.device, b.device, COUNT, WEFT_DTYPE_I32, WEFT_SUM, copy, stream));
+    RANK_OK(weft_batch_begin(copy));
+    RANK_OK(weft_all_reduce(a.device, a.device, COUNT / 2, WEFT_DTYPE_I32, WEFT_MAX, copy, NULL));
+    RANK_OK(weft_all_reduce(a.device + COUNT / 2, a.device + COUNT / 2, COUNT / 2, WEFT_DTYPE_I32,
+                            WEFT_MAX, copy, NULL));
+    RANK_OK(weft_batch_end(copy, stream));
     weft_group_destroy(copy);
     weft_group_destroy(half);
     RANK_OK(weft_stream_synchronize(stream));

@@ -654,6 +654,38 @@ static void close_rank(rank_t *me)
     weft_context_release(me->context);
 }
 
+static wefti_signal_t *counter_at(const rank_t *me, size_t offset)
+{
+    return (wefti_signal_t *)(void *)(me->memory.bases[me->rank] + me->memory.area + offset);
+}
+
+/* As if so many phases and signals had been. */
+static void set_counters(rank_t *me, uint32_t value)
+{
+    uint32_t n = me->world->size;
+    me->counters.phase = value;
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        me->counters.posted[lane] = value;
+        atomic_store(&counter_at(me, lane * sizeof(wefti_signal_t))->value, value);
+        for (uint32_t r = 0; r < n; r++) {
+            me->counters.sent[lane * n + r] = me->counters.arrived[lane * n + r] = value;
+            atomic_store(
+                &counter_at(me, LANES * sizeof(wefti_signal_t) + (lane * n + r) * 64)->value,
+                value);
+        }
+    }
+}
+
+/* Lanes that no schedule used were moved on, too. */
+static void check_counters(const rank_t *me)
+{
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        uint32_t value = atomic_load(&counter_at(me, lane * sizeof(wefti_signal_t))->value);
+        RANK_CHECK(me->counters.phase < 100000); /* has wrapped */
+        RANK_CHECK(me->counters.phase - value <= me->counters.phase);
+    }
+}
+
 static void *rank_main(void *user)
 {
     rank_t *me = user;
@@ -661,14 +693,7 @@ static void *rank_main(void *user)
     random_t random = {me->world->seed * 131 + me->world->size}; /* the same on all ranks */
     spec_t spec;
     open_rank(me);
-    /* Counters that are about to wrap. */
-    me->counters.phase = 0u - 100u;
-    for (uint32_t lane = 0; lane < LANES; lane++) {
-        wefti_signal_t *signal =
-            (wefti_signal_t *)(void *)(me->memory.bases[me->rank] + me->memory.area +
-                                       lane * sizeof *signal);
-        atomic_store(&signal->value, me->counters.phase);
-    }
+    set_counters(me, 0u - 100u); /* about to wrap */
     RANK_OK(wefti_endpoint_barrier(me->endpoint));
     for (uint32_t round = 0; round < me->world->rounds; round++) {
         for (size_t i = 0; (algorithm = algorithm_at(i)) != NULL; i++) {
@@ -677,6 +702,7 @@ static void *rank_main(void *user)
             }
         }
     }
+    check_counters(me);
     close_rank(me);
     return NULL;
 }

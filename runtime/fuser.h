@@ -50,7 +50,7 @@ typedef struct wefti_fuser_tensor {
 typedef struct wefti_fuser_member {
     uint32_t tensor;
     uint32_t bucket_before, member_before; /* the tensor's part before this one, or NONE */
-    const uint8_t *address;                /* while rank 0 puts members in order */
+    uint8_t *address;                      /* of its first element, in this step */
     uint64_t first, count;                 /* elements of the tensor */
     uint64_t at;                           /* its place in the bucket, elements */
 } wefti_fuser_member_t;

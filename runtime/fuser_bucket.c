@@ -211,8 +211,8 @@ static void put_in_order(const weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket
     bool side_by_side = true;
     for (size_t i = 0; i < bucket->member_count; i++) {
         wefti_fuser_member_t *member = &bucket->members[i];
-        member->address =
-            fuser->tensors[member->tensor].address + member->first * bucket->elem_bytes;
+        uint8_t *address = fuser->tensors[member->tensor].address;
+        member->address = address != NULL ? address + member->first * bucket->elem_bytes : NULL;
     }
     qsort(bucket->members, bucket->member_count, sizeof *bucket->members, by_address);
     for (size_t i = 1; i < bucket->member_count; i++) {

@@ -21,8 +21,7 @@ static weft_status_t move(wefti_fuser_piece_t *piece, bool into_buffer)
         count = count < end - at ? count : end - at;
         size_t bytes = (size_t)(count * bucket->elem_bytes);
         if (bytes > 0) {
-            uint8_t *tensor = fuser->tensors[member->tensor].address +
-                              (member->first + skip) * bucket->elem_bytes;
+            uint8_t *tensor = member->address + skip * bucket->elem_bytes;
             memcpy(into_buffer ? buffer : tensor, into_buffer ? tensor : buffer, bytes);
             buffer += bytes;
             at += count;
@@ -153,7 +152,7 @@ static weft_status_t name_missing(const weft_fuser_t *fuser, const wefti_fuser_b
 }
 
 /* Where the piece is one range of memory, which is used as it is; else NULL. */
-static uint8_t *range_of(const weft_fuser_t *fuser, const wefti_fuser_piece_t *piece)
+static uint8_t *range_of(const wefti_fuser_piece_t *piece)
 {
     const wefti_fuser_bucket_t *bucket = piece->bucket;
     uint64_t at = piece->first, end = piece->first + piece->count;
@@ -163,8 +162,7 @@ static uint8_t *range_of(const weft_fuser_t *fuser, const wefti_fuser_piece_t *p
         if (member->count == 0) {
             continue;
         }
-        uint8_t *address = fuser->tensors[member->tensor].address +
-                           (member->first + at - member->at) * bucket->elem_bytes;
+        uint8_t *address = member->address + (at - member->at) * bucket->elem_bytes;
         range = range == NULL ? address : range;
         if (next != NULL && address != next) {
             return NULL;
@@ -173,6 +171,16 @@ static uint8_t *range_of(const weft_fuser_t *fuser, const wefti_fuser_piece_t *p
         at = member->at + member->count;
     }
     return range;
+}
+
+/* Where the members are. The stream's thread must not look at tensors, whose array may grow. */
+static void locate(const weft_fuser_t *fuser, const wefti_fuser_bucket_t *bucket)
+{
+    for (size_t i = 0; i < bucket->member_count; i++) {
+        wefti_fuser_member_t *member = &bucket->members[i];
+        uint8_t *address = fuser->tensors[member->tensor].address;
+        member->address = address != NULL ? address + member->first * bucket->elem_bytes : NULL;
+    }
 }
 
 static weft_status_t next_bucket(weft_fuser_t *fuser)
@@ -195,8 +203,11 @@ static weft_status_t start_piece(weft_fuser_t *fuser)
     if (fuser->at_piece == bucket->piece_count) {
         return next_bucket(fuser);
     }
+    if (fuser->at_piece == 0) {
+        locate(fuser, bucket);
+    }
     wefti_fuser_piece_t *piece = &bucket->pieces[fuser->at_piece];
-    piece->address = range_of(fuser, piece);
+    piece->address = range_of(piece);
     if (piece->address != NULL) {
         fuser->phase = WEFTI_FUSER_REDUCE;
         return WEFT_OK;

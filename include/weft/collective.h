@@ -10,8 +10,10 @@
  * Counts are elements. In place: send == recv for all-reduce, broadcast, reduce and all-to-all;
  * send lies where this rank's block of recv is for all-gather and gather; recv lies where this
  * rank's block of send is for reduce-scatter and scatter. Otherwise the buffers do not overlap.
- * Buffers that only the root uses may be NULL elsewhere. Reductions combine ranks in the in-order
- * tree over the group, so bits depend neither on the path that data takes nor on timing.
+ * Buffers that only the root uses may be NULL elsewhere. Reductions combine ranks in the group's
+ * order (weft_group_set_order; the in-order tree over the group unless set otherwise), so bits depend
+ * neither on the algorithm, nor on the path that data takes, nor on timing; but for WEFT_ORDER_ANY.
+ * Which algorithm carries a call out is chosen by cost, or asked for by weft_group_set_algorithm.
  *
  * On a context with a card buffers are memory of the card (or of the host), and calls are staged
  * through the host, ordered in stream like its other work; bits are those of the CPU device. 16 calls

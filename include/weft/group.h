@@ -93,7 +93,8 @@ WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collec
 WEFT_API const char *weft_group_last_algorithm(const weft_group_t *group);
 /**
  * @return how the group's last collective went on this rank, for those who tune: "posting" (data beside the
- *         signal), "direct" (in place), "attached" (plain memory, read or written in one copy), "staged", or "none".
+ *         signal), "direct" (in place), "attached" (plain memory, read or written in one copy), "staged",
+ *         "schedule" (an algorithm as data, interpreted), or "none".
  */
 WEFT_API const char *weft_group_last_path(const weft_group_t *group);
 WEFT_EXTERN_C_END

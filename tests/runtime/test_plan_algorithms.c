@@ -23,6 +23,7 @@ typedef struct rank {
     weft_context_params_t params;
     weft_plan_t *plan;
     const weft_algorithm_t *wanted; /* of this rank only */
+    const weft_registry_t *registry;
     weft_status_t status;
     char message[512];
     char digest[65];
@@ -71,7 +72,7 @@ static void *rank_main(void *user)
     weft_context_t *context = NULL;
     weft_session_t *session = NULL;
     weft_status_t status = weft_context_create(&rank->params, &context);
-    weft_session_params_t params = {sizeof(params), context, rank->plan, NULL, 0};
+    weft_session_params_t params = {sizeof(params), context, rank->plan, rank->registry, 0};
     if (status >= 0 && rank->wanted != NULL) {
         context->wanted.algorithm[rank->wanted->op] = rank->wanted;
     }
@@ -102,6 +103,7 @@ typedef struct options {
     const char *staging;            /* WEFT_STAGING_BYTES, or NULL */
     const uint32_t *host_of;        /* ranks on different hosts put; or NULL */
     const weft_algorithm_t *rank_1; /* what rank 1 alone asks for, or NULL */
+    const weft_registry_t *registry;
 } options_t;
 
 static void run_ranks(weft_plan_t *plan, const options_t *options, rank_t *ranks)
@@ -124,8 +126,10 @@ static void run_ranks(weft_plan_t *plan, const options_t *options, rank_t *ranks
         params.world_size = (int32_t)options->world;
         params.hub = hub;
         params.progress = options->progress;
-        ranks[r] =
-            (rank_t){.params = params, .plan = plan, .wanted = r == 1 ? options->rank_1 : NULL};
+        ranks[r] = (rank_t){.params = params,
+                            .plan = plan,
+                            .wanted = r == 1 ? options->rank_1 : NULL,
+                            .registry = options->registry};
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (uint32_t r = 0; r < options->world; r++) {
@@ -257,6 +261,71 @@ static void test_the_first_of_the_list_that_runs_is_taken(void **state)
     weft_plan_release(plan);
 }
 
+static const char *any_params(const weft_algo_params_t *params)
+{
+    (void)params;
+    return NULL;
+}
+
+static void lane_resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
+{
+    out->lanes = 3;
+    out->phases = 3;
+    out->blocks = 3 * params->group_size;
+}
+
+/* A mesh for each third of the vector, side by side; each lane waits for all before it ends. */
+static void build_lanes(const weft_algo_params_t *params, weft_schedule_builder_t *builder)
+{
+    uint32_t n = params->group_size;
+    for (uint32_t lane = 0; lane < 3; lane++) {
+        uint32_t block = lane * n + params->rank;
+        weft_place_t from = {0, n, WEFT_ALGO_SEND, block, 1};
+        weft_place_t to = {0, n, WEFT_ALGO_RECV, block, 1};
+        weft_schedule_post(builder, lane, 1);
+        weft_schedule_wait(builder, lane, 0, n, lane, 1, 0);
+        weft_schedule_reduce(builder, lane, &to, 1, &from, 1, (weft_blocks_t){block, 1, 1}, 1);
+        weft_schedule_post(builder, lane, 2);
+        for (uint32_t theirs = 3; theirs-- > 0;) {
+            weft_schedule_wait(builder, lane, 0, n, theirs, 2, 0);
+        }
+    }
+}
+
+/* An algorithm of the caller's, of several lanes: some wait while others go on. */
+static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
+{
+    (void)state;
+    static const weft_algorithm_t lanes = {
+        WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "lanes", "", any_params,
+        lane_resources,        build_lanes};
+    static wefti_plan_algorithm_t list[] = {{.name = "lanes"}};
+    weft_algo_params_t params = {.struct_size = sizeof params, .group_size = 3, .in_place = 1};
+    weft_registry_t *registry;
+    char expected[65], digest[65];
+    weft_plan_t *plan = compile(3, "bytes:512K");
+    options_t options = {.world = 3};
+    if (weft_algorithm_verify(&lanes, &params) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+    assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
+    assert_int_equal(weft_registry_add_algorithm(registry, &lanes), WEFT_OK);
+    train(plan, &options, expected);
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        if (plan->collectives[i].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+            plan->collectives[i].algorithms = list;
+        }
+    }
+    options.registry = registry;
+    for (int progress = WEFT_PROGRESS_INLINE; progress <= WEFT_PROGRESS_THREAD; progress++) {
+        options.progress = (weft_progress_t)progress;
+        assert_true(train(plan, &options, digest) > 1);
+        assert_string_equal(digest, expected);
+    }
+    weft_plan_release(plan);
+    weft_registry_destroy(registry);
+}
+
 static void test_what_cannot_be_honoured_is_an_error_everywhere(void **state)
 {
     (void)state;
@@ -289,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_every_algorithm_trains_to_the_same_bits),
         cmocka_unit_test(test_plans_run_over_links_that_put),
         cmocka_unit_test(test_the_first_of_the_list_that_runs_is_taken),
+        cmocka_unit_test(test_lanes_of_a_callers_algorithm_go_on_by_themselves),
         cmocka_unit_test(test_what_cannot_be_honoured_is_an_error_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

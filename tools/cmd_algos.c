@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft algos: which algorithm is chosen over sizes, and why. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,11 @@ static void print_row(const wefti_candidate_t *list, uint32_t count, uint64_t by
     char size[32], name[64];
     const wefti_candidate_t *best = &list[0];
     snprintf(name, sizeof name, "%s%s", best->algorithm->name, best->executor ? "*" : "");
+    if (isnan(best->predicted_ns)) {
+        printf("  %10s  %-18s (not compared: more than %u ranks)\n",
+               wefti_format_bytes(bytes, size), name, WEFTI_MAX_PREDICTED_RANKS);
+        return;
+    }
     printf("  %10s  %-18s %12.2f us %s", wefti_format_bytes(bytes, size), name,
            best->predicted_ns * 1e-3, best->measured ? "(measured)" : "(predicted)");
     if (count > 1 && list[1].reason == NULL && best->predicted_ns > 0) {
@@ -221,10 +227,16 @@ static weft_status_t choose(const algos_command_t *command, const weft_algo_para
     choice.executors = command->host_count <= 1 &&
                        (!wefti_collective_reduces(params->op) || wefti_needs_tree(params) == NULL);
     if (command->ranks > WEFTI_MAX_PREDICTED_RANKS && command->costs.measured_count == 0 &&
-        choice.wanted == NULL) { /* calls do not compare */
+        choice.wanted == NULL) { /* nothing is compared */
         const weft_algorithm_t *one = choice.executors ? wefti_algorithm_find(params->op, "mesh")
                                                        : wefti_cost_few_steps(params);
-        choice.wanted = one != NULL ? one->name : NULL;
+        weft_status_t status = wefti_algo_params_check(params);
+        if (status < 0 || one != NULL) {
+            list[0] = (wefti_candidate_t){
+                .algorithm = one, .predicted_ns = NAN, .executor = choice.executors};
+            *out_count = 1;
+            return status;
+        }
     }
     return wefti_cost_choose(&command->costs, params, &counts, &choice, list, out_count);
 }

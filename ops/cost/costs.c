@@ -26,7 +26,7 @@ void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator
                              .level = {{0, 0.007}, {150, 0.0125}, {8000, 0.85}},
                              .gamma_ns_per_byte = 0.002,
                              .step_ns = 15,
-                             .call_ns = 150};
+                             .call_ns = 250};
 }
 
 void wefti_costs_deinit(wefti_costs_t *costs)

@@ -65,6 +65,15 @@ class Algos(unittest.TestCase):
         self.assertIn("predicted_us", next(c for c in rows("--order", "any")[0]["candidates"]
                                            if c["algorithm"] == "ring"))
 
+    def test_large_groups_are_not_predicted(self):
+        done = weft("algos", "-n", "1000", "--op", "AllReduce", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for row in json.loads(done.stdout)["rows"]:
+            self.assertEqual(row["candidates"], [{"algorithm": "mesh", "predicted_us": None, "measured": False,
+                                                  "executor": True}])
+        done = weft("algos", "-n", "96", "--hosts", "32,32,32", "--op", "AllReduce")
+        self.assertEqual(done.stdout.count("hierarchical       (not compared: more than 64 ranks)"), 8, done.stdout)
+
     def test_a_class_of_sizes_is_one(self):
         measured = [{"op": "AllReduce", "algorithm": "one-shot", "ranks": 2, "from_bytes": 4096, "alpha_ns": 1},
                     {"op": "AllReduce", "algorithm": "doubling", "ranks": 2, "from_bytes": 4100, "alpha_ns": 0}]

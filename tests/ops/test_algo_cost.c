@@ -195,6 +195,66 @@ static void test_choice_over_sizes_and_machines(void **state)
     }
 }
 
+/* What was measured quickest on 2, 4 and 8 ranks of one host: hand-written code, at every size. */
+static void test_built_in_costs_choose_what_was_measured_best(void **state)
+{
+    (void)state;
+    static const uint32_t ranks[] = {2, 4, 8};
+    wefti_costs_t costs;
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    wefti_costs_default(&costs, NULL);
+    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_ALL_TO_ALL; op++) {
+        for (size_t i = 0; i < 3; i++) {
+            for (uint32_t k = 0; k < 12; k++) {
+                weft_algo_params_t params = {.op = (weft_collective_t)op, .group_size = ranks[i]};
+                wefti_counts_t counts = {.elem_count = 1ull << (2 * k), .elem_bytes = 4};
+                wefti_choice_t choice = {.executors = true, .plain = k % 2 != 0};
+                assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &choice, list, &count),
+                                 WEFT_OK);
+                if (!list[0].executor) {
+                    fail_msg("%s, %u ranks, %u bytes: %s", weft_collective_name(params.op),
+                             ranks[i], 4u << (2 * k), list[0].algorithm->name);
+                }
+            }
+        }
+    }
+}
+
+/* A call that is interpreted is agreed on first; a plan's collective is not. */
+static void test_calls_cost_more_than_parts_of_plans(void **state)
+{
+    (void)state;
+    wefti_costs_t costs;
+    wefti_candidate_t call[WEFTI_MAX_CANDIDATES], part[WEFTI_MAX_CANDIDATES];
+    uint32_t count;
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_GATHER, .group_size = 4};
+    wefti_counts_t counts = {.elem_count = 1000, .elem_bytes = 4};
+    wefti_choice_t eager = {.wanted = "bruck"}, planned = {.wanted = "bruck", .planned = true};
+    wefti_costs_default(&costs, NULL);
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &eager, call, &count), WEFT_OK);
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &planned, part, &count), WEFT_OK);
+    double more = call[0].predicted_ns - part[0].predicted_ns;
+    double expected = costs.call_ns + costs.level[WEFTI_LEVEL_HOST].alpha_ns;
+    assert_true(more > expected - 1e-6 && more < expected + 1e-6);
+    eager.plain = true;
+    assert_int_equal(wefti_cost_choose(&costs, &params, &counts, &eager, part, &count), WEFT_OK);
+    assert_true(part[0].predicted_ns > call[0].predicted_ns);
+}
+
+static void test_large_groups_take_few_steps(void **state)
+{
+    (void)state;
+    static const uint32_t hosts[] = {500, 500};
+    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 1000};
+    assert_string_equal(wefti_cost_few_steps(&params)->name, "halving-doubling");
+    params.host_sizes = hosts;
+    params.host_count = 2;
+    assert_string_equal(wefti_cost_few_steps(&params)->name, "hierarchical");
+    params.op = WEFT_OP_SEND_RECV;
+    assert_null(wefti_cost_few_steps(&params));
+}
+
 static void test_more_bytes_never_take_less_time(void **state)
 {
     (void)state;
@@ -336,6 +396,9 @@ int main(void)
         cmocka_unit_test(test_damaged_files_are_refused),
         cmocka_unit_test(test_topologies_are_read_and_gathered),
         cmocka_unit_test(test_choice_over_sizes_and_machines),
+        cmocka_unit_test(test_built_in_costs_choose_what_was_measured_best),
+        cmocka_unit_test(test_calls_cost_more_than_parts_of_plans),
+        cmocka_unit_test(test_large_groups_take_few_steps),
         cmocka_unit_test(test_more_bytes_never_take_less_time),
         cmocka_unit_test(test_measured_costs_in_pieces),
         cmocka_unit_test(test_fits_follow_what_was_measured),

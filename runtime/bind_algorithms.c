@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/proof.h"
 
 /* Compilers do not include the transport: the numbers they write into plans are kept equal here. */
 _Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT == WEFTI_CAP_PUT &&
@@ -50,6 +51,16 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
                : "only one lane without scratch runs on this device";
 }
 
+/* Algorithms of the caller's are proved before they run, once for each context. */
+static weft_status_t use(weft_session_t *session, uint32_t collective,
+                         const weft_algorithm_t *algorithm, bool records)
+{
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    session->algorithms[collective] = algorithm;
+    session->interpreted[collective] = !records;
+    return wefti_algorithm_prove(session->context, algorithm, &params);
+}
+
 /* What a list of one comes to. */
 static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
                                 const weft_algorithm_t *wanted)
@@ -61,9 +72,7 @@ static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
                            session->plan->collectives[collective].name,
                            weft_collective_name(wanted->op), wanted->name, reason);
     }
-    session->algorithms[collective] = wanted;
-    session->interpreted[collective] = !records;
-    return WEFT_OK;
+    return use(session, collective, wanted, records);
 }
 
 static weft_status_t use_listed(weft_session_t *session, uint32_t collective, uint64_t common)
@@ -82,9 +91,7 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
         bool records = false;
         if (able && algorithm != NULL &&
             why_not(session, collective, algorithm, &records) == NULL) {
-            session->algorithms[collective] = algorithm;
-            session->interpreted[collective] = !records;
-            return WEFT_OK;
+            return use(session, collective, algorithm, records);
         }
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED,

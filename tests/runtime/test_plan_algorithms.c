@@ -292,6 +292,15 @@ static void build_lanes(const weft_algo_params_t *params, weft_schedule_builder_
     }
 }
 
+static void build_hasty(const weft_algo_params_t *params, weft_schedule_builder_t *builder)
+{
+    weft_place_t from = {0, params->group_size, WEFT_ALGO_SEND, params->rank, 1};
+    weft_place_t to = {0, params->group_size, WEFT_ALGO_RECV, params->rank, 1};
+    weft_schedule_reduce(builder, 0, &to, 1, &from, 1, (weft_blocks_t){params->rank, 1, 1}, 1);
+    weft_schedule_post(builder, 0, 2);
+    weft_schedule_wait(builder, 0, 0, params->group_size, 0, 2, 0);
+}
+
 /* An algorithm of the caller's, of several lanes: some wait while others go on. */
 static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
 {
@@ -322,6 +331,20 @@ static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
         assert_true(train(plan, &options, digest) > 1);
         assert_string_equal(digest, expected);
     }
+    /* The same without its first wait reads what is not there yet: proved before anybody runs it.
+     */
+    static const weft_algorithm_t hasty = {
+        WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "hasty", "", any_params,
+        lane_resources,        build_hasty};
+    rank_t ranks[MAX_WORLD];
+    list[0].name = "hasty";
+    assert_int_equal(weft_registry_add_algorithm(registry, &hasty), WEFT_OK);
+    run_ranks(plan, &options, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(ranks[r].status, WEFT_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ranks[r].message, "hasty is not proved"));
+    }
+    list[0].name = "lanes";
     weft_plan_release(plan);
     weft_registry_destroy(registry);
 }

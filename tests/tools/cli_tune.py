@@ -3,6 +3,10 @@
 """weft tune: a table that weft algos and the runtime read back."""
 import json
 import math
+import os
+import pty
+import signal
+import subprocess
 
 import support
 
@@ -75,6 +79,23 @@ class Tune(support.Case):
         self.assertIn("mesh", done.stdout)
         self.assertIn(f"written to {file}", done.stdout)
         self.assertEqual(done.stderr, "")
+
+    def test_progress_on_a_terminal_and_an_interrupt(self):
+        file = self.dir / "costs.json"
+        ours, theirs = pty.openpty()
+        with subprocess.Popen([support.WEFT, "tune", "-o", str(file), "-n", "2"], stdout=subprocess.PIPE,
+                              stderr=theirs) as process:
+            os.close(theirs)
+            said = b""
+            while b"2 ranks, registered memory, AllReduce" not in said:
+                said += os.read(ours, 4096)
+            process.send_signal(signal.SIGINT)
+            while b"interrupted, all ranks ended" not in said:
+                said += os.read(ours, 4096)
+            self.assertEqual(process.stdout.read(), b"")
+            self.assertEqual(process.wait(), 130)
+        os.close(ours)
+        self.assertEqual(list(self.dir.iterdir()), [])
 
     def test_bad_input(self):
         place = self.dir / "nowhere" / "costs.json"

@@ -55,7 +55,8 @@ void wefti_tune_set_links(wefti_costs_t *costs, const tune_result_t *result)
 /*
  * Calls of the smallest size take a times the link's alpha, b times the interpreter's step and c
  * times what an interpreted call needs before its first step, beside their few bytes. Least squares
- * of the relative error over all algorithms, none of the three below 0.
+ * of the relative error over all algorithms, none of the three below what no machine is quicker
+ * than: waits hide steps, so that these seem to cost nothing.
  */
 typedef struct equations {
     double square[3][3], right[3];
@@ -75,16 +76,18 @@ static void add_equation(equations_t *e, const double factors[3], double rest_ns
     e->count++;
 }
 
-/* Gauss-Seidel, with values below 0 set to it: the problem is convex. */
+/* Gauss-Seidel, with values below the least set to it: the problem is convex. */
 static void solve(const equations_t *e, double out[3])
 {
+    static const double least[] = {20, 5, 0}; /* ns */
     for (uint32_t round = 0; round < 1000; round++) {
         for (int i = 0; i < 3; i++) {
             double rest = e->right[i];
             for (int j = 0; j < 3; j++) {
                 rest -= j != i ? e->square[i][j] * out[j] : 0;
             }
-            out[i] = rest > 0 && e->square[i][i] > 0 ? rest / e->square[i][i] : 0;
+            double value = e->square[i][i] > 0 ? rest / e->square[i][i] : least[i];
+            out[i] = value > least[i] ? value : least[i];
         }
     }
 }

@@ -12,6 +12,7 @@ typedef struct clocked {
     uint32_t at[WEFTI_MAX_LANES];
     double now[WEFTI_MAX_LANES];
     bool blocked[WEFTI_MAX_LANES];
+    double busy;    /* until when the rank's processor is: lanes share it */
     double *posted; /* [lane * phases + phase - 1]: when, or -1 */
 } clocked_t;
 
@@ -79,7 +80,9 @@ static double cross_ns(const clockwork_t *c, uint32_t from, uint32_t to, double 
     return *out + net->alpha_ns - now; /* what is fetched also has to be asked for */
 }
 
-static double move_ns(const clockwork_t *c, uint32_t rank, const wefti_task_t *task, double now)
+/* *out_card: how much of it is the network card's. */
+static double move_ns(const clockwork_t *c, uint32_t rank, const wefti_task_t *task, double now,
+                      double *out_card)
 {
     const wefti_extent_t *ranges = c->ranks[rank].tasks.ranges + task->range;
     double ns = c->costs->step_ns;
@@ -90,9 +93,14 @@ static double move_ns(const clockwork_t *c, uint32_t rank, const wefti_task_t *t
         for (uint32_t r = 0; r < ranges[i].rank_count; r++) {
             uint32_t other = ranges[i].rank + r;
             wefti_link_level_t level = level_of(c, rank, other);
-            ns += level == WEFTI_LEVEL_NET
-                      ? cross_ns(c, source ? other : rank, source ? rank : other, now + ns, bytes)
-                      : bytes * c->costs->level[level].beta_ns_per_byte;
+            if (level == WEFTI_LEVEL_NET) {
+                double card =
+                    cross_ns(c, source ? other : rank, source ? rank : other, now + ns, bytes);
+                ns += card;
+                *out_card += card;
+            } else {
+                ns += bytes * c->costs->level[level].beta_ns_per_byte;
+            }
         }
         if (source && task->op == WEFTI_DO_REDUCE) {
             ns += bytes * ranges[i].rank_count * c->costs->gamma_ns_per_byte;
@@ -123,7 +131,9 @@ static void run_one(const clockwork_t *c, uint32_t rank, uint32_t lane)
         own->posted[(size_t)lane * c->resources.phases + task->phase - 1] = own->now[lane];
         unblock_all(c);
     } else {
-        own->now[lane] += move_ns(c, rank, task, own->now[lane]);
+        double begin = own->now[lane] > own->busy ? own->now[lane] : own->busy, card = 0;
+        own->now[lane] = begin + move_ns(c, rank, task, begin, &card);
+        own->busy = own->now[lane] - card;
     }
     own->at[lane]++;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An algorithm from outside, with two lanes, through the public interface only. */
+/* An algorithm from outside, with two lanes, through the public interface; and what it is thought
+ * to cost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,8 @@
 #include <cmocka.h>
 
 #include <weft/weft.h>
+
+#include "ops/cost/cost.h"
 
 /* Mesh all-gather: the main lane takes peers at even distances, the side lane those at odd ones. */
 static const char *eligible(const weft_algo_params_t *params)
@@ -126,9 +129,28 @@ static void test_registry_finds_added_and_built_in_algorithms(void **state)
     weft_registry_destroy(registry);
 }
 
+/* Lanes of a rank share its processor: two of them are not twice as quick. */
+static void test_custom_lanes_share_a_processor(void **state)
+{
+    (void)state;
+    weft_algorithm_t algorithm = two_lanes();
+    const weft_algorithm_t *mesh = weft_registry_find_algorithm(NULL, WEFT_OP_ALL_GATHER, "mesh");
+    weft_algo_params_t params = {
+        .struct_size = sizeof params, .op = WEFT_OP_ALL_GATHER, .group_size = 4};
+    wefti_counts_t counts = {.elem_count = 1000000, .elem_bytes = 4};
+    wefti_costs_t costs;
+    double own = 0, one = 0;
+    wefti_costs_default(&costs, NULL);
+    assert_int_equal(wefti_cost_predict(&costs, &algorithm, &params, &counts, &own), WEFT_OK);
+    assert_int_equal(wefti_cost_predict(&costs, mesh, &params, &counts, &one), WEFT_OK);
+    assert_true(own > one * 0.95 && own < one * 1.1);
+    wefti_costs_deinit(&costs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_custom_lanes_share_a_processor),
         cmocka_unit_test(test_custom_algorithm_is_proved),
         cmocka_unit_test(test_custom_algorithm_that_is_wrong_is_told_why),
         cmocka_unit_test(test_registry_finds_added_and_built_in_algorithms),

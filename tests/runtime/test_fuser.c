@@ -892,7 +892,7 @@ static void test_allocations_fail(void **state)
     for (uint32_t which = 0; which < 2; which++) {
         uint64_t calls = run_pair(which, 0);
         assert_true(calls > 10);
-        for (uint64_t n = 1; n <= calls; n += 1 + n / 16) {
+        for (uint64_t n = 1; n <= calls; n += 1 + n / 8) {
             run_pair(which, n);
         }
     }

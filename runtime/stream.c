@@ -397,15 +397,13 @@ void wefti_nap(uint64_t ns)
  * A card wakes nobody, so it is looked at: at once for a while, then ever less often. What a call's
  * part on the host waits for, though, somebody posts; what is a mark's lies on the card.
  */
-static void nap_beside_device(const weft_context_t *context, const wefti_stream_block_t *blocked,
-                              uint64_t waited_ns)
+static void nap_beside_device(const wefti_stream_block_t *blocked, uint64_t waited_ns)
 {
     uint64_t slice_ns = waited_ns / 8 < SLICE_MAX_NS ? waited_ns / 8 : SLICE_MAX_NS;
     if (waited_ns < DEVICE_YIELDS_NS) {
         sched_yield();
     } else if (blocked->signal != NULL && blocked->mark == NULL) {
-        uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
-        wefti_signal_sleep(blocked->signal, blocked->target, spin_ns, slice_ns);
+        wefti_signal_sleep(blocked->signal, blocked->target, 0, slice_ns);
     } else {
         wefti_nap(slice_ns);
     }
@@ -419,10 +417,13 @@ static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target
                 bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns)
 {
     if (context->device != NULL) {
-        nap_beside_device(context, blocked, slice_ns);
+        nap_beside_device(blocked, slice_ns);
         return;
     }
-    uint64_t spin_ns = context->endpoint->may_spin ? context->settings.spin_ns : 0;
+    /* Once per wait: naps that all began with it would keep a core busy for as long as they last.
+     */
+    bool first = slice_ns == SLICE_MIN_NS;
+    uint64_t spin_ns = first && context->endpoint->may_spin ? context->settings.spin_ns : 0;
     if (threaded && context->endpoint->free_cores == 0) {
         spin_ns = 0; /* the stream's thread needs this core */
     }

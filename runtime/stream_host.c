@@ -88,6 +88,7 @@ void *wefti_stream_main(void *user)
     weft_context_t *context = stream->context;
     bool spins = context->endpoint->may_spin && context->endpoint->free_cores > 0;
     uint64_t spin_ns = spins ? context->settings.spin_ns : 0;
+    uint32_t waits = 0; /* number of the slot that it has begun to wait for, + 1 */
     wefti_context_enter_thread(context);
     for (;;) {
         wefti_stream_run(stream);
@@ -100,7 +101,9 @@ void *wefti_stream_main(void *user)
             continue;
         }
         wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
-        if (!wefti_signal_sleep(slot->mark->signal, slot->value, spin_ns, CHECK_NS)) {
+        uint64_t once_ns = waits != done + 1 ? spin_ns : 0; /* not at every look around */
+        waits = done + 1;
+        if (!wefti_signal_sleep(slot->mark->signal, slot->value, once_ns, CHECK_NS)) {
             weft_status_t status = wefti_endpoint_check(context->endpoint);
             if (status < 0) {
                 wefti_fault_set(&stream->fault, status, weft_last_error());

@@ -15,10 +15,12 @@
 
 #include <cmocka.h>
 
+/* The CPU device, over threads and processes, and a card. */
 static void on_both(uint32_t size, rank_fn run, void *user)
 {
     support_rank_threads(size, run, user);
     support_card_threads(size, run, user);
+    assert_true(support_rank_processes(size, run, user));
 }
 
 static uint8_t pattern(size_t i, uint32_t seed)

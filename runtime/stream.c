@@ -440,9 +440,14 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
     wefti_endpoint_t *endpoint = context->endpoint;
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
     wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done;
+    wefti_stream_block_t last = {0}; /* only compared */
     for (;;) {
         wefti_stream_block_t blocked = {0};
         bool inline_work = wefti_streams_progress(context, &blocked);
+        if (blocked.signal != last.signal || blocked.target != last.target) {
+            slice_ns = SLICE_MIN_NS; /* it went on: the next thing comes soon, too */
+            last = blocked;
+        }
         bool over = wait_over(mark, stream, target);
         if (!over) {
             uint64_t for_ns = context->device != NULL ? wefti_now_ns() - start_ns : slice_ns;

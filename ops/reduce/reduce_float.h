@@ -116,6 +116,27 @@ INLINED void store_all(how_t how, void *const *to, uint32_t to_count, size_t at,
     }
 }
 
+/*
+ * Halves take several times the instructions per byte of f32, so fewer lines are on their way at a
+ * time: those that another core has just written are asked for ahead. Measured between two cores: a
+ * tenth to a sixth less time from 16 KiB on; f32 gains nothing.
+ */
+#define AHEAD_BYTES ((size_t)1024)
+
+INLINED void ask_ahead(how_t how, const void *const *from, uint32_t from_count, size_t at,
+                       size_t elem_count)
+{
+    const size_t ahead = (at * 2) + AHEAD_BYTES;
+    if (how.dtype == WEFT_DTYPE_F32 || ahead >= elem_count * 2) {
+        return;
+    }
+    for (uint32_t k = 0; k < from_count; k++) {
+        for (size_t line = 0; line < 2 * LANES * 2; line += 64) {
+            __builtin_prefetch((const uint8_t *)from[k] + ahead + line, 0, 3);
+        }
+    }
+}
+
 INLINED void body(how_t how, const wefti_reduce_step_t *step, void *const *to, uint32_t to_count,
                   const void *const *from, uint32_t from_count)
 {
@@ -126,6 +147,7 @@ INLINED void body(how_t how, const wefti_reduce_step_t *step, void *const *to, u
     const uint8_t *wide = step->wide;
     size_t at = 0;
     for (; !how.small && elem_count - at >= 2 * LANES; at += 2 * LANES) {
+        ask_ahead(how, from, from_count, at, elem_count);
         vector_t x = tree(how, from, wide, from_count, at, LANES);
         vector_t y = tree(how, from, wide, from_count, at + LANES, LANES);
         x = finish(how, x, by, scaling);

@@ -2,10 +2,15 @@
 /*
  * Reductions of n ranks' copies, one thread: bytes read and written per second, and that of each
  * row over that of f32 in the same run. Rows of one size take turns, so that what else the machine
- * does hits all of them. One line of JSON each.
+ * does hits all of them. Then sums as two ranks on a core each run them: both write a buffer, then
+ * each reduces its half of both, a reduce-scatter or, into both, an all-reduce. One line of JSON
+ * each.
  *
  * usage: bench_reduce [REPEATS [portable|avx2|avx512]]
  */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,8 +149,113 @@ static void bench(uint32_t n, size_t range_bytes, uint32_t repeats, wefti_isa_t 
     free(samples);
 }
 
+/* ---- two cores ---- */
+
+typedef struct pair {
+    uint8_t *buffers[2];
+    size_t bytes;
+    uint32_t destination_count, rounds;
+    weft_dtype_t dtype;
+    wefti_isa_t isa;
+    double *samples; /* [rounds], bytes moved by both per nanosecond */
+    struct {
+        _Atomic uint32_t reached;
+        uint8_t pad[124];
+    } flags[2];
+} pair_t;
+
+typedef struct half {
+    pair_t *pair;
+    int rank;
+} half_t;
+
+static void meet(pair_t *pair, int rank, uint32_t target)
+{
+    atomic_store_explicit(&pair->flags[rank].reached, target, memory_order_release);
+    while (atomic_load_explicit(&pair->flags[!rank].reached, memory_order_acquire) < target) {
+        wefti_cpu_relax();
+    }
+}
+
+static void *half_main(void *user)
+{
+    const half_t *half = user;
+    pair_t *pair = half->pair;
+    size_t at = pair->bytes / 2 * (size_t)half->rank;
+    const void *from[2] = {pair->buffers[0] + at, pair->buffers[1] + at};
+    void *to[2] = {pair->buffers[half->rank] + at, pair->buffers[!half->rank] + at};
+    const weft_reduce_t reduce = {from,
+                                  2,
+                                  to,
+                                  pair->destination_count,
+                                  pair->bytes / 2 / weft_dtype_size_bytes(pair->dtype),
+                                  pair->dtype,
+                                  WEFT_SUM};
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(half->rank, &cores);
+    sched_setaffinity(0, sizeof cores, &cores);
+    for (uint32_t i = 0; i < pair->rounds; i++) {
+        uint32_t *words = (uint32_t *)(void *)pair->buffers[half->rank];
+        for (size_t w = 0; w < pair->bytes / 4; w++) {
+            words[w] = 0x3f803c00u + (i & 1u);
+        }
+        meet(pair, half->rank, 2 * i + 1);
+        const uint64_t begin = wefti_now_ns();
+        if (wefti_reduce(&reduce, pair->isa) != WEFT_OK) {
+            exit(1);
+        }
+        meet(pair, half->rank, 2 * i + 2);
+        if (half->rank == 0) {
+            pair->samples[i] = (double)(pair->bytes * (2 + pair->destination_count)) /
+                               (double)(wefti_now_ns() - begin);
+        }
+    }
+    return NULL;
+}
+
+static void bench_pair(size_t bytes, uint32_t destination_count, wefti_isa_t isa)
+{
+    static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32, WEFT_DTYPE_BF16, WEFT_DTYPE_F16};
+    double f32 = 0;
+    for (int t = 0; t < 3; t++) {
+        pair_t pair = {.bytes = bytes,
+                       .destination_count = destination_count,
+                       .rounds = (uint32_t)(((size_t)48 << 20) / (bytes + 32768)) + 20,
+                       .dtype = dtypes[t],
+                       .isa = isa};
+        half_t halves[2] = {{&pair, 0}, {&pair, 1}};
+        pthread_t threads[2];
+        pair.samples = calloc(pair.rounds, sizeof *pair.samples);
+        for (int r = 0; r < 2; r++) {
+            pair.buffers[r] = aligned_alloc(4096, bytes);
+        }
+        for (int r = 0; r < 2; r++) {
+            if (!pair.samples || !pair.buffers[0] || !pair.buffers[1] ||
+                pthread_create(&threads[r], NULL, half_main, &halves[r]) != 0) {
+                fputs("bench_reduce: no memory or thread\n", stderr);
+                exit(1);
+            }
+        }
+        for (int r = 0; r < 2; r++) {
+            pthread_join(threads[r], NULL);
+            free(pair.buffers[r]);
+        }
+        qsort(pair.samples, pair.rounds, sizeof *pair.samples, compare);
+        /* the best tenth: where both cores were this program's */
+        const double rate = pair.samples[pair.rounds * 9 / 10];
+        f32 = t == 0 ? rate : f32;
+        printf("{\"name\": \"%s %s, two cores\", \"isa\": \"%s\", \"sources\": 2, "
+               "\"bytes\": %zu, \"gbs\": %.1f, \"best_gbs\": %.1f, \"best_over_f32\": %.2f}\n",
+               weft_dtype_name(dtypes[t]), destination_count == 1 ? "reduce-scatter" : "all-reduce",
+               wefti_isa_name(isa), bytes, pair.samples[pair.rounds / 2], rate, rate / f32);
+        free(pair.samples);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    static const size_t pair_sizes[] = {8192, 32768, 262144, 1u << 20, 2u << 20, 16u << 20};
     static const size_t sizes[] = {2048, 65536, 16u << 20};
     static const uint32_t counts[] = {2, 4, 8};
     const int repeats = argc > 1 ? atoi(argv[1]) : 21;
@@ -158,6 +268,10 @@ int main(int argc, char **argv)
         for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
             bench(counts[c], sizes[s], (uint32_t)repeats, isa);
         }
+    }
+    for (size_t s = 0; s < sizeof pair_sizes / sizeof pair_sizes[0]; s++) {
+        bench_pair(pair_sizes[s], 1, isa);
+        bench_pair(pair_sizes[s], 2, isa);
     }
     return 0;
 }

@@ -153,6 +153,7 @@ static void group_free(weft_group_t *group)
     weft_context_t *context = group->context;
     const weft_allocator_t *allocator = context->allocator;
     if (group->retires) {
+        wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes to it later */
         retire_channel(group);
     }
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {

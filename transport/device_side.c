@@ -69,6 +69,7 @@ static const wefti_transport_ops_t side_ops = {
     .check_peers = side_check_peers,
     .put = side_put,
     .signal = side_signal,
+    .flush = wefti_flush_direct,
 };
 
 weft_status_t wefti_endpoint_device_side(wefti_endpoint_t *host, weft_device_t *device,

@@ -17,9 +17,10 @@
 #include <sched.h>
 #include <time.h>
 
+#include "support.h"
 #include "support_cards.h"
 
-#define IDLE_NS 150000000
+#define IDLE_NS 100000000
 #define BIG ((uint64_t)1 << 20) /* elements: through the staging buffers, many rounds */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define MOST 0.10 /* of the idle time: what the sanitizer itself does is in it */
@@ -46,6 +47,7 @@ typedef struct scene {
     weft_event_t *event;
     weft_notify_t *notify;
     int32_t *small, *big;
+    weft_session_t *session;
 } scene_t;
 
 typedef struct idle_case {
@@ -233,6 +235,42 @@ static void test_idle_ranks_are_not_busy(void **state)
     assert_true(support_rank_processes(2, run_cases, NULL));
 }
 
+static weft_status_t wait_step(scene_t *scene)
+{
+    return weft_session_step(scene->session);
+}
+
+/* Training, whose threads for communication live between steps. */
+static void run_session(rank_world_t *world)
+{
+    static const idle_case_t step = {"a step", wait_step}, nothing = {"no step", wait_nothing};
+    training_t training = {.world = world->size, .buckets = 3};
+    scene_t scene = {.world = world};
+    weft_registry_t *registry = NULL;
+    weft_plan_t *plan = NULL;
+    RANK_OK(support_registry(true, &registry));
+    RANK_OK(support_plan(&training, false, &plan));
+    weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
+    RANK_OK(weft_session_create(&params, &scene.session));
+    measure(&scene, &step);
+    measure(&scene, &nothing);
+    weft_session_destroy(scene.session);
+    weft_plan_release(plan);
+    weft_registry_destroy(registry);
+}
+
+static void test_idle_sessions(void **state)
+{
+    static const char *const progress[] = {"inline", "thread"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        setenv("WEFT_PROGRESS", progress[i], 1);
+        assert_true(support_rank_processes(2, run_session, NULL));
+        assert_true(support_rank_processes(4, run_session, NULL));
+    }
+    unsetenv("WEFT_PROGRESS");
+}
+
 /* However long they may spin: where ranks outnumber cores, they do not at all. */
 static void test_idle_ranks_outnumber_cores(void **state)
 {
@@ -282,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle_ranks_are_not_busy),
         cmocka_unit_test(test_idle_ranks_outnumber_cores),
+        cmocka_unit_test(test_idle_sessions),
         cmocka_unit_test(test_idle_on_a_card),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@
 
 #define MAX_RANKS 8u
 #define MAX_STEPS 400u
-#define RANDOM_STEPS 40u
+#define RANDOM_STEPS 30u
 #define ROOM ((size_t)256 << 10)
 
 static const uint32_t apart[MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};

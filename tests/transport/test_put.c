@@ -191,7 +191,7 @@ static int large_and_last(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
     uint32_t n = endpoint->world_size, rank = endpoint->rank, next = (rank + 1) % n;
-    size_t offset, bytes = (5u << 20) + 13;
+    size_t offset, bytes = (1u << 20) + 13;
     EXPECT(wefti_region_alloc(endpoint, CONTROL_BYTES + bytes, &offset) == WEFT_OK);
     uint8_t *data = malloc(bytes);
     for (size_t i = 0; i < bytes; i++) {
@@ -255,7 +255,7 @@ static const struct {
     rank_fn fn;
     uint32_t rounds;
 } cases[] = {
-    {puts_come_before_signals, 40}, {lanes_keep_apart, 4}, {counters_wrap, 60},
+    {puts_come_before_signals, 20}, {lanes_keep_apart, 4}, {counters_wrap, 60},
     {flush_lands_all, 1},           {large_and_last, 1},   {refuses, 1},
 };
 #define CASES (sizeof cases / sizeof cases[0])
@@ -302,7 +302,7 @@ static void test_put_between_simulated_hosts(void **state)
             plan_t plan = {.seed = seed, .rounds = cases[c].rounds};
             uint32_t size = seed % 2 == 0 ? 5 : seed == 1 ? 2 : 3;
             world_t world = {size, cases[c].fn, &plan, test_settings(), NULL, &links};
-            print_message("case %zu seed %u\n", c, (unsigned)seed);
+            print_message("case %zu, seed %u\n", c, (unsigned)seed);
             run_threads(&world);
         }
     }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support_cards.h"
 #include "support_ranks.h"
 
 #include "runtime/batch.h"
@@ -362,12 +364,135 @@ static void test_differences(void **state)
     }
 }
 
+/* On a card the host does not touch the data: calls of a batch stay single, and fusers are refused.
+ */
+static void run_on_card(rank_world_t *world)
+{
+    int32_t host[3], *device = NULL;
+    weft_fuser_t *fuser = NULL;
+    RANK_OK(weft_device_alloc(world->context, sizeof host, (void **)&device));
+    for (int32_t i = 0; i < 3; i++) {
+        host[i] = (int32_t)world->rank + i;
+    }
+    RANK_OK(weft_mem_copy(world->context, device, host, sizeof host));
+    RANK_OK(weft_batch_begin(world->group));
+    for (uint32_t i = 0; i < 3; i++) {
+        RANK_OK(weft_all_reduce(device + i, device + i, 1, WEFT_DTYPE_I32, WEFT_SUM, world->group,
+                                NULL));
+    }
+    RANK_OK(weft_batch_end(world->group, NULL));
+    RANK_OK(weft_mem_copy(world->context, host, device, sizeof host));
+    for (int32_t i = 0; i < 3; i++) {
+        RANK_CHECK(host[i] ==
+                   (int32_t)(world->size * (world->size - 1) / 2) + i * (int32_t)world->size);
+    }
+    RANK_CHECK(weft_fuser_create(world->group, NULL, &fuser) == WEFT_ERR_UNSUPPORTED);
+    RANK_OK(weft_device_free(world->context, device));
+}
+
+static void test_cards(void **state)
+{
+    (void)state;
+    support_card_threads(2, run_on_card, NULL);
+}
+
+/* ---- allocations that fail when a batch is submitted ---- */
+
+typedef struct half {
+    weft_hub_t *hub;
+    int32_t rank;
+    uint64_t calls, fail_at, made; /* made: while the batch was submitted */
+    weft_allocator_t allocator;
+    weft_status_t status;
+} half_t;
+
+static void *half_alloc(void *user, size_t bytes)
+{
+    half_t *half = user;
+    return ++half->calls == half->fail_at ? NULL : malloc(bytes);
+}
+
+static void *half_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    half_t *half = user;
+    (void)old_bytes;
+    return ++half->calls == half->fail_at ? NULL : realloc(ptr, bytes);
+}
+
+static void half_free(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+static void *half_main(void *user)
+{
+    half_t *half = user;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *context = NULL;
+    weft_group_t *group = NULL;
+    float x[3][8] = {{0}};
+    uint64_t fail_at = half->fail_at, counts[2] = {2, 3};
+    half->fail_at = 0;
+    half->allocator = (weft_allocator_t){half_alloc, half_realloc, half_free, half};
+    params.rank = half->rank;
+    params.world_size = 2;
+    params.hub = half->hub;
+    params.allocator = &half->allocator;
+    RANK_OK(weft_context_create(&params, &context));
+    RANK_OK(weft_group_create_world(context, &group));
+    RANK_OK(weft_barrier(group, NULL));
+    RANK_OK(weft_batch_begin(group));
+    RANK_OK(weft_all_reduce(x[0], x[0], 8, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_gather_v(x[1], x[2], counts, NULL, WEFT_DTYPE_F32, group, NULL));
+    RANK_OK(weft_all_reduce(x[1], x[1], 8, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    half->calls = 0;
+    half->fail_at = fail_at;
+    half->status = weft_batch_end(group, NULL);
+    half->made = half->calls;
+    half->fail_at = 0;
+    half->status = half->status == WEFT_OK ? weft_barrier(group, NULL) : half->status;
+    weft_group_destroy(group);
+    weft_context_release(context);
+    return NULL;
+}
+
+static void test_allocations_fail(void **state)
+{
+    (void)state;
+    bool fails = true;
+    for (uint64_t n = 1; fails; n++) {
+        half_t halves[2] = {{.rank = 0}, {.rank = 1, .fail_at = n}};
+        pthread_t threads[2];
+        weft_hub_t *hub = NULL;
+        assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
+        for (uint32_t r = 0; r < 2; r++) {
+            halves[r].hub = hub;
+            assert_int_equal(pthread_create(&threads[r], NULL, half_main, &halves[r]), 0);
+        }
+        for (uint32_t r = 0; r < 2; r++) {
+            pthread_join(threads[r], NULL);
+        }
+        weft_hub_destroy(hub);
+        fails = halves[1].made >= n;
+        assert_true(fails || n > 2); /* packed data, list, counts */
+        for (uint32_t r = 0; r < 2; r++) {
+            assert_int_equal(halves[r].status, fails ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits_as_alone), cmocka_unit_test(test_checked_results),
-        cmocka_unit_test(test_other_links),        cmocka_unit_test(test_one_call),
-        cmocka_unit_test(test_wrong_arguments),    cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_same_bits_as_alone),
+        cmocka_unit_test(test_checked_results),
+        cmocka_unit_test(test_other_links),
+        cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_wrong_arguments),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

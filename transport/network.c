@@ -318,9 +318,11 @@ void wefti_network_destroy(wefti_network_t *network)
          network->lanes != NULL && i < (size_t)network->world_size * network->world_size; i++) {
         wefti_free(NULL, network->lanes[i]);
     }
-    pthread_cond_destroy(&network->sent);
-    pthread_cond_destroy(&network->landed);
-    pthread_mutex_destroy(&network->lock);
+    if (network->pid == getpid()) { /* a forked child would wait for a thread that it has not */
+        pthread_cond_destroy(&network->sent);
+        pthread_cond_destroy(&network->landed);
+        pthread_mutex_destroy(&network->lock);
+    }
     wefti_free(NULL, network->lanes);
     wefti_free(NULL, network->under_way);
     wefti_free(NULL, network->host_of);

@@ -12,7 +12,7 @@
  *
  * The user's stream never waits for the host to say something that the host does not owe to a peer,
  * so other queues go on meanwhile. H runs inside whatever call of this rank waits or queries, like
- * every inline stream. An error of the collective breaks S: what is queued behind it never runs.
+ * every inline stream, or on a thread (WEFT_PROGRESS). An error of the collective breaks S: what is queued behind it never runs.
  */
 #ifndef WEFT_RUNTIME_DEVICE_CALL_H
 #define WEFT_RUNTIME_DEVICE_CALL_H

@@ -78,7 +78,7 @@ static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
     if (context->device != NULL && !(flags & ON_HOST)) {
         return context->device->ops->queue_create(context->device, &stream->queue);
     }
-    if (flags & WEFT_STREAM_THREAD) {
+    if (flags & WEFT_STREAM_THREAD) { /* queues need none */
         stream->threaded = true;
         int error = pthread_create(&stream->thread, NULL, wefti_stream_main, stream);
         if (error != 0) {
@@ -144,6 +144,7 @@ weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name
                                        weft_stream_t **out_stream)
 {
     weft_stream_params_t params = {sizeof(params), name, ON_HOST, capacity};
+    params.flags |= context->progress_thread ? WEFT_STREAM_THREAD : 0;
     *out_stream = NULL;
     return create(context, &params, out_stream);
 }

@@ -67,7 +67,8 @@ struct weft_stream {
 /* stream.c: room for one more, or WEFT_AGAIN, or the stream's error; then commit. */
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot);
 weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot);
-/* An inline stream that runs on the host, whatever the context's device is. */
+/* A stream that runs on the host, whatever the context's device is: inline, or on a thread where
+ * that is how the context makes progress. */
 weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name, uint32_t capacity,
                                        weft_stream_t **out_stream);
 void wefti_nap(uint64_t ns);

@@ -5,6 +5,8 @@
 #include "runtime/device_call.h"
 
 #define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
+#define CARD_NAP_MIN_NS 20000ull
+#define CARD_NAP_MAX_NS 1000000ull
 
 static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
 {
@@ -82,6 +84,23 @@ void wefti_stream_run(weft_stream_t *stream)
     }
 }
 
+/* A card raises its marks without waking anybody: they are looked at, ever less often. */
+static void await_card(weft_stream_t *stream, const wefti_slot_t *slot)
+{
+    uint64_t nap_ns = CARD_NAP_MIN_NS;
+    while (!wefti_mark_reached(slot->mark, slot->value) &&
+           wefti_fault_get(&slot->mark->fault) == WEFT_OK &&
+           wefti_fault_get(&stream->fault) == WEFT_OK) {
+        wefti_nap(nap_ns);
+        nap_ns = nap_ns * 2 < CARD_NAP_MAX_NS ? nap_ns * 2 : CARD_NAP_MAX_NS;
+        wefti_streams_progress(stream->context, NULL); /* finds queues that broke */
+        weft_status_t status = wefti_endpoint_check(stream->context->endpoint);
+        if (status < 0) {
+            wefti_fault_set(&stream->fault, status, weft_last_error());
+        }
+    }
+}
+
 void *wefti_stream_main(void *user)
 {
     weft_stream_t *stream = user;
@@ -101,6 +120,10 @@ void *wefti_stream_main(void *user)
             continue;
         }
         wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+        if (context->device != NULL) {
+            await_card(stream, slot);
+            continue;
+        }
         uint64_t once_ns = waits != done + 1 ? spin_ns : 0; /* not at every look around */
         waits = done + 1;
         if (!wefti_signal_sleep(slot->mark->signal, slot->value, once_ns, CHECK_NS)) {

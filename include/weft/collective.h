@@ -18,7 +18,8 @@
  * On a context with a card buffers are memory of the card (or of the host), and calls are staged
  * through the host, ordered in stream like its other work; bits are those of the CPU device. 16 calls
  * are in flight then. An error breaks stream: what is queued behind the call does not run. The host's
- * part goes on inside calls that wait or query (weft_stream_query, _synchronize, ...).
+ * part goes on inside calls that wait or query (weft_stream_query, _synchronize, ...), or on a thread
+ * of the group where progress is WEFT_PROGRESS_THREAD.
  */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H

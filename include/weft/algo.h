@@ -153,7 +153,10 @@ WEFT_API void weft_schedule_reduce(weft_schedule_builder_t *builder, uint32_t la
                                    weft_blocks_t blocks, uint32_t finish);
 
 /**
- * Adds an algorithm (borrowed until the registry is destroyed) beside the built-in ones.
+ * Adds an algorithm (borrowed until the registry is destroyed) beside the built-in ones. Groups of contexts made with
+ * the registry (weft_context_params_t.registry) run it when asked to, and consider it when not. Before it
+ * runs for a group size, root, order, in place or not, it is proved as by weft_algorithm_verify, and
+ * refused with that message where it is not.
  * @return WEFT_ERR_INVALID_ARGUMENT if a slot is empty or the operator has an algorithm of that name,
  *         WEFT_ERR_UNSUPPORTED if it was built for another interface version
  */

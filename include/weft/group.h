@@ -75,7 +75,8 @@ WEFT_API weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t or
                                             const uint32_t *block_sizes, uint32_t count);
 WEFT_API weft_order_t weft_group_order(const weft_group_t *group);
 /**
- * Carries out op by the algorithm called name (`weft algos` lists them) from the next call on; NULL: chosen by
+ * Carries out op by the algorithm called name (`weft algos` lists them; or one of the context's registry, which is proved
+ * before it runs) from the next call on; NULL: chosen by
  * the cost table again. All ranks set it alike; calls of ranks that differ are an error. A call for which
  * it cannot be honoured (it is not eligible for the group's order, ranks or links) is WEFT_ERR_UNSUPPORTED with
  * the reason on every rank, at every size; the group stays usable. WEFT_ALGO does the same for all

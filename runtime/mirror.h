@@ -19,7 +19,8 @@
 /* Whether this rank reaches the other one's memory by put and signal only. */
 static inline bool wefti_group_puts(const weft_group_t *group, uint32_t rank)
 {
-    return group->put_links != NULL && group->put_links[group->rank * group->size + rank] != 0;
+    return group->put_links != NULL &&
+           group->put_links[(size_t)group->rank * group->size + rank] != 0;
 }
 
 #define WEFTI_MIRROR_MAILBOX sizeof(wefti_channel_t) /* where it is in a mirror */

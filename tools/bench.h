@@ -5,7 +5,7 @@
  *   cmd_bench.c    options, one size after the other
  *   bench_rank.c   one rank: its context, group and buffers; timing one case
  *   bench_data.c   what ranks write before a call, and what they must have after it
- *   bench_floor.c  the same movement of data without a library
+ *   bench_floor.c  the same movement of data without a library; bench_sum.c its sums
  *   bench_print.c  rows
  */
 #ifndef WEFT_TOOLS_BENCH_H
@@ -97,11 +97,14 @@ bench_case_t wefti_bench_case(const bench_t *bench, uint32_t rank, uint8_t *send
                               uint64_t bytes);
 
 /* bench_floor.c: created before the ranks are started, who share it; NULL when there is no memory
- * for it. time writes this rank's time of every call to self->times; collective. */
+ * for it. time writes this rank's time of every call to self->times; collective. shows: data beside
+ * a flag, for sizes that may be shown, instead of in place. With --check, wrong elements
+ * are added to *wrong, where the floor does what the operator does. */
 bench_floor_t *wefti_bench_floor_create(uint32_t ranks, uint64_t max_bytes);
 void wefti_bench_floor_destroy(bench_floor_t *floor);
-weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_t warm,
-                                     uint64_t iterations);
+bool wefti_bench_floor_shows(uint64_t bytes);
+weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool shows, uint64_t warm,
+                                     uint64_t iterations, uint64_t *wrong);
 
 /* bench_data.c: pattern_init fills in the pattern; produce writes everything that this rank sends;
  * check counts wrong elements of what it got. */

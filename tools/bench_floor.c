@@ -2,9 +2,12 @@
 /*
  * What this machine allows: the movement of data that an operator cannot do without, on the same
  * pinned ranks, written directly. No agreement, no errors, no waiting for anybody but those whose
- * memory is touched, one flag per step. Up to 4 KiB ranks show their data beside a flag; from there
- * on they work in place, between two flags. Sums are of 32-bit integers, whatever the type: they
- * cost no more than reading and writing does.
+ * memory is touched, one flag per step. Either ranks show their data beside a flag, where it is
+ * small, or they work in place, between two flags; the quicker one is the floor. Sums are of 32-bit
+ * integers, whatever the type: they cost no more than reading and writing does.
+ *
+ * In place, the work is cut into as many parts as there are ranks. Each does its own, but where
+ * they share cores: there whoever runs takes the next part, for others may not be on a core.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -16,16 +19,23 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/sync.h"
 #include "tools/bench.h"
+#include "tools/bench_sum.h"
 
-#define SHOWN_BYTES 4096u
-#define TILE_BYTES 4096u
+#define SHOWN_BYTES 8192u
+#define PUSH_BYTES ((uint64_t)1 << 20)
 #define PAGE_BYTES ((size_t)4096)
 
 typedef struct side {
     _Alignas(128) _Atomic uint32_t meet;
     _Alignas(128) _Atomic uint32_t ready;
     _Alignas(128) _Atomic uint32_t finished;
-    _Alignas(128) uint8_t shown[SHOWN_BYTES];
+    /* Of rank 0: parts taken, and parts done, in all calls so far. */
+    _Alignas(128) _Atomic uint64_t taken;
+    _Alignas(128) _Atomic uint64_t done;
+    uint64_t shared_calls; /* this rank's */
+    /* The first bytes come with the flag, in one cache line. */
+    _Alignas(128) _Atomic uint32_t told;
+    uint8_t shown[SHOWN_BYTES];
 } side_t;
 
 struct bench_floor {
@@ -95,92 +105,20 @@ static void see(const bench_floor_t *floor, const _Atomic uint32_t *theirs, uint
     }
 }
 
-/* ---- sums ---- */
-
-typedef uint32_t words_t __attribute__((vector_size(64), aligned(1), may_alias));
-
-static inline __attribute__((always_inline)) void
-add_bytes(uint8_t *to, uint8_t *also, const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-    size_t i = 0;
-    for (; i + sizeof(words_t) <= bytes; i += sizeof(words_t)) {
-        words_t sum =
-            *(const words_t *)(const void *)(a + i) + *(const words_t *)(const void *)(b + i);
-        *(words_t *)(void *)(to + i) = sum;
-        if (also != NULL) {
-            *(words_t *)(void *)(also + i) = sum;
-        }
-    }
-    for (; i < bytes; i++) {
-        uint8_t sum = (uint8_t)(a[i] + b[i]);
-        to[i] = sum;
-        if (also != NULL) {
-            also[i] = sum;
-        }
-    }
-}
-
-static void add_portable(uint8_t *to, uint8_t *also, const uint8_t *a, const uint8_t *b,
-                         size_t bytes)
-{
-    add_bytes(to, also, a, b, bytes);
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void add_avx2(uint8_t *to, uint8_t *also, const uint8_t *a,
-                                                     const uint8_t *b, size_t bytes)
-{
-    add_bytes(to, also, a, b, bytes);
-}
-
-__attribute__((target("avx512f"))) static void
-add_avx512(uint8_t *to, uint8_t *also, const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-    add_bytes(to, also, a, b, bytes);
-}
-#endif
-
-/* to and, unless it is NULL, also: the sum of a and b. */
-static void add(const worker_t *w, uint8_t *to, uint8_t *also, const uint8_t *a, const uint8_t *b,
-                size_t bytes)
-{
-#if defined(__x86_64__)
-    if (w->isa == WEFTI_ISA_AVX512) {
-        add_avx512(to, also, a, b, bytes);
-        return;
-    }
-    if (w->isa == WEFTI_ISA_AVX2) {
-        add_avx2(to, also, a, b, bytes);
-        return;
-    }
-#else
-    (void)w;
-#endif
-    add_portable(to, also, a, b, bytes);
-}
-
 /* Bytes [at, at + bytes) of every rank's send buffer, summed, to those of the receive buffers of
  * ranks [first, first + count), which begin skip bytes earlier. */
 static void reduce(const worker_t *w, uint64_t at, uint64_t bytes, uint32_t first, uint32_t count,
                    uint64_t skip)
 {
-    uint8_t sum[TILE_BYTES];
-    if (w->ranks == 2) { /* in one go */
-        uint8_t *to = w->cases[first].recv + at - skip;
-        uint8_t *also = count == 2 ? w->cases[1].recv + at - skip : NULL;
-        add(w, to, also, w->cases[0].send + at, w->cases[1].send + at, bytes);
-        return;
+    const uint8_t *from[BENCH_MAX_RANKS];
+    uint8_t *to[BENCH_MAX_RANKS];
+    for (uint32_t r = 0; r < w->ranks; r++) {
+        from[r] = w->cases[r].send + at;
     }
-    for (uint64_t end = at + bytes, tile; at < end; at += tile) {
-        tile = end - at < TILE_BYTES ? end - at : TILE_BYTES;
-        memcpy(sum, w->cases[0].send + at, tile);
-        for (uint32_t r = 1; r < w->ranks; r++) {
-            add(w, sum, NULL, sum, w->cases[r].send + at, tile);
-        }
-        for (uint32_t r = first; r < first + count; r++) {
-            memcpy(w->cases[r].recv + at - skip, sum, tile);
-        }
+    for (uint32_t r = 0; r < count; r++) {
+        to[r] = w->cases[first + r].recv + at - skip;
     }
+    wefti_bench_sum(w->isa, to, count, from, w->ranks, bytes);
 }
 
 /* ---- operators ---- */
@@ -193,7 +131,7 @@ static bool rooted(weft_collective_t op)
 /* Whether rank a reads or writes rank b's memory; rank 0 is the root. */
 static bool touches(const worker_t *w, uint32_t a, uint32_t b)
 {
-    return a != b && (!rooted(w->op) || b == 0);
+    return a != b && (!rooted(w->op) || a == 0 || b == 0);
 }
 
 static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
@@ -203,13 +141,45 @@ static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
     }
 }
 
-/* This rank's part, in place of all it has to do with. */
-static void move(const worker_t *w)
+/* Bytes [at, end) of what goes between the root and rank. */
+static void move_between(const worker_t *w, uint32_t rank, uint64_t at, uint64_t end)
 {
-    const bench_case_t *own = &w->cases[w->rank], *root = &w->cases[0];
-    uint64_t bytes = w->bytes, mine = w->rank * bytes;
+    const bench_case_t *root = &w->cases[0], *other = &w->cases[rank];
+    uint64_t block = rank * w->bytes + at;
+    if (w->op == WEFT_OP_BROADCAST) {
+        copy(other->recv + at, root->send + at, end - at);
+    } else if (w->op == WEFT_OP_SCATTER) {
+        copy(other->recv + at, root->send + block, end - at);
+    } else {
+        copy(root->recv + block, other->send + at, end - at);
+    }
+}
+
+/* The root does its share of what goes to or comes from each of the others. But a small block is
+ * put where the root gathers it by its owner alone: whoever wrote there last has the lines. */
+static void move_rooted(const worker_t *w, uint32_t part)
+{
+    uint64_t theirs = wefti_align_up((size_t)(w->bytes / w->ranks * (w->ranks - 1)), 64);
+    if (theirs > w->bytes || (w->op == WEFT_OP_GATHER && w->bytes < PUSH_BYTES)) {
+        theirs = w->bytes;
+    }
+    if (part > 0) {
+        move_between(w, part, 0, theirs);
+        return;
+    }
+    move_between(w, 0, 0, w->bytes);
+    for (uint32_t r = 1; r < w->ranks; r++) {
+        move_between(w, r, theirs, w->bytes);
+    }
+}
+
+/* A part of the work, normally that of the rank of this number. */
+static void move(const worker_t *w, uint32_t part)
+{
+    const bench_case_t *own = &w->cases[part];
+    uint64_t bytes = w->bytes, mine = part * bytes;
     uint64_t shard = wefti_align_up((size_t)((bytes + w->ranks - 1) / w->ranks), 64);
-    uint64_t at = w->rank * shard < bytes ? w->rank * shard : bytes;
+    uint64_t at = part * shard < bytes ? part * shard : bytes;
     shard = bytes - at < shard ? bytes - at : shard;
     switch (w->op) {
     case WEFT_OP_ALL_REDUCE:
@@ -219,20 +189,16 @@ static void move(const worker_t *w)
         reduce(w, at, shard, 0, 1, 0);
         break;
     case WEFT_OP_REDUCE_SCATTER:
-        reduce(w, mine, bytes, w->rank, 1, mine);
+        reduce(w, mine, bytes, part, 1, mine);
         break;
     case WEFT_OP_BROADCAST:
-        copy(own->recv, root->send, bytes);
-        break;
     case WEFT_OP_SCATTER:
-        copy(own->recv, root->send + mine, bytes);
-        break;
     case WEFT_OP_GATHER:
-        copy(root->recv + mine, own->send, bytes);
+        move_rooted(w, part);
         break;
     default:
         for (uint32_t i = 0; i < w->ranks; i++) {
-            uint32_t from = (w->rank + i) % w->ranks;
+            uint32_t from = (part + i) % w->ranks;
             copy(own->recv + from * bytes,
                  w->cases[from].send + (w->op == WEFT_OP_ALL_TO_ALL ? mine : 0), bytes);
         }
@@ -249,12 +215,33 @@ static void call_in_place(const worker_t *w, uint32_t k)
             see(w->floor, &side_of(w->floor, r)->ready, k);
         }
     }
-    move(w);
+    move(w, w->rank);
     tell(&own->finished, k);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (touches(w, r, w->rank)) {
             see(w->floor, &side_of(w->floor, r)->finished, k);
         }
+    }
+}
+
+/* The same where ranks share cores. Every rank asks for a part once in vain. */
+static void call_together(const worker_t *w, uint32_t k)
+{
+    side_t *own = side_of(w->floor, w->rank), *first = side_of(w->floor, 0);
+    uint64_t call = own->shared_calls++, base = call * 2 * w->ranks, part;
+    tell(&own->ready, k);
+    for (uint32_t r = 0; r < w->ranks; r++) {
+        see(w->floor, &side_of(w->floor, r)->ready, k);
+    }
+    /* relaxed: what parts read was published by the flags above */
+    while ((part = atomic_fetch_add_explicit(&first->taken, 1, memory_order_relaxed) - base) <
+           w->ranks) {
+        move(w, (uint32_t)part);
+        /* release and acquire: a part is there once it counts as done */
+        atomic_fetch_add_explicit(&first->done, 1, memory_order_release);
+    }
+    while (atomic_load_explicit(&first->done, memory_order_acquire) < (call + 1) * w->ranks) {
+        sched_yield();
     }
 }
 
@@ -267,6 +254,13 @@ static uint64_t shown_bytes(const worker_t *w, uint32_t rank)
     return root_only && rank != 0 ? 0 : each ? w->bytes * w->ranks : w->bytes;
 }
 
+static void add_shown(const worker_t *w, const uint8_t *shown)
+{
+    uint8_t *own = w->cases[w->rank].recv;
+    const uint8_t *from[] = {own, shown};
+    wefti_bench_sum(w->isa, &own, 1, from, 2, w->bytes);
+}
+
 static void take_shown(const worker_t *w, uint32_t from)
 {
     const bench_case_t *own = &w->cases[w->rank];
@@ -275,10 +269,10 @@ static void take_shown(const worker_t *w, uint32_t from)
     switch (w->op) {
     case WEFT_OP_ALL_REDUCE:
     case WEFT_OP_REDUCE:
-        add(w, own->recv, NULL, own->recv, shown, bytes);
+        add_shown(w, shown);
         break;
     case WEFT_OP_REDUCE_SCATTER:
-        add(w, own->recv, NULL, own->recv, shown + mine, bytes);
+        add_shown(w, shown + mine);
         break;
     case WEFT_OP_BROADCAST:
         memcpy(own->recv, shown, bytes);
@@ -292,6 +286,20 @@ static void take_shown(const worker_t *w, uint32_t from)
     }
 }
 
+/* What this rank has for itself; in place it is there already. */
+static void take_own(const worker_t *w)
+{
+    const bench_case_t *own = &w->cases[w->rank];
+    uint64_t mine = w->rank * w->bytes;
+    bool sends_each = shown_bytes(w, 0) > w->bytes;
+    bool gets_each =
+        w->op == WEFT_OP_ALL_GATHER || w->op == WEFT_OP_GATHER || w->op == WEFT_OP_ALL_TO_ALL;
+    bool takes = (w->op != WEFT_OP_REDUCE && w->op != WEFT_OP_GATHER) || w->rank == 0;
+    if (takes && shown_bytes(w, w->rank) > 0) {
+        copy(own->recv + (gets_each ? mine : 0), own->send + (sends_each ? mine : 0), w->bytes);
+    }
+}
+
 static void call_by_showing(const worker_t *w, uint32_t k)
 {
     side_t *own = side_of(w->floor, w->rank);
@@ -299,15 +307,25 @@ static void call_by_showing(const worker_t *w, uint32_t k)
     uint64_t bytes = shown_bytes(w, w->rank);
     if (bytes > 0) {
         memcpy(own->shown, w->cases[w->rank].send, bytes);
-        tell(&own->ready, k);
+        tell(&own->told, k);
     }
+    take_own(w);
     for (uint32_t i = 1; takes && i < w->ranks; i++) {
         uint32_t from = (w->rank + i) % w->ranks;
         if (shown_bytes(w, from) > 0) {
-            see(w->floor, &side_of(w->floor, from)->ready, k);
+            see(w->floor, &side_of(w->floor, from)->told, k);
             take_shown(w, from);
         }
     }
+}
+
+/* The floor copies anything, but adds integers of 32 bits. */
+static bool is_exact(const bench_t *bench)
+{
+    weft_collective_t op = bench->op->op;
+    bool adds = op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER;
+    bool words = bench->dtype == WEFT_DTYPE_I32 || bench->dtype == WEFT_DTYPE_U32;
+    return !adds || (words && bench->reduction == WEFT_SUM);
 }
 
 static void meet(const bench_floor_t *floor, uint32_t rank, uint32_t k)
@@ -318,8 +336,13 @@ static void meet(const bench_floor_t *floor, uint32_t rank, uint32_t k)
     }
 }
 
-weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_t warm,
-                                     uint64_t iterations)
+bool wefti_bench_floor_shows(uint64_t bytes)
+{
+    return bytes <= SHOWN_BYTES;
+}
+
+weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool shows, uint64_t warm,
+                                     uint64_t iterations, uint64_t *wrong)
 {
     const bench_t *bench = self->bench;
     bench_floor_t *floor = bench->floor;
@@ -342,8 +365,10 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
         wefti_bench_produce(self, own, i);
         meet(floor, self->rank, ++k);
         uint64_t start = wefti_now_ns();
-        if (bytes < SHOWN_BYTES) {
+        if (shows) {
             call_by_showing(&w, k);
+        } else if (shared_cores) {
+            call_together(&w, k);
         } else {
             call_in_place(&w, k);
         }
@@ -351,6 +376,9 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, uint64_
         if (shared_cores) {
             meet(floor, self->rank, ++k); /* as in time_calls */
         }
+    }
+    if (bench->check && is_exact(bench)) {
+        *wrong += wefti_bench_check(self, own, warm + iterations - 1);
     }
     free(w.cases);
     return WEFT_OK;

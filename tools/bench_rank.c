@@ -138,6 +138,22 @@ double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, doubl
     return self->times[(uint64_t)((double)iterations * share)];
 }
 
+/* The quicker way of the two that there are for small sizes. */
+static weft_status_t find_floor(bench_rank_t *self, uint64_t bytes, uint64_t warm,
+                                uint64_t iterations, uint64_t *wrong, double *out_us)
+{
+    weft_status_t status = WEFT_OK;
+    for (int shows = 0; shows <= (wefti_bench_floor_shows(bytes) ? 1 : 0); shows++) {
+        WEFT_TRY(status, wefti_bench_floor_time(self, bytes, shows == 1, warm, iterations, wrong),
+                 out);
+        WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
+        double us = wefti_bench_quantile(self, iterations, 0.5);
+        *out_us = shows == 0 || us < *out_us ? us : *out_us;
+    }
+out:
+    return status;
+}
+
 weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_fits,
                                   bench_row_t *out_row)
 {
@@ -159,19 +175,20 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
     snprintf(out_row->path, sizeof out_row->path, "%s", weft_group_last_path(self->group));
     if (bench->check) {
         wrong = wefti_bench_check(self, &size, warm + iterations - 1);
-        WEFT_TRY(status,
-                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_SUM, self->control, NULL),
-                 out);
-        out_row->wrong = wrong;
     }
     WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
     out_row->p25_us = wefti_bench_quantile(self, iterations, 0.25);
     out_row->p50_us = wefti_bench_quantile(self, iterations, 0.5);
     out_row->p99_us = wefti_bench_quantile(self, iterations, 0.99);
     if (bench->floor != NULL) {
-        WEFT_TRY(status, wefti_bench_floor_time(self, bytes, warm, iterations), out);
-        WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
-        out_row->floor_us = wefti_bench_quantile(self, iterations, 0.5);
+        WEFT_TRY(status, find_floor(self, bytes, warm, iterations, &wrong, &out_row->floor_us),
+                 out);
+    }
+    if (bench->check) {
+        WEFT_TRY(status,
+                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_SUM, self->control, NULL),
+                 out);
+        out_row->wrong = wrong;
     }
 out:
     return status;

@@ -32,7 +32,9 @@ static weft_status_t time_floor(bench_rank_t *self, bench_t *bench, weft_collect
     for (uint32_t i = 0; i < BENCH_OP_COUNT; i++) {
         bench->op = wefti_bench_ops[i].op == op ? &wefti_bench_ops[i] : bench->op;
     }
-    weft_status_t status = wefti_bench_floor_time(self, bytes, CALLS / 5, CALLS);
+    uint64_t wrong = 0; /* not looked at */
+    weft_status_t status =
+        wefti_bench_floor_time(self, bytes, bytes <= 8 * bench->ranks, CALLS / 5, CALLS, &wrong);
     if (status == WEFT_OK) {
         status = wefti_bench_combine(self, CALLS);
         *out_ns = wefti_bench_quantile(self, CALLS, 0.25) * 1e3;

@@ -94,6 +94,14 @@ class Bench(support.Case):
         for op in ("all_reduce", "reduce_scatter", "all_to_all", "gather"):
             self.rows(op, "-n", "3", "--min", "5", "--max", "20001", "--factor", "60", "--dtype", "i8")
 
+    def test_floor_does_what_the_operator_does(self):
+        for op in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
+                   "all_to_all"):
+            for ranks in ("2", "5"):  # and its result is checked
+                self.rows(op, "-n", ranks, "--min", "20", "--max", "300K", "--factor", "30", "--dtype", "i32")
+                self.rows(op, "-n", ranks, "--min", "20", "--max", "20K", "--factor", "100", "--dtype", "u32",
+                          "--out-of-place")
+
     def test_table(self):
         done = self.weft("bench", "broadcast", "-n", "2", "--max", "512", "--iterations", "5")
         self.assertIn("p99 us", done.stdout)

@@ -242,6 +242,9 @@ void weft_session_destroy(weft_session_t *session)
     }
     wefti_unbind_kernels(session);
     wefti_unbind_schedules(session);
+    if (session->put_links != NULL && wefti_endpoint_owned(session->endpoint)) {
+        wefti_endpoint_flush(session->endpoint); /* nothing of this rank's comes to it later */
+    }
     if (session->region_held) {
         wefti_region_free(session->endpoint, session->region_offset);
     }

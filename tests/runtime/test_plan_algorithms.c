@@ -24,6 +24,7 @@ typedef struct rank {
     weft_plan_t *plan;
     const weft_algorithm_t *wanted; /* of this rank only */
     const weft_registry_t *registry;
+    uint32_t sessions; /* one after the other */
     weft_status_t status;
     char message[512];
     char digest[65];
@@ -66,6 +67,20 @@ static weft_status_t feed(weft_session_t *session, const weft_plan_t *plan, uint
     return status;
 }
 
+static weft_status_t train_once(rank_t *rank, const weft_session_params_t *params,
+                                weft_session_t **out_session)
+{
+    weft_status_t status = weft_session_create(params, out_session);
+    for (uint32_t i = 0; status >= 0 && i < rank->plan->collective_count; i++) {
+        rank->interpreted += (*out_session)->interpreted[i];
+    }
+    for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
+        status = feed(*out_session, rank->plan, (uint32_t)rank->params.rank, step);
+        status = status >= 0 ? weft_session_step(*out_session) : status;
+    }
+    return status >= 0 ? weft_session_param_digest(*out_session, rank->digest) : status;
+}
+
 static void *rank_main(void *user)
 {
     rank_t *rank = user;
@@ -76,18 +91,11 @@ static void *rank_main(void *user)
     if (status >= 0 && rank->wanted != NULL) {
         context->wanted.algorithm[rank->wanted->op] = rank->wanted;
     }
-    if (status >= 0) {
-        status = weft_session_create(&params, &session);
-    }
-    for (uint32_t i = 0; status >= 0 && i < rank->plan->collective_count; i++) {
-        rank->interpreted += session->interpreted[i];
-    }
-    for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
-        status = feed(session, rank->plan, (uint32_t)rank->params.rank, step);
-        status = status >= 0 ? weft_session_step(session) : status;
-    }
-    if (status >= 0) {
-        status = weft_session_param_digest(session, rank->digest);
+    for (uint32_t i = 0; i < rank->sessions && status >= 0; i++) {
+        weft_session_destroy(session); /* its memory is the next one's */
+        session = NULL;
+        rank->interpreted = 0;
+        status = train_once(rank, &params, &session);
     }
     rank->status = status;
     snprintf(rank->message, sizeof(rank->message), "%s", status < 0 ? weft_last_error() : "");
@@ -111,7 +119,7 @@ static void run_ranks(weft_plan_t *plan, const options_t *options, rank_t *ranks
     weft_hub_t *hub = NULL;
     assert_int_equal(weft_hub_create(options->world, &hub), WEFT_OK);
     if (options->host_of != NULL) {
-        wefti_hub_links_t links = {options->host_of, 17, 5000};
+        wefti_hub_links_t links = {options->host_of, 17, 20000};
         assert_int_equal(wefti_hub_hide(hub, &links), WEFT_OK);
     }
     if (options->algorithm != NULL) {
@@ -129,7 +137,8 @@ static void run_ranks(weft_plan_t *plan, const options_t *options, rank_t *ranks
         ranks[r] = (rank_t){.params = params,
                             .plan = plan,
                             .wanted = r == 1 ? options->rank_1 : NULL,
-                            .registry = options->registry};
+                            .registry = options->registry,
+                            .sessions = options->host_of != NULL ? 3 : 1};
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (uint32_t r = 0; r < options->world; r++) {

@@ -16,6 +16,9 @@
 #include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #define GAP 3 /* elements between blocks of the V forms */
 
@@ -718,6 +721,65 @@ static void test_device_groups_wrong_arguments(void **state)
     support_card_threads(2, run_wrong, NULL);
 }
 
+/* A process with a card of its own; rank 1 dies between two calls. */
+static void run_process(uint32_t rank, const char *address)
+{
+    weft_device_t *card = NULL;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    rank_world_t world = {.rank = rank, .size = 3};
+    weft_stream_t *stream = NULL;
+    RANK_OK(fake_card_create(&card));
+    params.rank = (int32_t)rank;
+    params.world_size = 3;
+    params.address = address;
+    params.device = card;
+    RANK_OK(weft_context_create(&params, &world.context));
+    RANK_OK(weft_group_create_world(world.context, &world.group));
+    RANK_OK(weft_stream_create(world.context, NULL, &stream));
+    round_t round = {&world, stream, 5000, 0};
+    check_all_reduce(&round, true);
+    if (rank == 1) {
+        _exit(0); /* without a word */
+    }
+    buffer_t x = buffer_of(&world, 5000);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    weft_status_t status = weft_all_reduce(x.device, x.device, 5000, WEFT_DTYPE_I32, WEFT_SUM,
+                                           world.group, rank == 0 ? stream : NULL);
+    status = status == WEFT_OK ? weft_stream_synchronize(stream) : status;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    RANK_CHECK(status == WEFT_ERR_PEER_DIED && strstr(weft_last_error(), "rank 1") != NULL);
+    RANK_CHECK(end.tv_sec - begin.tv_sec < 10);
+    RANK_CHECK(weft_barrier(world.group, NULL) == WEFT_ERR_PEER_DIED);
+    weft_group_destroy(world.group);
+    weft_stream_destroy(stream);
+    buffer_free(&x);
+    weft_context_release(world.context);
+    RANK_CHECK(fake_card_destroy(card) == 0);
+}
+
+static void test_device_groups_dead_peer(void **state)
+{
+    (void)state;
+    char address[64];
+    pid_t pids[3];
+    snprintf(address, sizeof address, "unix:@weft-test-cards-%d", (int)getpid());
+    fflush(NULL);
+    for (uint32_t r = 0; r < 3; r++) {
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0) {
+            run_process(r, address);
+            _exit(0);
+        }
+    }
+    for (uint32_t r = 0; r < 3; r++) {
+        int status = -1;
+        waitpid(pids[r], &status, 0);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
 /* ---- the host's part on a thread ---- */
 
 /* Rank 0 only enqueues, then calls nothing of the library until the others have their results. */
@@ -775,6 +837,7 @@ int main(void)
         cmocka_unit_test(test_device_groups_disagreement),
         cmocka_unit_test(test_device_groups_abort),
         cmocka_unit_test(test_device_groups_destroyed_in_flight),
+        cmocka_unit_test(test_device_groups_dead_peer),
         cmocka_unit_test(test_device_groups_failing_card),
         cmocka_unit_test(test_device_groups_wrong_arguments),
         cmocka_unit_test(test_device_groups_on_threads),

@@ -120,6 +120,9 @@ void *wefti_stream_main(void *user)
             continue;
         }
         wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+        if (slot->record.kind != WEFTI_RECORD_WAIT) {
+            continue; /* it came in since the stream was found empty */
+        }
         if (context->device != NULL) {
             await_card(stream, slot);
             continue;

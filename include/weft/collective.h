@@ -89,7 +89,8 @@ WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
  * collectives: small ones of the same operator, type, reduction and root become one call (together
  * up to about 7 KiB per rank, at most 64), the others follow one by one. All ranks issue the same
  * collectives in the same order; where they disagree, the error says which call of the batch it is,
- * counted from 0 without sends and receives. Bits are the same as without a batch.
+ * counted from 0 without sends and receives. Bits are the same as without a batch (unless the group's
+ * order is WEFT_ORDER_ANY).
  * @return WEFT_AGAIN from end: the stream or the group is full, and the batch still open; end it
  * again after progress
  * Equivalent to: ncclGroupStart, ncclGroupEnd

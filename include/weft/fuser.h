@@ -16,10 +16,11 @@
  *
  * A bucket holds one type and reduction; larger tensors are split, so none is ever larger than
  * `bytes`. Results have the same bits as weft_all_reduce of each tensor: which bucket a tensor is
- * in and where does not matter. Tensors of a bucket that lie side by side on a rank, in the order
- * of their addresses on rank 0, and large ones anyway, are reduced where they are; only small ones
- * that are scattered go through a buffer of the fuser's, and are counted. Memory that peers reach
- * (weft_mem_alloc, weft_mem_register) is quickest, as for any collective.
+ * in and where does not matter (unless the group's order is WEFT_ORDER_ANY). Tensors of a bucket
+ * that lie side by side on a rank, in the order of their addresses on rank 0, and large ones
+ * anyway, are reduced where they are; only small ones that are scattered go through a buffer of the
+ * fuser's, and are counted. Memory that peers reach (weft_mem_alloc, weft_mem_register) is
+ * quickest, as for any collective.
  *
  * Progress happens inside add, flush, query and wait, and on the fuser's stream if that has a
  * thread; only these look at the clock, which is enough: what is added after the window goes into
@@ -73,8 +74,7 @@ typedef struct weft_fuser_stats {
 WEFT_EXTERN_C_BEGIN
 /**
  * Collective over group. The fuser's calls are its own and do not mix with others on group, which
- * may go before the fuser. Over a group of all ranks of the context its buffer is memory that peers
- * reach.
+ * may go before the fuser; they have the order of reductions and the algorithms that group has now.
  * @param[in] params NULL: defaults
  * @return WEFT_ERR_MISMATCH, on all ranks, when parameters differ
  */

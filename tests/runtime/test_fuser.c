@@ -58,7 +58,7 @@ typedef struct job {
     uint64_t longest; /* elements */
     weft_fuser_params_t params;
     weft_stream_flags_t flags;
-    bool own_stream, every_kind, ordered;
+    bool own_stream, every_kind, ordered, blocks;
     uint64_t seed;
 } job_t;
 
@@ -145,6 +145,10 @@ static void run_steps(rank_world_t *world)
         RANK_OK(weft_stream_create(world->context, &stream_params, &stream));
         params.stream = stream;
     }
+    if (job->blocks) { /* another order of reductions: other bits */
+        uint32_t sizes[] = {1, world->size - 1};
+        RANK_OK(weft_group_set_order(world->group, WEFT_ORDER_BLOCKS, sizes, 2));
+    }
     RANK_OK(weft_fuser_create(world->group, &params, &fuser));
     RANK_OK(weft_fuser_wait(fuser)); /* a step of nothing teaches nothing */
     for (uint32_t step = 0; step < job->step_count; step++) {
@@ -219,6 +223,15 @@ static void test_every_type_and_reduction(void **state)
     job.params.bytes = 0;
     job.flags = WEFT_STREAM_THREAD;
     assert_true(support_rank_processes(2, run_steps, &job));
+}
+
+static void test_order_of_the_group(void **state)
+{
+    (void)state;
+    uint64_t random = seed_of_run();
+    job_t job = random_job(&random);
+    job.blocks = true;
+    support_rank_threads(4, run_steps, &job);
 }
 
 /* Ranks that reach each other by put and signal only, late and out of order. */
@@ -903,6 +916,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_in_any_order),
         cmocka_unit_test(test_every_type_and_reduction),
+        cmocka_unit_test(test_order_of_the_group),
         cmocka_unit_test(test_other_links),
         cmocka_unit_test(test_large_buckets),
         cmocka_unit_test(test_thousands_of_tensors),

@@ -7,6 +7,7 @@
 
 #define TRIES 400u         /* looks at counters before a run counts as blocked */
 #define SETTLE_BYTES 4096u /* moves from here on make sleepers wait too long */
+#define LOOKS_AHEAD 6u     /* counters of a wait for many are fetched side by side */
 #define REFRESH_PHASES (1u << 28)
 
 static bool reached(const wefti_signal_t *signal, uint32_t target)
@@ -72,6 +73,10 @@ static wefti_signal_t *blocked_on(wefti_run_t *run, uint32_t lane, const wefti_t
             wefti_signal_t *signal = waited_for(run, lane, task, own->seen, out_target);
             if (signal != NULL && !reached(signal, *out_target)) {
                 return signal;
+            }
+            if (own->seen + LOOKS_AHEAD < task->wait.rank_count) {
+                __builtin_prefetch(
+                    waited_for(run, lane, task, own->seen + LOOKS_AHEAD, out_target));
             }
         }
         own->seen = 0;

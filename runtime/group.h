@@ -226,6 +226,7 @@ typedef struct wefti_call {
     const weft_algorithm_t *algorithm;  /* to be run as a schedule; NULL: executors */
     struct wefti_run *run;              /* its schedule */
     bool may_schedule;                  /* it may come to that: postings say what it needs */
+    const wefti_signal_t *blocked_on;   /* last; says who is late */
     bool moved;                         /* a lane of it can go on, though not that one */
     bool refused;                       /* all ranks return this error: the group stays whole */
     bool two_shot;

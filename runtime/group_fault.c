@@ -212,6 +212,18 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own,
     return wefti_group_fail(group, WEFT_ERR_MISMATCH);
 }
 
+/* The peer in whose channel signal lies; size: none, as over put links. */
+static uint32_t owner_of(const weft_group_t *group, const wefti_signal_t *signal)
+{
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (r != group->rank && !wefti_group_puts(group, r) &&
+            (uintptr_t)signal - (uintptr_t)group->channels[r] < group->layout.total_bytes) {
+            return r;
+        }
+    }
+    return group->size;
+}
+
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
 {
     weft_group_t *group = call->group;
@@ -228,6 +240,11 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
         if (!wefti_signal_reached(at, number)) {
             used += (size_t)snprintf(late + used, sizeof late - used, " %u", group->ranks[r]);
         }
+    }
+    uint32_t owner = call->pair_count == 0 && used == 0 ? owner_of(group, call->blocked_on)
+                                                        : group->size;
+    if (owner != group->size) {
+        snprintf(late, sizeof late, " %u", group->ranks[owner]);
     }
     wefti_error(status, "rank %u waited %.3g s in %s; late: rank%s", group->ranks[group->rank],
                 (double)group->endpoint->settings->timeout_ns * 1e-9,

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -822,6 +823,50 @@ static void test_death(void **state)
     unsetenv("WEFT_STAGING_BYTES");
 }
 
+/* Rank 1 stays in the middle of a schedule: the others say who is late, and it learns. */
+static void run_stuck(rank_world_t *world)
+{
+    static const uint64_t count = 400000;
+    weft_group_t *g = world->group;
+    float *x = calloc(count, sizeof *x), *y = calloc(count * world->size, sizeof *y);
+    weft_status_t status;
+    RANK_CHECK(x != NULL && y != NULL);
+    RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_GATHER, "ring"));
+    if (world->rank == 1) {
+        weft_stream_t *stream = NULL;
+        RANK_OK(weft_stream_create(world->context, NULL, &stream));
+        RANK_OK(weft_all_gather(x, y, count, WEFT_DTYPE_F32, g, stream));
+        const wefti_call_t *call = &g->calls[g->issued & (WEFTI_CALLS - 1)];
+        while (call->state < WEFTI_CALL_MOVING) {
+            status = weft_stream_query(stream);
+            RANK_CHECK(status == WEFT_OK || status == WEFT_IN_PROGRESS);
+        }
+        while ((status = weft_group_status(g)) == WEFT_OK) { /* but does not go on */
+            sched_yield();
+        }
+        weft_stream_destroy(stream);
+    } else {
+        status = WEFT_OK;
+        for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++) { /* it may have got far */
+            status = weft_all_gather(x, y, count, WEFT_DTYPE_F32, g, NULL);
+        }
+    }
+    RANK_CHECK(status == WEFT_ERR_TIMEOUT);
+    RANK_CHECK(strstr(weft_last_error(), "late: rank 1") != NULL);
+    free(x);
+    free(y);
+}
+
+static void test_stuck_rank(void **state)
+{
+    (void)state;
+    setenv("WEFT_STAGING_BYTES", "32K", 1);
+    setenv("WEFT_TIMEOUT", "1", 1);
+    support_rank_threads(2, run_stuck, NULL);
+    unsetenv("WEFT_TIMEOUT");
+    unsetenv("WEFT_STAGING_BYTES");
+}
+
 /* Ranks of which one's allocator gives out left more allocations; negative: as many as wanted. */
 typedef struct poor_rank {
     weft_hub_t *hub;
@@ -943,6 +988,7 @@ int main(void)
         cmocka_unit_test(test_damaged_result),
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_death),
+        cmocka_unit_test(test_stuck_rank),
         cmocka_unit_test(test_memory_that_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

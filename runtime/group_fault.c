@@ -241,8 +241,8 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
             used += (size_t)snprintf(late + used, sizeof late - used, " %u", group->ranks[r]);
         }
     }
-    uint32_t owner = call->pair_count == 0 && used == 0 ? owner_of(group, call->blocked_on)
-                                                        : group->size;
+    uint32_t owner =
+        call->pair_count == 0 && used == 0 ? owner_of(group, call->blocked_on) : group->size;
     if (owner != group->size) {
         snprintf(late, sizeof late, " %u", group->ranks[owner]);
     }

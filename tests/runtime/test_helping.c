@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All-reduce where ranks outnumber cores, whatever this machine has: the first rank that runs does
+ * the shares of others. The same bits, in every order in which ranks come.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/group.h"
+#include "support_collectives.h"
+
+static void run_helping(rank_world_t *world)
+{
+    static const uint64_t counts[] = {900, 1, 5000, 0, 4097, 70001};
+    one_rank_t one;
+    world->context->endpoint->may_spin = false; /* as it is where cores are few */
+    support_one_init(&one, world, true, world->size);
+    for (uint32_t round = 0; round < 60; round++) {
+        uint64_t count = counts[round % 6];
+        weft_dtype_t dtype = round % 4 == 3 ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32;
+        for (uint64_t i = support_mix(round * 64 + world->rank) % 4; i > 0; i--) {
+            sched_yield(); /* ranks come in another order each time */
+        }
+        support_call(&one, WEFT_OP_ALL_REDUCE, count, dtype, (weft_reduction_t)(round % 5), 0,
+                     round % 2 == 0);
+        if (count >= 4097) {
+            RANK_CHECK(strcmp(weft_group_last_path(world->group), "direct") == 0);
+        }
+        /* with what comes before and after: other paths use the same counters */
+        support_call(&one, WEFT_OP_ALL_GATHER, count / 4, dtype, WEFT_SUM, 0, false);
+    }
+    support_one_deinit(&one);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 6; n++) {
+        support_rank_threads(n, run_helping, NULL);
+    }
+}
+
+static void test_processes(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(4, run_helping, NULL));
+}
+
+/* One rank believes that there are cores enough: then nobody helps. */
+static void run_one_spins(rank_world_t *world)
+{
+    one_rank_t one;
+    world->context->endpoint->may_spin = world->rank == 1;
+    support_one_init(&one, world, true, 3);
+    for (uint32_t round = 0; round < 10; round++) {
+        support_call(&one, WEFT_OP_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_SUM, 0, true);
+    }
+    support_one_deinit(&one);
+}
+
+static void test_one_spins(void **state)
+{
+    (void)state;
+    support_rank_threads(3, run_one_spins, NULL);
+}
+
+int main(void)
+{
+    alarm(100); /* a hang is a failure */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_one_spins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

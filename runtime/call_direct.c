@@ -13,7 +13,6 @@
 #include "runtime/call.h"
 
 #define LINE_BYTES 64u
-#define HELP_MIN_BYTES 3072u /* below, data in postings needs as many turns, and less besides */
 #define CHUNK_BYTES ((size_t)64 << 10) /* stays in the second-level cache */
 
 static bool reach_all_of(weft_context_t *context, const void *address, uint64_t bytes,
@@ -179,7 +178,7 @@ static weft_status_t collect_sources(wefti_call_t *call, uint64_t from, uint64_t
     return WEFT_OK;
 }
 
-static weft_status_t all_reduce_share(wefti_call_t *call, uint32_t rank)
+weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank)
 {
     weft_group_t *group = call->group;
     uint64_t begin = call->lead, end = call->count - call->trail;
@@ -198,59 +197,11 @@ static weft_status_t all_reduce_share(wefti_call_t *call, uint32_t rank)
     return status == WEFT_OK ? reduce(call, group->size, end - begin) : status;
 }
 
-uint32_t wefti_call_offer_help(const wefti_call_t *call)
-{
-    const weft_group_t *group = call->group;
-    /* Done would not say any more that a rank has staged its ends. */
-    bool whole = call->lead + call->trail == 0;
-    return call->op == WEFT_OP_ALL_REDUCE && !group->endpoint->may_spin && group->size > 2 &&
-                   call->longest >= HELP_MIN_BYTES && whole
-               ? WEFTI_POSTED_HELPS
-               : 0;
-}
-
-/* True for one rank of all that ask. */
-static bool claim(wefti_channel_t *channel, uint32_t number)
-{
-    uint32_t before = atomic_load_explicit(&channel->claimed, memory_order_relaxed);
-    /* relaxed: that all have posted was acquired before; done publishes the work */
-    return before != number &&
-           atomic_compare_exchange_strong_explicit(&channel->claimed, &before, number,
-                                                   memory_order_relaxed, memory_order_relaxed);
-}
-
-/*
- * Where ranks outnumber cores, every wait for a rank costs a change of processes. So the first rank
- * that runs on a core does the shares of those that would run there after it, which then find the
- * call done: one change less for each of them, and no core idles while the other has work.
- */
-static weft_status_t all_reduce_helping(wefti_call_t *call)
-{
-    weft_group_t *group = call->group;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; status == WEFT_OK && i < group->size; i++) {
-        uint32_t r = (group->rank + i) % group->size;
-        wefti_channel_t *channel = group->channels[r];
-        if (claim(channel, call->number)) {
-            status = all_reduce_share(call, r);
-            if (status == WEFT_OK) {
-                wefti_signal_post(&channel->done, call->number);
-            }
-        }
-    }
-    /* What is left is at work on other cores, and soon done: giving this one up takes longer. */
-    uint32_t left = WEFTI_CALL_TRIES;
-    for (uint32_t r = 0; status == WEFT_OK && r < group->size && left > 0; r++) {
-        while (!wefti_call_reached(&group->channels[r]->done, call->number) && --left > 0) {
-        }
-    }
-    return status;
-}
-
 static weft_status_t move_all_reduce(wefti_call_t *call)
 {
-    return (call->flags & WEFTI_POSTED_HELPS) != 0 ? all_reduce_helping(call)
-                                                   : all_reduce_share(call, call->group->rank);
+    return (call->flags & WEFTI_POSTED_HELPS) != 0
+               ? wefti_call_all_reduce_helping(call)
+               : wefti_call_all_reduce_share(call, call->group->rank);
 }
 
 static weft_status_t move_reduce(wefti_call_t *call)

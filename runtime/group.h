@@ -421,8 +421,10 @@ weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area);
 /* call_direct.c: whether peers reach what they need of this rank, said in posting; then moving it.
  */
 bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
-/* WEFTI_POSTED_HELPS or 0. */
+weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank);
+/* call_help.c: WEFTI_POSTED_HELPS or 0; all shares that nobody has claimed. */
 uint32_t wefti_call_offer_help(const wefti_call_t *call);
+weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call);
 weft_status_t wefti_call_move(wefti_call_t *call);
 /* One past the last element of blocks. */
 uint64_t wefti_call_extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n);

@@ -17,7 +17,8 @@
  *     weft_mem_query       what an address belongs to             cudaPointerGetAttributes
  *
  * Collectives on memory that peers reach read and write the peers' copies in place; on any other
- * memory they go through staging buffers that the group owns. Results have the same bits either way.
+ * memory they go through staging buffers that the group owns or, between processes that may read each
+ * other's memory (WEFT_ATTACH), in one copy from where it pays. Results have the same bits in any case.
  */
 #ifndef WEFT_MEMORY_H
 #define WEFT_MEMORY_H

@@ -6,6 +6,7 @@
 #include "runtime/mirror.h"
 
 #define DIRECT_MIN_BYTES 2048u /* from here on one copy less is worth one more signal */
+#define REFRESH_CALLS (1u << 24) /* counters lag by no more */
 
 /* Of a block, from where on moving it in place is tried although it fits a posting. */
 static uint64_t least_direct(const wefti_call_t *call)
@@ -30,6 +31,25 @@ static size_t posted_bytes(const wefti_call_t *call)
     }
     /* The table. */
     return call->op == WEFT_OP_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t) : list_bytes;
+}
+
+/*
+ * Only some paths say done, or claim shares. Counters that calls of other paths leave alone would
+ * fall behind by half their range, and then count as ahead. This rank's calls before are over, so
+ * nobody else writes these counters until it has posted.
+ */
+static void refresh_counters(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_channel_t *own = group->channels[group->rank];
+    /* a call has one number, or two where it is checked: none of these steps over both */
+    if ((call->number & (REFRESH_CALLS - 1)) > 1) {
+        return;
+    }
+    wefti_signal_publish(&own->done, call->number - 1);
+    /* relaxed: published with the posting */
+    atomic_store_explicit(&own->claimed, call->number - 1, memory_order_relaxed);
+    wefti_mirror_done(group, call->number - 1);
 }
 
 weft_status_t wefti_call_post(wefti_call_t *call)
@@ -67,6 +87,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
+    refresh_counters(call);
     wefti_posting_publish(group, own, call->number, posted_bytes(call));
     call->posted = true;
     call->peer = 1;

@@ -70,6 +70,42 @@ static void test_one_spins(void **state)
     support_rank_threads(3, run_one_spins, NULL);
 }
 
+#define HALF_RANGE 0x80000000u
+
+/* Half the range of the counters without a call that says done: that does not count as said. */
+static void run_wraps(rank_world_t *world)
+{
+    one_rank_t one;
+    weft_group_t *group = world->group;
+    wefti_channel_t *own = group->channels[world->rank];
+    uint32_t number = HALF_RANGE - 8;
+    world->context->endpoint->may_spin = false;
+    support_one_init(&one, world, true, 5);
+    support_call(&one, WEFT_OP_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_SUM, 0, true);
+    RANK_OK(weft_barrier(group, NULL)); /* both postings are behind number by less than that */
+    group->number = number;
+    while (group->number < HALF_RANGE + 8) {
+        RANK_OK(weft_barrier(group, NULL));
+    }
+    for (uint32_t r = 0; r < group->size; r++) {
+        uint32_t done = atomic_load(&group->channels[r]->done.value);
+        RANK_CHECK((int32_t)(done - (HALF_RANGE + 9)) < 0);
+    }
+    RANK_CHECK((int32_t)(atomic_load(&own->claimed) - (HALF_RANGE + 9)) < 0);
+    for (uint32_t round = 0; round < 10; round++) {
+        support_call(&one, WEFT_OP_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_SUM, 0, true);
+        RANK_CHECK(strcmp(weft_group_last_path(group), "direct") == 0);
+    }
+    support_one_deinit(&one);
+}
+
+static void test_wraps(void **state)
+{
+    (void)state;
+    support_rank_threads(4, run_wraps, NULL);
+    assert_true(support_rank_processes(3, run_wraps, NULL));
+}
+
 int main(void)
 {
     alarm(100); /* a hang is a failure */
@@ -77,6 +113,7 @@ int main(void)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_processes),
         cmocka_unit_test(test_one_spins),
+        cmocka_unit_test(test_wraps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

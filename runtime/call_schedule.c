@@ -189,6 +189,11 @@ static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out
             to[(size_t)r * n + d] = table[2 * d + 1] / call->elem_bytes;
         }
     }
+    for (uint32_t r = 0; r < n; r++) { /* what touches own memory is not read where peers write */
+        counts[(size_t)r * n + group->rank] = call->counts[2 * n + r];
+        counts[(size_t)group->rank * n + r] = call->counts[r];
+        to[(size_t)group->rank * n + r] = call->counts[n + r];
+    }
     for (uint32_t r = 0; r < n; r++) { /* of others: side by side, or not reached at all */
         for (uint32_t s = 0; s < n; s++) {
             size_t at = (size_t)r * n + s;

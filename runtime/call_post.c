@@ -5,7 +5,7 @@
 #include "runtime/call.h"
 #include "runtime/mirror.h"
 
-#define DIRECT_MIN_BYTES 2048u /* from here on one copy less is worth one more signal */
+#define DIRECT_MIN_BYTES 2048u   /* from here on one copy less is worth one more signal */
 #define REFRESH_CALLS (1u << 24) /* counters lag by no more */
 
 /* Of a block, from where on moving it in place is tried although it fits a posting. */

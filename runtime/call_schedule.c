@@ -235,7 +235,9 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
     }
     collect_places(call, in_place);
     all->memory.limit =
-        group->context->one_process ? UINT64_MAX : group->endpoint->region_bytes; /* it grows */
+        group->context->one_process
+            ? UINT64_MAX
+            : __atomic_load_n(&group->endpoint->region_bytes, __ATOMIC_RELAXED); /* it grows */
     status = wefti_run_start(call->run, &all->memory, &run);
     if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
         call->refused = true;

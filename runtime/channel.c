@@ -51,6 +51,7 @@ weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager
         if (context->eager == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
+        pthread_mutex_init(&context->eager->adopted_lock, NULL);
         wefti_channel_layout(&context->eager->channels.layout, context->endpoint->world_size,
                              context->settings.staging_bytes);
         wefti_mirror_layout(&context->eager->channels.layout, context->endpoint);
@@ -62,6 +63,7 @@ weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager
 void wefti_eager_destroy(weft_context_t *context)
 {
     if (context->eager != NULL) {
+        pthread_mutex_destroy(&context->eager->adopted_lock);
         wefti_free(context->allocator, context->eager->adopted);
         wefti_free(context->allocator, context->eager);
         context->eager = NULL;

@@ -154,6 +154,7 @@ typedef struct wefti_eager {
     wefti_channels_t channels;
     wefti_adopted_t *adopted;
     size_t adopted_count, adopted_capacity;
+    pthread_mutex_t adopted_lock; /* calls in flight look while the list changes */
     uint64_t attach_nonce; /* attach.c */
 } wefti_eager_t;
 

@@ -149,8 +149,10 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
         status = check_range(context, address, bytes);
     }
     if (status == WEFT_OK) {
+        pthread_mutex_lock(&eager->adopted_lock);
         status = wefti_array_reserve(context->allocator, &eager->adopted, &eager->adopted_capacity,
                                      eager->adopted_count + 1, sizeof *eager->adopted);
+        pthread_mutex_unlock(&eager->adopted_lock);
     }
     wefti_adopted_t adopted = {.address = address, .bytes = bytes};
     if (!reaches_all(context)) {
@@ -181,7 +183,9 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
             return agreed;
         }
     }
+    pthread_mutex_lock(&eager->adopted_lock);
     eager->adopted[eager->adopted_count++] = adopted;
+    pthread_mutex_unlock(&eager->adopted_lock);
     return WEFT_OK;
 }
 
@@ -203,8 +207,10 @@ weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
             return status;
         }
     }
+    pthread_mutex_lock(&eager->adopted_lock);
     memmove(&eager->adopted[index], &eager->adopted[index + 1],
             (--eager->adopted_count - index) * sizeof *eager->adopted);
+    pthread_mutex_unlock(&eager->adopted_lock);
     if (adopted.held) {
         wefti_region_free(context->endpoint, adopted.offset);
     }
@@ -243,20 +249,22 @@ bool wefti_memory_reach(weft_context_t *context, const void *address, size_t byt
     if (offset < limit && bytes <= limit - offset) {
         return true;
     }
-    const wefti_eager_t *eager = context->eager;
-    for (size_t i = 0; i < eager->adopted_count; i++) {
+    wefti_eager_t *eager = context->eager;
+    bool reached = false;
+    pthread_mutex_lock(&eager->adopted_lock);
+    for (size_t i = 0; i < eager->adopted_count && !reached; i++) {
         const wefti_adopted_t *adopted = &eager->adopted[i];
         if (reaches_all(context)) {
             /* registered: everything of it counts, where it lies; but puts go to the region only */
-            if ((endpoint->caps & WEFTI_CAP_DIRECT) != 0 && begin >= adopted->begin - PAGE_BYTES &&
-                begin + bytes <= adopted->end + PAGE_BYTES) {
-                return true;
-            }
-        } else if (reach_adopted(adopted, begin, begin + bytes, out_offset, out_lead, out_trail)) {
-            return true;
+            reached = (endpoint->caps & WEFTI_CAP_DIRECT) != 0 &&
+                      begin >= adopted->begin - PAGE_BYTES &&
+                      begin + bytes <= adopted->end + PAGE_BYTES;
+        } else {
+            reached = reach_adopted(adopted, begin, begin + bytes, out_offset, out_lead, out_trail);
         }
     }
-    return false;
+    pthread_mutex_unlock(&eager->adopted_lock);
+    return reached;
 }
 
 uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,

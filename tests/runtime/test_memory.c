@@ -183,6 +183,51 @@ static void test_memory_tells_what_an_address_is(void **state)
     on_both(2, run_query, NULL);
 }
 
+#define FLOATS 4096u /* too many to post: calls ask whether peers reach the buffer */
+#define BUFFERS 24u
+
+/* What a stream's thread has in flight is not disturbed by registering something else. */
+static void run_register_beside_calls(rank_world_t *world)
+{
+    static const weft_stream_params_t params = {sizeof params, "calls", WEFT_STREAM_THREAD, 0};
+    weft_stream_t *stream;
+    float *used = malloc(FLOATS * sizeof *used);
+    uint8_t *others[BUFFERS];
+    RANK_CHECK(used != NULL);
+    RANK_OK(weft_stream_create(world->context, &params, &stream));
+    for (uint32_t i = 0; i < FLOATS; i++) {
+        used[i] = 1.0f;
+    }
+    RANK_OK(weft_mem_register(world->context, used, FLOATS * sizeof *used));
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        others[i] = malloc(3 * 4096);
+        RANK_CHECK(others[i] != NULL);
+        RANK_OK(
+            weft_all_reduce(used, used, FLOATS, WEFT_DTYPE_F32, WEFT_AVG, world->group, stream));
+        RANK_OK(weft_mem_register(world->context, others[i], 3 * 4096));
+    }
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        RANK_OK(
+            weft_all_reduce(used, used, FLOATS, WEFT_DTYPE_F32, WEFT_AVG, world->group, stream));
+        RANK_OK(weft_mem_unregister(world->context, others[i]));
+    }
+    RANK_OK(weft_stream_synchronize(stream));
+    RANK_CHECK(used[0] == 1.0f && used[FLOATS - 1] == 1.0f);
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        free(others[i]);
+    }
+    weft_stream_destroy(stream);
+    RANK_OK(weft_mem_unregister(world->context, used));
+    free(used);
+}
+
+static void test_memory_register_beside_calls(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_register_beside_calls, NULL);
+    assert_true(support_rank_processes(2, run_register_beside_calls, NULL));
+}
+
 static void run_hostile(rank_world_t *world)
 {
     void *memory = &world, *own = NULL;
@@ -441,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_memory_copies_in_and_out),
         cmocka_unit_test(test_memory_streams),
         cmocka_unit_test(test_memory_tells_what_an_address_is),
+        cmocka_unit_test(test_memory_register_beside_calls),
         cmocka_unit_test(test_memory_wrong_arguments),
         cmocka_unit_test(test_memory_goes_with_the_context),
         cmocka_unit_test(test_memory_churn),

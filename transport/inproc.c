@@ -330,7 +330,9 @@ static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
         bool hidden = wefti_network_between(hub->network, endpoint->rank, r);
-        endpoint->region_of[r] = hidden ? NULL : hub->ranges[r].base;
+        if (endpoint->region_of[r] == NULL && !hidden) { /* calls in flight may be looking */
+            endpoint->region_of[r] = hub->ranges[r].base;
+        }
     }
     return status;
 }

@@ -200,8 +200,8 @@ static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
     size_t bytes = wefti_align_up(end, GROW_BYTES);
     bytes = bytes < reserve ? bytes : reserve;
     weft_status_t status = endpoint->ops->region_grow(endpoint, bytes);
-    if (status == WEFT_OK) {
-        endpoint->region_bytes = bytes;
+    if (status == WEFT_OK) { /* calls in flight may be looking */
+        __atomic_store_n(&endpoint->region_bytes, bytes, __ATOMIC_RELAXED);
     }
     return status;
 }

@@ -344,7 +344,9 @@ static weft_status_t shm_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
         wefti_range_populate(&shm->peers[r].range, from, bytes);
-        endpoint->region_of[r] = shm->peers[r].range.base;
+        if (endpoint->region_of[r] == NULL) { /* calls in flight may be looking */
+            endpoint->region_of[r] = shm->peers[r].range.base;
+        }
     }
     return status;
 }

@@ -25,13 +25,18 @@ static const char *executed(const wefti_call_t *call)
 static weft_status_t choose_path(wefti_call_t *call)
 {
     weft_status_t status = WEFT_OK;
+    call->algorithm = NULL;
+    call->refused = false;
     if (call->op == WEFT_OP_ALL_TO_ALL_V) {
         status = wefti_call_check_table(call);
     }
     if (status == WEFT_OK) {
-        call->algorithm = NULL;
-        call->refused = false;
         status = call->may_schedule ? wefti_call_settle_algorithm(call) : WEFT_OK;
+    }
+    /* A peer that gave the call up may have freed what it posted. */
+    if (status == WEFT_OK && (call->flags & WEFTI_POSTED_DATA) == 0 &&
+        wefti_group_broken(call->group)) {
+        status = wefti_group_check(call->group);
     }
     if (status == WEFT_OK) {
         const wefti_path_t *const *path = paths;

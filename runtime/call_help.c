@@ -37,6 +37,9 @@ weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call)
     for (uint32_t i = 0; status == WEFT_OK && i < group->size; i++) {
         uint32_t r = (group->rank + i) % group->size;
         wefti_channel_t *channel = group->channels[r];
+        if (wefti_group_broken(group)) {
+            return wefti_group_check(group);
+        }
         if (claim(channel, call->number)) {
             status = wefti_call_all_reduce_share(call, r);
             if (status == WEFT_OK) {

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 #include "support_ranks.h"
 
+#include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/group.h"
 
@@ -704,6 +706,69 @@ static void test_more_than_32_bits(void **state)
     }
 }
 
+#define LATE_FLOATS 5000u /* too many to post: ranks write into each other's memory */
+
+typedef struct late {
+    _Atomic uint32_t issued, broken, over;
+} late_t;
+
+static void wait_for(_Atomic uint32_t *flag)
+{
+    while (atomic_load(flag) == 0) {
+        sched_yield();
+    }
+}
+
+static weft_status_t hold_stream(void *user)
+{
+    wait_for(user);
+    return WEFT_OK;
+}
+
+/* Rank 0 gives up a call that rank 1 gets to only then: its memory is its own again. */
+static void run_given_up(rank_world_t *world)
+{
+    static const weft_stream_params_t threaded = {sizeof threaded, "late", WEFT_STREAM_THREAD, 0};
+    late_t *late = world->user;
+    weft_stream_t *stream = NULL;
+    float *x = NULL;
+    RANK_OK(weft_mem_alloc(world->context, LATE_FLOATS * sizeof *x, (void **)&x));
+    for (uint32_t i = 0; i < LATE_FLOATS; i++) {
+        x[i] = 1.0f;
+    }
+    RANK_OK(weft_stream_create(world->context, world->rank == 1 ? &threaded : NULL, &stream));
+    if (world->rank == 1) {
+        RANK_OK(weft_stream_launch_host(stream, hold_stream, &late->broken));
+    } else {
+        wait_for(&late->issued);
+    }
+    RANK_OK(weft_all_reduce(x, x, LATE_FLOATS, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream));
+    if (world->rank == 1) {
+        atomic_store(&late->issued, 1);
+        RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_ABORTED);
+        atomic_store(&late->over, 1);
+    } else {
+        RANK_CHECK(weft_stream_query(stream) == WEFT_IN_PROGRESS); /* it has posted */
+        wefti_error(WEFT_ERR_ABORTED, "given up");
+        wefti_group_fail(world->group, WEFT_ERR_ABORTED);
+        RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_ABORTED);
+        memset(x, 0, LATE_FLOATS * sizeof *x);
+        atomic_store(&late->broken, 1);
+        wait_for(&late->over);
+    }
+    for (uint32_t i = 0; i < LATE_FLOATS; i++) {
+        RANK_CHECK(x[i] == (float)world->rank);
+    }
+    weft_stream_destroy(stream);
+}
+
+static void test_given_up_calls_write_nothing(void **state)
+{
+    (void)state;
+    late_t late = {0};
+    support_rank_threads(2, run_given_up, &late);
+}
+
 int main(void)
 {
     alarm(100); /* a hang is a failure */
@@ -723,6 +788,7 @@ int main(void)
         cmocka_unit_test(test_disagreement_on_counts),
         cmocka_unit_test(test_damaged_result),
         cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_given_up_calls_write_nothing),
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_more_than_32_bits),
     };

@@ -122,6 +122,9 @@ static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_m
 {
     uint8_t *to = (uint8_t *)(uintptr_t)pair->data;
     if (pair->direct) {
+        if (wefti_group_broken(group)) { /* the sender may have given it up, and freed it */
+            return wefti_group_check(group);
+        }
         const uint8_t *from =
             wefti_memory_of_peer(group, pair->peer, mailbox->head[piece & 1u].send, pair->bytes);
         if (from == NULL) {

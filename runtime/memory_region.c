@@ -184,7 +184,8 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
         }
     }
     pthread_mutex_lock(&eager->adopted_lock);
-    eager->adopted[eager->adopted_count++] = adopted;
+    eager->adopted[eager->adopted_count] = adopted;
+    __atomic_store_n(&eager->adopted_count, eager->adopted_count + 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&eager->adopted_lock);
     return WEFT_OK;
 }
@@ -208,8 +209,10 @@ weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
         }
     }
     pthread_mutex_lock(&eager->adopted_lock);
+    size_t left = eager->adopted_count - 1;
     memmove(&eager->adopted[index], &eager->adopted[index + 1],
-            (--eager->adopted_count - index) * sizeof *eager->adopted);
+            (left - index) * sizeof *eager->adopted);
+    __atomic_store_n(&eager->adopted_count, left, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&eager->adopted_lock);
     if (adopted.held) {
         wefti_region_free(context->endpoint, adopted.offset);
@@ -251,6 +254,10 @@ bool wefti_memory_reach(weft_context_t *context, const void *address, size_t byt
     }
     wefti_eager_t *eager = context->eager;
     bool reached = false;
+    /* relaxed: what this call uses was registered before it was issued */
+    if (__atomic_load_n(&eager->adopted_count, __ATOMIC_RELAXED) == 0) {
+        return false;
+    }
     pthread_mutex_lock(&eager->adopted_lock);
     for (size_t i = 0; i < eager->adopted_count && !reached; i++) {
         const wefti_adopted_t *adopted = &eager->adopted[i];

@@ -15,6 +15,9 @@
  * neither on the algorithm, nor on the path that data takes, nor on timing; but for WEFT_ORDER_ANY.
  * Which algorithm carries a call out is chosen by cost, or asked for by weft_group_set_algorithm.
  *
+ * After an error the results of calls that were in flight are undefined, and a peer that was moving
+ * data just then may still read or write this rank's buffers of them until it notices.
+ *
  * On a context with a card buffers are memory of the card (or of the host), and calls are staged
  * through the host, ordered in stream like its other work; bits are those of the CPU device. 16 calls
  * are in flight then. An error breaks stream: what is queued behind the call does not run. The host's

@@ -491,11 +491,16 @@ static void run_disagreements(rank_world_t *world)
         while (!differ(&right, &wrong)) {
             wrong = random_signature(&state);
         }
-        for (uint32_t k = 0; k < good_calls; k++) {
-            RANK_OK(call(&right, send, recv, group));
+        weft_status_t status = WEFT_OK;
+        for (uint32_t k = 0; k < good_calls && status == WEFT_OK; k++) {
+            /* A rank still waiting in a good call learns there that others disagree about the next.
+             */
+            status = call(&right, send, recv, group);
         }
         uint64_t start = wefti_now_ns();
-        weft_status_t status = call(world->rank == victim ? &wrong : &right, send, recv, group);
+        if (status == WEFT_OK) {
+            status = call(world->rank == victim ? &wrong : &right, send, recv, group);
+        }
         if (status == WEFT_OK) { /* a rank that only sends may be gone by then: it learns now */
             status = weft_barrier(group, NULL);
         }

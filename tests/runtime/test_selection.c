@@ -619,11 +619,17 @@ static void run_disagreements(rank_world_t *world)
         }
         uint32_t victim = (uint32_t)(next_random(&state) % world->size);
         uint32_t good_calls = (uint32_t)(next_random(&state) % 3);
-        for (uint32_t k = 0; k < good_calls; k++) {
-            weft_status_t good = call_as(&right, group, send, recv);
-            RANK_CHECK(good == WEFT_OK || good == WEFT_ERR_UNSUPPORTED);
+        weft_status_t status = WEFT_OK;
+        for (uint32_t k = 0; k < good_calls && status != WEFT_ERR_MISMATCH; k++) {
+            /* A rank still waiting in a good call learns there that others disagree about the next.
+             */
+            status = call_as(&right, group, send, recv);
+            RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_UNSUPPORTED ||
+                       status == WEFT_ERR_MISMATCH);
         }
-        weft_status_t status = call_as(world->rank == victim ? &wrong : &right, group, send, recv);
+        if (status != WEFT_ERR_MISMATCH) {
+            status = call_as(world->rank == victim ? &wrong : &right, group, send, recv);
+        }
         if (status == WEFT_OK) { /* a root that only sends may be gone by then: it learns now */
             status = weft_barrier(group, NULL);
         }

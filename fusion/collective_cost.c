@@ -136,9 +136,8 @@ weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double fa
 /* By how much the profile's calls took longer than the table says: of all their times together. */
 static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profile_t *profile)
 {
-    double measured = 0, predicted = 0;
+    double measured = profile->comm_ns * 1e3, predicted = 0;
     for (uint32_t i = 0; i < profile->collective_count; i++) {
-        measured += profile->collectives[i].ns * 1e3;
         predicted += (double)wefti_bucket_cost_ps(cost, profile->collectives[i].bytes);
     }
     return predicted > 0 && measured > 0 ? measured / predicted : 1;

@@ -81,8 +81,24 @@ static weft_status_t read_collectives(const wefti_json_tree_t *tree, const wefti
         }
         out->collectives[out->collective_count++] =
             (wefti_profile_collective_t){(uint64_t)bytes, ns};
+        out->comm_ns += ns;
     }
     return WEFT_OK;
+}
+
+/*
+ * Where communication runs between kernels, a collective is under way while kernels run, too: what
+ * it costs is what a step takes longer than its kernels.
+ */
+static void correct_inline(const wefti_json_tree_t *tree, wefti_profile_t *out)
+{
+    const wefti_json_node_t *is_inline = wefti_json_get(tree, &tree->nodes[0], "inline_progress");
+    double step_ns;
+    if (is_inline != NULL && is_inline->kind == WEFTI_JSON_BOOL && is_inline->number != 0 &&
+        number_of(tree, &tree->nodes[0], "step_ns", MAX_NS, &step_ns) &&
+        step_ns > out->compute_ns && step_ns - out->compute_ns < out->comm_ns) {
+        out->comm_ns = step_ns - out->compute_ns;
+    }
 }
 
 static weft_status_t decode(const wefti_json_tree_t *tree, wefti_arena_t *arena,
@@ -102,6 +118,7 @@ static weft_status_t decode(const wefti_json_tree_t *tree, wefti_arena_t *arena,
     }
     WEFT_TRY(status, read_kernels(tree, kernels, arena, out), fail);
     WEFT_TRY(status, read_collectives(tree, collectives, arena, out), fail);
+    correct_inline(tree, out);
 fail:
     return status;
 }

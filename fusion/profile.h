@@ -23,6 +23,7 @@ typedef struct wefti_profile {
     wefti_profile_collective_t *collectives;
     uint32_t collective_count;
     double compute_ns; /* all kernels of a step */
+    double comm_ns;    /* all collectives of a step */
 } wefti_profile_t;
 
 /* WEFT_ERR_FORMAT names the place. Everything lives in arena. */

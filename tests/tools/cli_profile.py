@@ -54,10 +54,22 @@ class Profile(support.Case):
         for ns in (1, 10**9):
             for item in profile["collectives"]:
                 item["ns"] = ns
+            profile["inline_progress"] = False
             path.write_text(json.dumps(profile))
             plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--profile", path)
             counts.append(len(self.weft_json("explain", plan)["buckets"]))
         self.assertGreaterEqual(counts[0], counts[1])
+
+    def test_inline_collectives_cost_what_the_step_takes_longer(self):
+        """Between kernels a collective is under way while kernels run: its own time says too much."""
+        path, _, profile = self.measure("mlp.onnx", "--bucket", "none")
+        compute = sum(kernel["ns"] for kernel in profile["kernels"])
+        for item in profile["collectives"]:
+            item["ns"] = 1e7
+        profile.update(inline_progress=True, step_ns=compute + 50000)
+        path.write_text(json.dumps(profile))
+        plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--bucket", "none", "--profile", path)
+        self.assertAlmostEqual(self.weft_json("explain", plan)["step_inline_us"], compute * 1e-3 + 50, delta=1)
 
     def test_what_is_no_profile_is_refused(self):
         path = self.dir / "bad.json"

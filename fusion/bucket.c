@@ -108,6 +108,29 @@ const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first
     return NULL;
 }
 
+uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes)
+{
+    if (cap_bytes == 0 || gradient->bytes <= cap_bytes) {
+        return 1;
+    }
+    uint64_t units = gradient->bytes / WEFTI_PLAN_ALIGNMENT,
+             most = cap_bytes / WEFTI_PLAN_ALIGNMENT;
+    return units / most + (units % most != 0);
+}
+
+/* Before anything is fused: that changes who depends on whom. */
+static void find_neighbours(wefti_bucketing_t *b)
+{
+    for (uint32_t i = 0, first = 0; i < b->count; i++) {
+        for (uint32_t j = i; j > first; j--) {
+            if (wefti_bucket_incompatible(b, j - 1, i) != NULL) {
+                first = j;
+            }
+        }
+        b->candidates[i].first_with = first;
+    }
+}
+
 /* Does the policy end the open bucket before candidate c? Then *out_reason says why. */
 static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **out_reason)
 {
@@ -177,9 +200,7 @@ static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
 {
     weft_status_t status;
     const wefti_gradient_t *c = &b->candidates[first];
-    uint64_t units = c->bytes / WEFTI_PLAN_ALIGNMENT;
-    uint64_t most = b->policy->cap_bytes / WEFTI_PLAN_ALIGNMENT; /* units of a piece */
-    uint64_t parts = units / most + (units % most != 0);
+    uint64_t parts = wefti_bucket_parts(c, b->policy->cap_bytes);
     char sizes[2][32];
     weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT, .op_a = c->op, .parts = (uint32_t)parts};
     wefti_format_bytes(c->bytes, sizes[0]);
@@ -275,6 +296,9 @@ weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucke
     wefti_arena_init(&b.arena, allocator, 0);
     WEFT_TRY(status, weft_edit_list_create(allocator, &b.edits), done);
     WEFT_TRY(status, collect(&b, params->ready_ns), done);
+    if (b.cost != NULL) {
+        find_neighbours(&b);
+    }
     WEFT_TRY(status, cut(&b), done);
     for (uint32_t i = 0; i < b.count; i++) {
         if (!b.candidates[i].taken) {

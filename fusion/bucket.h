@@ -21,6 +21,8 @@ typedef struct wefti_gradient {
     uint32_t segment; /* which bucket the user or the planner wants it in */
     const char *cut;  /* last of a segment: why it ends there */
     uint32_t bucket;  /* which one it got */
+    uint32_t
+        first_with; /* the first candidate that may share a bucket with it and all in between */
     bool taken;
 } wefti_gradient_t;
 
@@ -51,6 +53,8 @@ unsigned wefti_bucket_percent(const wefti_policy_t *policy, uint32_t segment);
 
 /* bucket.c: why two gradients may not share a bucket whatever the policy, or NULL. */
 const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index);
+/* Into how many pieces a cap (0: none) cuts a gradient. */
+uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes);
 
 /* bucket_auto.c: the planner's segments: policies auto and mgwfbp. */
 weft_status_t wefti_bucket_cut_by_plan(wefti_bucketing_t *b);

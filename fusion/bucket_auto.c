@@ -26,39 +26,30 @@ static uint64_t ready_ps(const wefti_gradient_t *gradient)
     return PS_PER_NS * (gradient->ready_ns < MAX_READY_NS ? gradient->ready_ns : MAX_READY_NS);
 }
 
-static uint64_t parts_of(const wefti_gradient_t *gradient, uint64_t cap_bytes)
-{
-    if (cap_bytes == 0 || gradient->bytes <= cap_bytes) {
-        return 1;
-    }
-    uint64_t units = gradient->bytes / WEFTI_PLAN_ALIGNMENT, cap = cap_bytes / WEFTI_PLAN_ALIGNMENT;
-    return units / cap + (units % cap != 0);
-}
-
 static uint64_t piece_bytes(const wefti_gradient_t *gradient, uint64_t part, uint64_t parts)
 {
     uint64_t units = gradient->bytes / WEFTI_PLAN_ALIGNMENT;
     return (units * (part + 1) / parts - units * part / parts) * WEFTI_PLAN_ALIGNMENT;
 }
 
-/* The first candidate from *first on that may share a bucket with candidate and all in between. */
-static void advance_first(const wefti_bucketing_t *b, uint32_t candidate, uint32_t *first)
+static uint64_t count_items(const wefti_bucketing_t *b, uint64_t cap_bytes)
 {
-    for (uint32_t i = candidate; i > *first; i--) {
-        if (wefti_bucket_incompatible(b, i - 1, candidate) != NULL) {
-            *first = i;
-            return;
-        }
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < b->count; i++) {
+        count += wefti_bucket_parts(&b->candidates[i], cap_bytes);
     }
+    return count;
+}
+
+static bool are_too_many(const wefti_bucketing_t *b, uint64_t count)
+{
+    return count > WEFTI_MAX_PIECES + (uint64_t)b->count;
 }
 
 static weft_status_t make_items(wefti_bucketing_t *b, uint64_t cap_bytes, items_t *out)
 {
-    uint64_t count = 0, ready = 0;
-    for (uint32_t i = 0; i < b->count; i++) {
-        count += parts_of(&b->candidates[i], cap_bytes);
-    }
-    if (count > WEFTI_MAX_PIECES + (uint64_t)b->count) {
+    uint64_t count = count_items(b, cap_bytes), ready = 0;
+    if (are_too_many(b, count)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "--bucket: the cap cuts the gradients into more than %u pieces",
                            WEFTI_MAX_PIECES);
@@ -75,13 +66,13 @@ static weft_status_t make_items(wefti_bucketing_t *b, uint64_t cap_bytes, items_
     uint32_t first = 0; /* candidate */
     for (uint32_t i = 0; i < b->count; i++) {
         const wefti_gradient_t *gradient = &b->candidates[i];
-        uint64_t parts = parts_of(gradient, cap_bytes);
-        bool alone = parts > 1 || (i > 0 && parts_of(gradient - 1, cap_bytes) > 1);
+        uint64_t parts = wefti_bucket_parts(gradient, cap_bytes);
+        bool alone = parts > 1 || (i > 0 && wefti_bucket_parts(gradient - 1, cap_bytes) > 1);
         /* A bucket cannot go before what it waits for: times may fall where ops are side by side.
          */
         ready = ready_ps(gradient) > ready ? ready_ps(gradient) : ready;
         first = alone ? i : first;
-        advance_first(b, i, &first);
+        first = gradient->first_with > first ? gradient->first_with : first;
         item_of[i] = out->count;
         for (uint64_t part = 0; part < parts; part++) {
             out->items[out->count] = (wefti_plan_item_t){ready, piece_bytes(gradient, part, parts)};
@@ -191,7 +182,7 @@ static weft_status_t finish_of_made(wefti_bucketing_t *b, const wefti_bucket_cos
         bucket->first = bucket->first == NULL ? gradient : bucket->first;
         bucket->ready_ps = ready > bucket->ready_ps ? ready : bucket->ready_ps;
         bucket->bytes += gradient->bytes;
-        bucket->parts = parts_of(gradient, b->policy->cap_bytes);
+        bucket->parts = wefti_bucket_parts(gradient, b->policy->cap_bytes);
     }
     qsort(made, b->bucket_count, sizeof(*made), by_readiness);
     for (uint32_t i = 0; i < b->bucket_count; i++) {
@@ -266,8 +257,11 @@ static weft_status_t compare(wefti_bucketing_t *b, wefti_arena_t *arena,
     add_row(forecast, "mgwfbp", &params, items.ends, count);
     for (size_t i = 0; i < sizeof(fills) / sizeof(*fills); i++) {
         uint64_t threshold = fills[i].threshold;
-        /* A threshold is a cap, too. */
-        WEFT_TRY(status, make_items(b, threshold != UINT64_MAX ? threshold : 0, &items), fail);
+        uint64_t cap = threshold != UINT64_MAX ? threshold : 0; /* it is one, too */
+        if (are_too_many(b, count_items(b, cap))) {
+            continue; /* that policy would be refused; this is only a comparison */
+        }
+        WEFT_TRY(status, make_items(b, cap, &items), fail);
         params = planner_params(b, &items, 0);
         count = fill_up(&params, threshold, items.ends);
         add_row(forecast, fills[i].name, &params, items.ends, count);
@@ -309,7 +303,7 @@ weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
     out_forecast->chosen_count = b->bucket_count;
     for (uint32_t i = 0; i < b->count; i++) { /* every piece is a bucket of its own */
         out_forecast->chosen_count +=
-            (uint32_t)parts_of(&b->candidates[i], b->policy->cap_bytes) - 1;
+            (uint32_t)wefti_bucket_parts(&b->candidates[i], b->policy->cap_bytes) - 1;
     }
 fail:
     return status;

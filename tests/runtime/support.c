@@ -558,3 +558,37 @@ void support_run_processes(const training_t *training, outcome_t *outcomes)
     memcpy(outcomes, shared, bytes);
     munmap(shared, bytes);
 }
+
+weft_status_t support_feed(weft_session_t *session, const weft_plan_t *plan, uint32_t rank,
+                           uint32_t step)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < weft_plan_binding_count(plan) && status >= 0; i++) {
+        weft_binding_t binding = {.struct_size = sizeof(binding)};
+        weft_plan_get_binding(plan, i, &binding);
+        if (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL) {
+            continue;
+        }
+        size_t count = (size_t)weft_tensor_elem_count(&binding.desc);
+        size_t bytes = count * weft_dtype_size_bytes(binding.desc.dtype);
+        void *data = calloc(1, bytes);
+        assert_non_null(data);
+        for (size_t j = 0; j < count; j++) {
+            size_t mixed = rank * 31 + step * 7 + j * 13;
+            switch (binding.desc.dtype) {
+            case WEFT_DTYPE_F32:
+                ((float *)data)[j] = (float)(mixed % 256) / 255.0f;
+                break;
+            case WEFT_DTYPE_I64:
+                ((int64_t *)data)[j] = (int64_t)(mixed % 10);
+                break;
+            default:
+                ((int32_t *)data)[j] = (int32_t)(mixed % 10);
+                break;
+            }
+        }
+        status = weft_session_set_input(session, binding.name, data, bytes);
+        free(data);
+    }
+    return status;
+}

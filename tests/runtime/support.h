@@ -71,4 +71,9 @@ void support_run_processes(const training_t *training, outcome_t *outcomes);
 
 void support_quiet(void *user, weft_log_level_t level, const char *line);
 
+/* Fills every input of a plan with numbers that depend on rank, step and place only; labels stay
+ * below 10. */
+weft_status_t support_feed(weft_session_t *session, const weft_plan_t *plan, uint32_t rank,
+                           uint32_t step);
+
 #endif

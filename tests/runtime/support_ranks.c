@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 void support_rank_check(bool condition, const char *text, const char *file, int line)
@@ -158,4 +159,23 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
     }
     free(pids);
     return good;
+}
+
+uint64_t support_next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+uint64_t support_seed(void)
+{
+    static uint64_t seed;
+    if (seed == 0) {
+        const char *text = getenv("WEFT_TEST_SEED");
+        seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL) * 2654435761u + 1;
+        fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+    }
+    return seed;
 }

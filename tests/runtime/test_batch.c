@@ -22,25 +22,6 @@
 #define MEMBERS 90u
 #define OPS 12u
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-static uint64_t seed_of_run(void)
-{
-    static uint64_t seed;
-    if (seed == 0) {
-        const char *text = getenv("WEFT_TEST_SEED");
-        seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL) * 2654435761u + 1;
-        fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-    }
-    return seed;
-}
-
 /* ---- random batches, compared with one call after the other ---- */
 
 typedef struct member {
@@ -92,23 +73,23 @@ static weft_status_t call(const member_t *m, const void *send, void *recv, weft_
 static void make_member(member_t *m, uint64_t *shape, uint64_t *data, uint32_t size, bool small)
 {
     static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32, WEFT_DTYPE_BF16, WEFT_DTYPE_I64};
-    m->op = (uint32_t)(next_random(shape) % 3 == 0 ? 0 : next_random(shape) % OPS);
-    m->dtype = dtypes[next_random(shape) % 3 * (next_random(shape) % 2)];
-    m->reduction = next_random(shape) % 4 == 0 ? WEFT_MAX : WEFT_SUM;
-    m->root = next_random(shape) % 2 == 0 ? 0 : size - 1;
-    uint64_t range = small ? 40 : next_random(shape) % 8 == 0 ? 9000 : 300;
-    m->count = next_random(shape) % range;
+    m->op = (uint32_t)(support_next_random(shape) % 3 == 0 ? 0 : support_next_random(shape) % OPS);
+    m->dtype = dtypes[support_next_random(shape) % 3 * (support_next_random(shape) % 2)];
+    m->reduction = support_next_random(shape) % 4 == 0 ? WEFT_MAX : WEFT_SUM;
+    m->root = support_next_random(shape) % 2 == 0 ? 0 : size - 1;
+    uint64_t range = small ? 40 : support_next_random(shape) % 8 == 0 ? 9000 : 300;
+    m->count = support_next_random(shape) % range;
     for (uint32_t r = 0; r < size; r++) {
-        m->counts[r] = m->op == 11 ? 5 : next_random(shape) % 20;
+        m->counts[r] = m->op == 11 ? 5 : support_next_random(shape) % 20;
     }
-    m->in_place = m->op < 3 && next_random(shape) % 2 == 0;
+    m->in_place = m->op < 3 && support_next_random(shape) % 2 == 0;
     m->bytes = (size_t)(m->count + 20) * 8 * size;
     m->send = malloc(m->bytes);
     m->recv = malloc(m->bytes);
     m->expected = malloc(m->bytes);
     RANK_CHECK(m->send != NULL && m->recv != NULL && m->expected != NULL);
     for (size_t i = 0; i < m->bytes; i++) {
-        m->send[i] = (uint8_t)(next_random(data) >> 30);
+        m->send[i] = (uint8_t)(support_next_random(data) >> 30);
         m->recv[i] = m->expected[i] = m->in_place ? m->send[i] : 0x5a;
     }
 }
@@ -119,8 +100,8 @@ static void run_random(rank_world_t *world)
     member_t *members = calloc(MEMBERS, sizeof *members);
     RANK_CHECK(members != NULL);
     for (uint32_t round = 0; round < 6; round++) {
-        uint32_t count = 1 + (uint32_t)(next_random(&shape) % MEMBERS);
-        uint32_t pairs = world->size > 1 ? (uint32_t)(next_random(&shape) % 4) : 0;
+        uint32_t count = 1 + (uint32_t)(support_next_random(&shape) % MEMBERS);
+        uint32_t pairs = world->size > 1 ? (uint32_t)(support_next_random(&shape) % 4) : 0;
         uint32_t right = (world->rank + 1) % world->size;
         uint32_t left = (world->rank + world->size - 1) % world->size;
         uint32_t out[4], in[4] = {0};
@@ -168,19 +149,19 @@ static void run_random(rank_world_t *world)
 static void test_same_bits_as_alone(void **state)
 {
     (void)state;
-    uint64_t seed = seed_of_run();
+    uint64_t seed = support_seed();
     for (uint32_t n = 1; n <= 5; n++) {
-        next_random(&seed);
+        support_next_random(&seed);
         support_rank_threads(n, run_random, &seed);
     }
-    next_random(&seed);
+    support_next_random(&seed);
     assert_true(support_rank_processes(3, run_random, &seed));
 }
 
 static void test_checked_results(void **state)
 {
     (void)state;
-    uint64_t seed = seed_of_run();
+    uint64_t seed = support_seed();
     setenv("WEFT_CHECK", "results", 1);
     support_rank_threads(3, run_random, &seed);
     unsetenv("WEFT_CHECK");
@@ -189,7 +170,7 @@ static void test_checked_results(void **state)
 static void test_other_links(void **state)
 {
     (void)state;
-    uint64_t seed = seed_of_run();
+    uint64_t seed = support_seed();
     static const uint32_t hosts[] = {0, 0, 1, 1};
     wefti_hub_links_t links = {hosts, seed, 20000};
     support_rank_threads_over(4, run_random, &seed, &links);

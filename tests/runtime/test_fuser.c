@@ -23,25 +23,6 @@
 
 #define SECOND_NS 1000000000ull
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-static uint64_t seed_of_run(void)
-{
-    static uint64_t seed;
-    if (seed == 0) {
-        const char *text = getenv("WEFT_TEST_SEED");
-        seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL) * 2654435761u + 1;
-        fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-    }
-    return seed;
-}
-
 /* ---- steps of random tensors, compared with one call per tensor ---- */
 
 typedef struct tensor {
@@ -80,13 +61,13 @@ static tensor_t *make_tensors(const job_t *job)
         if (job->every_kind) {
             tensor->dtype = dtypes[i % 12];
             tensor->reduction = (weft_reduction_t)(i / 12 % 5);
-        } else if (next_random(&state) % 8 == 0) {
+        } else if (support_next_random(&state) % 8 == 0) {
             tensor->dtype = WEFT_DTYPE_BF16;
         }
-        uint64_t kind = next_random(&state) % 16;
+        uint64_t kind = support_next_random(&state) % 16;
         tensor->count = kind == 0   ? 0
                         : kind == 1 ? job->longest
-                                    : next_random(&state) % (job->longest / 8 + 1);
+                                    : support_next_random(&state) % (job->longest / 8 + 1);
         tensor->bytes = (size_t)tensor->count * weft_dtype_size_bytes(tensor->dtype);
         tensor->fused = malloc(tensor->bytes + 1);
         tensor->single = malloc(tensor->bytes + 1);
@@ -109,7 +90,7 @@ static void fill(tensor_t *tensors, uint32_t count, uint64_t *state)
 {
     for (uint32_t i = 0; i < count; i++) {
         for (size_t at = 0; at < tensors[i].bytes; at++) {
-            tensors[i].fused[at] = (uint8_t)(next_random(state) >> 24);
+            tensors[i].fused[at] = (uint8_t)(support_next_random(state) >> 24);
         }
         memcpy(tensors[i].single, tensors[i].fused, tensors[i].bytes);
     }
@@ -118,7 +99,7 @@ static void fill(tensor_t *tensors, uint32_t count, uint64_t *state)
 static void shuffle(uint32_t *order, uint32_t count, bool really, uint64_t *state)
 {
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t j = really ? (uint32_t)(next_random(state) % (i + 1)) : i;
+        uint32_t j = really ? (uint32_t)(support_next_random(state) % (i + 1)) : i;
         order[i] = order[j];
         order[j] = i;
     }
@@ -126,7 +107,7 @@ static void shuffle(uint32_t *order, uint32_t count, bool really, uint64_t *stat
 
 static void dawdle(uint64_t *state)
 {
-    for (uint64_t i = next_random(state) % 8; i > 6; i--) {
+    for (uint64_t i = support_next_random(state) % 8; i > 6; i--) {
         sched_yield();
     }
 }
@@ -158,7 +139,7 @@ static void run_steps(rank_world_t *world)
             tensor_t *tensor = &tensors[order[i]];
             RANK_OK(weft_fuser_add(fuser, tensor->fused, tensor->count, tensor->dtype,
                                    tensor->reduction, tensor->name));
-            if (next_random(&state) % 16 == 0) {
+            if (support_next_random(&state) % 16 == 0) {
                 RANK_OK(weft_fuser_flush(fuser));
             }
             dawdle(&state);
@@ -187,18 +168,18 @@ static job_t random_job(uint64_t *state)
 {
     job_t job = {.tensor_count = 40, .step_count = 4, .longest = 20000};
     job.params = (weft_fuser_params_t)WEFT_FUSER_PARAMS_INIT;
-    job.params.bytes = (uint64_t)512 << next_random(state) % 12;
-    job.params.window_ns = next_random(state) % 2 == 0 ? WEFT_FUSER_WINDOW_NONE : 100000;
-    job.flags = next_random(state) % 2 == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
-    job.own_stream = next_random(state) % 4 == 0;
-    job.seed = next_random(state) | 1;
+    job.params.bytes = (uint64_t)512 << support_next_random(state) % 12;
+    job.params.window_ns = support_next_random(state) % 2 == 0 ? WEFT_FUSER_WINDOW_NONE : 100000;
+    job.flags = support_next_random(state) % 2 == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
+    job.own_stream = support_next_random(state) % 4 == 0;
+    job.seed = support_next_random(state) | 1;
     return job;
 }
 
 static void test_same_bits_in_any_order(void **state)
 {
     (void)state;
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     for (uint32_t n = 1; n <= 5; n++) {
         for (uint32_t i = 0; i < 3; i++) {
             job_t job = random_job(&random);
@@ -214,7 +195,7 @@ static void test_same_bits_in_any_order(void **state)
 static void test_every_type_and_reduction(void **state)
 {
     (void)state;
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     job_t job = random_job(&random);
     job.every_kind = true;
     job.tensor_count = 120;
@@ -228,7 +209,7 @@ static void test_every_type_and_reduction(void **state)
 static void test_order_of_the_group(void **state)
 {
     (void)state;
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     job_t job = random_job(&random);
     job.blocks = true;
     support_rank_threads(4, run_steps, &job);
@@ -239,7 +220,7 @@ static void test_other_links(void **state)
 {
     (void)state;
     static const uint32_t hosts[] = {0, 0, 1, 1};
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     wefti_hub_links_t links = {hosts, random, 20000};
     job_t job = random_job(&random);
     job.longest = 5000;
@@ -250,7 +231,7 @@ static void test_other_links(void **state)
 static void test_large_buckets(void **state)
 {
     (void)state;
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     job_t job = random_job(&random);
     job.tensor_count = 12;
     job.step_count = 2;
@@ -263,7 +244,7 @@ static void test_large_buckets(void **state)
 static void test_thousands_of_tensors(void **state)
 {
     (void)state;
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     job_t job = random_job(&random);
     job.tensor_count = 3000;
     job.step_count = 2;
@@ -780,7 +761,7 @@ static void test_forked_child(void **state)
 
 static void run_hostile(rank_world_t *world)
 {
-    uint64_t random = seed_of_run();
+    uint64_t random = support_seed();
     uint8_t list[128];
     for (uint32_t round = 0; round < 3000; round++) {
         weft_fuser_t *fuser = round % 100 == 0 ? make(world, 1000, 0) : NULL;
@@ -795,9 +776,11 @@ static void run_hostile(rank_world_t *world)
             memcpy(list + 8, numbers, 24);
             memcpy(list + 32, &length, 4);
             memcpy(list + 36, "ab", 2);
-            size_t bytes = next_random(&random) % 4 == 0 ? next_random(&random) % 39 : 38;
-            for (uint64_t k = next_random(&random) % 4; k > 0; k--) {
-                list[next_random(&random) % 38] = (uint8_t)(next_random(&random) >> 11);
+            size_t bytes =
+                support_next_random(&random) % 4 == 0 ? support_next_random(&random) % 39 : 38;
+            for (uint64_t k = support_next_random(&random) % 4; k > 0; k--) {
+                list[support_next_random(&random) % 38] =
+                    (uint8_t)(support_next_random(&random) >> 11);
             }
             weft_status_t status = wefti_fuser_adopt(fuser, list, bytes);
             RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_FORMAT ||

@@ -409,14 +409,6 @@ typedef struct signature {
     uint64_t count;
 } signature_t;
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 static bool is_rooted(uint32_t op)
 {
     return op == 1 || op == 4 || op == 5 || op == 6;
@@ -456,11 +448,11 @@ static weft_status_t call(const signature_t *s, void *send, void *recv, weft_gro
 static signature_t random_signature(uint64_t *state)
 {
     static const uint64_t counts[] = {0, 1, 3, 16, 500, 3000, 20000};
-    signature_t s = {.op = (uint32_t)(next_random(state) % 9)};
-    s.dtype = 1 + (uint32_t)(next_random(state) % 12);
-    s.reduction = is_reducing(s.op) ? (uint32_t)(next_random(state) % 5) : 0;
-    s.root = is_rooted(s.op) ? (uint32_t)(next_random(state) % 2) : 0;
-    s.count = counts[next_random(state) % 7];
+    signature_t s = {.op = (uint32_t)(support_next_random(state) % 9)};
+    s.dtype = 1 + (uint32_t)(support_next_random(state) % 12);
+    s.reduction = is_reducing(s.op) ? (uint32_t)(support_next_random(state) % 5) : 0;
+    s.root = is_rooted(s.op) ? (uint32_t)(support_next_random(state) % 2) : 0;
+    s.count = counts[support_next_random(state) % 7];
     if (s.op == 8) {
         s.count = 0;
         s.dtype = WEFT_DTYPE_U8;
@@ -486,8 +478,8 @@ static void run_disagreements(rank_world_t *world)
         weft_group_t *group = NULL;
         RANK_OK(weft_group_duplicate(world->group, &group));
         signature_t right = random_signature(&state), wrong = random_signature(&state);
-        uint32_t victim = (uint32_t)(next_random(&state) % world->size);
-        uint32_t good_calls = (uint32_t)(next_random(&state) % 3);
+        uint32_t victim = (uint32_t)(support_next_random(&state) % world->size);
+        uint32_t good_calls = (uint32_t)(support_next_random(&state) % 3);
         while (!differ(&right, &wrong)) {
             wrong = random_signature(&state);
         }

@@ -25,40 +25,6 @@ typedef struct mlp_rank {
     pthread_t thread;
 } mlp_rank_t;
 
-/* Feeds every input with numbers that depend on rank, step and place only; labels stay below 10. */
-static weft_status_t feed(weft_session_t *session, const weft_plan_t *plan, uint32_t rank,
-                          uint32_t step)
-{
-    weft_status_t status = WEFT_OK;
-    for (size_t i = 0; i < weft_plan_binding_count(plan) && status >= 0; i++) {
-        weft_binding_t binding = {.struct_size = sizeof(binding)};
-        weft_plan_get_binding(plan, i, &binding);
-        if (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL) {
-            continue;
-        }
-        size_t count = (size_t)weft_tensor_elem_count(&binding.desc);
-        size_t bytes = count * weft_dtype_size_bytes(binding.desc.dtype);
-        void *data = calloc(1, bytes);
-        for (size_t j = 0; j < count; j++) {
-            size_t mixed = rank * 31 + step * 7 + j * 13;
-            switch (binding.desc.dtype) {
-            case WEFT_DTYPE_F32:
-                ((float *)data)[j] = (float)(mixed % 256) / 255.0f;
-                break;
-            case WEFT_DTYPE_I64:
-                ((int64_t *)data)[j] = (int64_t)(mixed % 10);
-                break;
-            default:
-                ((int32_t *)data)[j] = (int32_t)(mixed % 10);
-                break;
-            }
-        }
-        status = weft_session_set_input(session, binding.name, data, bytes);
-        free(data);
-    }
-    return status;
-}
-
 static void *rank_main(void *user)
 {
     mlp_rank_t *rank = user;
@@ -70,7 +36,7 @@ static void *rank_main(void *user)
         status = weft_session_create(&params, &session);
     }
     for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
-        status = feed(session, rank->plan, (uint32_t)rank->params.rank, step);
+        status = support_feed(session, rank->plan, (uint32_t)rank->params.rank, step);
         status = status >= 0 ? weft_session_step(session) : status;
         status = status >= 0 ? weft_session_get_output(session, "loss", &rank->loss[step],
                                                        sizeof(float), NULL)

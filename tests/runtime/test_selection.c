@@ -530,14 +530,6 @@ typedef struct wish {
     uint64_t count;
 } wish_t;
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 static wish_t random_wish(uint64_t *state, uint32_t size)
 {
     static const uint64_t counts[] = {0, 1, 16, 600, 3000, 20000};
@@ -545,19 +537,20 @@ static wish_t random_wish(uint64_t *state, uint32_t size)
                                             WEFT_OP_BROADCAST, WEFT_OP_REDUCE_SCATTER};
     const weft_algorithm_t *algorithms[16];
     uint32_t count = 0;
-    wish_t wish = {.op = ops[next_random(state) % 4]};
+    wish_t wish = {.op = ops[support_next_random(state) % 4]};
     const weft_algorithm_t *algorithm;
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
         if (algorithm->op == wish.op && strcmp(algorithm->name, "hierarchical") != 0) {
             algorithms[count++] = algorithm;
         }
     }
-    wish.count = counts[next_random(state) % 6];
-    wish.order = (weft_order_t)(next_random(state) % 3);
-    wish.first_block =
-        wish.order == WEFT_ORDER_BLOCKS ? 1 + (uint32_t)(next_random(state) % (size - 1)) : 0;
-    if (next_random(state) % 3 != 0) {
-        wish.algorithm = algorithms[next_random(state) % count]->name;
+    wish.count = counts[support_next_random(state) % 6];
+    wish.order = (weft_order_t)(support_next_random(state) % 3);
+    wish.first_block = wish.order == WEFT_ORDER_BLOCKS
+                           ? 1 + (uint32_t)(support_next_random(state) % (size - 1))
+                           : 0;
+    if (support_next_random(state) % 3 != 0) {
+        wish.algorithm = algorithms[support_next_random(state) % count]->name;
     }
     return wish;
 }
@@ -608,7 +601,7 @@ static void run_disagreements(rank_world_t *world)
         wish_t right = random_wish(&state, world->size), wrong = right;
         while (same_wish(&right, &wrong)) { /* mostly everything else is alike */
             wish_t other = random_wish(&state, world->size);
-            uint64_t what = next_random(&state) % 4;
+            uint64_t what = support_next_random(&state) % 4;
             wrong = what == 0 ? other : right;
             if (what == 1) {
                 wrong.order = other.order;
@@ -617,8 +610,8 @@ static void run_disagreements(rank_world_t *world)
                 wrong.algorithm = other.algorithm;
             }
         }
-        uint32_t victim = (uint32_t)(next_random(&state) % world->size);
-        uint32_t good_calls = (uint32_t)(next_random(&state) % 3);
+        uint32_t victim = (uint32_t)(support_next_random(&state) % world->size);
+        uint32_t good_calls = (uint32_t)(support_next_random(&state) % 3);
         weft_status_t status = WEFT_OK;
         for (uint32_t k = 0; k < good_calls && status != WEFT_ERR_MISMATCH; k++) {
             /* A rank still waiting in a good call learns there that others disagree about the next.

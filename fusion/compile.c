@@ -161,6 +161,28 @@ fail:
     return status;
 }
 
+/* Parameters whose part of the compiler does not exist yet; each goes with its line. */
+static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
+{
+    const char *what = p->shard_optimizer        ? "--shard-optimizer"
+                       : p->decouple             ? "--decouple"
+                       : p->accumulate > 1       ? "--accumulate"
+                       : p->shards > 0           ? "--shards"
+                       : p->wire != NULL         ? "--wire"
+                       : p->clip_norm > 0        ? "--clip"
+                       : p->grads_path != NULL   ? "--grads"
+                       : p->in_flight > 0        ? "--in-flight"
+                       : p->arena_limit > 0      ? "--arena-limit"
+                       : p->infer                ? "--infer"
+                       : p->split_batch          ? "--split-batch"
+                       : p->rank_model_count > 0 ? "several models"
+                       : p->ops_path != NULL     ? "--ops"
+                       : p->emit_path != NULL    ? "--emit-onnx"
+                                                 : NULL;
+    return what == NULL ? WEFT_OK
+                        : wefti_error(WEFT_ERR_UNSUPPORTED, "%s is not supported yet", what);
+}
+
 /* Applies what a pass answered. */
 static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits)
 {
@@ -290,6 +312,7 @@ weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **ou
     }
     *out_plan = NULL;
     WEFT_TRY(status, read_params(&c, params), done);
+    WEFT_TRY(status, refuse_unbuilt(&c.params), done);
     WEFT_TRY(status, compile(&c, out_plan), done);
 done:
     wefti_graph_destroy(c.graph); /* before the registry whose definitions it uses */

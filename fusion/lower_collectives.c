@@ -71,7 +71,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
     const wefti_plan_buffer_t *buffer;
     const weft_attr_t *group = wefti_node_attr(node, "group");
-    collective->op = WEFTI_COLLECTIVE_ALL_REDUCE;
+    collective->op = WEFT_OP_ALL_REDUCE;
     collective->dtype = l->plan->buffers[first].dtype;
     collective->buffer = first;
     collective->group = group != NULL && group->type == WEFT_ATTR_INT ? (uint32_t)group->i : 0;
@@ -88,6 +88,8 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
                                   bucket->end_bytes - bucket->begin_bytes, &collective->buffer),
             fail);
     }
+    collective->source = collective->buffer;
+    collective->update = WEFTI_PLAN_NONE;
     buffer = &l->plan->buffers[collective->buffer];
     collective->elem_count = buffer->size_bytes / weft_dtype_size_bytes(collective->dtype);
     collective->name = wefti_arena_printf(arena, "bucket %u", index);
@@ -126,12 +128,14 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t
     uint64_t bytes =
         wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
     wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
-    collective->op = WEFTI_COLLECTIVE_BROADCAST;
+    collective->op = WEFT_OP_BROADCAST;
     collective->dtype = first->dtype;
     WEFT_TRY(status,
              wefti_lower_add_range(l, "all parameters", first->dtype, offset, bytes,
                                    &collective->buffer),
              fail);
+    collective->source = collective->buffer;
+    collective->update = WEFTI_PLAN_NONE;
     collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
     collective->name = wefti_arena_strdup(arena, "initial weights");
     collective->reason = wefti_arena_strdup(arena, "rank 0 gives everybody its weights");

@@ -18,6 +18,18 @@ enum {
     KEY_WEIGHT_DECAY,
     KEY_BUCKET,
     KEY_COSTS,
+    KEY_SHARD_OPTIMIZER,
+    KEY_DECOUPLE,
+    KEY_ACCUMULATE,
+    KEY_SHARDS,
+    KEY_WIRE,
+    KEY_CLIP,
+    KEY_GRADS,
+    KEY_IN_FLIGHT,
+    KEY_ARENA_LIMIT,
+    KEY_INFER,
+    KEY_SPLIT_BATCH,
+    KEY_OPS,
     KEY_KERNELS,
     KEY_END,
 };
@@ -37,6 +49,24 @@ const option_def_t wefti_compile_option_defs[] = {
      "bytes:25M[,time:5ms],\n"
      "                                 index:0,4,9, percent:60,40, one or none"},
     {KEY_COSTS, "costs", "COSTS.json", "measured costs of collectives, by weft tune"},
+    {KEY_SHARD_OPTIMIZER, "shard-optimizer", NULL,
+     "each rank updates its shard of the weights and keeps only\n"
+     "                                 that optimizer state"},
+    {KEY_DECOUPLE, "decouple", NULL,
+     "gather updated weights under the next forward pass\n"
+     "                                 (implies --shard-optimizer)"},
+    {KEY_ACCUMULATE, "accumulate", "K", "micro-batches of a rank per step (default 1)"},
+    {KEY_SHARDS, "shards", "V",
+     "micro-batches of all ranks per step: the same bits for any\n"
+     "                                 number of ranks that divides V by a power of two"},
+    {KEY_WIRE, "wire", "TYPE", "type in which gradients travel: f32 (default) or bf16"},
+    {KEY_CLIP, "clip", "NORM", "scale gradients down to this global norm"},
+    {KEY_GRADS, "grads", "MAP.json", "which tensors of the graph are the gradients of what"},
+    {KEY_IN_FLIGHT, "in-flight", "K", "most collectives issued and not yet waited for"},
+    {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "most bytes of the arena (K, M, G)"},
+    {KEY_INFER, "infer", NULL, "no training: run the graph as it is, with its collectives"},
+    {KEY_SPLIT_BATCH, "split-batch", NULL, "with --infer: scatter the batch, gather the results"},
+    {KEY_OPS, "ops", "OPS.json", "declare operators that Weft does not know"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},
 };
@@ -112,6 +142,17 @@ static int parse_positive(const char *command, const char *option, const char *v
     return EXIT_OK;
 }
 
+static int parse_count(const char *command, const char *option, const char *value, long long most,
+                       uint32_t *out_count)
+{
+    long long number = 0;
+    if (!wefti_parse_int(value, 1, most, &number)) {
+        return wefti_usage_error(command, "--%s '%s': expected 1 to %lld", option, value, most);
+    }
+    *out_count = (uint32_t)number;
+    return EXIT_OK;
+}
+
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value)
 {
@@ -152,6 +193,37 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
     case KEY_COSTS:
         params->costs_path = value;
+        return EXIT_OK;
+    case KEY_SHARD_OPTIMIZER:
+        params->shard_optimizer = 1;
+        return EXIT_OK;
+    case KEY_DECOUPLE:
+        params->decouple = 1;
+        return EXIT_OK;
+    case KEY_ACCUMULATE:
+        return parse_count(command, "accumulate", value, 65536, &params->accumulate);
+    case KEY_SHARDS:
+        return parse_count(command, "shards", value, 65536, &params->shards);
+    case KEY_WIRE:
+        params->wire = value;
+        return EXIT_OK;
+    case KEY_CLIP:
+        return parse_positive(command, "clip", value, &params->clip_norm);
+    case KEY_GRADS:
+        params->grads_path = value;
+        return EXIT_OK;
+    case KEY_IN_FLIGHT:
+        return parse_count(command, "in-flight", value, 65536, &params->in_flight);
+    case KEY_ARENA_LIMIT:
+        return wefti_parse_size(command, "arena-limit", value, &params->arena_limit);
+    case KEY_INFER:
+        params->infer = 1;
+        return EXIT_OK;
+    case KEY_SPLIT_BATCH:
+        params->split_batch = 1;
+        return EXIT_OK;
+    case KEY_OPS:
+        params->ops_path = value;
         return EXIT_OK;
     case KEY_KERNELS:
         status = weft_registry_load_plugin(options->registry, value);

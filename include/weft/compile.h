@@ -32,10 +32,35 @@ typedef struct weft_compile_params {
     void *log_user;
     const char *costs_path;  /**< measured costs of collectives (`weft tune`); NULL: the defaults */
     const char *profile_path; /**< measured times (weft_session_write_profile); NULL: predicted ones */
+
+    /* Training */
+    int shard_optimizer; /**< a rank updates its shard of every bucket and keeps only that state */
+    int decouple;        /**< implies shard_optimizer; weights are gathered under the next forward pass */
+    uint32_t accumulate; /**< micro-batches of a rank per step; 0: 1 */
+    uint32_t shards;     /**< micro-batches of all ranks per step, reduced along one tree whatever the number
+                          * of ranks, which divides it by a power of two; 0: not fixed. Excludes accumulate */
+    const char *wire;    /**< type in which gradients travel: "f32" (default), "bf16" */
+    double clip_norm;    /**< gradients are scaled down to this global norm; 0: not */
+    const char *grads_path; /**< JSON object parameter -> tensor of the graph that is its gradient; NULL:
+                             * tensors named "<param>_grad" or "grad.<param>", if there are any */
+
+    /* Schedule and memory */
+    uint32_t in_flight;   /**< most collectives issued and not yet waited for; 0: no bound */
+    uint64_t arena_limit; /**< most arena bytes; 0: no bound. A plan that cannot hold it is refused */
+
+    /* Inference */
+    int infer;       /**< no gradients: the graph as it is, with its collectives */
+    int split_batch; /**< with infer: rank 0's batch is scattered over ranks, results gathered */
+    const char *const *rank_models; /**< one model per rank, equal except for initializers; NULL: model_path */
+    uint32_t rank_model_count;      /**< 0, or world_size; rank_models[0] stands for model_path */
+
+    const char *ops_path;  /**< JSON declaring operators that Weft does not know; NULL: none */
+    const char *emit_path; /**< where the compiled graph is written as ONNX; NULL: nowhere */
 } weft_compile_params_t;
 
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
-    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+    {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,               \
+     0,                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /**

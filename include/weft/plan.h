@@ -7,12 +7,17 @@
 
 typedef struct weft_plan weft_plan_t;
 
+typedef enum weft_plan_kind {
+    WEFT_PLAN_TRAINING = 1,
+    WEFT_PLAN_INFERENCE = 2,
+} weft_plan_kind_t;
+
 /** Facts about a plan, borrowed from it. */
 typedef struct weft_plan_info {
     size_t struct_size;
     const char *model_name;
     uint32_t world_size;
-    int64_t batch; /**< samples per rank per step */
+    int64_t batch; /**< samples per rank per (micro-)step */
     const char *policy;
     const char *optimizer;
     uint32_t bucket_count;
@@ -21,6 +26,12 @@ typedef struct weft_plan_info {
     uint64_t fusion_copied_bytes;
     char structure_digest[65]; /**< hex */
     char weights_digest[65];
+    weft_plan_kind_t kind;
+    uint32_t accumulate;   /**< micro-batches of a rank and step, at least 1 */
+    uint32_t shards;       /**< micro-batches of all ranks, where that number is fixed; else 0 */
+    int shard_optimizer;   /**< a rank updates, and has the optimizer state of, its shard only */
+    int decouple;          /**< weights are gathered under the next step's forward pass */
+    double clip_norm;      /**< 0: gradients are not clipped */
 } weft_plan_info_t;
 
 typedef enum weft_binding_role {

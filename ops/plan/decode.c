@@ -60,6 +60,8 @@ static weft_status_t decode_buffers(weft_plan_t *plan, const Weft__Plan__Plan *m
             .size_bytes = in->size_bytes,
             .data_offset_bytes = in->data_offset_bytes,
             .default_value = in->default_value,
+            .rank_stride_bytes = in->rank_stride_bytes,
+            .rank_data_stride_bytes = in->rank_data_stride_bytes,
         };
         if (in->n_dims) {
             memcpy(buffer->dims, in->dims, in->n_dims * sizeof in->dims[0]);
@@ -159,12 +161,15 @@ static weft_status_t decode_collectives(weft_plan_t *plan, const Weft__Plan__Pla
         }
         *collective = (wefti_plan_collective_t){
             .name = in->name,
-            .op = (wefti_collective_op_t)in->op,
+            .op = (weft_collective_t)in->op,
             .reduction = (weft_reduction_t)in->reduction,
             .dtype = (weft_dtype_t)in->dtype,
             .group = in->group,
             .root = in->root,
             .buffer = in->buffer,
+            .source = in->source,
+            .divisor = in->divisor,
+            .update = in->update - 1,
             .elem_count = in->elem_count,
             .order = in->order,
             .member_count = (uint32_t)in->n_members,
@@ -298,6 +303,11 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->arena_bytes = message->arena_bytes;
     plan->live_bytes = message->live_bytes;
     plan->fusion_copied_bytes = message->fusion_copied_bytes;
+    plan->kind = (weft_plan_kind_t)message->kind;
+    plan->accumulate = message->accumulate;
+    plan->shards = message->shards;
+    plan->flags = message->flags;
+    plan->clip_norm = message->clip_norm;
     WEFT_TRY(status, decode_buffers(plan, message), fail);
     WEFT_TRY(status, decode_kernels(plan, message), fail);
     WEFT_TRY(status, decode_collectives(plan, message), fail);

@@ -53,6 +53,8 @@ static weft_status_t encode_buffers(const weft_plan_t *plan, wefti_arena_t *aren
         out[i].size_bytes = buffer->size_bytes;
         out[i].data_offset_bytes = buffer->data_offset_bytes;
         out[i].default_value = buffer->default_value;
+        out[i].rank_stride_bytes = buffer->rank_stride_bytes;
+        out[i].rank_data_stride_bytes = buffer->rank_data_stride_bytes;
     }
     return WEFT_OK;
 }
@@ -148,6 +150,9 @@ static weft_status_t encode_collectives(const weft_plan_t *plan, wefti_arena_t *
         out[i].group = collective->group;
         out[i].root = collective->root;
         out[i].buffer = collective->buffer;
+        out[i].source = collective->source;
+        out[i].divisor = collective->divisor;
+        out[i].update = collective->update + 1;
         out[i].elem_count = collective->elem_count;
         out[i].order = text_of(collective->order);
         out[i].n_members = collective->member_count;
@@ -304,6 +309,11 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.arena_bytes = plan->arena_bytes;
     message.live_bytes = plan->live_bytes;
     message.fusion_copied_bytes = plan->fusion_copied_bytes;
+    message.kind = (uint32_t)plan->kind;
+    message.accumulate = plan->accumulate;
+    message.shards = plan->shards;
+    message.flags = plan->flags;
+    message.clip_norm = plan->clip_norm;
     WEFT_TRY(status, encode_buffers(plan, arena, &message), fail);
     WEFT_TRY(status, encode_kernels(plan, arena, &message), fail);
     WEFT_TRY(status, encode_collectives(plan, arena, &message), fail);

@@ -19,6 +19,8 @@ weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t *
     plan->model_name = "";
     plan->policy = "";
     plan->optimizer = "";
+    plan->kind = WEFT_PLAN_TRAINING;
+    plan->accumulate = 1;
     return WEFT_OK;
 }
 
@@ -65,6 +67,12 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .arena_bytes = plan->arena_bytes,
         .live_bytes = plan->live_bytes,
         .fusion_copied_bytes = plan->fusion_copied_bytes,
+        .kind = plan->kind,
+        .accumulate = plan->accumulate,
+        .shards = plan->shards,
+        .shard_optimizer = (plan->flags & WEFTI_PLAN_SHARDED) != 0,
+        .decouple = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0,
+        .clip_norm = plan->clip_norm,
     };
     wefti_digest_hex(&plan->structure_digest, info->structure_digest);
     wefti_digest_hex(&plan->weights_digest, info->weights_digest);

@@ -9,6 +9,7 @@
 #ifndef WEFT_OPS_PLAN_PLAN_H
 #define WEFT_OPS_PLAN_PLAN_H
 
+#include <weft/algo.h>
 #include <weft/plan.h>
 #include <weft/registry.h>
 
@@ -24,6 +25,21 @@
 #define WEFTI_PLAN_CAP_SIGNAL (1ull << 2)
 #define WEFTI_PLAN_ALIGNMENT 64u /* of every buffer in the arena and section in the file */
 
+#define WEFTI_PLAN_SHARDED (1u << 0) /* a rank updates its shard of the parameters */
+#define WEFTI_PLAN_DECOUPLED                                                                       \
+    (1u << 1) /* weights are gathered at the next step's begin, or by flush */
+#define WEFTI_PLAN_RANK_DATA (1u << 2)   /* ranks have weights of their own: init gives nobody any \
+                                          */
+#define WEFTI_PLAN_SPLIT_BATCH (1u << 3) /* rank 0's batch is scattered, its results gathered */
+
+/*
+ * Entry points. init: once, weights to everybody. micro_step: forward and backward of a micro-batch
+ * that is not the last of its step; "micro_step.<t>" folds it with the t newest partial sums. step:
+ * all of a step, or the last micro-batch of one; of inference, the graph. flush: gathers the
+ * weights of a decoupled step. eval: forward, without communication.
+ */
+#define WEFTI_PROGRAMS "init", "micro_step", "step", "flush", "eval"
+
 typedef enum wefti_buffer_kind {
     WEFTI_BUFFER_PARAM = 1, /* weights; kinds 1 to 3 lie in regions in the same (readiness) order */
     WEFTI_BUFFER_GRAD = 2,
@@ -34,7 +50,7 @@ typedef enum wefti_buffer_kind {
     WEFTI_BUFFER_TEMP = 7,   /* activations: memory is reused once the last reader is done */
     WEFTI_BUFFER_OUTPUT = 8, /* loss, logits: readable after the step */
     WEFTI_BUFFER_RANGE =
-        9, /* a flat range over consecutive PARAM, GRAD or STATE buffers: a bucket */
+        9, /* a flat range over consecutive PARAM, GRAD or STATE buffers: a bucket, or a shard */
 } wefti_buffer_kind_t;
 
 typedef struct wefti_plan_buffer {
@@ -44,10 +60,15 @@ typedef struct wefti_plan_buffer {
     weft_layout_t layout;
     uint32_t rank;
     int64_t dims[WEFT_MAX_DIMS]; /* RANGE: rank 1, the padded element count */
-    uint64_t offset_bytes;       /* in the arena, the same on every rank; multiple of 64 */
-    uint64_t size_bytes;         /* payload; buffers are padded to 64 */
-    uint64_t data_offset_bytes;  /* PARAM, CONST: where the contents start in the weights section */
-    double default_value;        /* SCALAR */
+    uint64_t offset_bytes;       /* in the arena, of rank 0; multiple of 64 */
+    /* Rank r's is at offset_bytes + r * rank_stride_bytes: its shard of a range that all ranks
+     * have. 0: at the same place on every rank. */
+    uint64_t rank_stride_bytes;
+    uint64_t size_bytes;        /* payload; buffers are padded to 64 */
+    uint64_t data_offset_bytes; /* PARAM, CONST: where the contents start in the weights section */
+    /* Rank r's contents start at data_offset_bytes + r * this; 0: all ranks have the same. */
+    uint64_t rank_data_stride_bytes;
+    double default_value; /* SCALAR */
 } wefti_plan_buffer_t;
 
 typedef struct wefti_plan_kernel {
@@ -59,11 +80,6 @@ typedef struct wefti_plan_kernel {
     weft_attr_t *attrs;
 } wefti_plan_kernel_t;
 
-typedef enum wefti_collective_op {
-    WEFTI_COLLECTIVE_ALL_REDUCE = 1,
-    WEFTI_COLLECTIVE_BROADCAST = 2,
-} wefti_collective_op_t;
-
 /* One way of carrying a collective out; bind takes the first that every rank can do. */
 typedef struct wefti_plan_algorithm {
     const char *name;      /* "mesh" */
@@ -73,13 +89,22 @@ typedef struct wefti_plan_algorithm {
 
 typedef struct wefti_plan_collective {
     const char *name; /* "bucket 0" */
-    wefti_collective_op_t op;
+    weft_collective_t op;
     weft_reduction_t reduction;
     weft_dtype_t dtype;
     uint32_t group;  /* 0: world */
-    uint32_t root;   /* broadcast */
-    uint32_t buffer; /* in place: a RANGE or a single buffer */
-    uint64_t elem_count;
+    uint32_t root;   /* operators with a root */
+    uint32_t buffer; /* the result: a RANGE or a single buffer */
+    uint32_t source; /* what a rank contributes; buffer itself, or a rank's own block of it (or the
+                        buffer is that of the source): in place */
+    uint64_t elem_count; /* of one block: all of it; AllGather, Gather: what each rank contributes;
+                            ReduceScatter, Scatter: receives; AllToAll: per pair of ranks */
+    uint32_t divisor;    /* avg: what the sum is divided by; 0: the number of ranks */
+    /* WEFTI_PLAN_NONE, or the kernel that a rank runs on its shard between reducing it and giving
+     * the result to everybody ("one sweep"). The kernel reads and writes RANGE buffers with a rank
+     * stride, works element by element, and is in no stream. buffer is then the range of
+     * parameters, source the range of gradients; op is ALL_REDUCE. */
+    uint32_t update;
     const char *order; /* "tree" */
     uint32_t member_count;
     uint32_t *members; /* the buffers it covers, in readiness order */
@@ -107,7 +132,7 @@ typedef struct wefti_plan_stream_program {
 
 /* An entry point: what each stream runs. Every event of a program is recorded once per run. */
 typedef struct wefti_plan_program {
-    const char *name;                     /* "init", "step", "eval" */
+    const char *name;                     /* one of WEFTI_PROGRAMS; "micro_step.1" and so on too */
     wefti_plan_stream_program_t *streams; /* one per stream of the plan */
 } wefti_plan_program_t;
 
@@ -163,6 +188,11 @@ struct weft_plan {
     uint64_t arena_bytes;
     uint64_t live_bytes; /* params + gradients + state + the most activations alive at once */
     uint64_t fusion_copied_bytes; /* bytes a step copies only to fuse: 0 by construction */
+    weft_plan_kind_t kind;
+    uint32_t accumulate; /* micro-batches of a rank and step, at least 1 */
+    uint32_t shards;     /* leaves of the reduction tree, accumulate * world_size; 0: not fixed */
+    uint32_t flags;      /* WEFTI_PLAN_* */
+    double clip_norm;    /* of the global gradient; 0: not clipped */
 
     uint32_t buffer_count, kernel_count, collective_count, stream_count, event_count, program_count,
         binding_count;

@@ -59,6 +59,8 @@ static void add_buffer(wefti_hasher_t *hasher, const wefti_plan_buffer_t *buffer
     add_int(hasher, buffer->size_bytes);
     add_int(hasher, buffer->data_offset_bytes);
     add_double(hasher, buffer->default_value);
+    add_int(hasher, buffer->rank_stride_bytes);
+    add_int(hasher, buffer->rank_data_stride_bytes);
 }
 
 static void add_attr(wefti_hasher_t *hasher, const weft_attr_t *attr)
@@ -128,6 +130,9 @@ static void add_collective(wefti_hasher_t *hasher, const wefti_plan_collective_t
         add_text(hasher, collective->algorithms[i].name);
         add_int(hasher, collective->algorithms[i].capabilities);
     }
+    add_int(hasher, collective->source);
+    add_int(hasher, collective->divisor);
+    add_int(hasher, (uint64_t)collective->update + 1);
 }
 
 static void add_program(wefti_hasher_t *hasher, const wefti_plan_program_t *program,
@@ -147,7 +152,7 @@ static void add_program(wefti_hasher_t *hasher, const wefti_plan_program_t *prog
 
 static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
 {
-    add_text(hasher, "weft plan structure 1");
+    add_text(hasher, "weft plan structure 2");
     add_int(hasher, plan->world_size);
     add_int(hasher, (uint64_t)plan->batch);
     add_text(hasher, plan->optimizer);
@@ -181,6 +186,11 @@ static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
         add_int(hasher, (uint64_t)plan->bindings[i].role);
         add_int(hasher, plan->bindings[i].buffer);
     }
+    add_int(hasher, (uint64_t)plan->kind);
+    add_int(hasher, plan->accumulate);
+    add_int(hasher, plan->shards);
+    add_int(hasher, plan->flags);
+    add_double(hasher, plan->clip_norm);
 }
 
 weft_status_t wefti_plan_digests(const weft_plan_t *plan, wefti_digest_t *out_structure,

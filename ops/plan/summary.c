@@ -15,7 +15,7 @@ const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, u
         for (uint64_t i = *position - at; i < stream->step_count; i++) {
             const wefti_plan_step_t *step = &stream->steps[i];
             if (step->kind == WEFTI_STEP_COLLECTIVE &&
-                plan->collectives[step->index].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+                plan->collectives[step->index].op == WEFT_OP_ALL_REDUCE) {
                 *position = at + i + 1;
                 *out_stream = (uint32_t)s;
                 return &plan->collectives[step->index];

@@ -19,8 +19,8 @@ static weft_status_t bad_collective(const weft_plan_t *plan, uint32_t index, con
 static const char *check_parameters(const weft_plan_t *plan,
                                     const wefti_plan_collective_t *collective)
 {
-    int reduces = collective->op == WEFTI_COLLECTIVE_ALL_REDUCE;
-    if (!reduces && collective->op != WEFTI_COLLECTIVE_BROADCAST) {
+    int reduces = collective->op == WEFT_OP_ALL_REDUCE;
+    if (!reduces && collective->op != WEFT_OP_BROADCAST) {
         return "unknown operator";
     }
     if ((int)collective->reduction < (int)WEFT_SUM || (int)collective->reduction > (int)WEFT_MAX) {
@@ -31,6 +31,9 @@ static const char *check_parameters(const weft_plan_t *plan,
     }
     if (collective->buffer >= plan->buffer_count) {
         return "no such buffer";
+    }
+    if (collective->source != collective->buffer || collective->update != WEFTI_PLAN_NONE) {
+        return "only collectives in place, without an update, are known";
     }
     if (collective->dtype != plan->buffers[collective->buffer].dtype ||
         (reduces && collective->dtype == WEFT_DTYPE_BOOL)) {
@@ -97,8 +100,8 @@ static const char *check_ends(const weft_plan_t *plan, const wefti_plan_collecti
         (end == last->offset_bytes && last->size_bytes > 0)) {
         return "its buffer does not end with its last member";
     }
-    if (!whole && (collective->op != WEFTI_COLLECTIVE_ALL_REDUCE ||
-                   first->kind != WEFTI_BUFFER_GRAD || range->kind != WEFTI_BUFFER_RANGE)) {
+    if (!whole && (collective->op != WEFT_OP_ALL_REDUCE || first->kind != WEFTI_BUFFER_GRAD ||
+                   range->kind != WEFTI_BUFFER_RANGE)) {
         return "only gradients are reduced in pieces";
     }
     return NULL;

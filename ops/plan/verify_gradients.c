@@ -32,7 +32,7 @@ static size_t find_pieces(const weft_plan_t *plan, const wefti_plan_program_t *s
             const wefti_plan_step_t *at = &step->streams[s].steps[i];
             const wefti_plan_collective_t *collective =
                 at->kind == WEFTI_STEP_COLLECTIVE ? &plan->collectives[at->index] : NULL;
-            if (!collective || collective->op != WEFTI_COLLECTIVE_ALL_REDUCE ||
+            if (!collective || collective->op != WEFT_OP_ALL_REDUCE ||
                 plan->buffers[collective->members[0]].kind != WEFTI_BUFFER_GRAD ||
                 plan->buffers[collective->buffer].size_bytes == 0) {
                 continue;

@@ -238,7 +238,7 @@ static void check_plan(const weft_plan_t *plan)
     check_memory_contents(plan, "eval");
     check_updates_come_last(plan);
     for (uint32_t c = 0; c < plan->collective_count; c++) {
-        if (plan->collectives[c].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+        if (plan->collectives[c].op == WEFT_OP_ALL_REDUCE) {
             check_bucket_events(plan, c);
         }
     }
@@ -282,7 +282,7 @@ static uint32_t bucket_count(const weft_plan_t *plan)
 {
     uint32_t count = 0;
     for (uint32_t c = 0; c < plan->collective_count; c++) {
-        count += plan->collectives[c].op == WEFTI_COLLECTIVE_ALL_REDUCE;
+        count += plan->collectives[c].op == WEFT_OP_ALL_REDUCE;
     }
     return count;
 }
@@ -313,7 +313,7 @@ static void test_compile_never_exceeds_the_cap(void **state)
         }
         for (uint32_t c = 0; c < plan->collective_count; c++) {
             const wefti_plan_collective_t *bucket = &plan->collectives[c];
-            if (bucket->op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+            if (bucket->op == WEFT_OP_ALL_REDUCE) {
                 assert_true(plan->buffers[bucket->buffer].size_bytes <= cap);
                 reduced += plan->buffers[bucket->buffer].size_bytes;
             }

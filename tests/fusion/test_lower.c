@@ -231,7 +231,7 @@ static void test_lower_updates_a_bucket_at_once_only_if_members_agree(void **sta
         assert_int_equal(plan->collectives[0].elem_count, (64 + 64 + 192) / 4);
         assert_string_equal(plan->collectives[0].reason, "one bucket for all gradients");
         /* The broadcast covers the one without a gradient, too. */
-        assert_int_equal(plan->collectives[1].op, WEFTI_COLLECTIVE_BROADCAST);
+        assert_int_equal(plan->collectives[1].op, WEFT_OP_BROADCAST);
         assert_int_equal(plan->collectives[1].member_count, 4);
         assert_int_equal(plan->collectives[1].elem_count, (64 + 64 + 192 + 64) / 4);
         weft_plan_release(plan);
@@ -304,9 +304,9 @@ static void test_lower_pads_regions_to_equal_shares(void **state)
     assert_int_equal(plan->buffers[plan->collectives[0].members[0]].offset_bytes, (64 + 1) * 64);
     assert_int_equal(plan->collective_count, 5);
     c = plan->collectives;
-    assert_int_equal(c[3].op, WEFTI_COLLECTIVE_BROADCAST);
+    assert_int_equal(c[3].op, WEFT_OP_BROADCAST);
     assert_int_equal(c[3].member_count, 3);
-    assert_int_equal(c[4].op, WEFTI_COLLECTIVE_BROADCAST);
+    assert_int_equal(c[4].op, WEFT_OP_BROADCAST);
     assert_int_equal(c[4].member_count, 1);
     verify(plan, ((fixture_t *)*state)->registry);
     weft_plan_release(plan);

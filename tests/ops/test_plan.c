@@ -75,8 +75,8 @@ static void set_attr(weft_plan_t *plan, uint32_t kernel, weft_attr_t attr)
     plan->kernels[kernel].attrs = wefti_arena_memdup(&plan->arena, &attr, sizeof attr);
 }
 
-static void set_collective(weft_plan_t *plan, uint32_t id, wefti_collective_op_t op,
-                           uint32_t buffer, uint32_t first)
+static void set_collective(weft_plan_t *plan, uint32_t id, weft_collective_t op, uint32_t buffer,
+                           uint32_t first)
 {
     wefti_plan_collective_t *collective = &plan->collectives[id];
     uint32_t *members = take(plan, 2, sizeof *members);
@@ -85,11 +85,13 @@ static void set_collective(weft_plan_t *plan, uint32_t id, wefti_collective_op_t
     members[1] = first + 1;
     *algorithm = (wefti_plan_algorithm_t){"mesh", 1, 1000};
     *collective = (wefti_plan_collective_t){
-        .name = op == WEFTI_COLLECTIVE_ALL_REDUCE ? "bucket 0" : "weights",
+        .name = op == WEFT_OP_ALL_REDUCE ? "bucket 0" : "weights",
         .op = op,
         .reduction = WEFT_AVG,
         .dtype = WEFT_DTYPE_F32,
         .buffer = buffer,
+        .source = buffer,
+        .update = WEFTI_PLAN_NONE,
         .elem_count = plan->buffers[buffer].size_bytes / 4,
         .order = "tree",
         .member_count = 2,
@@ -208,8 +210,8 @@ static weft_plan_t *make_plan(void)
     fill_kernels(plan);
     plan->collective_count = 2;
     plan->collectives = take(plan, 2, sizeof *plan->collectives);
-    set_collective(plan, 0, WEFTI_COLLECTIVE_ALL_REDUCE, ALL_GRADS, GRAD_W);
-    set_collective(plan, 1, WEFTI_COLLECTIVE_BROADCAST, ALL_PARAMS, W);
+    set_collective(plan, 0, WEFT_OP_ALL_REDUCE, ALL_GRADS, GRAD_W);
+    set_collective(plan, 1, WEFT_OP_BROADCAST, ALL_PARAMS, W);
     fill_programs(plan);
     plan->binding_count = 3;
     plan->bindings = wefti_arena_memdup(&plan->arena, bindings, sizeof bindings);
@@ -415,7 +417,7 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(plan->kernels[RELU].outputs[0], SHAPE, "writes a constant");
     REFUSES(plan->kernels[RELU].phase, 9, "phase");
     REFUSES(plan->kernels[GEMM].attrs[0].type, WEFT_ATTR_TENSOR, "attribute");
-    REFUSES(c[0].op, (wefti_collective_op_t)3, "unknown operator");
+    REFUSES(c[0].op, (weft_collective_t)3, "unknown operator");
     REFUSES(c[0].reduction, (weft_reduction_t)5, "reduction");
     REFUSES(c[0].dtype, WEFT_DTYPE_F64, "dtype");
     REFUSES(c[0].group, 1, "group");

@@ -39,7 +39,7 @@ static void set_buffer(fixture_t *f, uint32_t id, const char *name, wefti_buffer
                                            .size_bytes = bytes};
 }
 
-static void set_collective(fixture_t *f, uint32_t id, wefti_collective_op_t op, uint32_t buffer,
+static void set_collective(fixture_t *f, uint32_t id, weft_collective_t op, uint32_t buffer,
                            uint32_t first, uint32_t count)
 {
     f->members[id][0] = first;
@@ -49,6 +49,8 @@ static void set_collective(fixture_t *f, uint32_t id, wefti_collective_op_t op, 
                                                    .reduction = WEFT_AVG,
                                                    .dtype = WEFT_DTYPE_F32,
                                                    .buffer = buffer,
+                                                   .source = buffer,
+                                                   .update = WEFTI_PLAN_NONE,
                                                    .elem_count = f->buffers[buffer].size_bytes / 4,
                                                    .order = "tree",
                                                    .member_count = count,
@@ -93,10 +95,10 @@ static int setup(void **state)
     set_buffer(f, ALL_PARAMS, "all", WEFTI_BUFFER_RANGE, 0, W_BYTES + 64);
     f->buffers[B].data_offset_bytes = W_BYTES;
     f->algorithm = (wefti_plan_algorithm_t){"mesh", 1, 1000};
-    set_collective(f, 0, WEFTI_COLLECTIVE_ALL_REDUCE, PIECE_0, GRAD_W, 1);
-    set_collective(f, 1, WEFTI_COLLECTIVE_ALL_REDUCE, PIECE_1, GRAD_W, 1);
-    set_collective(f, 2, WEFTI_COLLECTIVE_ALL_REDUCE, PIECE_2, GRAD_W, 2);
-    set_collective(f, 3, WEFTI_COLLECTIVE_BROADCAST, ALL_PARAMS, W, 2);
+    set_collective(f, 0, WEFT_OP_ALL_REDUCE, PIECE_0, GRAD_W, 1);
+    set_collective(f, 1, WEFT_OP_ALL_REDUCE, PIECE_1, GRAD_W, 1);
+    set_collective(f, 2, WEFT_OP_ALL_REDUCE, PIECE_2, GRAD_W, 2);
+    set_collective(f, 3, WEFT_OP_BROADCAST, ALL_PARAMS, W, 2);
     f->inputs[0] = W;
     f->inputs[1] = B;
     f->outputs[0] = GRAD_W;

@@ -193,20 +193,22 @@ static void add_range(builder_t *b, uint32_t index, uint32_t first, uint32_t cou
     range->dims[0] = (int64_t)(range->size_bytes / sizeof(float));
 }
 
-static void add_collective(builder_t *b, uint32_t index, const char *name, wefti_collective_op_t op,
+static void add_collective(builder_t *b, uint32_t index, const char *name, weft_collective_t op,
                            uint32_t buffer, uint32_t first, uint32_t count)
 {
     wefti_plan_collective_t *collective = &b->plan->collectives[index];
-    *collective = (wefti_plan_collective_t){
-        .name = name,
-        .op = op,
-        .reduction = op == WEFTI_COLLECTIVE_ALL_REDUCE ? WEFT_AVG : WEFT_SUM,
-        .dtype = WEFT_DTYPE_F32,
-        .buffer = buffer,
-        .order = "tree",
-        .member_count = count,
-        .algorithm_count = 1,
-        .reason = "test"};
+    *collective =
+        (wefti_plan_collective_t){.name = name,
+                                  .op = op,
+                                  .reduction = op == WEFT_OP_ALL_REDUCE ? WEFT_AVG : WEFT_SUM,
+                                  .dtype = WEFT_DTYPE_F32,
+                                  .buffer = buffer,
+                                  .source = buffer,
+                                  .update = WEFTI_PLAN_NONE,
+                                  .order = "tree",
+                                  .member_count = count,
+                                  .algorithm_count = 1,
+                                  .reason = "test"};
     collective->elem_count = b->plan->buffers[buffer].size_bytes / sizeof(float);
     collective->members = wefti_arena_array(b->arena, count, sizeof(uint32_t));
     for (uint32_t i = 0; i < count; i++) {
@@ -330,16 +332,15 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
     add_buffers(&b, other);
     add_kernels(&b);
     add_range(&b, ALL_PARAMS, PARAMS, SUPPORT_PARAMS);
-    add_collective(&b, 0, "weights", WEFTI_COLLECTIVE_BROADCAST, ALL_PARAMS, PARAMS,
-                   SUPPORT_PARAMS);
+    add_collective(&b, 0, "weights", WEFT_OP_BROADCAST, ALL_PARAMS, PARAMS, SUPPORT_PARAMS);
     for (uint32_t k = 0, first = 0; k < b.bucket_count; k++) {
         uint32_t count = 0;
         while (first + count < SUPPORT_PARAMS && b.bucket_of[first + count] == k) {
             count++;
         }
         add_range(&b, RANGES + k, GRADS + first, count);
-        add_collective(&b, 1 + k, wefti_arena_printf(b.arena, "bucket %u", k),
-                       WEFTI_COLLECTIVE_ALL_REDUCE, RANGES + k, GRADS + first, count);
+        add_collective(&b, 1 + k, wefti_arena_printf(b.arena, "bucket %u", k), WEFT_OP_ALL_REDUCE,
+                       RANGES + k, GRADS + first, count);
         first += count;
     }
     wefti_plan_stream_program_t *init = add_program(&b, "init");

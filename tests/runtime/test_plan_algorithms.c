@@ -217,7 +217,7 @@ static void test_the_first_of_the_list_that_runs_is_taken(void **state)
     train(plan, &plain, expected);
     uint32_t changed = 0;
     for (uint32_t i = 0; i < plan->collective_count; i++) {
-        if (plan->collectives[i].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+        if (plan->collectives[i].op == WEFT_OP_ALL_REDUCE) {
             plan->collectives[i].algorithms = list;
             plan->collectives[i].algorithm_count = 5;
             changed++;
@@ -295,7 +295,7 @@ static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
     assert_int_equal(weft_registry_add_algorithm(registry, &lanes), WEFT_OK);
     train(plan, &options, expected);
     for (uint32_t i = 0; i < plan->collective_count; i++) {
-        if (plan->collectives[i].op == WEFTI_COLLECTIVE_ALL_REDUCE) {
+        if (plan->collectives[i].op == WEFT_OP_ALL_REDUCE) {
             plan->collectives[i].algorithms = list;
         }
     }

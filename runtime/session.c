@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binding a plan to a context, stepping it, and taking it apart again. */
+/* Binding a plan to a context, and taking it apart again. */
 #include "runtime/session.h"
 
 #include "runtime/base/error.h"
@@ -118,18 +118,30 @@ static uint32_t find_program(const weft_plan_t *plan, const char *name)
     return WEFTI_PLAN_NONE;
 }
 
+static uint32_t find_scalar(const weft_plan_t *plan, const char *name)
+{
+    for (uint32_t i = 0; i < plan->binding_count; i++) {
+        if (plan->bindings[i].role == WEFT_ROLE_SCALAR &&
+            strcmp(plan->bindings[i].name, name) == 0) {
+            return plan->bindings[i].buffer;
+        }
+    }
+    return WEFTI_PLAN_NONE;
+}
+
 static weft_status_t find_entries(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
     session->step_program = find_program(plan, "step");
     session->eval_program = find_program(plan, "eval");
-    session->step_scalar = WEFTI_PLAN_NONE;
-    for (uint32_t i = 0; i < plan->binding_count; i++) {
-        if (plan->bindings[i].role == WEFT_ROLE_SCALAR &&
-            strcmp(plan->bindings[i].name, "step") == 0) {
-            session->step_scalar = plan->bindings[i].buffer;
-        }
+    session->flush_program = find_program(plan, "flush");
+    for (uint32_t t = 0; t < WEFTI_MICRO_PROGRAMS; t++) {
+        char name[32];
+        snprintf(name, sizeof(name), t == 0 ? "micro_step" : "micro_step.%u", t);
+        session->micro_programs[t] = find_program(plan, name);
     }
+    session->step_scalar = find_scalar(plan, "step");
+    session->rank_scalar = find_scalar(plan, "rank");
     return WEFT_OK;
 }
 
@@ -258,43 +270,4 @@ void weft_session_destroy(weft_session_t *session)
     weft_context_t *context = session->context;
     wefti_free(session->allocator, session);
     weft_context_release(context); /* last: the allocator may be the context's */
-}
-
-weft_status_t weft_session_step(weft_session_t *session)
-{
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
-    if (session->step_program == WEFTI_PLAN_NONE) {
-        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"step\"");
-    }
-    if (session->step_scalar != WEFTI_PLAN_NONE) {
-        const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->step_scalar];
-        wefti_session_scalar_bytes(buffer->dtype, (double)(session->steps + 1),
-                                   session->step_value);
-        status = wefti_session_copy(session, session->base + buffer->offset_bytes,
-                                    session->step_value, weft_dtype_size_bytes(buffer->dtype));
-        if (status < 0) {
-            return status;
-        }
-    }
-    status = wefti_exec_run(session, session->step_program);
-    if (status >= 0) {
-        session->step_ms_sum += (double)session->times[session->steps % WEFTI_STATS_STEPS].step_ms;
-        session->steps++;
-    }
-    return status;
-}
-
-weft_status_t weft_session_eval(weft_session_t *session)
-{
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
-    if (session->eval_program == WEFTI_PLAN_NONE) {
-        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"eval\"");
-    }
-    return wefti_exec_run(session, session->eval_program);
 }

@@ -23,6 +23,7 @@
 #include "runtime/record.h"
 
 #define WEFTI_STATS_STEPS 65536u
+#define WEFTI_MICRO_PROGRAMS 32u /* micro-batches of a step are counted in 32 bits */
 
 /* What one stream runs in one program. */
 typedef struct wefti_stream_records {
@@ -111,7 +112,11 @@ struct weft_session {
     uint32_t *run_ranks;   /* [world_size] 0, 1, .. */
 
     wefti_bound_program_t *programs;
-    uint32_t step_program, eval_program; /* WEFTI_PLAN_NONE where the plan has none */
+    /* WEFTI_PLAN_NONE where the plan has none */
+    uint32_t step_program, eval_program, flush_program;
+    uint32_t micro_programs[WEFTI_MICRO_PROGRAMS]; /* [t]: folds with the t newest partial sums */
+    uint32_t micro_count;                          /* micro-batches since the last step */
+    bool behind; /* other ranks' shards of the weights are those of the step before */
     uint64_t run_count;
     wefti_cursor_t *cursors;  /* per stream */
     wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
@@ -119,8 +124,7 @@ struct weft_session {
     weft_queue_t **queues;    /* per stream, not on the CPU */
     weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
 
-    uint32_t step_scalar;  /* buffer of the scalar "step" */
-    uint8_t step_value[8]; /* what is copied into it; lives as long as the queue needs it */
+    uint32_t step_scalar, rank_scalar; /* buffers of the scalars "step" and "rank" */
     uint32_t param_count;
     uint32_t *params; /* buffers */
     bool trace;
@@ -133,6 +137,12 @@ struct weft_session {
 /* Stores the first error, ends the world and prints the last records. Returns status. Any thread.
  */
 weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
+
+/* Where rank's copy of a buffer is in the plan's arena. */
+static inline uint64_t wefti_session_offset(const wefti_plan_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->offset_bytes + rank * buffer->rank_stride_bytes;
+}
 
 /* bind_kernels.c */
 weft_status_t wefti_bind_kernels(weft_session_t *session);
@@ -174,6 +184,8 @@ weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program
 /* Copies between host and arena, to completion, on either kind of device. */
 weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes);
 
+/* session_step.c: what reads weights calls this first. Collective where the plan is decoupled. */
+weft_status_t wefti_session_gather_weights(weft_session_t *session);
 /* session_io.c */
 void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_bytes[8]);
 weft_status_t wefti_session_load(weft_session_t *session);

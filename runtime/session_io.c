@@ -9,7 +9,7 @@
 
 static uint8_t *address_of(const weft_session_t *session, const wefti_plan_buffer_t *buffer)
 {
-    return session->base + buffer->offset_bytes;
+    return session->base + wefti_session_offset(buffer, session->endpoint->rank);
 }
 
 /* A double in the range of an integer type; NaN is 0. */
@@ -76,7 +76,8 @@ weft_status_t wefti_session_load(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
     /* Without a program that broadcasts them, everybody reads the weights. */
-    bool params = session->endpoint->rank == 0 || wefti_plan_program(plan, "init") == NULL;
+    bool params = session->endpoint->rank == 0 || wefti_plan_program(plan, "init") == NULL ||
+                  (plan->flags & WEFTI_PLAN_RANK_DATA) != 0;
     uint8_t scalar[8];
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < plan->buffer_count && status >= 0; i++) {
@@ -91,9 +92,10 @@ weft_status_t wefti_session_load(weft_session_t *session)
             }
         } else if (buffer->size_bytes > 0 && (buffer->kind == WEFTI_BUFFER_CONST ||
                                               (buffer->kind == WEFTI_BUFFER_PARAM && params))) {
-            status =
-                wefti_session_copy(session, address_of(session, buffer),
-                                   plan->weights + buffer->data_offset_bytes, buffer->size_bytes);
+            uint64_t from = buffer->data_offset_bytes +
+                            session->endpoint->rank * buffer->rank_data_stride_bytes;
+            status = wefti_session_copy(session, address_of(session, buffer), plan->weights + from,
+                                        buffer->size_bytes);
         }
     }
     return status;
@@ -292,7 +294,8 @@ weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter \"%s\" has %llu bytes, not %zu",
                            buffer->name, (unsigned long long)buffer->size_bytes, bytes);
     }
-    return read_plain(session, buffer, data);
+    status = wefti_session_gather_weights(session);
+    return status < 0 ? status : read_plain(session, buffer, data);
 }
 
 weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)

@@ -34,7 +34,8 @@ typedef struct weft_session_stats {
 WEFT_EXTERN_C_BEGIN
 /**
  * Binds: ranks agree on the plan's digest, map each other's arenas, resolve kernels, fill in records, run
- * the program init (rank 0's weights reach everybody). Collective. Everything a step needs is allocated here.
+ * the program init (rank 0's weights reach everybody; where ranks have weights of their own, each reads its own). Collective. Everything
+ * a step needs is allocated here.
  * @return WEFT_ERR_MISMATCH naming both digests, WEFT_ERR_NOT_FOUND naming a missing kernel,
  *         WEFT_ERR_NO_MEMORY when there is no room for the arena, WEFT_ERR_INVALID_ARGUMENT when the
  *         context's world is not the plan's
@@ -51,12 +52,36 @@ WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const cha
 WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data, size_t *out_bytes);
 /**
  * Sets a scalar plan input such as "lr", from the next step on. "seed", which plans with Dropout have, starts at 0 and
- * must be the same on all ranks; "rank" is set when the plan is bound, and "step" by every step.
+ * must be the same on all ranks; "rank" is set when the plan is bound (where it accumulates: before every micro-batch), and "step" by
+ * every step.
  */
 WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value);
-/** Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. The scalar "step", where the plan has one, counts from 1. */
+/**
+ * Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. Of a training plan with
+ * accumulate > 1 it runs the last micro-batch of a step: weft_session_micro_step runs those before. Of an inference plan
+ * it runs the graph. The scalar "step", where the plan has one, counts from 1; all micro-batches of a step see one number.
+ * @return WEFT_ERR_STATE when micro-batches of this step are missing
+ */
 WEFT_API weft_status_t weft_session_step(weft_session_t *session);
-/** Runs program eval once: forward only, no communication. Not collective. */
+/**
+ * Runs forward and backward of one micro-batch that is not the last of its step, and adds its gradients to those of
+ * the ones before, to completion: a step of a plan with accumulate K is K - 1 calls of this, each after its inputs were fed,
+ * then one of weft_session_step. Collective (ranks may run a micro-batch while others are in another one, but a decoupled plan
+ * gathers its weights in the first). Rank r's micro-batch i of a step is number r * K + i of all ranks': the scalar "rank" is set to that.
+ * @return WEFT_ERR_STATE when the next micro-batch is the last one, or the plan does not accumulate
+ */
+WEFT_API weft_status_t weft_session_micro_step(weft_session_t *session);
+/** Micro-batches run since the last step: 0 to K - 1. Then the next call is weft_session_step. */
+WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
+/**
+ * Brings weights that other ranks have updated to this one (an all-gather, as ncclAllGather). Only a plan with decouple leaves
+ * them where they are after a step; for others, and when there was no step since the last call, it does nothing.
+ * Collective. Calls that read weights flush by themselves, so on a decoupled plan they are collective too:
+ * weft_session_eval, weft_session_get_param, weft_session_param_digest and what saves weights. All ranks make such calls in the same
+ * order.
+ */
+WEFT_API weft_status_t weft_session_flush(weft_session_t *session);
+/** Runs program eval once: forward only, no communication. Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
 /** Copies an output ("loss", "logits" or its name) of the last run; *out_desc may be NULL. bytes is data's room. */
 WEFT_API weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data, size_t bytes,
@@ -66,9 +91,9 @@ WEFT_API size_t weft_session_param_count(const weft_session_t *session);
 /** Describes parameter index: name and shape (plain layout); out_desc->data is NULL. */
 WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, size_t index, const char **out_name,
                                                weft_tensor_desc_t *out_desc);
-/** Copies parameter index into data, which has exactly its size. Between steps only. */
+/** Copies parameter index into data, which has exactly its size. Between steps only. Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data, size_t bytes);
-/** SHA-256, in hex, over all parameters in plan order, plain layout; buffer holds 65 bytes. */
+/** SHA-256, in hex, over all parameters in plan order, plain layout; buffer holds 65 bytes. Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer);
 WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats);
 /** Writes the timeline of all ranks as Chrome trace JSON to path on rank 0. Collective. */

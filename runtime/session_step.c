@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The entry points of a plan: micro-batches, steps, flush, eval.
+ *
+ * Micro-batch i of a step folds its gradients with the partial sums of the ctz(i + 1) newest ones:
+ * a binary counter, so that the sum is the in-order tree over micro-batches. The last one of a step
+ * folds everything and is the program "step".
+ */
+#include "runtime/session.h"
+
+#include "runtime/base/error.h"
+
+static weft_status_t set_scalar(weft_session_t *session, uint32_t index, double value)
+{
+    if (index == WEFTI_PLAN_NONE) {
+        return WEFT_OK;
+    }
+    uint8_t bytes[8];
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[index];
+    wefti_session_scalar_bytes(buffer->dtype, value, bytes);
+    return wefti_session_copy(session, session->base + buffer->offset_bytes, bytes,
+                              weft_dtype_size_bytes(buffer->dtype));
+}
+
+/* What a micro-batch is told of where it stands. */
+static weft_status_t set_numbers(weft_session_t *session)
+{
+    uint32_t accumulate = session->plan->accumulate;
+    weft_status_t status = set_scalar(session, session->step_scalar, (double)session->steps + 1);
+    if (status >= 0 && accumulate > 1) {
+        status = set_scalar(session, session->rank_scalar,
+                            (double)session->endpoint->rank * accumulate + session->micro_count);
+    }
+    return status;
+}
+
+static bool communicates(const weft_session_t *session, uint32_t program)
+{
+    for (uint32_t s = 0; s < session->plan->stream_count; s++) {
+        if (wefti_bind_count_collectives(session->plan, program, s) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+weft_status_t weft_session_step(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    if (session->step_program == WEFTI_PLAN_NONE) {
+        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"step\"");
+    }
+    if (session->micro_count + 1 < plan->accumulate) {
+        return wefti_error(WEFT_ERR_STATE, "micro-batch %u of %u is not the last of its step",
+                           session->micro_count + 1, plan->accumulate);
+    }
+    status = set_numbers(session);
+    if (status >= 0) {
+        status = wefti_exec_run(session, session->step_program);
+    }
+    if (status >= 0) {
+        session->step_ms_sum += (double)session->times[session->steps % WEFTI_STATS_STEPS].step_ms;
+        session->steps++;
+        session->micro_count = 0;
+        session->behind = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
+    }
+    return status;
+}
+
+weft_status_t weft_session_micro_step(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    if (session->micro_count + 1 >= plan->accumulate) {
+        return wefti_error(WEFT_ERR_STATE,
+                           plan->accumulate > 1 ? "the last of a step's %u micro-batches is run by "
+                                                  "weft_session_step"
+                                                : "the plan has %u micro-batch in a step",
+                           plan->accumulate);
+    }
+    uint32_t folds = (uint32_t)__builtin_ctz(session->micro_count + 1);
+    uint32_t program = session->micro_programs[folds];
+    if (program == WEFTI_PLAN_NONE) {
+        return wefti_error(WEFT_ERR_STATE, "the plan has no program for micro-batch %u of %u",
+                           session->micro_count + 1, plan->accumulate);
+    }
+    /* Where the program does not gather the weights itself, they are gathered before it. */
+    if (session->behind && !communicates(session, program)) {
+        status = wefti_session_gather_weights(session);
+    }
+    if (status >= 0) {
+        status = set_numbers(session);
+    }
+    if (status >= 0) {
+        status = wefti_exec_run(session, program);
+    }
+    if (status >= 0) {
+        session->micro_count++;
+        session->behind = false;
+    }
+    return status;
+}
+
+uint32_t weft_session_micro_count(const weft_session_t *session)
+{
+    return session->micro_count;
+}
+
+weft_status_t wefti_session_gather_weights(weft_session_t *session)
+{
+    if (!session->behind) {
+        return WEFT_OK;
+    }
+    if (session->flush_program == WEFTI_PLAN_NONE) {
+        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"flush\"");
+    }
+    weft_status_t status = wefti_exec_run(session, session->flush_program);
+    session->behind = status < 0;
+    return status;
+}
+
+weft_status_t weft_session_flush(weft_session_t *session)
+{
+    weft_status_t status = wefti_fault_get(&session->fault);
+    return status < 0 ? status : wefti_session_gather_weights(session);
+}
+
+weft_status_t weft_session_eval(weft_session_t *session)
+{
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    if (session->eval_program == WEFTI_PLAN_NONE) {
+        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"eval\"");
+    }
+    status = wefti_session_gather_weights(session);
+    return status < 0 ? status : wefti_exec_run(session, session->eval_program);
+}

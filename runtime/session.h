@@ -129,6 +129,7 @@ struct weft_session {
     uint32_t *params; /* buffers */
     bool trace;
     uint64_t steps;
+    uint64_t steps_before; /* of earlier sessions, by a checkpoint */
     double step_ms_sum;
     wefti_step_times_t *times; /* ring of WEFTI_STATS_STEPS */
     uint64_t device_copied_bytes;

@@ -26,7 +26,8 @@ static weft_status_t set_scalar(weft_session_t *session, uint32_t index, double 
 static weft_status_t set_numbers(weft_session_t *session)
 {
     uint32_t accumulate = session->plan->accumulate;
-    weft_status_t status = set_scalar(session, session->step_scalar, (double)session->steps + 1);
+    weft_status_t status = set_scalar(session, session->step_scalar,
+                                      (double)(session->steps_before + session->steps) + 1);
     if (status >= 0 && accumulate > 1) {
         status = set_scalar(session, session->rank_scalar,
                             (double)session->endpoint->rank * accumulate + session->micro_count);

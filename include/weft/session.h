@@ -95,6 +95,33 @@ WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, si
 WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data, size_t bytes);
 /** SHA-256, in hex, over all parameters in plan order, plain layout; buffer holds 65 bytes. Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer);
+/**
+ * Replaces parameter index by data, which has exactly its size, plain layout. Between steps only. All ranks set the same, or their
+ * weights differ from then on; collective on a decoupled plan (weft_session_flush).
+ */
+WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t index, const void *data, size_t bytes);
+/**
+ * Copies the gradient of parameter index that the last step used: plain layout, type and shape of the parameter, summed or averaged
+ * over ranks as the optimizer saw it. Where a plan shards its optimizer only the own shard is that; such plans and those
+ * that hand gradients over in another type are refused.
+ * @return WEFT_ERR_STATE before the first step, WEFT_ERR_NOT_FOUND when the parameter has no gradient, WEFT_ERR_UNSUPPORTED
+ */
+WEFT_API weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data, size_t bytes);
+/** Number of tensors of optimizer state: one per trained parameter and slot of its optimizer, 0 for sgd. */
+WEFT_API size_t weft_session_state_count(const weft_session_t *session);
+/**
+ * Describes state index: its name, "<parameter>.<slot>" (slots are "momentum"; "moment1", "moment2"), borrowed from the session, and
+ * the whole tensor's type and shape, wherever its shards are; out_desc->data is NULL. Either output may be NULL.
+ */
+WEFT_API weft_status_t weft_session_state_info(const weft_session_t *session, size_t index, const char **out_name,
+                                               weft_tensor_desc_t *out_desc);
+/**
+ * Copies all of state index, gathered from the ranks that have its shards, into data, which has exactly its size, plain layout.
+ * Between steps only. Every rank calls it and gets the same (as MPI_Allgather); where nothing is sharded it is not collective.
+ */
+WEFT_API weft_status_t weft_session_get_state(weft_session_t *session, size_t index, void *data, size_t bytes);
+/** Replaces state index: data is all of it, the same on all ranks, of which each keeps what it has. Between steps only, not collective. */
+WEFT_API weft_status_t weft_session_set_state(weft_session_t *session, size_t index, const void *data, size_t bytes);
 WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats);
 /** Writes the timeline of all ranks as Chrome trace JSON to path on rank 0. Collective. */
 WEFT_API weft_status_t weft_session_write_trace(weft_session_t *session, const char *path);

@@ -4,6 +4,7 @@
 #define WEFT_WEFT_H
 
 #include <weft/algo.h>
+#include <weft/checkpoint.h>
 #include <weft/collective.h>
 #include <weft/compile.h>
 #include <weft/context.h>

@@ -408,6 +408,8 @@ static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
         return set_algorithm(editor->graph, edit);
     case WEFT_EDIT_SPLIT:
         return split(editor->graph, edit);
+    case WEFT_EDIT_START_WAIT: /* lowering places events itself */
+        return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist", (int)edit->kind);
 }

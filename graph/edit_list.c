@@ -60,7 +60,7 @@ weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit
     if (!list || !edit) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL", list ? "edit" : "list");
     }
-    if (edit->kind < WEFT_EDIT_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_SPLIT) {
+    if (edit->kind < WEFT_EDIT_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_START_WAIT) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist",
                            (int)edit->kind);
     }

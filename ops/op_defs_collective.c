@@ -213,14 +213,15 @@ static const weft_attr_def_t recv_attrs[] = {
 static const weft_attr_def_t barrier_attrs[] = {GROUP};
 
 /* A variadic operator may overwrite input i by output i for every i, also beyond the four listed.
- */
+ * What only gives or only takes has a partner: its order is that of the pair. */
 #define ROW(op, in, out, types, places, list, rule, price, like, text)                             \
     {                                                                                              \
         .domain = "weft", .name = op, .since_version = 1, .inputs_min = in == 0 ? 0 : 1,           \
         .inputs_max = in, .outputs_min = out == 0 ? 0 : 1, .outputs_max = out, .dtypes = types,    \
         .effects = WEFT_EFFECT_COMMUNICATES, .in_place = places, .attrs = list,                    \
         .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = price, .equivalent = like,         \
-        .doc = text                                                                                \
+        .doc = text,                                                                               \
+        .ordering = (in == 0) != (out == 0) ? WEFT_ORDERING_PAIR : WEFT_ORDERING_GROUP             \
     }
 #define MANY WEFT_VARIADIC
 #define P(...)                                                                                     \

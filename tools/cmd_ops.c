@@ -115,6 +115,13 @@ static void write_attrs(wefti_json_t *json, const weft_op_def_t *def)
     wefti_json_end_array(json);
 }
 
+static const char *ordering_text(weft_ordering_t ordering)
+{
+    return ordering == WEFT_ORDERING_GROUP  ? "group"
+           : ordering == WEFT_ORDERING_PAIR ? "pair"
+                                            : "none";
+}
+
 static int write_json(const weft_op_def_t *def, void *user)
 {
     wefti_json_t *json = &((ops_command_t *)user)->writer;
@@ -136,6 +143,9 @@ static int write_json(const weft_op_def_t *def, void *user)
     wefti_json_end_array(json);
     write_attrs(json, def);
     wefti_json_string(json, "gradient", def->grad);
+    wefti_json_string(json, "ordering", ordering_text(def->ordering));
+    wefti_json_string(json, "start", def->start);
+    wefti_json_string(json, "wait", def->wait);
     wefti_json_string(json, "equivalent", def->equivalent);
     wefti_json_string(json, "doc", def->doc);
     wefti_json_end_object(json);

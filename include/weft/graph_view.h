@@ -67,6 +67,10 @@ typedef enum weft_edit_kind {
      * tensor's U = ceil(bytes / 64) units of 64 bytes are cut at U * i / parts, rounded down, so pieces
      * differ by at most one unit and each is a collective of its own over its range, in this order. */
     WEFT_EDIT_SPLIT = 5,
+    /** Collective op_a (or the fusion that holds it) may start behind op_b (UINT32_MAX: at once), the last of those
+     * that make its inputs, and is waited for before members[0], the first op that reads a result (none: before
+     * the end). Says where the halves of a start and wait pair go; no order beyond that of values. */
+    WEFT_EDIT_START_WAIT = 6,
 } weft_edit_kind_t;
 
 typedef struct weft_edit {
@@ -75,9 +79,9 @@ typedef struct weft_edit {
     const char *op_name;  /**< INSERT_COLLECTIVE: "AllReduce" of domain weft */
     weft_reduction_t reduction; /**< INSERT_COLLECTIVE */
     uint32_t group;       /**< INSERT_COLLECTIVE */
-    const uint32_t *members; /**< FUSE: op ids */
+    const uint32_t *members; /**< FUSE: op ids; START_WAIT: at most one */
     uint32_t member_count;
-    uint32_t op_a, op_b;  /**< ORDER; ALGORITHM and SPLIT use op_a */
+    uint32_t op_a, op_b;  /**< ORDER, START_WAIT; ALGORITHM and SPLIT use op_a */
     const char *text;     /**< ALGORITHM: names; FUSE: the reason, one line; SPLIT: what the tensor does
                            * that it is split, as in "alone has 1.5 MiB, above the cap of 512 KiB" */
     uint32_t parts;       /**< SPLIT: at least 2, at most one per 64 bytes */

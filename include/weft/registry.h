@@ -23,6 +23,17 @@ typedef uint32_t weft_effects_t;
 #define WEFT_EFFECT_UNKNOWN (1u << 2)      /**< anything: a fence for every pass */
 #define WEFT_EFFECT_RANDOM (1u << 3)       /**< result depends on the seed */
 
+/** Which order an operator keeps on all ranks beyond what its values say; a host compiler must keep it, too. */
+typedef enum weft_ordering {
+    WEFT_ORDERING_NONE = 0, /**< values alone order it */
+    /**
+     * Collectives: all ranks of a group issue them in one order, and collectives of groups that share more than one
+     * rank have one order on all ranks that they share. weft_pass_order makes edges of that.
+     */
+    WEFT_ORDERING_GROUP = 1,
+    WEFT_ORDERING_PAIR = 2, /**< Send, Recv: those between the same two ranks match in order */
+} weft_ordering_t;
+
 /** What an attribute may be and what it is when absent. */
 typedef struct weft_attr_def {
     const char *name;
@@ -62,6 +73,13 @@ typedef struct weft_op_def {
     const char *grad;
     const char *equivalent; /**< MPI and NCCL names, for collectives; else NULL */
     const char *doc;        /**< one line */
+    weft_ordering_t ordering;
+    /**
+     * The pair of operators (same domain) that is the same collective in two halves, or NULL: start has its inputs,
+     * attributes and outputs, but its outputs are in flight and only wait may read them; wait has them as inputs and,
+     * in place, gives what the collective gives. Between the two, anything may run that does not touch the inputs.
+     */
+    const char *start, *wait;
 } weft_op_def_t;
 
 /** What prepare may ask of the place the kernel will run in. */

@@ -4,6 +4,7 @@
 #define WEFT_WEFT_H
 
 #include <weft/algo.h>
+#include <weft/capture.h>
 #include <weft/checkpoint.h>
 #include <weft/collective.h>
 #include <weft/compile.h>
@@ -13,6 +14,7 @@
 #include <weft/graph_view.h>
 #include <weft/group.h>
 #include <weft/memory.h>
+#include <weft/passes.h>
 #include <weft/plan.h>
 #include <weft/registry.h>
 #include <weft/session.h>

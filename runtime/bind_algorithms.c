@@ -4,8 +4,8 @@
  * of the plan's list that all ranks can run. All ranks choose the same, or hear why not.
  *
  * On the CPU device any algorithm runs, over any links: one lane without scratch over shared memory
- * as records, everything else by the interpreter (bind_schedules.c). Other devices run records
- * only.
+ * as records (bind_collectives.c), everything else by the interpreter (bind_schedules.c). Other
+ * devices run records only.
  */
 #include "runtime/session.h"
 
@@ -20,7 +20,34 @@ _Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT =
                    WEFTI_PLAN_CAP_SIGNAL == WEFTI_CAP_SIGNAL,
                "plans speak of the transport's capabilities");
 
-/* Plans run in place, in the order of ranks. */
+/* Where rank's block of the longer buffer is that the shorter one is, in place. */
+static uint64_t shared_at(const wefti_plan_collective_t *planned, uint32_t rank)
+{
+    bool blocks = planned->op == WEFT_OP_ALL_GATHER || planned->op == WEFT_OP_GATHER ||
+                  planned->op == WEFT_OP_REDUCE_SCATTER || planned->op == WEFT_OP_SCATTER;
+    return blocks ? rank * planned->elem_count * weft_dtype_size_bytes(planned->dtype) : 0;
+}
+
+/* Whether the operator's in-place rule holds for the buffers of all ranks that have both. The plan
+ * was verified: where it does not, they share nothing. */
+static bool is_in_place(const weft_session_t *session, const wefti_plan_collective_t *planned)
+{
+    const wefti_plan_buffer_t *source = &session->plan->buffers[planned->source];
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[planned->buffer];
+    bool rooted = wefti_collective_rooted(planned->op);
+    bool sends_more = planned->op == WEFT_OP_REDUCE_SCATTER || planned->op == WEFT_OP_SCATTER;
+    for (uint32_t r = rooted ? planned->root : 0;
+         r < (rooted ? planned->root + 1 : session->endpoint->world_size); r++) {
+        uint64_t send = wefti_session_offset(source, r), recv = wefti_session_offset(buffer, r);
+        uint64_t at = shared_at(planned, r);
+        if (sends_more ? send + at != recv : recv + at != send) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Plans reduce in the order of ranks. */
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
@@ -29,7 +56,7 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
                                 .group_size = session->endpoint->world_size,
                                 .rank = session->endpoint->rank,
                                 .root = planned->root,
-                                .in_place = 1,
+                                .in_place = is_in_place(session, planned),
                                 .order = WEFT_ORDER_TREE};
 }
 
@@ -39,8 +66,9 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
 {
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
     const char *reason = algorithm->eligible(&params);
-    if (reason != NULL) {
-        return reason;
+    *out_records = true;
+    if (reason != NULL || session->endpoint->world_size == 1) {
+        return reason; /* alone: what there is to do is the same by any */
     }
     weft_algo_resources_t resources = {0};
     algorithm->resources(&params, &resources);
@@ -127,6 +155,19 @@ static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
     return WEFT_OK;
 }
 
+/* A plan says neither who receives nor how long blocks are, if they differ. */
+static weft_status_t check_operator(const wefti_plan_collective_t *planned)
+{
+    bool variable = planned->op == WEFT_OP_ALL_GATHER_V ||
+                    planned->op == WEFT_OP_REDUCE_SCATTER_V || planned->op == WEFT_OP_ALL_TO_ALL_V;
+    if (!wefti_collective_known(planned->op) || variable || planned->op == WEFT_OP_SEND_RECV) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: operator %s in a plan: nothing says %s",
+                           planned->name, weft_collective_name(planned->op),
+                           variable ? "how long blocks are" : "who gets what");
+    }
+    return WEFT_OK;
+}
+
 typedef struct choice {
     wefti_digest_t digest; /* of all algorithms' names */
     char asked[256];       /* WEFT_ALGO */
@@ -175,6 +216,9 @@ weft_status_t wefti_bind_algorithms(weft_session_t *session)
     }
     for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
         uint32_t op = (uint32_t)plan->collectives[i].op;
+        if ((status = check_operator(&plan->collectives[i])) < 0) {
+            break;
+        }
         const weft_algorithm_t *wanted =
             op < WEFTI_OPS ? session->context->wanted.algorithm[op] : NULL;
         status = wanted != NULL ? use_wanted(session, i, wanted) : use_listed(session, i, common);

@@ -3,24 +3,11 @@
  * Turns the plan's programs into flat arrays of records: addresses filled in, collectives lowered
  * to signals, waits and reductions, events to counters.
  */
-#include "runtime/session.h"
+#include "runtime/bind.h"
 
-#include "ops/algo/resolve.h"
 #include "runtime/base/error.h"
 
 #include <string.h>
-
-/* Where the lowering of one program stands. */
-typedef struct lowering {
-    weft_session_t *session;
-    uint32_t program;
-    uint32_t *recorded_by;    /* per event: the stream that records it */
-    const char **event_names; /* per event: what its record and its wait are called */
-    const char **record_names;
-    uint32_t next_collective; /* of all programs: its number picks the counter */
-    wefti_tasks_t *tasks;     /* per collective: what its algorithm has this rank do */
-    uint32_t *phases;         /* per collective: how far its counters go in a run */
-} lowering_t;
 
 uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream)
 {
@@ -46,28 +33,15 @@ size_t wefti_bind_signal_bytes(weft_session_t *session)
     return count * sizeof(wefti_signal_t);
 }
 
-/* Address of rank's copy of what lies at offset of the session's memory. */
-static void *at(const weft_session_t *session, uint32_t rank, size_t offset)
-{
-    return session->endpoint->region_of[rank] + session->region_offset + offset;
-}
-
-static wefti_signal_t *event_signal(const lowering_t *lowering, uint32_t event)
+static wefti_signal_t *event_signal(const wefti_lowering_t *lowering, uint32_t event)
 {
     const weft_session_t *session = lowering->session;
     size_t index = (size_t)lowering->program * session->plan->event_count + event;
-    return at(session, session->endpoint->rank,
-              session->events_offset + index * sizeof(wefti_signal_t));
+    return wefti_bind_at(session, session->endpoint->rank,
+                         session->events_offset + index * sizeof(wefti_signal_t));
 }
 
-static wefti_signal_t *collective_signal(const lowering_t *lowering, uint32_t rank)
-{
-    return at(lowering->session, rank,
-              lowering->session->signals_offset +
-                  lowering->next_collective * sizeof(wefti_signal_t));
-}
-
-static weft_status_t add_kernel(lowering_t *lowering, uint32_t stream, uint32_t index,
+static weft_status_t add_kernel(wefti_lowering_t *lowering, uint32_t stream, uint32_t index,
                                 wefti_record_t *record)
 {
     weft_session_t *session = lowering->session;
@@ -79,12 +53,12 @@ static weft_status_t add_kernel(lowering_t *lowering, uint32_t stream, uint32_t 
     }
     for (uint32_t i = 0; i < kernel->input_count; i++) {
         if (kernel->inputs[i] != WEFTI_PLAN_NONE) {
-            inputs[i] = session->base + session->plan->buffers[kernel->inputs[i]].offset_bytes;
+            inputs[i] = wefti_bind_operand(session, kernel->inputs[i]);
         }
     }
     for (uint32_t i = 0; i < kernel->output_count; i++) {
         if (kernel->outputs[i] != WEFTI_PLAN_NONE) {
-            outputs[i] = session->base + session->plan->buffers[kernel->outputs[i]].offset_bytes;
+            outputs[i] = wefti_bind_operand(session, kernel->outputs[i]);
         }
     }
     record->kind = WEFTI_RECORD_KERNEL;
@@ -97,7 +71,7 @@ static weft_status_t add_kernel(lowering_t *lowering, uint32_t stream, uint32_t 
     return WEFT_OK;
 }
 
-static weft_status_t add_event(lowering_t *lowering, const wefti_plan_step_t *step,
+static weft_status_t add_event(wefti_lowering_t *lowering, const wefti_plan_step_t *step,
                                wefti_record_t *record)
 {
     wefti_signal_t *signal = event_signal(lowering, step->index);
@@ -124,164 +98,8 @@ static weft_status_t add_event(lowering_t *lowering, const wefti_plan_step_t *st
     return WEFT_OK;
 }
 
-static weft_status_t add_peer_wait(lowering_t *lowering, const wefti_task_t *task,
-                                   wefti_record_t *record)
-{
-    const wefti_endpoint_t *endpoint = lowering->session->endpoint;
-    wefti_signal_t **signals =
-        wefti_arena_array(&lowering->session->arena, endpoint->world_size, sizeof(*signals));
-    if (signals == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    record->kind = WEFTI_RECORD_WAIT;
-    record->source = UINT16_MAX;
-    record->wait.signals = signals;
-    /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
-    for (uint32_t i = 1; i < endpoint->world_size; i++) {
-        uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
-        if (peer - task->wait.first_rank < task->wait.rank_count) {
-            signals[record->wait.count++] = collective_signal(lowering, peer);
-        }
-    }
-    return WEFT_OK;
-}
-
-/* Where a range lies on its rank number i: users' buffers only, in place. */
-static void *range_at(const lowering_t *lowering, const wefti_plan_collective_t *collective,
-                      const wefti_extent_t *range, uint32_t i)
-{
-    const weft_session_t *session = lowering->session;
-    size_t skip = range->offset * weft_dtype_size_bytes(collective->dtype);
-    return at(session, range->rank + i,
-              session->plan->buffers[collective->buffer].offset_bytes + skip);
-}
-
-/* Addresses of ranges, those of several ranks counted one by one. */
-static void **addresses_of(lowering_t *lowering, const wefti_plan_collective_t *collective,
-                           const wefti_extent_t *ranges, uint32_t range_count, uint32_t *out_count)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < range_count; i++) {
-        count += ranges[i].rank_count;
-    }
-    void **addresses = wefti_arena_array(&lowering->session->arena, count, sizeof(*addresses));
-    *out_count = count;
-    count = 0;
-    for (uint32_t i = 0; addresses != NULL && i < range_count; i++) {
-        for (uint32_t r = 0; r < ranges[i].rank_count; r++) {
-            addresses[count++] = range_at(lowering, collective, &ranges[i], r);
-        }
-    }
-    return addresses;
-}
-
-static weft_status_t add_reduce(lowering_t *lowering, const wefti_plan_collective_t *collective,
-                                const wefti_task_t *task, const wefti_extent_t *ranges,
-                                wefti_record_t *record)
-{
-    record->kind = WEFTI_RECORD_REDUCE;
-    record->reduce = (weft_reduce_t){.elem_count = task->elem_count,
-                                     .dtype = collective->dtype,
-                                     .reduction = collective->reduction};
-    void **sources = addresses_of(lowering, collective, ranges, task->source_count,
-                                  &record->reduce.source_count);
-    record->reduce.sources = (const void *const *)sources;
-    record->reduce.destinations =
-        addresses_of(lowering, collective, ranges + task->source_count, task->destination_count,
-                     &record->reduce.destination_count);
-    return sources != NULL && record->reduce.destinations != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-}
-
-static weft_status_t make_tasks(lowering_t *lowering, uint32_t index)
-{
-    const weft_session_t *session = lowering->session;
-    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    const weft_algo_params_t params = wefti_bind_algo_params(session, index);
-    const wefti_counts_t counts = {.elem_count = collective->elem_count,
-                                   .elem_bytes =
-                                       (uint32_t)weft_dtype_size_bytes(collective->dtype)};
-    wefti_schedule_t schedule;
-    if (session->interpreted[index]) {
-        return WEFT_OK;
-    }
-    weft_status_t status =
-        wefti_schedule_build(session->algorithms[index], &params, session->allocator, &schedule);
-    if (status >= 0) {
-        lowering->phases[index] = schedule.resources.phases;
-        status = wefti_schedule_resolve(&params, &schedule, &counts, session->allocator,
-                                        &lowering->tasks[index]);
-        wefti_schedule_deinit(&schedule);
-    }
-    return status;
-}
-
-static weft_status_t add_task(lowering_t *lowering, uint32_t index, const wefti_task_t *task,
-                              wefti_record_t *record)
-{
-    weft_session_t *session = lowering->session;
-    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    const wefti_extent_t *ranges = lowering->tasks[index].ranges + task->range;
-    uint32_t phases = lowering->phases[index];
-    weft_status_t status = WEFT_OK;
-    switch (task->op) {
-    case WEFTI_DO_POST: /* (epoch - 1) * phases + phase */
-        record->kind = WEFTI_RECORD_SIGNAL;
-        record->signal.signal = collective_signal(lowering, session->endpoint->rank);
-        record->signal.stride = phases;
-        record->signal.offset = task->phase - phases;
-        break;
-    case WEFTI_DO_WAIT:
-        status = add_peer_wait(lowering, task, record);
-        record->wait.stride = phases;
-        record->wait.offset = task->wait.phase - phases * (1u + task->wait.back);
-        break;
-    case WEFTI_DO_REDUCE:
-        status = add_reduce(lowering, collective, task, ranges, record);
-        break;
-    case WEFTI_DO_COPY:
-        record->kind = WEFTI_RECORD_COPY;
-        record->copy.src = range_at(lowering, collective, &ranges[0], 0);
-        record->copy.dst = range_at(lowering, collective, &ranges[1], 0);
-        record->copy.size_bytes = task->elem_count * weft_dtype_size_bytes(collective->dtype);
-        break;
-    default:
-        status = wefti_error(WEFT_ERR_INTERNAL, "%s: task %u is not for shared memory",
-                             collective->name, task->op);
-        break;
-    }
-    return status;
-}
-
-static weft_status_t add_collective(lowering_t *lowering, uint32_t index, wefti_record_t *record,
-                                    uint32_t *out_count)
-{
-    const wefti_plan_collective_t *collective = &lowering->session->plan->collectives[index];
-    const wefti_tasks_t *tasks = &lowering->tasks[index];
-    weft_status_t status = WEFT_OK;
-    if (lowering->session->interpreted[index]) {
-        record->kind = WEFTI_RECORD_SCHEDULE;
-        record->flags = WEFTI_RECORD_FIRST | WEFTI_RECORD_LAST;
-        record->source = UINT16_MAX;
-        record->name = collective->name;
-        record->bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
-        record->schedule.bound = &lowering->session->runs[lowering->next_collective++];
-        *out_count = 1;
-        return WEFT_OK;
-    }
-    for (size_t i = 0; i < tasks->task_count && status >= 0; i++, record++) {
-        record->name = collective->name;
-        record->bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
-        record->flags = (uint8_t)((i == 0 ? WEFTI_RECORD_FIRST : 0) |
-                                  (i + 1 == tasks->task_count ? WEFTI_RECORD_LAST : 0));
-        status = add_task(lowering, index, &tasks->tasks[i], record);
-    }
-    lowering->next_collective++;
-    *out_count = (uint32_t)tasks->task_count;
-    return status;
-}
-
 /* Finds who records each event, and names events by the collective they start or follow. */
-static weft_status_t name_events(lowering_t *lowering)
+static weft_status_t name_events(wefti_lowering_t *lowering)
 {
     weft_session_t *session = lowering->session;
     const weft_plan_t *plan = session->plan;
@@ -317,7 +135,7 @@ static weft_status_t name_events(lowering_t *lowering)
     return WEFT_OK;
 }
 
-static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
+static weft_status_t lower_stream(wefti_lowering_t *lowering, uint32_t stream)
 {
     weft_session_t *session = lowering->session;
     const wefti_plan_stream_program_t *program =
@@ -326,8 +144,9 @@ static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
     size_t capacity = 0;
     for (uint32_t i = 0; i < program->step_count; i++) {
         const wefti_plan_step_t *step = &program->steps[i];
-        bool records = step->kind == WEFTI_STEP_COLLECTIVE && !session->interpreted[step->index];
-        capacity += records ? lowering->tasks[step->index].task_count : 1;
+        capacity += step->kind == WEFTI_STEP_COLLECTIVE
+                        ? wefti_bind_collective_records(lowering, step->index)
+                        : 1;
     }
     out->records = wefti_arena_array(&session->arena, capacity, sizeof(*out->records));
     if (out->records == NULL && capacity > 0) {
@@ -343,7 +162,7 @@ static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
             status = add_kernel(lowering, stream, step->index, record);
             break;
         case WEFTI_STEP_COLLECTIVE:
-            status = add_collective(lowering, step->index, record, &added);
+            status = wefti_bind_collective(lowering, step->index, record, &added);
             break;
         case WEFTI_STEP_RECORD:
         case WEFTI_STEP_WAIT:
@@ -355,14 +174,11 @@ static weft_status_t lower_stream(lowering_t *lowering, uint32_t stream)
     return status;
 }
 
-static weft_status_t lower_programs(lowering_t *lowering)
+static weft_status_t lower_programs(wefti_lowering_t *lowering)
 {
     weft_session_t *session = lowering->session;
     const weft_plan_t *plan = session->plan;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
-        status = make_tasks(lowering, i);
-    }
+    weft_status_t status = wefti_bind_tasks(lowering);
     for (uint32_t p = 0; p < plan->program_count && status >= 0; p++) {
         lowering->program = p;
         session->programs[p].streams = wefti_arena_array(&session->arena, plan->stream_count,
@@ -384,7 +200,7 @@ weft_status_t wefti_bind_records(weft_session_t *session)
     wefti_arena_t *arena = &session->arena;
     size_t events = plan->event_count > 0 ? plan->event_count : 1;
     size_t collectives = plan->collective_count + 1u;
-    lowering_t lowering = {
+    wefti_lowering_t lowering = {
         .session = session,
         .recorded_by = wefti_arena_array(arena, events, sizeof(uint32_t)),
         .event_names = wefti_arena_array(arena, events, sizeof(char *)),

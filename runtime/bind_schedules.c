@@ -47,11 +47,13 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     bound->memory.work = *bytes;
     bound->memory.work_bytes = work;
     *bytes += work;
-    bound->call = (wefti_run_call_t){.dtype = planned->dtype,
-                                     .reduction = planned->reduction,
-                                     .counts = counts,
-                                     .send = session->run_offsets + (size_t)collective * n,
-                                     .recv = session->run_offsets + (size_t)collective * n};
+    bound->call =
+        (wefti_run_call_t){.dtype = planned->dtype,
+                           .reduction = planned->reduction,
+                           .divisor = planned->divisor,
+                           .counts = counts,
+                           .send = session->run_offsets + (size_t)collective * 2 * n,
+                           .recv = session->run_offsets + (size_t)(collective * 2 + 1) * n};
     return WEFT_OK;
 }
 
@@ -75,7 +77,7 @@ static weft_status_t make_tables(weft_session_t *session)
         }
     }
     session->runs = wefti_arena_array(&session->arena, uses + 1, sizeof(*session->runs));
-    session->run_offsets = wefti_arena_array(&session->arena, plan->collective_count * n,
+    session->run_offsets = wefti_arena_array(&session->arena, plan->collective_count * 2 * n,
                                              sizeof(*session->run_offsets));
     session->run_ranks = wefti_arena_array(&session->arena, n, sizeof(*session->run_ranks));
     if (session->runs == NULL || session->run_offsets == NULL || session->run_ranks == NULL) {
@@ -118,8 +120,11 @@ void wefti_bind_run_memory(weft_session_t *session)
     uint32_t n = endpoint->world_size;
     for (uint32_t c = 0; c < plan->collective_count && session->runs != NULL; c++) {
         for (uint32_t r = 0; r < n; r++) {
-            session->run_offsets[(size_t)c * n + r] =
-                session->region_offset + plan->buffers[plan->collectives[c].buffer].offset_bytes;
+            const wefti_plan_buffer_t *source = &plan->buffers[plan->collectives[c].source];
+            const wefti_plan_buffer_t *buffer = &plan->buffers[plan->collectives[c].buffer];
+            uint64_t *offsets = session->run_offsets + (size_t)c * 2 * n;
+            offsets[r] = session->region_offset + wefti_session_offset(source, r);
+            offsets[n + r] = session->region_offset + wefti_session_offset(buffer, r);
         }
     }
     for (uint32_t i = 0; i < session->run_slots; i++) {

@@ -125,7 +125,8 @@ static weft_status_t reduce(wefti_run_t *run, const wefti_task_t *task,
                                 .elem_count = task->elem_count,
                                 .dtype = run->call.dtype,
                                 .reduction = run->call.reduction,
-                                .divisor = run->params.group_size,
+                                .divisor = run->call.divisor != 0 ? run->call.divisor
+                                                                  : run->params.group_size,
                                 .finish = (task->flags & WEFTI_STEP_FINISH) != 0};
     return wefti_reduce_step(&step, run->memory->isa);
 }

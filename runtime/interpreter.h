@@ -69,6 +69,7 @@ typedef struct wefti_run_memory {
 typedef struct wefti_run_call {
     weft_dtype_t dtype;
     weft_reduction_t reduction; /* of operators that reduce */
+    uint32_t divisor;           /* avg; 0: the size of the group */
     wefti_counts_t counts;      /* arrays of V forms must stay as long as the call is under way */
     wefti_displacements_t displacements; /* V forms; likewise */
     const uint64_t *send, *recv; /* [group_size]; the own ones may be any address minus the base;

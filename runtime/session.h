@@ -108,7 +108,7 @@ struct weft_session {
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
     wefti_bound_run_t *runs;  /* per use of a collective in a program, in their order */
     uint32_t run_slots;
-    uint64_t *run_offsets; /* [collective * world_size + rank]: where its buffer is */
+    uint64_t *run_offsets; /* [(collective * 2 + (0: source, 1: buffer)) * world_size + rank] */
     uint32_t *run_ranks;   /* [world_size] 0, 1, .. */
 
     wefti_bound_program_t *programs;

@@ -35,6 +35,7 @@ typedef struct weft_reduce {
     uint64_t elem_count;
     weft_dtype_t dtype;
     weft_reduction_t reduction;
+    uint32_t divisor; /**< WEFT_AVG: what the sum is divided by, up to 2^24; 0: source_count */
 } weft_reduce_t;
 
 typedef struct weft_device_ops {

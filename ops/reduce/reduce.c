@@ -154,7 +154,7 @@ weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)
         .elem_count = reduce->elem_count,
         .dtype = reduce->dtype,
         .reduction = reduce->reduction,
-        .divisor = reduce->source_count,
+        .divisor = reduce->divisor != 0 ? reduce->divisor : reduce->source_count,
         .finish = true,
     };
     weft_status_t status = check(&step);

@@ -37,7 +37,7 @@ typedef struct wefti_reduce_step {
     uint64_t elem_count;
     weft_dtype_t dtype; /* the user's type */
     weft_reduction_t reduction;
-    uint32_t divisor; /* avg with finish: the size of the group; else ignored */
+    uint32_t divisor; /* avg with finish: what the sum is divided by; else ignored */
     bool finish;      /* rounds to dtype, after dividing for avg */
 } wefti_reduce_step_t;
 

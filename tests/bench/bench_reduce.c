@@ -190,7 +190,8 @@ static void *half_main(void *user)
                                   pair->destination_count,
                                   pair->bytes / 2 / weft_dtype_size_bytes(pair->dtype),
                                   pair->dtype,
-                                  WEFT_SUM};
+                                  WEFT_SUM,
+                                  0};
     cpu_set_t cores;
     CPU_ZERO(&cores);
     CPU_SET(half->rank, &cores);

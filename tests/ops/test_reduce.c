@@ -70,7 +70,7 @@ static void run_case(memory_t *memory, weft_dtype_t dtype, weft_reduction_t redu
         memset(memory->block[MAX_SOURCES], 0xa5, MAX_BYTES + 128);
         memset(memory->block[MAX_SOURCES + 1], 0xa5, MAX_BYTES + 128);
     }
-    weft_reduce_t reduce = {from, sources, to, destinations, elem_count, dtype, reduction};
+    weft_reduce_t reduce = {from, sources, to, destinations, elem_count, dtype, reduction, 0};
     oracle(&reduce, memory->expected);
     assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
     for (uint32_t d = 0; d < destinations; d++) {
@@ -221,7 +221,7 @@ static void run_steps(steps_t *steps, uint8_t *inputs)
         from[k] = steps->leaves[k] = at;
     }
     weft_reduce_t whole = {from,         steps->leaf_count, NULL, 0, steps->elem_count,
-                           steps->dtype, steps->reduction};
+                           steps->dtype, steps->reduction, 0};
     oracle(&whole, expected);
     for (int way = 0; way < 3; way++) {
         memset(result, 0xa5, sizeof result);
@@ -318,7 +318,7 @@ static void test_reduce_special_values(void **in)
             uint32_t result = 0;
             const void *from[] = {&cases[i].a, &cases[i].b};
             void *to[] = {&result};
-            weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, cases[i].op};
+            weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, cases[i].op, 0};
             assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
             if (result != cases[i].result) {
                 fail_msg("%s of %08x and %08x by %s: %08x, expected %08x",
@@ -337,13 +337,13 @@ static void test_reduce_integer_rules(void **in)
     const void *three[] = {&a, &b, &c};
     const void *two[] = {&d, &e};
     void *to_i8[] = {&i8}, *to_u8[] = {&u8};
-    weft_reduce_t reduce = {three, 3, to_i8, 1, 1, WEFT_DTYPE_I8, WEFT_AVG};
+    weft_reduce_t reduce = {three, 3, to_i8, 1, 1, WEFT_DTYPE_I8, WEFT_AVG, 0};
     assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(i8, -84); /* -253 / 3, toward zero, not wrapped on the way */
     reduce.reduction = WEFT_SUM;
     assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(i8, 3); /* -253 + 256 */
-    weft_reduce_t unsigned_ = {two, 2, to_u8, 1, 1, WEFT_DTYPE_U8, WEFT_AVG};
+    weft_reduce_t unsigned_ = {two, 2, to_u8, 1, 1, WEFT_DTYPE_U8, WEFT_AVG, 0};
     assert_int_equal(wefti_reduce(&unsigned_, WEFTI_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(u8, 254);
 }
@@ -362,7 +362,7 @@ static void test_reduce_up_to_1024_sources(void **in)
         uint8_t expected[4];
         float result;
         void *to[] = {&result};
-        weft_reduce_t reduce = {from, n, to, 1, 1, WEFT_DTYPE_F32, WEFT_AVG};
+        weft_reduce_t reduce = {from, n, to, 1, 1, WEFT_DTYPE_F32, WEFT_AVG, 0};
         oracle(&reduce, expected);
         for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
             assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
@@ -371,7 +371,7 @@ static void test_reduce_up_to_1024_sources(void **in)
     }
     float result;
     void *to[] = {&result};
-    weft_reduce_t reduce = {from, WEFT_MAX_GROUP_DIRECT + 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM};
+    weft_reduce_t reduce = {from, WEFT_MAX_GROUP_DIRECT + 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM, 0};
     assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
 }
 
@@ -382,7 +382,7 @@ static void test_reduce_keeps_denormals_whatever_the_caller_set(void **in)
     float a = wefti_f32_from_bits(3), b = wefti_f32_from_bits(4), result = 1.0f;
     const void *from[] = {&a, &b};
     void *to[] = {&result};
-    weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM};
+    weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM, 0};
     unsigned int mode = _mm_getcsr();
     for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
         unsigned int odd =
@@ -406,7 +406,7 @@ static void test_reduce_rejects_bad_arguments(void **in)
     float value = 1, result = 2;
     const void *from[] = {&value, NULL};
     void *to[] = {&result};
-    const weft_reduce_t good = {from, 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM};
+    const weft_reduce_t good = {from, 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM, 0};
     weft_reduce_t bad = good;
     bad.source_count = 2;
     assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);

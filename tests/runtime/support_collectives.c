@@ -78,7 +78,7 @@ static void expect_reduced(one_rank_t *one, uint64_t from, uint64_t count, weft_
     for (uint32_t r = 0; r < one->world->size; r++) {
         sources[r] = one->sources[r] + from * size_of(dtype);
     }
-    weft_reduce_t reduce = {sources, one->world->size, &destination, 1, count, dtype, reduction};
+    weft_reduce_t reduce = {sources, one->world->size, &destination, 1, count, dtype, reduction, 0};
     RANK_OK(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE));
 }
 

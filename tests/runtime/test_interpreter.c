@@ -218,7 +218,7 @@ static void want_reduced(const rank_t *me, const spec_t *s, uint64_t from, uint6
         sources[r] = me->sources[r] + from * size_of(s);
     }
     weft_reduce_t reduce = {sources,  s->params.group_size, &destination, 1, count,
-                            s->dtype, s->reduction};
+                            s->dtype, s->reduction, 0};
     RANK_OK(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE));
 }
 

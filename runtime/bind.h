@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files share that turn programs into records. */
+#ifndef WEFT_RUNTIME_BIND_H
+#define WEFT_RUNTIME_BIND_H
+
+#include "ops/algo/resolve.h"
+#include "runtime/session.h"
+
+/* Where the lowering of one program stands. */
+typedef struct wefti_lowering {
+    weft_session_t *session;
+    uint32_t program;
+    uint32_t *recorded_by;    /* per event: the stream that records it */
+    const char **event_names; /* per event: what its record and its wait are called */
+    const char **record_names;
+    uint32_t next_collective; /* of all programs: its number picks the counter */
+    wefti_tasks_t *tasks;     /* per collective: what its algorithm has this rank do */
+    uint32_t *phases;         /* per collective: how far its counters go in a run */
+} wefti_lowering_t;
+
+/* Address of rank's copy of what lies at offset of the session's memory. */
+static inline void *wefti_bind_at(const weft_session_t *session, uint32_t rank, size_t offset)
+{
+    return session->endpoint->region_of[rank] + session->region_offset + offset;
+}
+
+/* Where a kernel of this rank finds a buffer. */
+static inline uint8_t *wefti_bind_operand(const weft_session_t *session, uint32_t buffer)
+{
+    return session->base +
+           wefti_session_offset(&session->plan->buffers[buffer], session->endpoint->rank);
+}
+
+/* bind_collectives.c */
+/* What a rank does of each collective. Once, before records are made. */
+weft_status_t wefti_bind_tasks(wefti_lowering_t *lowering);
+/* Records that one use of a collective takes. */
+size_t wefti_bind_collective_records(const wefti_lowering_t *lowering, uint32_t collective);
+/* Fills them in, for the next use in the order of all programs. */
+weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective,
+                                    wefti_record_t *records, uint32_t *out_count);
+
+#endif

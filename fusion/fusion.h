@@ -81,6 +81,8 @@ typedef struct wefti_lower_params {
     const char *policy, *optimizer, *model_name;
     const wefti_plan_forecast_t *forecast;  /* NULL: none */
     const wefti_bucket_cost_t *bucket_cost; /* NULL: nothing is predicted */
+    bool shard;    /* a rank updates its shard of every bucket */
+    bool decouple; /* with shard: weights are gathered at the begin of the next step */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

@@ -34,6 +34,8 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     weft_plan_t *plan = l->plan;
     plan->world_size = l->params->world_size;
     plan->batch = l->graph->batch;
+    plan->flags |= l->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
+    plan->flags |= l->shards > 1 && l->params->decouple ? WEFTI_PLAN_DECOUPLED : 0;
     plan->fusion_copied_bytes = 0; /* kernels write gradients where their bucket lies */
     plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);
     plan->policy = wefti_arena_strdup(&plan->arena, l->params->policy);
@@ -49,6 +51,7 @@ weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t
 {
     weft_status_t status;
     wefti_lowering_t l = {.graph = graph, .params = params};
+    l.shards = params->shard ? params->world_size : 1;
     *out_plan = NULL;
     wefti_arena_init(&l.arena, params->allocator, 0);
     WEFT_TRY(status, wefti_plan_create(params->allocator, &l.plan), done);

@@ -3,7 +3,7 @@
  * What the parts of lowering share. They run in this order:
  *
  *   lower_order.c    items (what the compute stream runs), buckets (the comm stream), members;
- *                    lower_updates.c has what comes last
+ *                    lower_updates.c has what comes last, lower_shards.c which buckets are sharded
  *   lower_memory.c   plan buffers, lifetimes, offsets; lower_regions.c lays out what lasts
  *   lower_kernels.c  plan kernels; one update per bucket where its members agree
  *   lower_program.c  events and programs; lower_collectives.c plan collectives
@@ -42,6 +42,18 @@ typedef struct wefti_bucket {
     uint64_t end_bytes;
     bool gradients; /* all members are gradients: they have regions; else a single buffer */
     bool coalesced; /* one kernel updates all of the range */
+
+    /* lower_shards.c. Sharded: the range divides into a shard for every rank, which that rank
+     * reduces, updates and gives to the others. Implies coalesced. */
+    bool sharded;
+    bool sweep;                 /* all of that in one collective, whose update is in no stream */
+    uint32_t kernel;            /* in the plan: the update of a sweep */
+    uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
+    uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
+    uint32_t gather;            /* sharded: the plan collective that gives everybody the weights;
+                                   WEFTI_NONE: the sweep */
+    uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
+    const char *whole_why; /* of a plan that is sharded: why this bucket is not */
 } wefti_bucket_t;
 
 typedef struct wefti_lowering {
@@ -60,9 +72,12 @@ typedef struct wefti_lowering {
                              regions */
     uint32_t state_count; /* state regions */
     uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
-    uint64_t region_bytes;                          /* of each of them */
-    uint64_t arena_cursor;                          /* arena bytes handed out */
-    uint64_t kept_bytes;                            /* payload of what is there all the time */
+    uint64_t region_bytes;                          /* of parameters and of gradients */
+    uint64_t state_region_bytes; /* of a state: the same, less what is only on other ranks */
+    uint32_t shards;             /* the number of ranks if updates are sharded, else 1 */
+    uint32_t first_broadcast;    /* the collectives of init begin there */
+    uint64_t arena_cursor;       /* arena bytes handed out */
+    uint64_t kept_bytes;         /* payload of what is there all the time */
 } wefti_lowering_t;
 
 /* For every value the nodes that read it: readers of v are nodes[first[v]] up to nodes[first[v +
@@ -81,10 +96,32 @@ weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
 /* lower_order.c: WEFTI_NONE for every id below count; an item at the end. */
 uint32_t *wefti_lower_map(wefti_lowering_t *lowering, uint32_t count);
 void wefti_lower_add_item(wefti_lowering_t *lowering, uint32_t node, uint32_t bucket);
-/* lower_updates.c: their items, behind all others; state_slot and state_count. */
-weft_status_t wefti_lower_updates(wefti_lowering_t *lowering, const wefti_readers_t *readers);
-/* lower_collectives.c: the plan's collectives; the first are the buckets, in their order. */
+/* lower_updates.c: which updates buckets have, whether one kernel does; state_slot and state_count.
+ * Then, once buckets are in order, their items, behind all others. */
+weft_status_t wefti_lower_find_updates(wefti_lowering_t *lowering, const wefti_readers_t *readers);
+weft_status_t wefti_lower_updates(wefti_lowering_t *lowering);
+/* lower_shards.c: is the bucket, whose updates are known, sharded? Is it a sweep? Then it may
+ * have to wait for more items. */
+void wefti_lower_choose_shards(wefti_lowering_t *lowering, const wefti_readers_t *readers,
+                               wefti_bucket_t *bucket);
+/* Of how many bytes a bucket's range is a multiple. */
+uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* A rank's share of the states of a sharded bucket. */
+weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *lowering, uint32_t bucket);
+/* What a sharded update reads in place of value, an input of the first member's update. */
+weft_status_t wefti_lower_shard_operand(wefti_lowering_t *lowering, uint32_t bucket, uint32_t value,
+                                        uint32_t *out_buffer);
+/* Turns the collective of a sharded bucket, an all-reduce of all of the range, into what it is. */
+weft_status_t wefti_lower_shard_collective(wefti_lowering_t *lowering, uint32_t bucket,
+                                           wefti_plan_collective_t *collective);
+/* The all-gathers of weights, behind the buckets' collectives. */
+weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
+/* lower_collectives.c: the plan's collectives; the first are the buckets, in their order, then
+ * gathers, then what init runs. */
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
+/* How a collective of that many bytes may be carried out. */
+weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
+                                         wefti_plan_collective_t *collective, uint64_t bytes);
 /* lower_regions.c: buffers of parameters, gradients, states and what is fed. */
 weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
 /* Hands out bytes of the arena, padded. */

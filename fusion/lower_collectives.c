@@ -7,8 +7,8 @@
 
 #include "runtime/base/error.h"
 
-static weft_status_t add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t *collective,
-                                    uint64_t bytes)
+weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t *collective,
+                                         uint64_t bytes)
 {
     wefti_plan_algorithm_t *mesh = wefti_arena_array(&l->plan->arena, 1, sizeof(*mesh));
     if (mesh == NULL) {
@@ -103,18 +103,23 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         collective->members[i] = l->buffer_of[bucket->members[i].value];
     }
-    return add_algorithms(l, collective, buffer->size_bytes);
+    WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, buffer->size_bytes), fail);
+    return wefti_lower_shard_collective(l, index, collective);
 fail:
     return status;
 }
 
-/* Has parameter end the type of the one before it, and lies right behind it? */
-static bool continues(const weft_plan_t *plan, uint32_t end)
+/* Has parameter end the type of the one before it, and lies right behind it, or behind the padding
+ * of a sharded bucket? */
+static bool continues(const wefti_lowering_t *l, uint32_t end)
 {
+    const weft_plan_t *plan = l->plan;
+    uint64_t padding = l->shards > 1 ? 2 * (uint64_t)l->shards * WEFTI_PLAN_ALIGNMENT : 0;
     const wefti_plan_buffer_t *last = &plan->buffers[end - 1], *next = &plan->buffers[end];
     return next->dtype == last->dtype && last->size_bytes > 0 && next->size_bytes > 0 &&
-           next->offset_bytes ==
-               last->offset_bytes + wefti_align_up(last->size_bytes, WEFTI_PLAN_ALIGNMENT);
+           next->offset_bytes - last->offset_bytes -
+                   wefti_align_up(last->size_bytes, WEFTI_PLAN_ALIGNMENT) <=
+               padding;
 }
 
 /* One broadcast for each run of parameters of one type that lie side by side, in the order of their
@@ -148,7 +153,7 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t
     for (uint32_t i = begin; i < end; i++) {
         collective->members[i - begin] = i;
     }
-    return add_algorithms(l, collective, bytes);
+    return wefti_lower_add_algorithms(l, collective, bytes);
 fail:
     return status;
 }
@@ -161,16 +166,18 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
            l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
         param_count++;
     }
-    l->plan->collectives = wefti_arena_array(&l->plan->arena, (size_t)l->bucket_count + param_count,
-                                             sizeof(*l->plan->collectives));
+    l->plan->collectives = wefti_arena_array(
+        &l->plan->arena, 2 * (size_t)l->bucket_count + param_count, sizeof(*l->plan->collectives));
     if (l->plan->collectives == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         WEFT_TRY(status, add_bucket(l, b), fail);
     }
+    WEFT_TRY(status, wefti_lower_gathers(l), fail);
+    l->first_broadcast = l->plan->collective_count;
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
-        for (end = begin + 1; end < param_count && continues(l->plan, end);) {
+        for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0) {

@@ -141,6 +141,9 @@ static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32
     weft_dtype_t dtype = l->graph->values[first->param].type.dtype;
     uint64_t begin;
     const char *what;
+    if (bucket->sharded) {
+        return wefti_lower_shard_operand(l, bucket_index, value, out_buffer);
+    }
     if (value == first->param) {
         begin = l->param_begin;
         what = "parameters";
@@ -150,7 +153,8 @@ static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32
     } else if (value != WEFTI_NONE && l->graph->values[value].kind == WEFTI_VALUE_STATE &&
                l->graph->values[value].state_of == first->param &&
                l->state_slot[value] != WEFTI_NONE) {
-        begin = l->state_begin[l->state_slot[value]];
+        begin =
+            l->state_begin[l->state_slot[value]] + bucket->state_begin_bytes - bucket->begin_bytes;
         what = wefti_arena_printf(&l->arena, "state %u", l->state_slot[value]);
     } else {
         *out_buffer = buffer_or_none(l, value); /* a scalar that all members share */
@@ -251,8 +255,8 @@ fail:
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    l->plan->kernels =
-        wefti_arena_array(&l->plan->arena, 2 * (size_t)l->item_count, sizeof(*l->plan->kernels));
+    l->plan->kernels = wefti_arena_array(
+        &l->plan->arena, 2 * (size_t)l->item_count + l->bucket_count, sizeof(*l->plan->kernels));
     if (l->plan->kernels == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -264,6 +268,12 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
             WEFT_TRY(status, add_eval_kernel(l, item), fail);
         } else {
             WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
+        }
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) { /* of sweeps: in no stream */
+        if (l->buckets[b].sweep) {
+            l->buckets[b].kernel = l->plan->kernel_count;
+            WEFT_TRY(status, add_coalesced(l, b), fail);
         }
     }
 fail:

@@ -216,7 +216,7 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     /* Every value once, ranges of parameters, gradients and states per bucket, and of all
      * parameters. */
     size_t capacity =
-        (size_t)graph->value_count * 2 + (size_t)l->bucket_count * (l->state_count + 3) + 1;
+        (size_t)graph->value_count * 2 + (size_t)l->bucket_count * (l->state_count + 4) + 1;
     m.storages = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storages));
     m.storage_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storage_of));
     m.last_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.last_use));

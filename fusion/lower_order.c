@@ -272,8 +272,9 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
             wefti_lower_add_item(l, id, WEFTI_NONE);
         }
     }
+    WEFT_TRY(status, wefti_lower_find_updates(l, &readers), fail);
     sort_buckets(l);
-    WEFT_TRY(status, wefti_lower_updates(l, &readers), fail);
+    WEFT_TRY(status, wefti_lower_updates(l), fail);
     WEFT_TRY(status, check_order(l), fail);
 fail:
     return status;

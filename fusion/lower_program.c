@@ -6,9 +6,12 @@
  */
 #include "fusion/lower.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
+
+#define MOST_PROGRAMS 4u
 
 enum { COMPUTE, COMM, STREAM_COUNT };
 
@@ -36,39 +39,6 @@ static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t
     return program->streams[COMPUTE].steps == NULL || program->streams[COMM].steps == NULL
                ? WEFT_ERR_NO_MEMORY
                : WEFT_OK;
-}
-
-/* Item reads all of bucket and of its pieces, or is the first of their updates, one for each. */
-static void note_reader(const wefti_lowering_t *l, uint32_t bucket, uint32_t item, uint32_t *reader)
-{
-    bool by_piece = l->items[item].bucket == bucket;
-    for (uint32_t part = 0; part < l->buckets[bucket].parts; part++) {
-        uint32_t first = by_piece ? item + part : item;
-        reader[bucket + part] = first < reader[bucket + part] ? first : reader[bucket + part];
-    }
-}
-
-/* For every bucket the first item of the program that reads a result of it, or item_count. */
-static void find_readers(const wefti_lowering_t *l, const bool *needed, uint32_t *reader)
-{
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        reader[b] = l->item_count;
-    }
-    for (uint32_t n = 0; n < l->graph->order_count; n++) {
-        uint32_t id = l->graph->order[n], item = l->item_of[id];
-        const wefti_node_t *node = &l->graph->nodes[id];
-        if (item == WEFTI_NONE || (needed != NULL && !needed[id])) {
-            continue;
-        }
-        for (uint32_t j = 0; j < node->input_count; j++) {
-            uint32_t value = node->inputs[j];
-            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
-            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
-            if (bucket != WEFTI_NONE) {
-                note_reader(l, bucket, item, reader);
-            }
-        }
-    }
 }
 
 /* Marks the items and buckets that the values asked for need. */
@@ -103,55 +73,133 @@ static weft_status_t mark_needed(wefti_lowering_t *l, const uint32_t *roots, uin
     return WEFT_OK;
 }
 
+/* A collective of a program. */
+typedef struct send {
+    uint32_t collective; /* in the plan */
+    uint32_t after;      /* items that must have run */
+    uint32_t reader;     /* first item that needs what it does, or item_count */
+    uint32_t with;       /* the send whose start event is enough for this one, too; or itself */
+    uint32_t done;       /* event recorded behind it */
+} send_t;
+
 /* A program being written. */
 typedef struct writer {
     wefti_lowering_t *l;
     wefti_plan_program_t *program;
-    uint32_t *reader;  /* bucket -> first item that reads it */
-    uint32_t *done;    /* bucket -> event recorded behind it */
-    uint32_t *waiting; /* item -> the bucket that it waits for, or WEFTI_NONE */
-    bool eval;
+    const bool *needed; /* by node; NULL: everything */
+    send_t *sends;      /* in the order of the comm stream */
+    uint32_t send_count;
+    uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
 } writer_t;
 
-static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, const bool *needed,
-                                  writer_t *w)
+static bool is_needed(const writer_t *w, uint32_t node)
 {
-    weft_status_t status;
-    size_t buckets = l->bucket_count;
-    *w = (writer_t){.l = l, .eval = needed != NULL};
-    w->reader = wefti_arena_array(&l->arena, buckets, sizeof(*w->reader));
-    w->done = wefti_arena_array(&l->arena, buckets, sizeof(*w->done));
-    w->waiting = wefti_arena_array(&l->arena, (size_t)l->item_count + 1, sizeof(*w->waiting));
-    if (w->reader == NULL || w->done == NULL || w->waiting == NULL) {
+    return w->needed == NULL || w->needed[node];
+}
+
+/* Item reads all of bucket and of its pieces, or is the first of their updates, one for each. */
+static void note_reader(const wefti_lowering_t *l, uint32_t bucket, uint32_t item, uint32_t *reader)
+{
+    bool by_piece = l->items[item].bucket == bucket;
+    for (uint32_t part = 0; part < l->buckets[bucket].parts; part++) {
+        uint32_t first = by_piece ? item + part : item;
+        reader[bucket + part] = first < reader[bucket + part] ? first : reader[bucket + part];
+    }
+}
+
+/* For every bucket the first item of the program that reads a result of it, or item_count. */
+static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
+{
+    wefti_lowering_t *l = w->l;
+    uint32_t *reader = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*reader));
+    *out_reader = reader;
+    if (reader == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, begin_program(l, name, l->item_count + 2 * buckets, 3 * buckets, &w->program),
-             fail);
-    find_readers(l, needed, w->reader);
-    memset(w->waiting, 0xff, ((size_t)l->item_count + 1) * sizeof(*w->waiting));
-    /* One stream runs the buckets in their order: waiting for an item's last one is enough. */
     for (uint32_t b = 0; b < l->bucket_count; b++) {
-        uint32_t before = w->waiting[w->reader[b]];
-        if (before != WEFTI_NONE) {
-            w->reader[before] = l->item_count;
+        reader[b] = l->item_count;
+    }
+    for (uint32_t n = 0; n < l->graph->order_count; n++) {
+        uint32_t id = l->graph->order[n], item = l->item_of[id];
+        const wefti_node_t *node = &l->graph->nodes[id];
+        if (item == WEFTI_NONE || !is_needed(w, id)) {
+            continue;
         }
-        w->waiting[w->reader[b]] = b;
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t value = node->inputs[j];
+            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
+            if (bucket != WEFTI_NONE) {
+                note_reader(l, bucket, item, reader);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+static void add_send(writer_t *w, uint32_t collective, uint32_t after, uint32_t reader)
+{
+    w->sends[w->send_count] = (send_t){collective, after, reader, w->send_count, WEFTI_NONE};
+    w->send_count++;
+}
+
+static weft_status_t add_bucket_sends(writer_t *w)
+{
+    weft_status_t status;
+    wefti_lowering_t *l = w->l;
+    uint32_t *reader = NULL;
+    WEFT_TRY(status, find_readers(w, &reader), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (is_needed(w, l->buckets[b].node)) {
+            add_send(w, b, l->buckets[b].ready, reader[b]);
+            if (l->buckets[b].part > 0 && w->send_count > 1 &&
+                w->sends[w->send_count - 2].after == l->buckets[b].ready) {
+                w->sends[w->send_count - 1].with = w->sends[w->send_count - 2].with;
+            }
+        }
     }
 fail:
     return status;
 }
 
-static void write_bucket(writer_t *w, uint32_t bucket)
+/* Sorted by when they may start; an item waits for the last of those that it reads, for one stream
+ * runs them in their order. */
+static weft_status_t find_waits(writer_t *w)
 {
+    uint32_t items = w->l->item_count;
+    w->waiting = wefti_lower_map(w->l, items + 1);
+    if (w->waiting == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t s = 0; s < w->send_count; s++) {
+        uint32_t before = w->waiting[w->sends[s].reader];
+        if (before != WEFTI_NONE) {
+            w->sends[before].reader = items;
+        }
+        w->waiting[w->sends[s].reader] = s;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t begin_writer(wefti_lowering_t *l, const bool *needed, writer_t *w)
+{
+    *w = (writer_t){.l = l, .needed = needed};
+    w->sends = wefti_arena_array(&l->arena, 2 * (size_t)l->bucket_count, sizeof(*w->sends));
+    return w->sends == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static void write_send(writer_t *w, uint32_t index)
+{
+    send_t *send = &w->sends[index];
     wefti_lowering_t *l = w->l;
-    if (l->buckets[bucket].ready > 0 && l->buckets[bucket].part == 0) {
+    if (send->after > 0 && send->with == index) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
     }
-    push(w->program, COMM, WEFTI_STEP_COLLECTIVE, bucket);
-    if (w->reader[bucket] < l->item_count) {
-        w->done[bucket] = l->plan->event_count++;
-        push(w->program, COMM, WEFTI_STEP_RECORD, w->done[bucket]);
+    push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
+    if (send->reader < l->item_count) {
+        send->done = l->plan->event_count++;
+        push(w->program, COMM, WEFTI_STEP_RECORD, send->done);
     }
 }
 
@@ -159,30 +207,137 @@ static void write_item(writer_t *w, uint32_t item)
 {
     const wefti_item_t *at = &w->l->items[item];
     if (w->waiting[item] != WEFTI_NONE) {
-        push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->done[w->waiting[item]]);
+        push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
     }
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->eval ? at->eval_kernel : at->kernel);
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->needed != NULL ? at->eval_kernel : at->kernel);
 }
 
-/* needed NULL: everything. Events are numbered over all programs, each is recorded by one of them.
- */
-static weft_status_t add_program(wefti_lowering_t *l, const char *name, const bool *needed)
+/* All sends have been added. Events are numbered over all programs, each is recorded by one. */
+static weft_status_t write_program(writer_t *w, const char *name)
 {
     weft_status_t status;
-    writer_t writer;
-    uint32_t bucket = 0;
-    WEFT_TRY(status, begin_writer(l, name, needed, &writer), fail);
+    wefti_lowering_t *l = w->l;
+    uint32_t send = 0;
+    WEFT_TRY(status, find_waits(w), fail);
+    WEFT_TRY(status,
+             begin_program(l, name, (size_t)l->item_count + 2 * (size_t)w->send_count,
+                           3 * (size_t)w->send_count, &w->program),
+             fail);
     for (uint32_t i = 0; i <= l->item_count; i++) {
-        /* Buckets are sorted by the number of items that must have run. */
-        for (; bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
-            if (needed == NULL || needed[l->buckets[bucket].node]) {
-                write_bucket(&writer, bucket);
-            }
+        for (; send < w->send_count && w->sends[send].after == i; send++) {
+            write_send(w, send);
         }
-        if (i < l->item_count && (needed == NULL || needed[l->items[i].node])) {
-            write_item(&writer, i);
+        if (i < l->item_count && is_needed(w, l->items[i].node)) {
+            write_item(w, i);
         }
     }
+fail:
+    return status;
+}
+
+/* The all-gathers of sharded weights behind their updates. */
+static void add_late_gathers(writer_t *w)
+{
+    wefti_lowering_t *l = w->l;
+    for (uint32_t i = 0; i < l->item_count; i++) { /* updates lie in the order of buckets */
+        uint32_t bucket = l->items[i].bucket;
+        if (bucket != WEFTI_NONE && l->buckets[bucket].sharded) {
+            add_send(w, l->buckets[bucket].gather, i + 1, l->item_count);
+        }
+    }
+}
+
+/* For every bucket the first item of the forward and backward passes that reads its weights, or
+ * item_count. */
+static weft_status_t find_due(const writer_t *w, uint32_t **out_due)
+{
+    wefti_lowering_t *l = w->l;
+    uint32_t *first = wefti_arena_array(&l->arena, l->graph->value_count, sizeof(*first));
+    uint32_t *due = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*due));
+    *out_due = due;
+    if (first == NULL || due == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t v = 0; v < l->graph->value_count; v++) {
+        first[v] = l->item_count;
+    }
+    for (uint32_t i = l->item_count; i-- > 0;) {
+        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
+        for (uint32_t j = 0; node->phase != WEFTI_PHASE_UPDATE && j < node->input_count; j++) {
+            if (node->inputs[j] != WEFTI_NONE) {
+                first[node->inputs[j]] = i;
+            }
+        }
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        due[b] = l->item_count;
+        for (uint32_t i = 0; l->buckets[b].sharded && i < l->buckets[b].member_count; i++) {
+            uint32_t item = first[l->buckets[b].members[i].param];
+            due[b] = item < due[b] ? item : due[b];
+        }
+    }
+    return WEFT_OK;
+}
+
+static int compare_due(const void *a, const void *b)
+{
+    const send_t *x = a, *y = b;
+    return x->reader != y->reader
+               ? (x->reader < y->reader ? -1 : 1)
+               : (x->collective > y->collective) - (x->collective < y->collective);
+}
+
+/* The all-gathers of the weights that the step before this one made, the first needed first. A rank
+ * is asked for its shard once it has begun the step, and others' are written to it then: nobody
+ * reads the old weights any more. */
+static weft_status_t add_early_gathers(writer_t *w)
+{
+    weft_status_t status;
+    wefti_lowering_t *l = w->l;
+    uint32_t *due = NULL;
+    WEFT_TRY(status, find_due(w, &due), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].sharded) {
+            add_send(w, l->buckets[b].gather, 0, due[b]);
+        }
+    }
+    qsort(w->sends, w->send_count, sizeof(*w->sends), compare_due);
+    for (uint32_t s = 0; s < w->send_count; s++) {
+        w->sends[s].with = s;
+    }
+fail:
+    return status;
+}
+
+/* Weights for whoever reads them outside of a step. */
+static weft_status_t add_flush(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    wefti_plan_program_t *program = NULL;
+    WEFT_TRY(status, begin_program(l, "flush", 0, l->bucket_count, &program), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].sharded) {
+            push(program, COMM, WEFTI_STEP_COLLECTIVE, l->buckets[b].gather);
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_step(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    writer_t w;
+    bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
+    WEFT_TRY(status, begin_writer(l, NULL, &w), fail);
+    if (decoupled) {
+        WEFT_TRY(status, add_early_gathers(&w), fail);
+    }
+    WEFT_TRY(status, add_bucket_sends(&w), fail);
+    if (!decoupled) {
+        add_late_gathers(&w);
+    }
+    WEFT_TRY(status, write_program(&w, "step"), fail);
 fail:
     return status;
 }
@@ -192,7 +347,7 @@ static weft_status_t add_init(wefti_lowering_t *l)
     weft_status_t status;
     wefti_plan_program_t *program = NULL;
     WEFT_TRY(status, begin_program(l, "init", 0, l->plan->collective_count, &program), fail);
-    for (uint32_t c = l->bucket_count; c < l->plan->collective_count; c++) {
+    for (uint32_t c = l->first_broadcast; c < l->plan->collective_count; c++) {
         push(program, COMM, WEFTI_STEP_COLLECTIVE, c);
     }
 fail:
@@ -204,6 +359,7 @@ static weft_status_t add_eval(wefti_lowering_t *l)
     weft_status_t status;
     const wefti_graph_t *graph = l->graph;
     const uint32_t loss[] = {graph->loss, graph->logits};
+    writer_t w;
     bool *needed = wefti_arena_array(&l->arena, graph->node_count, sizeof(*needed));
     if (needed == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -213,7 +369,9 @@ static weft_status_t add_eval(wefti_lowering_t *l)
     } else {
         WEFT_TRY(status, mark_needed(l, graph->outputs, graph->output_count, needed), fail);
     }
-    WEFT_TRY(status, add_program(l, "eval", needed), fail);
+    WEFT_TRY(status, begin_writer(l, needed, &w), fail);
+    WEFT_TRY(status, add_bucket_sends(&w), fail);
+    WEFT_TRY(status, write_program(&w, "eval"), fail);
 fail:
     return status;
 }
@@ -224,7 +382,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
-    l->plan->programs = wefti_arena_array(arena, 3, sizeof(*l->plan->programs));
+    l->plan->programs = wefti_arena_array(arena, MOST_PROGRAMS, sizeof(*l->plan->programs));
     if (l->plan->streams == NULL || l->plan->programs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -237,7 +395,10 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     l->plan->stream_count = STREAM_COUNT;
     WEFT_TRY(status, wefti_lower_collectives(l), fail);
     WEFT_TRY(status, add_init(l), fail);
-    WEFT_TRY(status, add_program(l, "step", NULL), fail);
+    WEFT_TRY(status, add_step(l), fail);
+    if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
+        WEFT_TRY(status, add_flush(l), fail);
+    }
     WEFT_TRY(status, add_eval(l), fail);
 fail:
     return status;

@@ -6,7 +6,8 @@
  *
  * The regions have the members of all buckets in the order of the comm stream, each padded to the
  * alignment, so a bucket is one range at the same place of every region, and a piece of a split
- * tensor is a part of such a range. All regions have one size.
+ * tensor is a part of such a range. All regions have one size. Where updates are sharded, the range
+ * of a bucket is padded so that it divides into shards, and a state region has only a rank's share.
  */
 #include <string.h>
 
@@ -89,12 +90,24 @@ static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_membe
     return WEFT_OK;
 }
 
-/* Of a split member each piece gets its share of units; the others get all of it. */
-static void place_bucket(wefti_bucket_t *bucket, uint64_t begin, uint64_t end)
+/* Of a split member each piece gets its share of units; the others get all of it. state_begin:
+ * where all of it begins in the state regions. */
+static void place_bucket(const wefti_lowering_t *l, wefti_bucket_t *bucket, uint64_t begin,
+                         uint64_t end, uint64_t state_begin)
 {
-    uint64_t units = (end - begin) / WEFTI_PLAN_ALIGNMENT;
-    bucket->begin_bytes = begin + units * bucket->part / bucket->parts * WEFTI_PLAN_ALIGNMENT;
-    bucket->end_bytes = begin + units * (bucket->part + 1) / bucket->parts * WEFTI_PLAN_ALIGNMENT;
+    uint64_t unit = wefti_lower_unit_bytes(l, bucket), units = (end - begin) / unit;
+    bucket->begin_bytes = begin + units * bucket->part / bucket->parts * unit;
+    bucket->end_bytes = begin + units * (bucket->part + 1) / bucket->parts * unit;
+    bucket->state_begin_bytes =
+        state_begin + (bucket->begin_bytes - begin) / (bucket->sharded ? l->shards : 1);
+}
+
+/* Pads what lies in the region so far to whole units of the bucket. */
+static weft_status_t pad_region(wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    uint64_t unit = wefti_lower_unit_bytes(l, bucket);
+    uint64_t rest = (l->arena_cursor - l->param_begin) % unit;
+    return rest == 0 ? WEFT_OK : wefti_lower_advance(l, unit - rest);
 }
 
 /*
@@ -114,19 +127,30 @@ static uint64_t region_bytes(const wefti_lowering_t *l, uint64_t bytes)
 static weft_status_t add_params(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    uint64_t begin = 0;
+    uint64_t begin = 0, state_begin = 0;
     l->param_begin = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         wefti_bucket_t *bucket = &l->buckets[b];
-        begin = bucket->part == 0 ? l->arena_cursor - l->param_begin : begin;
+        WEFT_TRY(status, pad_region(l, bucket), fail);
+        if (bucket->part == 0) {
+            begin = l->arena_cursor - l->param_begin;
+            state_begin = l->state_region_bytes;
+        }
         for (uint32_t i = 0; i < own_members(bucket); i++) {
             WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
             WEFT_TRY(status, add_kept(l, bucket->members[i].param, WEFTI_BUFFER_PARAM), fail);
         }
-        place_bucket(bucket, begin, l->arena_cursor - l->param_begin);
+        WEFT_TRY(status, pad_region(l, bucket), fail);
+        place_bucket(l, bucket, begin, l->arena_cursor - l->param_begin, state_begin);
+        l->state_region_bytes =
+            bucket->state_begin_bytes +
+            (bucket->end_bytes - bucket->begin_bytes) / (bucket->sharded ? l->shards : 1);
     }
     l->region_bytes = region_bytes(l, l->arena_cursor - l->param_begin);
     l->arena_cursor = l->param_begin + l->region_bytes;
+    if (l->shards == 1) { /* states lie where their parameters do */
+        l->state_region_bytes = l->region_bytes;
+    }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffer_of[v] == WEFTI_NONE) {
             WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_PARAM), fail);
@@ -174,18 +198,18 @@ static weft_status_t add_state_region(wefti_lowering_t *l, uint32_t slot)
     l->state_begin[slot] = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         const wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; i < own_members(bucket); i++) {
+        for (uint32_t i = 0; i < own_members(bucket) && !bucket->sharded; i++) {
             uint32_t v = find_state(l, &bucket->members[i], slot);
             uint32_t param = l->buffer_of[bucket->members[i].param];
-            uint64_t offset =
-                l->plan->buffers[param].offset_bytes - l->param_begin + l->arena_cursor;
+            uint64_t offset = l->plan->buffers[param].offset_bytes - l->param_begin -
+                              bucket->begin_bytes + bucket->state_begin_bytes + l->arena_cursor;
             if (v != WEFTI_NONE) {
                 WEFT_TRY(status, wefti_lower_add_buffer(l, v, WEFTI_BUFFER_STATE, offset), fail);
                 l->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
             }
         }
     }
-    return wefti_lower_advance(l, l->region_bytes);
+    return wefti_lower_advance(l, l->state_region_bytes);
 fail:
     return status;
 }
@@ -199,6 +223,11 @@ static weft_status_t add_states(wefti_lowering_t *l)
     }
     for (uint32_t k = 0; k < l->state_count && l->region_bytes > 0; k++) {
         WEFT_TRY(status, add_state_region(l, k), fail);
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].sharded) {
+            WEFT_TRY(status, wefti_lower_add_shard_states(l, b), fail);
+        }
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffer_of[v] == WEFTI_NONE) {

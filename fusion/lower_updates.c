@@ -130,13 +130,13 @@ static void add_bucket_updates(wefti_lowering_t *l, uint32_t index)
 {
     wefti_bucket_t *bucket = &l->buckets[index];
     if (bucket->part > 0) {
-        if (bucket->coalesced) {
+        if (bucket->coalesced && !bucket->sweep) {
             l->items[l->item_count++] =
                 (wefti_item_t){.node = bucket->members[0].update, .bucket = index};
         }
         return;
     }
-    for (uint32_t j = 0; j < bucket->member_count; j++) {
+    for (uint32_t j = 0; j < bucket->member_count && !bucket->sweep; j++) {
         uint32_t update = bucket->members[j].update;
         if (bucket->coalesced && j > 0) {
             l->item_of[update] = l->item_count - 1;
@@ -146,13 +146,18 @@ static void add_bucket_updates(wefti_lowering_t *l, uint32_t index)
     }
 }
 
-/* All updates behind everything else, by bucket; what belongs to no bucket comes last. */
-weft_status_t wefti_lower_updates(wefti_lowering_t *l, const wefti_readers_t *readers)
+weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_t *readers)
 {
     weft_status_t status;
     WEFT_TRY(status, number_states(l), fail);
     for (uint32_t i = 0; i < l->bucket_count; i++) {
         wefti_bucket_t *bucket = &l->buckets[i];
+        if (bucket->gradients && bucket->part > 0) { /* pieces have the first one's member */
+            uint32_t part = bucket->part;
+            *bucket = l->buckets[i - 1];
+            bucket->part = part;
+            continue;
+        }
         for (uint32_t j = 0; j < bucket->member_count; j++) {
             wefti_member_t *member = &bucket->members[j];
             member->update = member->reduced == WEFTI_NONE
@@ -160,15 +165,40 @@ weft_status_t wefti_lower_updates(wefti_lowering_t *l, const wefti_readers_t *re
                                  : find_update(l, readers, member->reduced);
         }
         bucket->coalesced = can_coalesce(l, bucket);
+        wefti_lower_choose_shards(l, readers, bucket);
+    }
+fail:
+    return status;
+}
+
+/* What a sweep runs is no item. */
+static void mark_swept(const wefti_lowering_t *l, bool *swept)
+{
+    for (uint32_t i = 0; i < l->bucket_count; i++) {
+        const wefti_bucket_t *bucket = &l->buckets[i];
+        for (uint32_t j = 0; bucket->sweep && j < bucket->member_count; j++) {
+            swept[bucket->members[j].update] = true;
+        }
+    }
+}
+
+/* All updates behind everything else, by bucket; what belongs to no bucket comes last. */
+weft_status_t wefti_lower_updates(wefti_lowering_t *l)
+{
+    bool *swept = wefti_arena_array(&l->arena, l->graph->node_count, sizeof(*swept));
+    if (swept == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    mark_swept(l, swept);
+    for (uint32_t i = 0; i < l->bucket_count; i++) {
         add_bucket_updates(l, i);
     }
     for (uint32_t i = 0; i < l->graph->order_count; i++) {
         uint32_t id = l->graph->order[i];
         if (l->graph->nodes[id].phase == WEFTI_PHASE_UPDATE && l->item_of[id] == WEFTI_NONE &&
-            l->bucket_of[id] == WEFTI_NONE) {
+            l->bucket_of[id] == WEFTI_NONE && !swept[id]) {
             wefti_lower_add_item(l, id, WEFTI_NONE);
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

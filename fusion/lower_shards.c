@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sharded updates. A bucket's range is cut into a shard for every rank; a rank reduces its shard of
+ * the gradients, updates that of the parameters, and gives the new weights to everybody:
+ *
+ *   reduce-scatter -> update of the shard -> all-gather      or all three in one collective
+ *
+ * Only the states of its own shard are there. Every element goes through the same operations as
+ * it does unsharded, so no bit changes. What has to be updated as a whole is all-reduced as ever.
+ */
+#include "fusion/lower.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return bucket->sharded ? (uint64_t)WEFTI_PLAN_ALIGNMENT * l->shards : WEFTI_PLAN_ALIGNMENT;
+}
+
+/* Sharded, the reduced gradient is nowhere whole: only the update may read it. */
+static const char *read_by_others(const wefti_lowering_t *l, const wefti_readers_t *readers,
+                                  const wefti_member_t *member)
+{
+    const wefti_value_t *reduced = &l->graph->values[member->reduced];
+    if ((reduced->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0) {
+        return "is an output of the graph";
+    }
+    for (uint32_t i = readers->first[member->reduced]; i < readers->first[member->reduced + 1];
+         i++) {
+        if (readers->nodes[i] != member->update) {
+            return "is read by more than its update";
+        }
+    }
+    return NULL;
+}
+
+/* Why a bucket cannot be sharded, or NULL. */
+static const char *whole_why(wefti_lowering_t *l, const wefti_readers_t *readers,
+                             const wefti_bucket_t *bucket)
+{
+    uint64_t bytes = 0;
+    if (!bucket->coalesced) {
+        return "not sharded: its updates are not one element-wise operator with the same settings";
+    }
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_value_t *value = &l->graph->values[bucket->members[i].value];
+        const char *why = read_by_others(l, readers, &bucket->members[i]);
+        if (why != NULL) {
+            why = wefti_arena_printf(&l->arena, "not sharded: %s %s", value->name, why);
+            return why == NULL ? "not sharded" : why;
+        }
+        bytes += wefti_align_up(wefti_value_bytes(value), WEFTI_PLAN_ALIGNMENT);
+    }
+    return bucket->parts > (bytes - 1) / (WEFTI_PLAN_ALIGNMENT * (uint64_t)l->shards) + 1
+               ? "not sharded: its pieces are smaller than a shard for every rank"
+               : NULL;
+}
+
+void wefti_lower_choose_shards(wefti_lowering_t *l, const wefti_readers_t *readers,
+                               wefti_bucket_t *bucket)
+{
+    bucket->gather = WEFTI_NONE;
+    bucket->kernel = WEFTI_NONE;
+    bucket->param_shard = bucket->grad_shard = bucket->param_range = WEFTI_NONE;
+    if (l->shards == 1 || !bucket->gradients) {
+        return;
+    }
+    bucket->whole_why = whole_why(l, readers, bucket);
+    bucket->sharded = bucket->whole_why == NULL;
+}
+
+static uint64_t range_bytes(const wefti_bucket_t *bucket)
+{
+    return bucket->end_bytes - bucket->begin_bytes;
+}
+
+static weft_dtype_t dtype_of(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return l->graph->values[bucket->members[0].param].type.dtype;
+}
+
+/* Adds a buffer that is a rank's shard of a range: "bucket 3 gradients, a shard". */
+static weft_status_t add_shard(wefti_lowering_t *l, uint32_t index, const char *what,
+                               uint64_t begin, uint32_t *out_buffer)
+{
+    const wefti_bucket_t *bucket = &l->buckets[index];
+    uint64_t bytes = range_bytes(bucket) / l->shards;
+    char *name = wefti_arena_printf(&l->arena, "bucket %u %s, a shard", index, what);
+    weft_status_t status = WEFT_OK;
+    if (*out_buffer != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    if (name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status,
+             wefti_lower_add_range(l, name, dtype_of(l, bucket), begin + bucket->begin_bytes, bytes,
+                                   out_buffer),
+             fail);
+    l->plan->buffers[*out_buffer].rank_stride_bytes = bytes;
+fail:
+    return status;
+}
+
+static weft_status_t need_param_shard(wefti_lowering_t *l, uint32_t index)
+{
+    return add_shard(l, index, "parameters", l->param_begin, &l->buckets[index].param_shard);
+}
+
+/* Where a bucket's reduced gradient lies: in the region of gradients, where it was made. */
+static weft_status_t need_grad_shard(wefti_lowering_t *l, uint32_t index)
+{
+    return add_shard(l, index, "gradients", l->grad_begin, &l->buckets[index].grad_shard);
+}
+
+static weft_status_t need_param_range(wefti_lowering_t *l, uint32_t index)
+{
+    wefti_bucket_t *bucket = &l->buckets[index];
+    char *name = wefti_arena_printf(&l->arena, "bucket %u parameters", index);
+    if (name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    return bucket->param_range != WEFTI_NONE
+               ? WEFT_OK
+               : wefti_lower_add_range(l, name, dtype_of(l, bucket),
+                                       l->param_begin + bucket->begin_bytes, range_bytes(bucket),
+                                       &bucket->param_range);
+}
+
+/* "momentum" of the state "w_momentum" of parameter "w". */
+static const char *slot_name(const wefti_lowering_t *l, uint32_t state)
+{
+    const char *name = l->graph->values[state].name;
+    const char *param = l->graph->values[l->graph->values[state].state_of].name;
+    size_t skip = strlen(param);
+    if (strncmp(name, param, skip) == 0 && (name[skip] == '_' || name[skip] == '.')) {
+        name += skip + 1;
+    }
+    return name;
+}
+
+weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    const wefti_node_t *update = &l->graph->nodes[bucket->members[0].update];
+    uint64_t bytes = range_bytes(bucket) / l->shards;
+    bucket->states = wefti_lower_map(l, l->state_count);
+    if (bucket->states == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t j = 0; j < update->input_count; j++) {
+        uint32_t v = update->inputs[j];
+        uint32_t slot = v == WEFTI_NONE || l->graph->values[v].kind != WEFTI_VALUE_STATE
+                            ? WEFTI_NONE
+                            : l->state_slot[v];
+        if (slot == WEFTI_NONE || bucket->states[slot] != WEFTI_NONE) {
+            continue;
+        }
+        char *name = wefti_arena_printf(&l->arena, "bucket %u %s", index, slot_name(l, v));
+        if (name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status,
+                 wefti_lower_add_range(l, name, dtype_of(l, bucket),
+                                       l->state_begin[slot] + bucket->state_begin_bytes, bytes,
+                                       &bucket->states[slot]),
+                 fail);
+        l->plan->buffers[bucket->states[slot]].kind = WEFTI_BUFFER_STATE;
+        l->kept_bytes += bytes;
+    }
+    /* Every member's states are in the bucket's. */
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[bucket->members[i].update];
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t v = node->inputs[j];
+            if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE &&
+                l->state_slot[v] != WEFTI_NONE && l->buffer_of[v] == WEFTI_NONE) {
+                l->buffer_of[v] = bucket->states[l->state_slot[v]];
+            }
+        }
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_shard_operand(wefti_lowering_t *l, uint32_t index, uint32_t value,
+                                        uint32_t *out_buffer)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    const wefti_member_t *first = &bucket->members[0];
+    if (value == first->param) {
+        WEFT_TRY(status, need_param_shard(l, index), fail);
+        *out_buffer = bucket->param_shard;
+    } else if (value == first->reduced) {
+        WEFT_TRY(status, need_grad_shard(l, index), fail);
+        *out_buffer = bucket->grad_shard;
+    } else if (value != WEFTI_NONE && l->graph->values[value].kind == WEFTI_VALUE_STATE &&
+               l->state_slot[value] != WEFTI_NONE) {
+        *out_buffer = bucket->states[l->state_slot[value]];
+    } else {
+        *out_buffer = value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffer_of[value];
+    }
+fail:
+    return status;
+}
+
+/* The reason, and behind it what becomes of the bucket. */
+static weft_status_t extend_reason(wefti_lowering_t *l, wefti_plan_collective_t *collective,
+                                   const char *more)
+{
+    if (more == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    collective->reason = wefti_arena_printf(&l->plan->arena, "%s; %s", collective->reason, more);
+    return collective->reason == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
+                                           wefti_plan_collective_t *collective)
+{
+    weft_status_t status;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    char size[32];
+    if (!bucket->sharded) {
+        return bucket->whole_why == NULL ? WEFT_OK
+                                         : extend_reason(l, collective, bucket->whole_why);
+    }
+    wefti_format_bytes(range_bytes(bucket) / l->shards, size);
+    WEFT_TRY(status, need_grad_shard(l, index), fail);
+    collective->op = WEFT_OP_REDUCE_SCATTER;
+    collective->buffer = bucket->grad_shard;
+    collective->elem_count /= l->shards;
+    status = extend_reason(
+        l, collective, wefti_arena_printf(&l->arena, "a rank reduces and updates %s of it", size));
+fail:
+    return status;
+}
+
+static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    wefti_arena_t *arena = &l->plan->arena;
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count];
+    uint32_t *members = wefti_arena_array(arena, bucket->member_count, sizeof(*members));
+    WEFT_TRY(status, need_param_shard(l, index), fail);
+    WEFT_TRY(status, need_param_range(l, index), fail);
+    *collective = (wefti_plan_collective_t){
+        .name = wefti_arena_printf(arena, "weights %u", index),
+        .op = WEFT_OP_ALL_GATHER,
+        .dtype = dtype_of(l, bucket),
+        .buffer = bucket->param_range,
+        .source = bucket->param_shard,
+        .elem_count = range_bytes(bucket) / l->shards / weft_dtype_size_bytes(dtype_of(l, bucket)),
+        .update = WEFTI_PLAN_NONE,
+        .member_count = bucket->member_count,
+        .members = members,
+        .reason =
+            wefti_arena_printf(arena, "gives everybody the weights of bucket %u%s", index,
+                               l->params->decouple ? ", in the order of their first readers" : "")};
+    if (collective->name == NULL || members == NULL || collective->reason == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        members[i] = l->buffer_of[bucket->members[i].param];
+    }
+    bucket->gather = l->plan->collective_count++;
+    return wefti_lower_add_algorithms(l, collective, range_bytes(bucket));
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_gathers(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].sharded && !l->buckets[b].sweep) {
+            WEFT_TRY(status, add_gather(l, b), fail);
+        }
+    }
+fail:
+    return status;
+}

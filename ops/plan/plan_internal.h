@@ -24,19 +24,59 @@ weft_status_t wefti_plan_decode(weft_plan_t *plan, const uint8_t *data, size_t b
 weft_status_t wefti_plan_digests(const weft_plan_t *plan, wefti_digest_t *out_structure,
                                  wefti_digest_t *out_weights);
 
-/* The parts of wefti_plan_verify. Each relies on those before it. */
-weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan);
-weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry);
-weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan);
-weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
-weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan);
-weft_status_t wefti_plan_verify_races(const weft_plan_t *plan);
-
 /* Bytes a buffer takes in the arena. Only after its size has been checked. */
 static inline uint64_t wefti_plan_padded_bytes(uint64_t bytes)
 {
     return (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT;
 }
+
+/* Behind the padded places of all ranks. Only after the place has been checked. */
+static inline uint64_t wefti_plan_buffer_end(const weft_plan_t *plan,
+                                             const wefti_plan_buffer_t *buffer)
+{
+    return buffer->offset_bytes + (plan->world_size - 1) * buffer->rank_stride_bytes +
+           wefti_plan_padded_bytes(buffer->size_bytes);
+}
+
+/* Where a buffer that is no range lies, on all ranks together. */
+typedef struct wefti_plan_extent {
+    uint64_t begin, end; /* padded */
+    uint64_t reach;      /* of what passes: the furthest end so far */
+    uint32_t id;
+    uint32_t run;    /* of what lasts: the same for neighbours of one kind and dtype */
+    uint32_t class_; /* 0 lasting, 1 output, 2 temporary */
+} wefti_plan_extent_t;
+
+/* Sorted by place: what lasts, which does not overlap, and what passes. */
+typedef struct wefti_plan_layout {
+    wefti_plan_extent_t *lasting, *passing;
+    size_t lasting_count, passing_count;
+} wefti_plan_layout_t;
+
+/* The lasting buffer at offset, or WEFTI_PLAN_NONE. */
+uint32_t wefti_plan_layout_at(const wefti_plan_layout_t *layout, uint64_t offset);
+void wefti_plan_layout_deinit(const weft_plan_t *plan, wefti_plan_layout_t *layout);
+
+/* The parts of wefti_plan_verify. Each relies on those before it. */
+weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layout_t *out_layout);
+weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry);
+weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan,
+                                            const wefti_plan_layout_t *layout);
+weft_status_t wefti_plan_verify_sweeps(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                                       const weft_registry_t *registry);
+weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_races(const weft_plan_t *plan);
+
+/* The side of a collective that holds what all ranks' blocks make up: source, or buffer. */
+uint32_t wefti_plan_whole(const weft_plan_t *plan, const wefti_plan_collective_t *collective);
+/* Does it reduce gradients (a bucket)? Members are those of its whole side. */
+int wefti_plan_reduces_gradients(const weft_plan_t *plan,
+                                 const wefti_plan_collective_t *collective);
+/* Is part what rank r has of whole, at offset r * part's size? */
+int wefti_plan_is_shard(const weft_plan_t *plan, uint32_t part, uint32_t whole);
+/* The micro-step that folds t partial sums, "micro_step" or "micro_step.<t>"; NULL: none. */
+const wefti_plan_program_t *wefti_plan_micro_step(const weft_plan_t *plan, uint32_t folds);
 
 /* A text form of what fusion decided, shared by both forms of explain. */
 typedef struct wefti_plan_summary {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives: a range covers its members without a gap, and nothing else. Of gradients the first
- * and the last member may be covered in part, at multiples of 64 bytes (verify.c checks that of all
- * ranges); that the rest is covered too is for verify_gradients.c.
+ * Collectives: source and buffer hold as many elements as the operator's blocks come to, lie apart
+ * or as its in-place rule says, and the members follow one another without a gap and are all that
+ * the whole side covers. Of gradients, and of the weights gathered from their updates, the first
+ * and the last member may be covered in part, at multiples of 64 bytes (verify_buffers.c checks
+ * that of all ranges); that the rest is covered too is for verify_gradients.c.
  */
 #include "ops/plan/plan_internal.h"
 
@@ -16,28 +18,72 @@ static weft_status_t bad_collective(const weft_plan_t *plan, uint32_t index, con
                        plan->collectives[index].name, what);
 }
 
-static const char *check_parameters(const weft_plan_t *plan,
-                                    const wefti_plan_collective_t *collective)
+/* How many blocks of elem_count source and buffer hold; 0: the operator is not for plans. */
+static uint32_t block_counts(const weft_plan_t *plan, weft_collective_t op, uint32_t *out_buffer)
 {
-    int reduces = collective->op == WEFT_OP_ALL_REDUCE;
-    if (!reduces && collective->op != WEFT_OP_BROADCAST) {
-        return "unknown operator";
+    switch (op) {
+    case WEFT_OP_ALL_REDUCE:
+    case WEFT_OP_REDUCE:
+    case WEFT_OP_BROADCAST:
+        return *out_buffer = 1;
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_GATHER:
+        *out_buffer = plan->world_size;
+        return 1;
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_SCATTER:
+        *out_buffer = 1;
+        return plan->world_size;
+    case WEFT_OP_ALL_TO_ALL:
+        return *out_buffer = plan->world_size;
+    default: /* counts per rank, a peer, or no data: a plan has no room for these */
+        return 0;
     }
+}
+
+static int reduces(weft_collective_t op)
+{
+    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER;
+}
+
+uint32_t wefti_plan_whole(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    (void)plan;
+    return collective->op == WEFT_OP_ALL_GATHER || collective->op == WEFT_OP_GATHER
+               ? collective->buffer
+               : collective->source;
+}
+
+int wefti_plan_reduces_gradients(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    return (collective->op == WEFT_OP_ALL_REDUCE || collective->op == WEFT_OP_REDUCE_SCATTER) &&
+           collective->member_count > 0 &&
+           plan->buffers[collective->members[0]].kind == WEFTI_BUFFER_GRAD;
+}
+
+int wefti_plan_is_shard(const weft_plan_t *plan, uint32_t part, uint32_t whole)
+{
+    const wefti_plan_buffer_t *shard = &plan->buffers[part], *all = &plan->buffers[whole];
+    uint64_t bytes;
+    return shard->offset_bytes == all->offset_bytes && shard->dtype == all->dtype &&
+           all->rank_stride_bytes == 0 &&
+           (shard->rank_stride_bytes == shard->size_bytes ||
+            (plan->world_size == 1 && shard->rank_stride_bytes == 0)) &&
+           !__builtin_mul_overflow(shard->size_bytes, (uint64_t)plan->world_size, &bytes) &&
+           bytes == all->size_bytes;
+}
+
+static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
     if ((int)collective->reduction < (int)WEFT_SUM || (int)collective->reduction > (int)WEFT_MAX) {
         return "unknown reduction";
     }
     if (collective->group != 0 || collective->root >= plan->world_size) {
         return "no such group or root";
     }
-    if (collective->buffer >= plan->buffer_count) {
-        return "no such buffer";
-    }
-    if (collective->source != collective->buffer || collective->update != WEFTI_PLAN_NONE) {
-        return "only collectives in place, without an update, are known";
-    }
-    if (collective->dtype != plan->buffers[collective->buffer].dtype ||
-        (reduces && collective->dtype == WEFT_DTYPE_BOOL)) {
-        return "its dtype is not its buffer's, or cannot be reduced";
+    if (collective->divisor != 0 &&
+        (collective->reduction != WEFT_AVG || !reduces(collective->op))) {
+        return "only an average has a divisor";
     }
     if (strcmp(collective->order, "tree") != 0) {
         return "unknown reduction order";
@@ -53,39 +99,118 @@ static const char *check_parameters(const weft_plan_t *plan,
     return NULL;
 }
 
+/* Is the buffer as long as so many blocks? */
+static int holds_blocks(const wefti_plan_buffer_t *buffer, uint64_t elem_count, uint32_t blocks)
+{
+    uint64_t bytes;
+    return !__builtin_mul_overflow(elem_count, weft_dtype_size_bytes(buffer->dtype), &bytes) &&
+           !__builtin_mul_overflow(bytes, (uint64_t)blocks, &bytes) && bytes == buffer->size_bytes;
+}
+
+static int lie_apart(const weft_plan_t *plan, uint32_t a, uint32_t b)
+{
+    const wefti_plan_buffer_t *x = &plan->buffers[a], *y = &plan->buffers[b];
+    return x->size_bytes == 0 || y->size_bytes == 0 ||
+           wefti_plan_buffer_end(plan, x) <= y->offset_bytes ||
+           wefti_plan_buffer_end(plan, y) <= x->offset_bytes;
+}
+
+/* In place: one buffer in which a rank's own block has its place, or that block as a buffer. */
+static int places_allowed(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    uint32_t source = collective->source, buffer = collective->buffer;
+    if (source == buffer || lie_apart(plan, source, buffer)) {
+        return 1;
+    }
+    switch (collective->op) {
+    case WEFT_OP_ALL_GATHER:
+    case WEFT_OP_GATHER:
+        return wefti_plan_is_shard(plan, source, buffer);
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_SCATTER:
+        return wefti_plan_is_shard(plan, buffer, source);
+    default:
+        return 0;
+    }
+}
+
+static const char *check_buffers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    uint32_t in_buffer = 0, in_source = block_counts(plan, collective->op, &in_buffer);
+    if (in_source == 0) {
+        return "unknown operator";
+    }
+    if (collective->buffer >= plan->buffer_count || collective->source >= plan->buffer_count) {
+        return "no such buffer";
+    }
+    const wefti_plan_buffer_t *buffer = &plan->buffers[collective->buffer];
+    const wefti_plan_buffer_t *source = &plan->buffers[collective->source];
+    int sweeps = collective->update != WEFTI_PLAN_NONE; /* its parameters may be of another type */
+    if (collective->dtype != source->dtype || (!sweeps && buffer->dtype != source->dtype) ||
+        (reduces(collective->op) && collective->dtype == WEFT_DTYPE_BOOL)) {
+        return "its dtype is not its buffer's, or cannot be reduced";
+    }
+    if (buffer->kind == WEFTI_BUFFER_CONST || buffer->kind == WEFTI_BUFFER_SCALAR ||
+        (buffer->kind == WEFTI_BUFFER_INPUT && collective->source != collective->buffer)) {
+        return "it writes a constant, an input or a scalar";
+    }
+    if (source == buffer) { /* in place, a block is part of the whole */
+        in_source = in_buffer = in_source > in_buffer ? in_source : in_buffer;
+    }
+    if (!holds_blocks(buffer, collective->elem_count, in_buffer) ||
+        !holds_blocks(source, collective->elem_count, in_source)) {
+        return "its element count is not its buffer's";
+    }
+    return places_allowed(plan, collective) ? NULL : "source and buffer overlap";
+}
+
 /* Kinds that lie in regions: what a range may cover. */
 static int in_region(wefti_buffer_kind_t kind)
 {
     return kind == WEFTI_BUFFER_PARAM || kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_STATE;
 }
 
-/* What is wrong with one member, which must begin at *next, or NULL; then *next is its padded end.
- */
-static const char *check_member(const weft_plan_t *plan, const wefti_plan_collective_t *collective,
-                                uint32_t index, uint64_t *next)
+/* What is wrong with one member, which must be the first behind *next, or NULL; then *next is its
+ * padded end. */
+static const char *check_member(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                                const wefti_plan_collective_t *collective, uint32_t index,
+                                uint64_t *next)
 {
-    const wefti_plan_buffer_t *member, *first;
-    if (collective->members[index] >= plan->buffer_count) {
-        return "a member is no buffer";
-    }
-    member = &plan->buffers[collective->members[index]];
-    first = &plan->buffers[collective->members[0]]; /* itself, or checked before */
-    if (member->kind == WEFTI_BUFFER_RANGE || member->dtype != collective->dtype ||
+    const wefti_plan_buffer_t *member = &plan->buffers[collective->members[index]];
+    const wefti_plan_buffer_t *first = &plan->buffers[collective->members[0]];
+    const wefti_plan_buffer_t *whole = &plan->buffers[wefti_plan_whole(plan, collective)];
+    (void)layout;
+    if (member->kind == WEFTI_BUFFER_RANGE || member->dtype != whole->dtype ||
         member->kind != first->kind) {
         return "its members differ in kind or dtype";
     }
-    if (index > 0 && member->offset_bytes != *next) {
+    if (member->rank_stride_bytes != 0 || (index > 0 && member->offset_bytes != *next)) {
         return "its members do not follow one another";
     }
     *next = member->offset_bytes + wefti_plan_padded_bytes(member->size_bytes);
     return NULL;
 }
 
-/* The range begins in the first member and ends in the last, or NULL. */
-static const char *check_ends(const weft_plan_t *plan, const wefti_plan_collective_t *collective,
-                              uint64_t padded_end)
+/* Padding behind the members is nobody's: no other buffer begins below the end. */
+static int only_padding(const wefti_plan_layout_t *layout, uint64_t begin, uint64_t end)
 {
-    const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+    size_t low = 0, high = layout->lasting_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (layout->lasting[middle].begin < begin) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low == layout->lasting_count || layout->lasting[low].begin >= end;
+}
+
+/* The range begins in the first member and ends in the last, or in padding behind it, or NULL. */
+static const char *check_ends(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                              const wefti_plan_collective_t *collective, uint64_t padded_end)
+{
+    const wefti_plan_buffer_t *range = &plan->buffers[wefti_plan_whole(plan, collective)];
     const wefti_plan_buffer_t *first = &plan->buffers[collective->members[0]],
                               *last =
                                   &plan->buffers[collective->members[collective->member_count - 1]];
@@ -96,50 +221,68 @@ static const char *check_ends(const weft_plan_t *plan, const wefti_plan_collecti
     if (begin < first->offset_bytes || (begin > first->offset_bytes && begin >= first_end)) {
         return "its buffer does not begin with its first member";
     }
-    if (end > padded_end || end < last->offset_bytes ||
+    if ((end > padded_end && !only_padding(layout, padded_end, end)) || end < last->offset_bytes ||
         (end == last->offset_bytes && last->size_bytes > 0)) {
         return "its buffer does not end with its last member";
     }
-    if (!whole && (collective->op != WEFT_OP_ALL_REDUCE || first->kind != WEFTI_BUFFER_GRAD ||
-                   range->kind != WEFTI_BUFFER_RANGE)) {
-        return "only gradients are reduced in pieces";
+    int may_cut = wefti_plan_reduces_gradients(plan, collective) ||
+                  (collective->op == WEFT_OP_ALL_GATHER && first->kind == WEFTI_BUFFER_PARAM);
+    return whole || (may_cut && range->kind == WEFTI_BUFFER_RANGE)
+               ? NULL
+               : "only gradients are reduced in pieces";
+}
+
+/* Of what is no range: source, buffer, or both. */
+static const char *check_single(const wefti_plan_collective_t *collective)
+{
+    for (uint32_t i = 0; i < collective->member_count; i++) {
+        if (collective->members[i] != collective->buffer &&
+            collective->members[i] != collective->source) {
+            return "its only member must be its buffer";
+        }
     }
     return NULL;
 }
 
-static const char *check_members(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+static const char *check_members(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                                 const wefti_plan_collective_t *collective)
 {
-    const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+    const wefti_plan_buffer_t *range = &plan->buffers[wefti_plan_whole(plan, collective)];
     uint64_t next = 0; /* where the next member must begin */
-    uint64_t bytes;
-    if (__builtin_mul_overflow(collective->elem_count, weft_dtype_size_bytes(collective->dtype),
-                               &bytes) ||
-        bytes != range->size_bytes) {
-        return "its element count is not its buffer's";
+    for (uint32_t i = 0; i < collective->member_count; i++) {
+        if (collective->members[i] >= plan->buffer_count) {
+            return "a member is no buffer";
+        }
+    }
+    if (range->kind != WEFTI_BUFFER_RANGE) {
+        return check_single(collective);
+    }
+    if (range->rank_stride_bytes != 0) {
+        return "its whole lies at another place on every rank";
     }
     for (uint32_t i = 0; i < collective->member_count; i++) {
-        const char *what = check_member(plan, collective, i, &next);
+        const char *what = check_member(plan, layout, collective, i, &next);
         if (what) {
             return what;
         }
     }
-    if (range->kind == WEFTI_BUFFER_RANGE &&
-        !in_region(plan->buffers[collective->members[0]].kind)) {
+    if (!in_region(plan->buffers[collective->members[0]].kind)) {
         return "a range covers parameters, gradients or state";
     }
-    if (range->kind != WEFTI_BUFFER_RANGE &&
-        (collective->member_count != 1 || collective->members[0] != collective->buffer)) {
-        return "its only member must be its buffer";
-    }
-    return check_ends(plan, collective, next);
+    return check_ends(plan, layout, collective, next);
 }
 
-weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan)
+weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan,
+                                            const wefti_plan_layout_t *layout)
 {
     for (uint32_t i = 0; i < plan->collective_count; i++) {
-        const char *what = check_parameters(plan, &plan->collectives[i]);
+        const wefti_plan_collective_t *collective = &plan->collectives[i];
+        const char *what = check_buffers(plan, collective);
         if (!what) {
-            what = check_members(plan, &plan->collectives[i]);
+            what = check_numbers(plan, collective);
+        }
+        if (!what) {
+            what = check_members(plan, layout, collective);
         }
         if (what) {
             return bad_collective(plan, i, what);

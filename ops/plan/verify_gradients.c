@@ -9,6 +9,8 @@
 
 #include "runtime/base/error.h"
 
+#define PHASE_UPDATE 3u /* of kernels: WEFTI_PHASE_UPDATE of the IR */
+
 typedef struct piece {
     uint64_t begin, end;
     uint32_t collective;
@@ -23,7 +25,7 @@ static int compare_pieces(const void *a, const void *b)
     return left->collective < right->collective ? -1 : left->collective > right->collective;
 }
 
-/* The all-reduces over gradients that the program runs; out may be NULL to count them. */
+/* What of gradients the buckets reduce that the program runs; out may be NULL to count them. */
 static size_t find_pieces(const weft_plan_t *plan, const wefti_plan_program_t *step, piece_t *out)
 {
     size_t count = 0;
@@ -32,13 +34,12 @@ static size_t find_pieces(const weft_plan_t *plan, const wefti_plan_program_t *s
             const wefti_plan_step_t *at = &step->streams[s].steps[i];
             const wefti_plan_collective_t *collective =
                 at->kind == WEFTI_STEP_COLLECTIVE ? &plan->collectives[at->index] : NULL;
-            if (!collective || collective->op != WEFT_OP_ALL_REDUCE ||
-                plan->buffers[collective->members[0]].kind != WEFTI_BUFFER_GRAD ||
-                plan->buffers[collective->buffer].size_bytes == 0) {
+            if (!collective || !wefti_plan_reduces_gradients(plan, collective) ||
+                plan->buffers[collective->source].size_bytes == 0) {
                 continue;
             }
             if (out) {
-                const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+                const wefti_plan_buffer_t *range = &plan->buffers[collective->source];
                 out[count] = (piece_t){range->offset_bytes, range->offset_bytes + range->size_bytes,
                                        at->index};
             }
@@ -80,12 +81,88 @@ static size_t find_piece(const piece_t *pieces, size_t count, uint64_t offset)
     return low > 0 ? low - 1 : count;
 }
 
-static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *pieces, size_t count)
+/* What kernels of the step read, updates (or all others); out may be NULL to count. */
+static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *step, int updates,
+                         piece_t *out)
+{
+    size_t count = 0;
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
+            const wefti_plan_step_t *at = &step->streams[s].steps[i];
+            const wefti_plan_kernel_t *kernel =
+                at->kind == WEFTI_STEP_KERNEL ? &plan->kernels[at->index] : NULL;
+            for (uint32_t k = 0; kernel && k < kernel->input_count; k++) {
+                uint32_t id = kernel->inputs[k];
+                if (id == WEFTI_PLAN_NONE || (kernel->phase == PHASE_UPDATE) != updates ||
+                    (plan->buffers[id].kind != WEFTI_BUFFER_GRAD &&
+                     plan->buffers[id].kind != WEFTI_BUFFER_RANGE)) {
+                    continue;
+                }
+                if (out) {
+                    out[count] = (piece_t){plan->buffers[id].offset_bytes,
+                                           wefti_plan_buffer_end(plan, &plan->buffers[id]), id};
+                }
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+/* Sorted, and joined where they touch. */
+typedef struct cover {
+    piece_t *pieces;
+    size_t count;
+} cover_t;
+
+static weft_status_t make_cover(const weft_plan_t *plan, const wefti_plan_program_t *step,
+                                int updates, cover_t *out_cover)
+{
+    size_t count = find_reads(plan, step, updates, NULL), kept = 0;
+    piece_t *pieces = wefti_alloc(plan->arena.allocator, (count + 1) * sizeof *pieces);
+    if (!pieces) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    find_reads(plan, step, updates, pieces);
+    qsort(pieces, count, sizeof *pieces, compare_pieces);
+    for (size_t i = 0; i < count; i++) {
+        if (kept > 0 && pieces[i].begin <= pieces[kept - 1].end) {
+            pieces[kept - 1].end =
+                pieces[i].end > pieces[kept - 1].end ? pieces[i].end : pieces[kept - 1].end;
+        } else {
+            pieces[kept++] = pieces[i];
+        }
+    }
+    *out_cover = (cover_t){pieces, kept};
+    return WEFT_OK;
+}
+
+/* Does any of the sorted, disjoint pieces touch it? */
+static int touches(const piece_t *pieces, size_t count, uint64_t begin, uint64_t end)
+{
+    size_t at = find_piece(pieces, count, begin);
+    return (at < count && pieces[at].end > begin) ||
+           (count > 0 &&
+            (at == count ? pieces[0].begin < end : at + 1 < count && pieces[at + 1].begin < end));
+}
+
+static int holds(const cover_t *cover, uint64_t begin, uint64_t end)
+{
+    size_t at = find_piece(cover->pieces, cover->count, begin);
+    return at < cover->count && cover->pieces[at].end >= end;
+}
+
+/* A gradient that only goes into what is reduced (partial sums, another type on the wire) is not
+ * reduced itself. */
+static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *pieces, size_t count,
+                                   const cover_t *used, const cover_t *updated)
 {
     for (uint32_t b = 0; b < plan->buffer_count; b++) {
         const wefti_plan_buffer_t *buffer = &plan->buffers[b];
         uint64_t at = buffer->offset_bytes, end = at + buffer->size_bytes;
-        if (buffer->kind != WEFTI_BUFFER_GRAD) {
+        if (buffer->kind != WEFTI_BUFFER_GRAD ||
+            (!touches(pieces, count, at, end) && holds(used, at, end) &&
+             !touches(updated->pieces, updated->count, at, end))) {
             continue;
         }
         for (size_t i = find_piece(pieces, count, at); at < end; i++) {
@@ -98,6 +175,22 @@ static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *piece
         }
     }
     return WEFT_OK;
+}
+
+static weft_status_t check_all(const weft_plan_t *plan, const wefti_plan_program_t *step,
+                               const piece_t *pieces, size_t count)
+{
+    cover_t used = {0}, updated = {0};
+    weft_status_t status = make_cover(plan, step, 0, &used);
+    if (status == WEFT_OK) {
+        status = make_cover(plan, step, 1, &updated);
+    }
+    if (status == WEFT_OK) {
+        status = check_covered(plan, pieces, count, &used, &updated);
+    }
+    wefti_free(plan->arena.allocator, used.pieces);
+    wefti_free(plan->arena.allocator, updated.pieces);
+    return status;
 }
 
 weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan)
@@ -113,7 +206,7 @@ weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan)
     qsort(pieces, count, sizeof *pieces, compare_pieces);
     status = check_once(plan, pieces, count);
     if (status == WEFT_OK && plan->world_size > 1) {
-        status = check_covered(plan, pieces, count);
+        status = check_all(plan, step, pieces, count);
     }
     wefti_free(plan->arena.allocator, pieces);
     return status;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs: every step exists, an event is recorded at most once per run, and simulating the
- * streams reaches the end of all of them. Collectives of a program lie on one stream, so that all
- * ranks have them in one order.
+ * Programs: those that the plan's kind needs and no others; every step exists, an event is recorded
+ * at most once per run, and simulating the streams reaches the end of all of them. Collectives of a
+ * program lie on one stream, so that all ranks have them in one order; which program may have which
+ * is checked, too.
  */
 #include "ops/plan/plan_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -97,32 +99,98 @@ static const char *simulate(const weft_plan_t *plan, const wefti_plan_program_t 
     return finished ? NULL : "a wait is never satisfied";
 }
 
-static int has_collectives(const weft_plan_t *plan, const wefti_plan_program_t *program)
+/* May the program run this collective? NULL, or why not. */
+static const char *check_collective(const weft_plan_t *plan, const wefti_plan_program_t *program,
+                                    const wefti_plan_collective_t *collective)
+{
+    if (strcmp(program->name, "eval") == 0) {
+        return "it communicates";
+    }
+    if (strcmp(program->name, "flush") == 0) {
+        return collective->op == WEFT_OP_ALL_GATHER &&
+                       plan->buffers[collective->members[0]].kind == WEFTI_BUFFER_PARAM
+                   ? NULL
+                   : "it does more than gather weights";
+    }
+    if (strcmp(program->name, "step") != 0 &&
+        (wefti_plan_reduces_gradients(plan, collective) || collective->update != WEFTI_PLAN_NONE)) {
+        return "gradients are reduced by program step only";
+    }
+    return NULL;
+}
+
+static const char *check_collectives(const weft_plan_t *plan, const wefti_plan_program_t *program)
 {
     for (uint32_t s = 0; s < plan->stream_count; s++) {
         for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
-            if (program->streams[s].steps[i].kind == WEFTI_STEP_COLLECTIVE) {
-                return 1;
+            const wefti_plan_step_t *step = &program->streams[s].steps[i];
+            const char *what =
+                step->kind == WEFTI_STEP_COLLECTIVE
+                    ? check_collective(plan, program, &plan->collectives[step->index])
+                    : NULL;
+            if (what) {
+                return what;
             }
         }
     }
-    return 0;
+    return NULL;
 }
 
+const wefti_plan_program_t *wefti_plan_micro_step(const weft_plan_t *plan, uint32_t folds)
+{
+    char name[32] = "micro_step";
+    if (folds > 0) {
+        snprintf(name, sizeof name, "micro_step.%u", folds);
+    }
+    return wefti_plan_program(plan, name);
+}
+
+/* How many of the micro-steps' programs a step runs: micro-batch i folds as many sums as i + 1 has
+ * trailing zeros, and the last one is of program step. */
+static uint32_t micro_programs(const weft_plan_t *plan)
+{
+    uint32_t count = 0;
+    while (count < 31 && (1u << count) < plan->accumulate) {
+        count++;
+    }
+    return count;
+}
+
+static weft_status_t missing(const char *name)
+{
+    return wefti_error(WEFT_ERR_FORMAT, "program %s is missing", name);
+}
+
+/* The programs that such a plan needs, each once, and no others. */
 static weft_status_t check_names(const weft_plan_t *plan)
 {
-    static const char *const needed[] = {"init", "step", "eval"};
+    int trains = plan->kind == WEFT_PLAN_TRAINING;
+    uint32_t wanted = 0, micro = trains ? micro_programs(plan) : 0;
+    const char *needed[] = {"step", trains ? "init" : NULL, trains ? "eval" : NULL,
+                            plan->flags & WEFTI_PLAN_DECOUPLED ? "flush" : NULL};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
-        if (!wefti_plan_program(plan, needed[i])) {
-            return wefti_error(WEFT_ERR_FORMAT, "program %s is missing", needed[i]);
+        if (needed[i] && !wefti_plan_program(plan, needed[i])) {
+            return missing(needed[i]);
         }
+        wanted += needed[i] != NULL;
+    }
+    for (uint32_t folds = 0; folds < micro; folds++) {
+        if (!wefti_plan_micro_step(plan, folds)) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "the program of micro-steps that fold %u is missing", folds);
+        }
+        wanted++;
     }
     for (uint32_t i = 0; i < plan->program_count; i++) {
         if (wefti_plan_program(plan, plan->programs[i].name) != &plan->programs[i]) {
             return bad_program(&plan->programs[i], "is there twice");
         }
     }
-    return WEFT_OK;
+    wanted += !trains && wefti_plan_program(plan, "init") != NULL;
+    return wanted == plan->program_count
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT, "%u programs, %u of which such a plan runs",
+                             plan->program_count, wanted);
 }
 
 weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan)
@@ -153,10 +221,10 @@ weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan)
         if (!what) {
             what = simulate(plan, program, scratch, scratch + plan->event_count);
         }
+        if (!what) {
+            what = check_collectives(plan, program);
+        }
         status = what ? bad_program(program, what) : WEFT_OK;
-    }
-    if (status == WEFT_OK && has_collectives(plan, wefti_plan_program(plan, "eval"))) {
-        status = wefti_error(WEFT_ERR_FORMAT, "program eval: it communicates");
     }
     wefti_free(plan->arena.allocator, scratch);
     return status;

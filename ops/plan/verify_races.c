@@ -49,11 +49,6 @@ static uint32_t segment_at(const races_t *races, uint64_t offset)
     return (uint32_t)(found - races->edges);
 }
 
-static uint64_t end_of(const wefti_plan_buffer_t *buffer)
-{
-    return buffer->offset_bytes + wefti_plan_padded_bytes(buffer->size_bytes);
-}
-
 static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
 {
     const weft_plan_t *plan = races->plan;
@@ -68,7 +63,7 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     races->edges[count++] = 0;
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         races->edges[count++] = plan->buffers[i].offset_bytes;
-        races->edges[count++] = end_of(&plan->buffers[i]);
+        races->edges[count++] = wefti_plan_buffer_end(plan, &plan->buffers[i]);
     }
     qsort(races->edges, count, sizeof *races->edges, compare_edges);
     for (size_t i = 1; i < count; i++) {
@@ -83,7 +78,7 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         wefti_buffer_kind_t kind = plan->buffers[i].kind;
         races->first[i] = segment_at(races, plan->buffers[i].offset_bytes);
-        races->end[i] = segment_at(races, end_of(&plan->buffers[i]));
+        races->end[i] = segment_at(races, wefti_plan_buffer_end(plan, &plan->buffers[i]));
         races->work += races->end[i] - races->first[i];
         if (races->work > WORK_LIMIT) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -202,21 +197,49 @@ static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *prog
     return status;
 }
 
+/* Operands of a sweep's kernel beside the shards of what the collective has anyway. */
+static weft_status_t run_update(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                                uint32_t index)
+{
+    const wefti_plan_kernel_t *kernel = &races->plan->kernels[index];
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 2; i < kernel->input_count && status == WEFT_OK; i++) {
+        status = access_buffer(races, program, s, kernel->inputs[i], 0);
+    }
+    for (uint32_t i = 1; i < kernel->output_count && status == WEFT_OK; i++) {
+        status = access_buffer(races, program, s, kernel->outputs[i], 1);
+    }
+    return status;
+}
+
+/* Peers read the source and write the buffer while the collective runs, and only then: it ends on a
+ * rank when nobody touches that rank's memory any more. */
+static weft_status_t run_collective(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                                    uint32_t index)
+{
+    const wefti_plan_collective_t *collective = &races->plan->collectives[index];
+    weft_status_t status = access_buffer(races, program, s, collective->source, 0);
+    if (status == WEFT_OK && collective->update != WEFTI_PLAN_NONE) {
+        status = access_buffer(races, program, s, collective->buffer, 0);
+    }
+    if (status == WEFT_OK && collective->update != WEFTI_PLAN_NONE) {
+        status = run_update(races, program, s, collective->update);
+    }
+    return status == WEFT_OK ? access_buffer(races, program, s, collective->buffer, 1) : status;
+}
+
 /* One step that is not blocked. Accesses of a step carry the tick that it begins with. */
 static weft_status_t run_step(races_t *races, const wefti_plan_program_t *program, uint32_t s,
                               const wefti_plan_step_t *step)
 {
     uint32_t streams = races->plan->stream_count;
     uint32_t *clock = &races->clocks[(size_t)s * streams];
-    weft_status_t status = WEFT_OK;
     clock[s]++;
     if (step->kind == WEFTI_STEP_KERNEL) {
         return run_kernel(races, program, s, step->index);
     }
     if (step->kind == WEFTI_STEP_COLLECTIVE) {
-        uint32_t buffer = races->plan->collectives[step->index].buffer;
-        status = access_buffer(races, program, s, buffer, 0);
-        return status == WEFT_OK ? access_buffer(races, program, s, buffer, 1) : status;
+        return run_collective(races, program, s, step->index);
     }
     uint32_t *event = &races->event_clocks[(size_t)step->index * streams];
     if (step->kind == WEFTI_STEP_RECORD) {

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buffers: shapes, places on every rank, contents, who may share memory, and what ranges cover.
+ * What lasts is kept, sorted by place, for the parts that ask what a range covers.
+ */
+#include "ops/plan/plan_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+/* A buffer's name in messages. */
+static weft_status_t bad_buffer(const weft_plan_t *plan, uint32_t id, const char *what)
+{
+    return wefti_error(WEFT_ERR_FORMAT, "buffer %u (%.100s): %s", id, plan->buffers[id].name, what);
+}
+
+static weft_status_t check_shape(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    size_t elem_bytes = weft_dtype_size_bytes(buffer->dtype);
+    uint64_t bytes;
+    weft_tensor_desc_t desc = {.dtype = buffer->dtype, .rank = buffer->rank};
+    if (buffer->rank > WEFT_MAX_DIMS) {
+        return bad_buffer(plan, id, "too many dimensions");
+    }
+    if (elem_bytes == 0) {
+        return bad_buffer(plan, id, "unknown dtype");
+    }
+    if (buffer->layout != WEFT_LAYOUT_PLAIN &&
+        (buffer->layout != WEFT_LAYOUT_CHANNELS_LAST || buffer->rank != 4)) {
+        return bad_buffer(plan, id, "unknown layout, or channels-last without four dimensions");
+    }
+    memcpy(desc.dims, buffer->dims, sizeof desc.dims);
+    int64_t count = weft_tensor_elem_count(&desc);
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, elem_bytes, &bytes) ||
+        bytes != buffer->size_bytes) {
+        return wefti_error(
+            WEFT_ERR_FORMAT, "buffer %u (%.100s): %llu bytes, its shape takes %lld elements of %zu",
+            id, buffer->name, (unsigned long long)buffer->size_bytes, (long long)count, elem_bytes);
+    }
+    return WEFT_OK;
+}
+
+/* The last rank's place ends inside the arena, so every rank's does. */
+static weft_status_t check_place(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    uint64_t others = plan->world_size - 1, span;
+    if (buffer->offset_bytes % WEFTI_PLAN_ALIGNMENT != 0 ||
+        buffer->rank_stride_bytes % WEFTI_PLAN_ALIGNMENT != 0) {
+        return bad_buffer(plan, id, "its offset or rank stride is no multiple of 64");
+    }
+    if (buffer->size_bytes > plan->arena_bytes || buffer->offset_bytes > plan->arena_bytes ||
+        __builtin_mul_overflow(others, buffer->rank_stride_bytes, &span) ||
+        span > plan->arena_bytes - buffer->offset_bytes ||
+        wefti_plan_padded_bytes(buffer->size_bytes) >
+            plan->arena_bytes - buffer->offset_bytes - span) {
+        return wefti_error(
+            WEFT_ERR_FORMAT,
+            "buffer %u (%.100s): %llu bytes at %llu, rank stride %llu, leave the arena of %llu", id,
+            buffer->name, (unsigned long long)buffer->size_bytes,
+            (unsigned long long)buffer->offset_bytes, (unsigned long long)buffer->rank_stride_bytes,
+            (unsigned long long)plan->arena_bytes);
+    }
+    return WEFT_OK;
+}
+
+/* All ranks' contents lie inside the weights section. */
+static weft_status_t check_contents(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    uint64_t others = plan->world_size - 1, span;
+    int has_contents = buffer->kind == WEFTI_BUFFER_PARAM || buffer->kind == WEFTI_BUFFER_CONST;
+    if (!has_contents) {
+        return buffer->rank_data_stride_bytes == 0
+                   ? WEFT_OK
+                   : bad_buffer(plan, id, "it has no contents that could differ by rank");
+    }
+    if (buffer->data_offset_bytes > plan->weights_bytes ||
+        buffer->size_bytes > plan->weights_bytes - buffer->data_offset_bytes ||
+        __builtin_mul_overflow(others, buffer->rank_data_stride_bytes, &span) ||
+        span > plan->weights_bytes - buffer->data_offset_bytes - buffer->size_bytes) {
+        return bad_buffer(plan, id, "its contents leave the weights section");
+    }
+    if (buffer->rank_data_stride_bytes != 0 && !(plan->flags & WEFTI_PLAN_RANK_DATA)) {
+        return bad_buffer(plan, id, "its contents differ by rank, but the plan's do not");
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_buffer(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    weft_status_t status = check_shape(plan, id);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if ((int)buffer->kind < (int)WEFTI_BUFFER_PARAM ||
+        (int)buffer->kind > (int)WEFTI_BUFFER_RANGE) {
+        return bad_buffer(plan, id, "unknown kind");
+    }
+    if (buffer->kind == WEFTI_BUFFER_RANGE && buffer->rank != 1) {
+        return bad_buffer(plan, id, "a range has one dimension");
+    }
+    if (buffer->kind == WEFTI_BUFFER_SCALAR &&
+        (buffer->size_bytes != weft_dtype_size_bytes(buffer->dtype) ||
+         !isfinite(buffer->default_value))) {
+        return bad_buffer(plan, id, "a scalar is one element with a finite default");
+    }
+    if ((buffer->kind == WEFTI_BUFFER_INPUT || buffer->kind == WEFTI_BUFFER_SCALAR) &&
+        buffer->rank_stride_bytes != 0) {
+        return bad_buffer(plan, id, "what is fed lies at one place on all ranks");
+    }
+    status = check_place(plan, id);
+    return status == WEFT_OK ? check_contents(plan, id) : status;
+}
+
+typedef wefti_plan_extent_t extent_t;
+
+static int compare_extents(const void *a, const void *b)
+{
+    const extent_t *left = a, *right = b;
+    if (left->begin != right->begin) {
+        return left->begin < right->begin ? -1 : 1;
+    }
+    return left->id < right->id ? -1 : left->id > right->id;
+}
+
+/*
+ * Memory is shared only among temporaries, and between temporaries and outputs; whether their times
+ * overlap is for verify_races. Sorted by where they begin, a buffer meets an earlier one exactly if
+ * that one ends behind the begin.
+ */
+static weft_status_t check_overlap(const weft_plan_t *plan, extent_t *extents, size_t count)
+{
+    static const uint8_t may_share[3][3] = {{0, 0, 0}, {0, 0, 1}, {0, 1, 1}};
+    const extent_t *last[3] = {NULL, NULL, NULL}; /* of each class, the one that ends last so far */
+    qsort(extents, count, sizeof *extents, compare_extents);
+    for (size_t i = 0; i < count; i++) {
+        const extent_t *extent = &extents[i];
+        for (int other = 0; other < 3; other++) {
+            if (last[other] && last[other]->end > extent->begin &&
+                !may_share[extent->class_][other]) {
+                return wefti_error(WEFT_ERR_FORMAT, "buffers %u (%.100s) and %u (%.100s) overlap",
+                                   last[other]->id, plan->buffers[last[other]->id].name, extent->id,
+                                   plan->buffers[extent->id].name);
+            }
+        }
+        if (!last[extent->class_] || extent->end > last[extent->class_]->end) {
+            last[extent->class_] = extent;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* What a range may cover: what lies in regions. */
+static int in_region(wefti_buffer_kind_t kind)
+{
+    return kind == WEFTI_BUFFER_PARAM || kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_STATE;
+}
+
+/* How many extents begin below offset. */
+static size_t count_below(const extent_t *extents, size_t count, uint64_t offset)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (extents[middle].begin < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+uint32_t wefti_plan_layout_at(const wefti_plan_layout_t *layout, uint64_t offset)
+{
+    size_t below = count_below(layout->lasting, layout->lasting_count, offset + 1);
+    return below > 0 && layout->lasting[below - 1].end > offset ? layout->lasting[below - 1].id
+                                                                : WEFTI_PLAN_NONE;
+}
+
+/* Run numbers are equal for neighbours of one kind and dtype that touch. */
+static void number_runs(const weft_plan_t *plan, wefti_plan_layout_t *layout)
+{
+    for (size_t i = 1; i < layout->lasting_count; i++) {
+        extent_t *extent = &layout->lasting[i];
+        const wefti_plan_buffer_t *a = &plan->buffers[extent[-1].id],
+                                  *b = &plan->buffers[extent->id];
+        int joined = a->kind == b->kind && a->dtype == b->dtype && extent[-1].end == extent->begin;
+        extent->run = extent[-1].run + !joined;
+    }
+}
+
+/*
+ * A range begins in a buffer of a region and covers one run of them; behind the last it may go on
+ * over padding that is nobody's. Neither it nor a shard of it is cut inside a unit of 64 bytes. A
+ * shard's places on all ranks are such a range.
+ */
+static int range_fits(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                      const wefti_plan_buffer_t *range)
+{
+    uint64_t others = range->rank_stride_bytes * (plan->world_size - 1);
+    uint64_t begin = range->offset_bytes, end = begin + others + range->size_bytes;
+    size_t first = count_below(layout->lasting, layout->lasting_count, begin + 1);
+    size_t last = count_below(layout->lasting, layout->lasting_count, end);
+    if (range->size_bytes == 0 || first == 0 || layout->lasting[first - 1].end <= begin) {
+        return 0;
+    }
+    const extent_t *head = &layout->lasting[first - 1], *tail = &layout->lasting[last - 1];
+    const wefti_plan_buffer_t *buffer = &plan->buffers[tail->id];
+    int cut = end < buffer->offset_bytes + buffer->size_bytes || end > tail->end || others != 0;
+    size_t passing = count_below(layout->passing, layout->passing_count, end);
+    return head->run == tail->run && in_region(buffer->kind) && buffer->dtype == range->dtype &&
+           !(cut && range->size_bytes % WEFTI_PLAN_ALIGNMENT != 0) &&
+           (passing == 0 || layout->passing[passing - 1].reach <= begin);
+}
+
+static weft_status_t check_ranges(const weft_plan_t *plan, const wefti_plan_layout_t *layout)
+{
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_RANGE &&
+            !range_fits(plan, layout, &plan->buffers[i])) {
+            return bad_buffer(plan, i,
+                              "a range covers parameters, gradients or states of its dtype, cut "
+                              "only at multiples of 64");
+        }
+    }
+    return WEFT_OK;
+}
+
+/* What lasts goes to the front, outputs and temporaries behind it; both stay sorted. */
+static void split(extent_t *extents, size_t count, extent_t *scratch, wefti_plan_layout_t *layout)
+{
+    size_t passing = 0;
+    layout->lasting = extents;
+    for (size_t i = 0; i < count; i++) {
+        if (extents[i].class_ == 0) {
+            extents[layout->lasting_count++] = extents[i];
+        } else {
+            scratch[passing++] = extents[i];
+        }
+    }
+    layout->passing = extents + layout->lasting_count;
+    layout->passing_count = passing;
+    memcpy(layout->passing, scratch, passing * sizeof *scratch);
+    for (size_t i = 0; i < passing; i++) {
+        extent_t *extent = &layout->passing[i];
+        uint64_t before = i > 0 ? extent[-1].reach : 0;
+        extent->reach = extent->end > before ? extent->end : before;
+    }
+}
+
+static size_t find_extents(const weft_plan_t *plan, extent_t *extents)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        if (buffer->kind != WEFTI_BUFFER_RANGE && buffer->size_bytes > 0) {
+            extents[count++] = (extent_t){
+                .begin = buffer->offset_bytes,
+                .end = wefti_plan_buffer_end(plan, buffer),
+                .id = i,
+                .class_ = buffer->kind == WEFTI_BUFFER_TEMP     ? 2
+                          : buffer->kind == WEFTI_BUFFER_OUTPUT ? 1
+                                                                : 0,
+            };
+        }
+    }
+    return count;
+}
+
+weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layout_t *out_layout)
+{
+    weft_status_t status = WEFT_OK;
+    *out_layout = (wefti_plan_layout_t){0};
+    for (uint32_t i = 0; i < plan->buffer_count && status == WEFT_OK; i++) {
+        status = check_buffer(plan, i);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    extent_t *extents =
+        wefti_alloc(plan->arena.allocator, (2 * (size_t)plan->buffer_count + 1) * sizeof *extents);
+    if (!extents) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    size_t count = find_extents(plan, extents);
+    status = check_overlap(plan, extents, count);
+    if (status == WEFT_OK) {
+        split(extents, count, extents + plan->buffer_count, out_layout);
+        number_runs(plan, out_layout);
+        status = check_ranges(plan, out_layout);
+    }
+    if (status != WEFT_OK) {
+        wefti_free(plan->arena.allocator, extents);
+        *out_layout = (wefti_plan_layout_t){0};
+    }
+    return status;
+}
+
+void wefti_plan_layout_deinit(const weft_plan_t *plan, wefti_plan_layout_t *layout)
+{
+    wefti_free(plan->arena.allocator, layout->lasting);
+    *layout = (wefti_plan_layout_t){0};
+}

@@ -11,23 +11,26 @@
 #define FLOPS_PER_NS 100.0 /* 100 GFLOP/s */
 #define BYTES_PER_NS 10.0  /* 10 GB/s */
 
+double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node)
+{
+    double flops = 0, bytes = 0;
+    if (def->cost != NULL && (def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
+        def->cost(node, &flops, &bytes);
+    }
+    double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
+    return compute > move ? compute : move;
+}
+
 /* Predicted from the operator's flops and bytes. */
 static weft_status_t predict_op(const wefti_graph_t *graph, uint32_t id, wefti_arena_t *arena,
                                 double *out_ns)
 {
-    const wefti_node_t *node = &graph->nodes[id];
-    double flops = 0, bytes = 0;
-    if (node->def->cost != NULL && (node->def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
-        weft_node_desc_t desc;
-        weft_status_t status = wefti_graph_node_desc(graph, id, arena, &desc);
-        if (status < 0) {
-            return status;
-        }
-        node->def->cost(&desc, &flops, &bytes);
+    weft_node_desc_t desc;
+    weft_status_t status = wefti_graph_node_desc(graph, id, arena, &desc);
+    if (status >= 0) {
+        *out_ns = wefti_op_predict_ns(graph->nodes[id].def, &desc);
     }
-    double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
-    *out_ns = compute > move ? compute : move;
-    return WEFT_OK;
+    return status;
 }
 
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,

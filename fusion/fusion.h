@@ -12,6 +12,7 @@
 
 #include <weft/compile.h>
 #include <weft/graph_view.h>
+#include <weft/passes.h>
 
 #include "fusion/planner.h"
 #include "fusion/profile.h"
@@ -57,6 +58,17 @@ typedef struct wefti_bucket_params {
  * out_forecast may be NULL. */
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
                                 weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast);
+/* view_check.c: whether a view that somebody else made is what graph_view.h says; *out_position,
+ * where wanted, is by op its place in the order (UINT32_MAX: removed), from arena. */
+weft_status_t wefti_view_check(const weft_graph_view_t *view, wefti_arena_t *arena,
+                               uint32_t **out_position);
+/* What messages call an op. */
+const char *wefti_view_op_name(const weft_graph_view_t *view, uint32_t op);
+/* Is op a collective of domain weft? Then which one. */
+bool wefti_view_collective(const weft_view_op_t *op, weft_collective_t *out_collective);
+
+/* cost.c: by a definition's cost rule, at default rates. */
+double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node);
 /* cost.c: when every op of the view has run, as measured, else from op costs at default rates;
  * *out_ready_ns, indexed by op id, comes from arena. */
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
@@ -81,6 +93,11 @@ typedef struct wefti_lower_params {
     const char *policy, *optimizer, *model_name;
     const wefti_plan_forecast_t *forecast;  /* NULL: none */
     const wefti_bucket_cost_t *bucket_cost; /* NULL: nothing is predicted */
+    bool infer;    /* no training: programs init and step, no eval */
+    uint32_t flags; /* of the plan: WEFTI_PLAN_SPLIT_BATCH */
+    /* One graph per rank, equal but for contents, the first of which is the graph; 0: one for all. */
+    const wefti_graph_t *const *rank_graphs;
+    uint32_t rank_graph_count;
     bool shard;    /* a rank updates its shard of every bucket */
     bool decouple; /* with shard: weights are gathered at the begin of the next step */
     const weft_allocator_t *allocator;

@@ -11,27 +11,15 @@
 #ifndef WEFT_FUSION_PLANNER_H
 #define WEFT_FUSION_PLANNER_H
 
+#include <weft/passes.h>
+
 #include "runtime/base/memory.h"
 
-/* One algorithm: alpha + beta * bytes. */
-typedef struct wefti_bucket_piece {
-    uint64_t alpha_ps;
-    uint64_t beta_ps_per_kib;
-} wefti_bucket_piece_t;
-
-/* A measured point; linear in between, constant before the first, the last slope behind the last.
- */
-typedef struct wefti_bucket_point {
-    uint64_t bytes, ps;
-} wefti_bucket_point_t;
-
-/* T: the minimum of pieces, or, where there are points, what they say (irregular). */
-typedef struct wefti_bucket_cost {
-    const wefti_bucket_piece_t *pieces;
-    uint32_t piece_count;
-    const wefti_bucket_point_t *points; /* bytes rise; need not be concave, nor even rise */
-    uint32_t point_count;
-} wefti_bucket_cost_t;
+/* T, as a host compiler gives it, too: the minimum of pieces, or, where there are points, what they
+ * say (irregular: need not be concave, nor even rise). */
+typedef weft_bucket_piece_t wefti_bucket_piece_t;
+typedef weft_bucket_point_t wefti_bucket_point_t;
+typedef weft_bucket_cost_t wefti_bucket_cost_t;
 
 typedef struct wefti_plan_item {
     uint64_t ready_ps; /* never less than the item's before it */

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The passes of weft_compile as a host compiler calls them: what it gives is checked, then the same
+ * code runs. */
+#include <weft/passes.h>
+
+#include "fusion/fusion.h"
+#include "runtime/base/error.h"
+
+#define MAX_TIME_NS 1000000000000000000ull
+
+uint64_t weft_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node)
+{
+    double ns = def != NULL && node != NULL ? wefti_op_predict_ns(def, node) : 0;
+    return ns > 0 && ns < 1e18 ? (uint64_t)ns : ns > 0 ? MAX_TIME_NS : 0;
+}
+
+weft_status_t weft_pass_ready_times(const weft_graph_view_t *view, const uint64_t *op_ns,
+                                    uint64_t *ready_ns)
+{
+    wefti_arena_t arena;
+    uint64_t now = 0;
+    if (ready_ns == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ready_ns is NULL");
+    }
+    wefti_arena_init(&arena, NULL, 0);
+    weft_status_t status = wefti_view_check(view, &arena, NULL);
+    wefti_arena_deinit(&arena);
+    for (uint32_t i = 0; status == WEFT_OK && i < view->order_count; i++) {
+        uint64_t ns = op_ns != NULL ? op_ns[view->order[i]] : 0;
+        now = ns < MAX_TIME_NS - now ? now + ns : MAX_TIME_NS;
+        ready_ns[view->order[i]] = now;
+    }
+    return status;
+}
+
+weft_status_t weft_pass_insert_collectives(const weft_graph_view_t *view,
+                                           const weft_allocator_t *allocator,
+                                           weft_edit_list_t **out_edits)
+{
+    wefti_arena_t arena;
+    if (out_edits == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_edits is NULL");
+    }
+    *out_edits = NULL;
+    wefti_arena_init(&arena, allocator, 0);
+    weft_status_t status = wefti_view_check(view, &arena, NULL);
+    wefti_arena_deinit(&arena);
+    return status == WEFT_OK ? wefti_pass_insert_collectives(view, allocator, out_edits) : status;
+}
+
+/* ---- buckets ---- */
+
+static weft_status_t check_cost(const weft_bucket_cost_t *cost)
+{
+    if ((cost->piece_count > 0 && cost->pieces == NULL) ||
+        (cost->point_count > 0 && cost->points == NULL) ||
+        (cost->piece_count == 0 && cost->point_count == 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "cost has neither pieces nor points");
+    }
+    return WEFT_OK;
+}
+
+/* What the host gave, else what the table of costs says of its number of ranks. */
+static weft_status_t cost_of(const weft_bucket_params_t *params, wefti_arena_t *arena,
+                             wefti_bucket_cost_t *out_cost)
+{
+    static const wefti_profile_t nothing_measured = {0};
+    weft_status_t status;
+    wefti_costs_t costs = {0};
+    if (params->cost != NULL) {
+        *out_cost = *params->cost;
+        return check_cost(out_cost);
+    }
+    if (params->world_size == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world_size is 0, and no cost is given");
+    }
+    if (params->costs_path != NULL) {
+        WEFT_TRY(status, wefti_costs_load(&costs, params->costs_path, params->allocator), done);
+    } else {
+        wefti_costs_default(&costs, params->allocator);
+    }
+    status = wefti_collective_cost(&costs, params->world_size, &nothing_measured, arena, out_cost);
+done:
+    wefti_costs_deinit(&costs);
+    return status;
+}
+
+static void tell_forecast(const wefti_plan_forecast_t *from, weft_bucket_forecast_t *to)
+{
+    *to = (weft_bucket_forecast_t){.struct_size = to->struct_size,
+                                   .bucket_count = from->chosen_count,
+                                   .optimum_count = from->optimum_count,
+                                   .ready_ps = from->ready_ps,
+                                   .chosen_ps = from->chosen_ps,
+                                   .optimum_ps = from->optimum_ps,
+                                   .lower_bound_ps = from->lower_bound_ps,
+                                   .comm_ps = from->comm_ps};
+}
+
+weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_params_t *params,
+                               weft_edit_list_t **out_edits, weft_bucket_forecast_t *out_forecast)
+{
+    weft_status_t status;
+    wefti_arena_t arena;
+    wefti_policy_t policy;
+    wefti_bucket_cost_t cost;
+    wefti_plan_forecast_t forecast = {0};
+    if (out_edits == NULL || params == NULL || params->struct_size < sizeof *params ||
+        (out_forecast != NULL && out_forecast->struct_size < sizeof *out_forecast)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
+                           out_edits == NULL ? "out_edits is NULL"
+                           : params == NULL  ? "params is NULL"
+                                             : "struct_size is not set");
+    }
+    *out_edits = NULL;
+    wefti_arena_init(&arena, params->allocator, 0);
+    WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
+    WEFT_TRY(status,
+             wefti_policy_parse(params->policy != NULL ? params->policy : "auto", &arena, &policy),
+             done);
+    WEFT_TRY(status, cost_of(params, &arena, &cost), done);
+    wefti_bucket_params_t own = {&policy, params->ready_ns, &cost, params->allocator, &arena};
+    WEFT_TRY(status, wefti_pass_bucket(view, &own, out_edits, &forecast), done);
+    if (out_forecast != NULL) {
+        tell_forecast(&forecast, out_forecast);
+    }
+done:
+    wefti_arena_deinit(&arena);
+    return status;
+}

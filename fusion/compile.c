@@ -119,6 +119,12 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
     WEFT_TRY(status, check_shapes(&c->params), fail);
     WEFT_TRY(status, read_optimizer(&c->params, &c->optimizer), fail);
     WEFT_TRY(status, wefti_policy_parse(c->params.bucket, &c->arena, &c->policy), fail);
+    if (c->params.decouple) {
+        c->params.shard_optimizer = 1;
+    }
+    if (c->params.shard_optimizer) { /* padded to whole shards, a bucket still keeps to the cap */
+        wefti_policy_round_cap(&c->policy, (uint64_t)WEFTI_PLAN_ALIGNMENT * c->params.world_size);
+    }
     if (c->params.costs_path != NULL) {
         WEFT_TRY(status, wefti_costs_load(&c->costs, c->params.costs_path, c->allocator), fail);
     } else {
@@ -164,9 +170,7 @@ fail:
 /* Parameters whose part of the compiler does not exist yet; each goes with its line. */
 static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
 {
-    const char *what = p->shard_optimizer        ? "--shard-optimizer"
-                       : p->decouple             ? "--decouple"
-                       : p->accumulate > 1       ? "--accumulate"
+    const char *what = p->accumulate > 1         ? "--accumulate"
                        : p->shards > 0           ? "--shards"
                        : p->wire != NULL         ? "--wire"
                        : p->clip_norm > 0        ? "--clip"
@@ -265,6 +269,8 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .model_name = slash == NULL ? c->params.model_path : slash + 1,
                                    .forecast = &c->forecast,
                                    .bucket_cost = &c->bucket_cost,
+                                   .shard = c->params.shard_optimizer != 0,
+                                   .decouple = c->params.decouple != 0,
                                    .allocator = c->allocator};
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, add_eval_model(c, plan), fail);

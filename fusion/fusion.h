@@ -41,6 +41,8 @@ typedef struct wefti_policy {
 
 weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
                                  wefti_policy_t *out_policy);
+/* Rounds a cap down to a multiple of unit bytes, but to one at least. */
+void wefti_policy_round_cap(wefti_policy_t *policy, uint64_t unit_bytes);
 
 /* insert_collectives.c: an AllReduce (avg) on every value with grad_of. */
 weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,

@@ -197,3 +197,11 @@ weft_status_t weft_bucket_policy_check(const char *policy)
     wefti_arena_deinit(&arena);
     return status;
 }
+
+void wefti_policy_round_cap(wefti_policy_t *policy, uint64_t unit_bytes)
+{
+    if (policy->cap_bytes != 0) {
+        uint64_t units = policy->cap_bytes / unit_bytes;
+        policy->cap_bytes = (units > 0 ? units : 1) * unit_bytes;
+    }
+}

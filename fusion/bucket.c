@@ -85,9 +85,10 @@ static weft_status_t collect(wefti_bucketing_t *b, const uint64_t *ready_ns)
     return wefti_dependence_init(view, ops, b->count, &b->arena, &b->dependence);
 }
 
-const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index)
+/* What does not depend on who is fused: equal for whole classes of candidates. */
+static const char *of_another_class(const wefti_bucketing_t *b, const wefti_gradient_t *a,
+                                    const wefti_gradient_t *c)
 {
-    const wefti_gradient_t *a = &b->candidates[first], *c = &b->candidates[index];
     const weft_view_op_t *x = &b->view->ops[a->op], *y = &b->view->ops[c->op];
     if (x->group != y->group) {
         return "belongs to another group";
@@ -101,11 +102,17 @@ const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first
     if (memcmp(a->fences, c->fences, sizeof(c->fences)) != 0) {
         return "lies behind an operator of unknown effect";
     }
-    /* Rows are kept equal within a fusion, so asking for the first member asks for all. */
-    if (wefti_dependence_forbids(&b->dependence, first, index)) {
-        return "depends on a member";
-    }
     return NULL;
+}
+
+const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index)
+{
+    const char *why = of_another_class(b, &b->candidates[first], &b->candidates[index]);
+    if (why != NULL) {
+        return why;
+    }
+    /* Rows are kept equal within a fusion, so asking for the first member asks for all. */
+    return wefti_dependence_forbids(&b->dependence, first, index) ? "depends on a member" : NULL;
 }
 
 uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes)
@@ -118,12 +125,15 @@ uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes
     return units / most + (units % most != 0);
 }
 
-/* Before anything is fused: that changes who depends on whom. */
+/* Before anything is fused: that changes who depends on whom. Linear where nobody depends. */
 static void find_neighbours(wefti_bucketing_t *b)
 {
     for (uint32_t i = 0, first = 0; i < b->count; i++) {
-        for (uint32_t j = i; j > first; j--) {
-            if (wefti_bucket_incompatible(b, j - 1, i) != NULL) {
+        if (i > 0 && of_another_class(b, &b->candidates[i - 1], &b->candidates[i]) != NULL) {
+            first = i;
+        }
+        for (uint32_t j = i; j > first && b->dependence.reach != NULL; j--) {
+            if (wefti_dependence_forbids(&b->dependence, j - 1, i)) {
                 first = j;
             }
         }

@@ -19,20 +19,53 @@ static void add(wefti_dependence_t *dependence, uint32_t from, uint32_t to)
     dependence->reach[from * dependence->words + to / 64] |= 1ull << (to % 64);
 }
 
+/* Order edges by the op they lead to: from[first[op] .. first[op + 1]). */
+typedef struct incoming {
+    uint32_t *first, *from;
+} incoming_t;
+
+static weft_status_t sort_edges(const weft_graph_view_t *view, wefti_arena_t *arena,
+                                incoming_t *out_incoming)
+{
+    uint32_t *first = wefti_arena_array(arena, (size_t)view->op_count + 2, sizeof(*first));
+    uint32_t *from = wefti_arena_array(arena, (size_t)view->edge_count + 1, sizeof(*from));
+    if (first == NULL || from == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < view->edge_count; i++) {
+        if (view->edges[2 * i] >= view->op_count || view->edges[2 * i + 1] >= view->op_count) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edge %zu of the view joins no operators",
+                               i);
+        }
+        first[view->edges[2 * i + 1] + 2]++;
+    }
+    for (uint32_t op = 2; op < view->op_count + 2; op++) {
+        first[op] += first[op - 1];
+    }
+    for (size_t i = 0; i < view->edge_count; i++) {
+        from[first[view->edges[2 * i + 1] + 1]++] = view->edges[2 * i];
+    }
+    *out_incoming = (incoming_t){first, from};
+    return WEFT_OK;
+}
+
 /* Does any candidate lie behind another? One walk in order of execution. */
 static weft_status_t find_any(const weft_graph_view_t *view, const uint32_t *ops, uint32_t count,
                               wefti_arena_t *arena, bool *out_any)
 {
+    weft_status_t status;
+    incoming_t incoming = {0};
     bool *candidate = wefti_arena_array(arena, view->op_count, sizeof(*candidate));
     bool *behind =
         wefti_arena_array(arena, view->op_count, sizeof(*behind)); /* a candidate, or after one */
+    WEFT_TRY(status, sort_edges(view, arena, &incoming), fail);
     if (candidate == NULL || behind == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < count; i++) {
         candidate[ops[i]] = true;
     }
-    *out_any = view->edge_count > 0; /* order edges lead anywhere: then ask for every pair */
+    *out_any = false;
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i];
         const weft_view_op_t *op = &view->ops[id];
@@ -41,10 +74,14 @@ static weft_status_t find_any(const weft_graph_view_t *view, const uint32_t *ops
             uint32_t producer = value == UINT32_MAX ? UINT32_MAX : view->values[value].producer;
             behind[id] |= producer != UINT32_MAX && behind[producer];
         }
+        for (uint32_t j = incoming.first[id]; j < incoming.first[id + 1]; j++) {
+            behind[id] |= behind[incoming.from[j]];
+        }
         *out_any |= candidate[id] && behind[id];
         behind[id] |= candidate[id];
     }
-    return WEFT_OK;
+fail:
+    return status;
 }
 
 weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_t *ops,

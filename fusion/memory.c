@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Offsets by lifetime intervals. Optimal assignment is NP-hard; best fit in the order of size is
- * close to the peak for training graphs, in the order of time for chains of similar sizes. Trying
- * both costs microseconds.
+ * close to the peak for training graphs, in the order of time, forwards or backwards, for chains of
+ * similar sizes and for what is kept for the backward pass. Trying all costs microseconds; in a
+ * large graph those that look at every pair are left out.
  */
 #include "fusion/memory.h"
 
@@ -11,22 +12,14 @@
 
 #include "runtime/base/error.h"
 
-/* An item with the keys its order needs, so that sorting needs no context. */
-typedef struct slot {
-    uint64_t size_bytes; /* padded */
-    uint64_t offset_bytes;
-    uint32_t first, last;
-    uint32_t item;
-} slot_t;
-
-static int by_item(const slot_t *x, const slot_t *y)
+static int by_item(const wefti_memory_slot_t *x, const wefti_memory_slot_t *y)
 {
     return (x->item > y->item) - (x->item < y->item);
 }
 
 static int compare_size(const void *a, const void *b)
 {
-    const slot_t *x = a, *y = b;
+    const wefti_memory_slot_t *x = a, *y = b;
     if (x->size_bytes != y->size_bytes) {
         return x->size_bytes > y->size_bytes ? -1 : 1;
     }
@@ -38,7 +31,7 @@ static int compare_size(const void *a, const void *b)
 
 static int compare_time(const void *a, const void *b)
 {
-    const slot_t *x = a, *y = b;
+    const wefti_memory_slot_t *x = a, *y = b;
     if (x->first != y->first) {
         return x->first < y->first ? -1 : 1;
     }
@@ -51,7 +44,7 @@ static int compare_time(const void *a, const void *b)
 /* The longest-lived first: they make a floor that the rest is stacked upon. */
 static int compare_span(const void *a, const void *b)
 {
-    const slot_t *x = a, *y = b;
+    const wefti_memory_slot_t *x = a, *y = b;
     uint32_t span_x = x->last - x->first, span_y = y->last - y->first;
     if (span_x != span_y) {
         return span_x > span_y ? -1 : 1;
@@ -61,11 +54,12 @@ static int compare_span(const void *a, const void *b)
 
 /* The smallest gap below the items alive at the same time that holds the slot, else the end of
  * them. */
-static uint64_t best_fit(const slot_t *slot, const slot_t *const *placed, uint32_t placed_count)
+static uint64_t best_fit(const wefti_memory_slot_t *slot, const wefti_memory_slot_t *const *placed,
+                         uint32_t placed_count)
 {
     uint64_t best = UINT64_MAX, best_gap = UINT64_MAX, end = 0;
     for (uint32_t i = 0; i < placed_count; i++) {
-        const slot_t *other = placed[i];
+        const wefti_memory_slot_t *other = placed[i];
         if (other->last < slot->first || other->first > slot->last) {
             continue;
         }
@@ -82,7 +76,8 @@ static uint64_t best_fit(const slot_t *slot, const slot_t *const *placed, uint32
 }
 
 /* Places the slots in their order; placed is room for count pointers. Returns the total. */
-static uint64_t place_all(slot_t *slots, uint32_t count, const slot_t **placed)
+static uint64_t place_all(wefti_memory_slot_t *slots, uint32_t count,
+                          const wefti_memory_slot_t **placed)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -100,39 +95,69 @@ static uint64_t place_all(slot_t *slots, uint32_t count, const slot_t **placed)
     return total;
 }
 
-weft_status_t wefti_memory_assign(wefti_memory_item_t *items, uint32_t count, uint64_t alignment,
-                                  const weft_allocator_t *allocator, uint64_t *out_total_bytes)
+/* Time runs the other way: what ends last comes first. */
+static void turn_round(wefti_memory_slot_t *slots, uint32_t count)
 {
-    static int (*const orders[])(const void *, const void *) = {compare_size, compare_time,
-                                                                compare_span};
-    slot_t *slots = wefti_alloc(allocator, (size_t)count * sizeof(*slots));
-    const slot_t **placed = wefti_alloc(allocator, (size_t)count * sizeof(*placed));
-    uint64_t best = UINT64_MAX, sum = 0;
-    weft_status_t status = WEFT_OK;
-    if (slots == NULL || placed == NULL) {
-        status = WEFT_ERR_NO_MEMORY;
-        goto done;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        end = slots[i].last > end ? slots[i].last : end;
     }
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t first = slots[i].first;
+        slots[i].first = end - slots[i].last;
+        slots[i].last = end - first;
+    }
+}
+
+/* Keeps what the slots say if it is the best so far. */
+static void keep_better(wefti_memory_item_t *items, const wefti_memory_slot_t *slots,
+                        uint32_t count, uint64_t total, uint64_t *best)
+{
+    for (uint32_t i = 0; total < *best && i < count; i++) {
+        items[slots[i].item].offset_bytes = slots[i].offset_bytes;
+    }
+    *best = total < *best ? total : *best;
+}
+
+static weft_status_t make_slots(const wefti_memory_item_t *items, uint32_t count,
+                                uint64_t alignment, wefti_memory_slot_t *slots)
+{
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t size = items[i].size_bytes == 0 ? 1 : items[i].size_bytes;
         if (size > UINT64_MAX / 2 || __builtin_add_overflow(sum, size + alignment, &sum)) {
-            status =
-                wefti_error(WEFT_ERR_NO_MEMORY, "the buffers have more bytes than can be counted");
-            goto done;
+            return wefti_error(WEFT_ERR_NO_MEMORY,
+                               "the buffers have more bytes than can be counted");
         }
-        slots[i] = (slot_t){.size_bytes = (size + alignment - 1) / alignment * alignment,
-                            .first = items[i].first,
-                            .last = items[i].last,
-                            .item = i};
+        slots[i] =
+            (wefti_memory_slot_t){.size_bytes = (size + alignment - 1) / alignment * alignment,
+                                  .first = items[i].first,
+                                  .last = items[i].last,
+                                  .item = i};
     }
-    for (size_t o = 0; o < sizeof(orders) / sizeof(orders[0]); o++) {
-        uint64_t total;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_memory_assign(wefti_memory_item_t *items, uint32_t count, uint64_t alignment,
+                                  const weft_allocator_t *allocator, uint64_t *out_total_bytes)
+{
+    static int (*const orders[])(const void *, const void *) = {compare_size, compare_span};
+    wefti_memory_slot_t *slots = wefti_alloc(allocator, (size_t)count * sizeof(*slots));
+    const wefti_memory_slot_t **placed = wefti_alloc(allocator, (size_t)count * sizeof(*placed));
+    uint64_t best = UINT64_MAX, total;
+    weft_status_t status = slots == NULL || placed == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    WEFT_TRY(status, status, done);
+    WEFT_TRY(status, make_slots(items, count, alignment, slots), done);
+    for (size_t o = 0; o < sizeof(orders) / sizeof(orders[0]) && count <= WEFTI_MEMORY_THOROUGH;
+         o++) {
         qsort(slots, count, sizeof(*slots), orders[o]);
-        total = place_all(slots, count, placed);
-        for (uint32_t i = 0; total < best && i < count; i++) {
-            items[slots[i].item].offset_bytes = slots[i].offset_bytes;
-        }
-        best = total < best ? total : best;
+        keep_better(items, slots, count, place_all(slots, count, placed), &best);
+    }
+    for (int backwards = 0; backwards < 2; backwards++) {
+        qsort(slots, count, sizeof(*slots), compare_time);
+        WEFT_TRY(status, wefti_memory_sweep(slots, count, allocator, &total), done);
+        keep_better(items, slots, count, total, &best);
+        turn_round(slots, count);
     }
     *out_total_bytes = best;
 done:

@@ -27,12 +27,30 @@ static uint64_t hash_name(const wefti_name_index_t *index, const char *name)
     return mix(hash);
 }
 
-/* The entry of name, or the free one where it would go. */
-static wefti_name_entry_t *lookup(const wefti_name_index_t *index, const char *name)
+/* The entry of name, whose hash is given, or the free one where it would go. */
+static wefti_name_entry_t *lookup_hashed(const wefti_name_index_t *index, const char *name,
+                                         uint64_t hash)
 {
     size_t mask = index->capacity - 1;
-    size_t slot = (size_t)hash_name(index, name) & mask;
-    while (index->entries[slot].name && strcmp(index->entries[slot].name, name) != 0) {
+    size_t slot = (size_t)hash & mask;
+    while (index->entries[slot].name &&
+           (index->entries[slot].hash != hash || strcmp(index->entries[slot].name, name) != 0)) {
+        slot = (slot + 1) & mask;
+    }
+    return &index->entries[slot];
+}
+
+static wefti_name_entry_t *lookup(const wefti_name_index_t *index, const char *name)
+{
+    return lookup_hashed(index, name, hash_name(index, name));
+}
+
+/* Where an entry whose name is not there yet goes: names need not be compared. */
+static wefti_name_entry_t *free_entry(const wefti_name_index_t *index, uint64_t hash)
+{
+    size_t mask = index->capacity - 1;
+    size_t slot = (size_t)hash & mask;
+    while (index->entries[slot].name) {
         slot = (slot + 1) & mask;
     }
     return &index->entries[slot];
@@ -69,7 +87,7 @@ static weft_status_t grow(wefti_name_index_t *index)
     }
     for (size_t i = 0; i < index->capacity; i++) {
         if (index->entries[i].name) {
-            *lookup(&bigger, index->entries[i].name) = index->entries[i];
+            *free_entry(&bigger, index->entries[i].hash) = index->entries[i];
         }
     }
     wefti_free(index->allocator, index->entries);
@@ -92,10 +110,12 @@ static weft_status_t put(wefti_name_index_t *index, const char *name, uint32_t i
     if (status < 0) {
         return status;
     }
-    wefti_name_entry_t *entry = lookup(index, name);
+    uint64_t hash = hash_name(index, name);
+    wefti_name_entry_t *entry = lookup_hashed(index, name, hash);
     if (!entry->name) {
         index->used++;
         entry->name = name;
+        entry->hash = hash;
         entry->next_suffix = 2;
     }
     entry->id = id;

@@ -251,6 +251,38 @@ static void test_bucket_skips_a_dependent_gradient(void **state)
     expect(&b, "bytes:1M", "0 2|1", "depends on a member");
 }
 
+/* What only an order edge puts behind a gradient's collective depends on it too. */
+static void test_bucket_heeds_order_edges(void **state)
+{
+    static view_builder_t b;
+    static uint32_t edges[2];
+    weft_graph_view_t *view = &b.view;
+    (void)state;
+    view_begin(&b);
+    for (int i = 0; i < 3; i++) {
+        view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
+    }
+    view_end(&b);
+    edges[0] = b.op_count / 3 - 1; /* the first all-reduce, before what makes the second gradient */
+    edges[1] = b.op_count / 3;
+    view->edges = edges;
+    view->edge_count = 1;
+    wefti_bucket_params_t params = {.policy = &(wefti_policy_t){.kind = WEFTI_POLICY_ONE}};
+    weft_edit_list_t *edits = NULL;
+    assert_int_equal(wefti_pass_bucket(view, &params, &edits, NULL), WEFT_OK);
+    assert_int_equal(weft_edit_list_count(edits), 2);
+    assert_int_equal(weft_edit_list_get(edits, 0)->member_count, 2);
+    assert_non_null(strstr(weft_edit_list_get(edits, 0)->text, "depends on a member"));
+    weft_edit_list_destroy(edits);
+    edges[1] = 2 * b.op_count / 3; /* the third now */
+    edges[0] = 0;                  /* what makes the first gradient: nothing depends */
+    assert_int_equal(wefti_pass_bucket(view, &params, &edits, NULL), WEFT_OK);
+    assert_int_equal(weft_edit_list_count(edits), 1);
+    weft_edit_list_destroy(edits);
+    edges[1] = b.op_count;
+    assert_int_equal(wefti_pass_bucket(view, &params, &edits, NULL), WEFT_ERR_INVALID_ARGUMENT);
+}
+
 /* a1 -> b1 and b2 -> a2 of two types: each pair alone is independent, both fused would close a
  * cycle. */
 static void test_bucket_never_closes_a_cycle_over_two_buckets(void **state)
@@ -494,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_bucket_refuses_positions_that_do_not_exist),
         cmocka_unit_test(test_bucket_of_a_graph_without_gradients_is_empty),
         cmocka_unit_test(test_bucket_skips_a_dependent_gradient),
+        cmocka_unit_test(test_bucket_heeds_order_edges),
         cmocka_unit_test(test_bucket_never_closes_a_cycle_over_two_buckets),
         cmocka_unit_test(test_bucket_keeps_kinds_and_fences_apart),
         cmocka_unit_test(test_bucket_rules_hold_on_random_graphs),

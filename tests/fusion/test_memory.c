@@ -97,6 +97,50 @@ static void test_memory_is_near_the_peak_for_training(void **state)
     }
 }
 
+/* More items than the orders that look at every pair take: nothing overlaps, and a stack of
+ * lifetimes is found in one of the two sweeps. */
+static void test_memory_of_many_items(void **state)
+{
+    uint32_t layers = WEFTI_MEMORY_THOROUGH, count = 2 * layers;
+    uint64_t random = 88172645463325252u, total, peak;
+    wefti_memory_item_t *items = malloc(count * sizeof *items);
+    uint32_t *owner;
+    (void)state;
+    assert_non_null(items);
+    for (uint32_t i = 0; i < layers; i++) {
+        uint64_t size = 64u * (1 + random_below(&random, 100));
+        uint32_t back = 2 * layers - 1 - i;
+        items[2 * i] = (wefti_memory_item_t){size, i, back, 0};
+        items[2 * i + 1] = (wefti_memory_item_t){64, i, i, 0};
+    }
+    assert_int_equal(wefti_memory_assign(items, count, ALIGNMENT, NULL, &total), WEFT_OK);
+    assert_int_equal(wefti_memory_peak(items, count, NULL, &peak), WEFT_OK);
+    assert_int_equal(total, peak);
+    /* Random lifetimes, replayed: who is written where until when. */
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t first = random_below(&random, 1000);
+        items[i] = (wefti_memory_item_t){64u * (1 + random_below(&random, 50)), first,
+                                         first + random_below(&random, 30), 0};
+    }
+    assert_int_equal(wefti_memory_assign(items, count, ALIGNMENT, NULL, &total), WEFT_OK);
+    assert_int_equal(wefti_memory_peak(items, count, NULL, &peak), WEFT_OK);
+    assert_in_range(total, peak, 2 * peak);
+    owner = calloc(total / 64, sizeof *owner);
+    assert_non_null(owner);
+    for (uint32_t t = 0; t < 1100; t++) {
+        memset(owner, 0, total / 64 * sizeof *owner);
+        for (uint32_t i = 0; i < count; i++) {
+            for (uint64_t at = 0;
+                 items[i].first <= t && t <= items[i].last && at < items[i].size_bytes / 64; at++) {
+                assert_int_equal(owner[items[i].offset_bytes / 64 + at], 0);
+                owner[items[i].offset_bytes / 64 + at] = 1;
+            }
+        }
+    }
+    free(owner);
+    free(items);
+}
+
 static void test_memory_reuses_what_died(void **state)
 {
     wefti_memory_item_t items[] = {
@@ -122,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_never_overlaps_live_buffers),
         cmocka_unit_test(test_memory_is_near_the_peak_for_training),
+        cmocka_unit_test(test_memory_of_many_items),
         cmocka_unit_test(test_memory_reuses_what_died),
         cmocka_unit_test(test_memory_refuses_what_cannot_be_counted),
     };

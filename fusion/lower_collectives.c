@@ -109,17 +109,13 @@ fail:
     return status;
 }
 
-/* Has parameter end the type of the one before it, and lies right behind it, or behind the padding
- * of a sharded bucket? */
-static bool continues(const wefti_lowering_t *l, uint32_t end)
+/* Has parameter end the type of the one before it, and lies right behind it? */
+static bool continues(const weft_plan_t *plan, uint32_t end)
 {
-    const weft_plan_t *plan = l->plan;
-    uint64_t padding = l->shards > 1 ? 2 * (uint64_t)l->shards * WEFTI_PLAN_ALIGNMENT : 0;
     const wefti_plan_buffer_t *last = &plan->buffers[end - 1], *next = &plan->buffers[end];
     return next->dtype == last->dtype && last->size_bytes > 0 && next->size_bytes > 0 &&
-           next->offset_bytes - last->offset_bytes -
-                   wefti_align_up(last->size_bytes, WEFTI_PLAN_ALIGNMENT) <=
-               padding;
+           next->offset_bytes ==
+               last->offset_bytes + wefti_align_up(last->size_bytes, WEFTI_PLAN_ALIGNMENT);
 }
 
 /* One broadcast for each run of parameters of one type that lie side by side, in the order of their
@@ -177,7 +173,7 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
     WEFT_TRY(status, wefti_lower_gathers(l), fail);
     l->first_broadcast = l->plan->collective_count;
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
-        for (end = begin + 1; end < param_count && continues(l, end);) {
+        for (end = begin + 1; end < param_count && continues(l->plan, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0) {

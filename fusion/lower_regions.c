@@ -167,6 +167,8 @@ static weft_status_t add_gradients(wefti_lowering_t *l)
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         wefti_bucket_t *bucket = &l->buckets[b];
         for (uint32_t i = 0; i < own_members(bucket); i++) {
+            uint32_t param = l->buffer_of[bucket->members[i].param];
+            l->arena_cursor = l->plan->buffers[param].offset_bytes - l->param_begin + l->grad_begin;
             WEFT_TRY(status, add_kept(l, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
             l->buffer_of[bucket->members[i].reduced] = l->buffer_of[bucket->members[i].value];
         }

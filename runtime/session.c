@@ -105,7 +105,8 @@ static weft_status_t make_tables(weft_session_t *session)
             session->params[session->param_count++] = i;
         }
     }
-    return make_histories(session);
+    weft_status_t status = wefti_state_map_build(plan, session->registry, arena, &session->states);
+    return status < 0 ? status : make_histories(session);
 }
 
 static uint32_t find_program(const weft_plan_t *plan, const char *name)

@@ -21,6 +21,7 @@
 #include "runtime/history.h"
 #include "runtime/interpreter.h"
 #include "runtime/record.h"
+#include "runtime/state_map.h"
 
 #define WEFTI_STATS_STEPS 65536u
 #define WEFTI_MICRO_PROGRAMS 32u /* micro-batches of a step are counted in 32 bits */
@@ -126,7 +127,8 @@ struct weft_session {
 
     uint32_t step_scalar, rank_scalar; /* buffers of the scalars "step" and "rank" */
     uint32_t param_count;
-    uint32_t *params; /* buffers */
+    uint32_t *params;         /* buffers */
+    wefti_state_map_t states; /* where gradients and optimizer state lie */
     bool trace;
     uint64_t steps;
     uint64_t steps_before; /* of earlier sessions, by a checkpoint */

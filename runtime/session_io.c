@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes into a session and comes out of it: weights, inputs, scalars, outputs, parameters. */
+/* What goes into a session and comes out of it: first contents, inputs, scalars, outputs. */
 #include "runtime/session.h"
 
 #include "runtime/base/error.h"
+#include "runtime/session_state.h"
 
 #include <math.h>
 #include <string.h>
@@ -129,42 +130,6 @@ static weft_status_t find_input(const weft_session_t *session, const char *name,
     return WEFT_OK;
 }
 
-/* Rearranges rank-4 contents between channels-last and plain. */
-static void to_plain(const wefti_plan_buffer_t *buffer, const uint8_t *src, uint8_t *dst)
-{
-    size_t bytes = weft_dtype_size_bytes(buffer->dtype);
-    size_t channels = (size_t)buffer->dims[1];
-    size_t area = (size_t)buffer->dims[2] * (size_t)buffer->dims[3];
-    for (size_t n = 0; n < (size_t)buffer->dims[0]; n++) {
-        for (size_t c = 0; c < channels; c++) {
-            for (size_t i = 0; i < area; i++) {
-                memcpy(dst + ((n * channels + c) * area + i) * bytes,
-                       src + ((n * area + i) * channels + c) * bytes, bytes);
-            }
-        }
-    }
-}
-
-/* Copies a buffer out in plain layout. */
-static weft_status_t read_plain(weft_session_t *session, const wefti_plan_buffer_t *buffer,
-                                void *data)
-{
-    if (buffer->layout != WEFT_LAYOUT_CHANNELS_LAST || buffer->rank != 4) {
-        return wefti_session_copy(session, data, address_of(session, buffer), buffer->size_bytes);
-    }
-    uint8_t *copy = wefti_alloc(session->allocator, buffer->size_bytes);
-    if (copy == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status =
-        wefti_session_copy(session, copy, address_of(session, buffer), buffer->size_bytes);
-    if (status >= 0) {
-        to_plain(buffer, copy, data);
-    }
-    wefti_free(session->allocator, copy);
-    return status;
-}
-
 static void describe(const wefti_plan_buffer_t *buffer, weft_tensor_desc_t *out_desc)
 {
     if (out_desc != NULL) {
@@ -250,82 +215,5 @@ weft_status_t weft_session_get_output(weft_session_t *session, const char *name,
                            (unsigned long long)buffer->size_bytes, bytes);
     }
     describe(buffer, out_desc);
-    return read_plain(session, buffer, data);
-}
-
-size_t weft_session_param_count(const weft_session_t *session)
-{
-    return session->param_count;
-}
-
-static weft_status_t check_param(const weft_session_t *session, size_t index)
-{
-    if (index >= session->param_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "index %zu: the plan has %u parameters",
-                           index, session->param_count);
-    }
-    return WEFT_OK;
-}
-
-weft_status_t weft_session_param_info(const weft_session_t *session, size_t index,
-                                      const char **out_name, weft_tensor_desc_t *out_desc)
-{
-    weft_status_t status = check_param(session, index);
-    if (status < 0) {
-        return status;
-    }
-    const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->params[index]];
-    if (out_name != NULL) {
-        *out_name = buffer->name;
-    }
-    describe(buffer, out_desc);
-    return WEFT_OK;
-}
-
-weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data,
-                                     size_t bytes)
-{
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0 || (status = check_param(session, index)) < 0) {
-        return status;
-    }
-    const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->params[index]];
-    if (bytes != buffer->size_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter \"%s\" has %llu bytes, not %zu",
-                           buffer->name, (unsigned long long)buffer->size_bytes, bytes);
-    }
-    status = wefti_session_gather_weights(session);
-    return status < 0 ? status : read_plain(session, buffer, data);
-}
-
-weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
-{
-    wefti_hasher_t *hasher = NULL;
-    wefti_digest_t digest;
-    uint8_t *data = NULL;
-    size_t largest = 1;
-    weft_status_t status;
-    for (uint32_t i = 0; i < session->param_count; i++) {
-        size_t bytes = session->plan->buffers[session->params[i]].size_bytes;
-        largest = bytes > largest ? bytes : largest;
-    }
-    WEFT_TRY(status, wefti_fault_get(&session->fault), out);
-    WEFT_TRY(status, wefti_hasher_create(&hasher), out);
-    data = wefti_alloc(session->allocator, largest);
-    status = data != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < session->param_count && status >= 0; i++) {
-        size_t bytes = session->plan->buffers[session->params[i]].size_bytes;
-        status = weft_session_get_param(session, i, data, bytes);
-        if (status >= 0) {
-            wefti_hasher_add(hasher, data, bytes);
-        }
-    }
-    if (status >= 0) {
-        wefti_hasher_finish(hasher, &digest);
-        wefti_digest_hex(&digest, buffer);
-    }
-out:
-    wefti_free(session->allocator, data);
-    wefti_hasher_destroy(hasher);
-    return status;
+    return wefti_session_read_plain(session, buffer, data);
 }

@@ -33,7 +33,61 @@ static void skip_space(parser_t *p)
     }
 }
 
-/* Strings are resolved where they are; other escapes than these have no use in our files. */
+/* Four hex digits; false when they are not there. */
+static bool parse_hex(const char *at, uint32_t *out_value)
+{
+    *out_value = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        uint32_t digit;
+        if (c >= '0' && c <= '9') {
+            digit = (uint32_t)(c - '0');
+        } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
+            digit = (uint32_t)((c | 0x20) - 'a') + 10;
+        } else {
+            return false;
+        }
+        *out_value = *out_value * 16 + digit;
+    }
+    return true;
+}
+
+static char *put_utf8(char *to, uint32_t code)
+{
+    if (code < 0x80) {
+        *to++ = (char)code;
+        return to;
+    }
+    static const uint8_t lead[] = {0, 0xc0, 0xe0, 0xf0};
+    int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; /* bytes behind the first */
+    *to++ = (char)(lead[more] | code >> (6 * more));
+    while (more-- > 0) {
+        *to++ = (char)(0x80u | (code >> (6 * more) & 0x3fu));
+    }
+    return to;
+}
+
+/* "\uXXXX", or two of them that are one character; never longer as UTF-8. */
+static weft_status_t parse_unicode(parser_t *p, char **to)
+{
+    uint32_t code, low;
+    if (!parse_hex(p->at + 2, &code) || code == 0) {
+        return wrong(p, "\\u and four hex digits of a character other than 0 are expected");
+    }
+    p->at += 6;
+    if (code >= 0xd800 && code < 0xe000) {
+        if (code >= 0xdc00 || p->at[0] != '\\' || p->at[1] != 'u' || !parse_hex(p->at + 2, &low) ||
+            low < 0xdc00 || low >= 0xe000) {
+            return wrong(p, "half of a surrogate pair");
+        }
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        p->at += 6;
+    }
+    *to = put_utf8(*to, code);
+    return WEFT_OK;
+}
+
+/* Strings are resolved where they are. */
 static weft_status_t parse_string(parser_t *p, const char **out)
 {
     char *to = ++p->at;
@@ -42,8 +96,15 @@ static weft_status_t parse_string(parser_t *p, const char **out)
         if ((unsigned char)*p->at < ' ') {
             return wrong(p, "a string does not end");
         }
+        if (*p->at == '\\' && p->at[1] == 'u') {
+            weft_status_t status = parse_unicode(p, &to);
+            if (status < 0) {
+                return status;
+            }
+            continue;
+        }
         if (*p->at == '\\') {
-            static const char from[] = "\"\\/ntr", into[] = "\"\\/\n\t\r";
+            static const char from[] = "\"\\/ntrbf", into[] = "\"\\/\n\t\r\b\f";
             const char *found = p->at[1] != '\0' ? strchr(from, p->at[1]) : NULL;
             if (found == NULL) {
                 return wrong(p, "an escape that is not supported");

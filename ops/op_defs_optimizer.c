@@ -5,20 +5,35 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-/* tensors: P, G and states of one type and shape; then scalars of one f32 each. */
+/* The gradient has the parameter's shape, and its type or bf16, in which it may have travelled. */
+static weft_status_t match_gradient(const weft_node_desc_t *node)
+{
+    weft_tensor_desc_t both[2] = {node->inputs[0], node->inputs[1]};
+    const weft_node_desc_t pair = {.input_count = 2, .inputs = both};
+    if (both[1].dtype == WEFT_DTYPE_BF16) {
+        both[1].dtype = both[0].dtype;
+    }
+    return wefti_infer_match(&pair, 0, 1);
+}
+
+/* tensors: P, G and states of one shape; then scalars of one f32 each, the last may be absent. */
 static weft_status_t infer_update(weft_node_desc_t *node, uint32_t tensors, uint32_t scalars)
 {
     weft_status_t status;
     WEFT_TRY(status, wefti_infer_need(node, tensors + scalars), out);
-    for (uint32_t i = 1; i < tensors; i++) {
+    WEFT_TRY(status, match_gradient(node), out);
+    for (uint32_t i = 2; i < tensors; i++) {
         WEFT_TRY(status, wefti_infer_match(node, 0, i), out);
     }
-    for (uint32_t i = tensors; i < tensors + scalars; i++) {
-        const weft_tensor_desc_t *s = &node->inputs[i];
-        int64_t count = weft_tensor_elem_count(s);
-        if (s->dtype != WEFT_DTYPE_F32 || (count >= 0 && count != 1)) {
+    for (uint32_t i = tensors; i < node->input_count; i++) {
+        const weft_tensor_desc_t *s = wefti_infer_input(node, i);
+        int64_t count = s == NULL ? 1 : weft_tensor_elem_count(s);
+        if (s != NULL && (s->dtype != WEFT_DTYPE_F32 || (count >= 0 && count != 1))) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one f32", i);
         }
+    }
+    if (weft_node_attr_int(node, "divisor", 1) < 1) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute divisor must be at least 1");
     }
     wefti_infer_set_like(node, 0, &node->inputs[0]);
     for (uint32_t i = 2; i < tensors; i++) {
@@ -55,24 +70,33 @@ static void cost_update(const weft_node_desc_t *node, double *out_flops, double 
         .name = "weight_decay", .type = WEFT_ATTR_FLOAT,                                           \
         .doc = "adds weight_decay P to the gradient"                                               \
     }
-static const weft_attr_def_t sgd_attrs[] = {DECAY};
+#define DIVISOR                                                                                    \
+    {                                                                                              \
+        .name = "divisor", .type = WEFT_ATTR_INT, .default_i = 1,                                  \
+        .doc = "G is divided by it first: how many gradients it is the sum of"                     \
+    }
+static const weft_attr_def_t sgd_attrs[] = {DECAY, DIVISOR};
 static const weft_attr_def_t momentum_attrs[] = {
     {.name = "momentum",
      .type = WEFT_ATTR_FLOAT,
      .default_f = 0.9f,
      .doc = "share of M that stays"},
     DECAY,
+    DIVISOR,
 };
 static const weft_attr_def_t adam_attrs[] = {
     {.name = "beta1", .type = WEFT_ATTR_FLOAT, .default_f = 0.9f, .doc = "share of M that stays"},
     {.name = "beta2", .type = WEFT_ATTR_FLOAT, .default_f = 0.999f, .doc = "share of V that stays"},
-    {.name = "epsilon", .type = WEFT_ATTR_FLOAT, .default_f = 1e-8f, .doc = "added to the divisor"},
+    {.name = "epsilon", .type = WEFT_ATTR_FLOAT, .default_f = 1e-8f, .doc = "added to the root"},
     DECAY,
+    DIVISOR,
 };
 
+/* All of them take one more, optional input: grad_scale, one f32 that G / divisor is multiplied
+ * by. */
 #define UPDATE(op, in, out, places, list, rule, text)                                              \
     {                                                                                              \
-        .domain = "weft", .name = op, .since_version = 1, .inputs_min = in, .inputs_max = in,      \
+        .domain = "weft", .name = op, .since_version = 1, .inputs_min = in, .inputs_max = in + 1,  \
         .outputs_min = out, .outputs_max = out, .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),          \
         .effects = WEFT_EFFECT_UPDATES, .in_place = places, .attrs = list,                         \
         .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = cost_update, .doc = text           \
@@ -84,7 +108,7 @@ static const weft_attr_def_t adam_attrs[] = {
 
 static const weft_op_def_t defs[] = {
     UPDATE("SGD", 3, 1, PLACES(0, -1, -1, -1), sgd_attrs, infer_sgd,
-           "P' = P - lr (G + weight_decay P)"),
+           "G = G / divisor * grad_scale; P' = P - lr (G + weight_decay P)"),
     UPDATE("Momentum", 4, 2, PLACES(0, 2, -1, -1), momentum_attrs, infer_momentum,
            "M' = momentum M + G + weight_decay P; P' = P - lr M'"),
     UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam,

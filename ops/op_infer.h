@@ -103,6 +103,8 @@ wefti_op_family_t wefti_op_defs_shape(void);
 wefti_op_family_t wefti_op_defs_move(void);
 wefti_op_family_t wefti_op_defs_grad(void);
 wefti_op_family_t wefti_op_defs_optimizer(void);
+wefti_op_family_t wefti_op_defs_accumulate(void);
 wefti_op_family_t wefti_op_defs_collective(void);
+wefti_op_family_t wefti_op_defs_microsoft(void);
 
 #endif

@@ -10,19 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float wefti_f32_from_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-static inline uint32_t wefti_f32_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
+#include "runtime/base/half.h"
 
 /* exp(x) to about 1.5 units in the last place; denormal results are right, NaN stays NaN. */
 static inline float wefti_exp_f32(float x)

@@ -10,13 +10,17 @@
 
 #include "ops/compute/math_f32.h"
 #include "ops/compute/support.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/half.h"
 
 /* Pointers of one call; the in and out of a tensor may be the same. */
 typedef struct {
     const float *p, *g, *m, *v;
+    const uint16_t *half_g; /* g as bf16 */
     float *p_out, *m_out, *v_out;
     int64_t count;
+    float divisor, grad_scale;
     float decay, lr;
     float momentum;                                       /* Momentum */
     float beta1, one_minus_beta1, beta2, one_minus_beta2; /* Adam */
@@ -28,61 +32,93 @@ typedef void (*update_fn)(const update_t *u);
 typedef struct {
     update_fn update;
     int64_t count;
+    uint32_t scale_input; /* index of grad_scale; 0: absent */
+    bool half;            /* the gradient is bf16 */
+    float divisor;
     float decay, momentum, beta1, beta2, epsilon;
 } state_t;
 
-/* decay is a compile-time constant 0 in one copy: no product with zero, which would make NaN of
- * infinity. */
-WEFTI_INLINE float gradient(const update_t *u, int64_t i, bool decay)
+/*
+ * What an update reads of the gradient. The flags are compile-time constants, so each combination
+ * is a loop of its own. Without decay there is no product with zero, which would make NaN of
+ * infinity; unscaled, nothing is divided by 1.
+ */
+enum { DECAYS = 1, SCALES = 2, HALF = 4 };
+WEFTI_INLINE float gradient(const update_t *u, int64_t i, int flags)
 {
-    return decay ? u->g[i] + u->decay * u->p[i] : u->g[i];
+    float g = (flags & HALF) != 0 ? wefti_bf16_to_f32(u->half_g[i]) : u->g[i];
+    if ((flags & SCALES) != 0) {
+        g = g / u->divisor * u->grad_scale;
+    }
+    return (flags & DECAYS) != 0 ? g + u->decay * u->p[i] : g;
 }
 
-WEFTI_INLINE void sgd_loop(const update_t *u, bool decay)
+WEFTI_INLINE int flags_of(const update_t *u)
+{
+    return (u->decay != 0.0f ? DECAYS : 0) |
+           (u->divisor != 1.0f || u->grad_scale != 1.0f ? SCALES : 0) |
+           (u->half_g != NULL ? HALF : 0);
+}
+
+/* loop(u, flags) with constant flags. */
+#define DISPATCH(loop, u)                                                                          \
+    switch (flags_of(u)) {                                                                         \
+    case 0:                                                                                        \
+        loop(u, 0);                                                                                \
+        break;                                                                                     \
+    case DECAYS:                                                                                   \
+        loop(u, DECAYS);                                                                           \
+        break;                                                                                     \
+    case SCALES:                                                                                   \
+        loop(u, SCALES);                                                                           \
+        break;                                                                                     \
+    case SCALES | DECAYS:                                                                          \
+        loop(u, SCALES | DECAYS);                                                                  \
+        break;                                                                                     \
+    case HALF:                                                                                     \
+        loop(u, HALF);                                                                             \
+        break;                                                                                     \
+    case HALF | DECAYS:                                                                            \
+        loop(u, HALF | DECAYS);                                                                    \
+        break;                                                                                     \
+    case HALF | SCALES:                                                                            \
+        loop(u, HALF | SCALES);                                                                    \
+        break;                                                                                     \
+    default:                                                                                       \
+        loop(u, HALF | SCALES | DECAYS);                                                           \
+    }
+
+WEFTI_INLINE void sgd_loop(const update_t *u, int flags)
 {
     const update_t local = *u;
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
-        local.p_out[i] = local.p[i] - local.lr * gradient(&local, i, decay);
+        local.p_out[i] = local.p[i] - local.lr * gradient(&local, i, flags);
     }
 }
 
-WEFTI_INLINE void sgd_body(const update_t *u)
-{
-    if (u->decay == 0.0f) {
-        sgd_loop(u, false);
-    } else {
-        sgd_loop(u, true);
-    }
-}
+WEFTI_INLINE void sgd_body(const update_t *u){DISPATCH(sgd_loop, u)}
 
-WEFTI_INLINE void momentum_loop(const update_t *u, bool decay)
+WEFTI_INLINE void momentum_loop(const update_t *u, int flags)
 {
     const update_t local = *u;
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
-        float m = local.momentum * local.m[i] + gradient(&local, i, decay);
+        float m = local.momentum * local.m[i] + gradient(&local, i, flags);
         float p = local.p[i] - local.lr * m;
         local.m_out[i] = m;
         local.p_out[i] = p;
     }
 }
 
-WEFTI_INLINE void momentum_body(const update_t *u)
-{
-    if (u->decay == 0.0f) {
-        momentum_loop(u, false);
-    } else {
-        momentum_loop(u, true);
-    }
-}
+WEFTI_INLINE void momentum_body(const update_t *u){DISPATCH(momentum_loop, u)}
 
-WEFTI_INLINE void adam_loop(const update_t *u, bool decay)
+WEFTI_INLINE void adam_loop(const update_t *u, int flags)
 {
     const update_t local = *u;
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
-        float g = gradient(&local, i, decay);
+        float g = gradient(&local, i, flags);
         float m = local.beta1 * local.m[i] + local.one_minus_beta1 * g;
         float v = local.beta2 * local.v[i] + local.one_minus_beta2 * (g * g);
         float p = local.p[i] - local.step_size * m / (sqrtf(v) / local.root_bias + local.epsilon);
@@ -92,28 +128,28 @@ WEFTI_INLINE void adam_loop(const update_t *u, bool decay)
     }
 }
 
-WEFTI_INLINE void adam_body(const update_t *u)
-{
-    if (u->decay == 0.0f) {
-        adam_loop(u, false);
-    } else {
-        adam_loop(u, true);
-    }
-}
+WEFTI_INLINE void adam_body(const update_t *u){DISPATCH(adam_loop, u)}
 
 #define PARAMS (const update_t *u)
 WEFTI_CLONES(sgd, PARAMS, (u));
 WEFTI_CLONES(momentum, PARAMS, (u));
 WEFTI_CLONES(adam, PARAMS, (u));
 
-static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uint32_t scalars,
-                             update_fn update, void **out_state, size_t *out_scratch_bytes)
+static weft_status_t check_operands(const weft_node_desc_t *node, uint32_t tensors,
+                                    uint32_t scalars)
 {
     weft_status_t status;
-    for (uint32_t i = 0; i < tensors + scalars; i++) {
-        WEFT_TRY(status, wefti_need_f32(node, i), out);
-        if (i < tensors ? !wefti_same_shape(&node->inputs[i], &node->inputs[0])
-                        : weft_tensor_elem_count(&node->inputs[i]) != 1) {
+    for (uint32_t i = 0; i < tensors + scalars || i < node->input_count; i++) {
+        const weft_tensor_desc_t *input = wefti_infer_input(node, i);
+        if (i == 1 && input != NULL && input->dtype == WEFT_DTYPE_BF16) {
+            WEFT_TRY(status, wefti_need_known(input, "input", i), out);
+        } else if (i < tensors + scalars || input != NULL) {
+            WEFT_TRY(status, wefti_need_f32(node, i), out);
+        } else {
+            continue; /* no grad_scale */
+        }
+        if (i < tensors ? !wefti_same_shape(input, &node->inputs[0])
+                        : weft_tensor_elem_count(input) != 1) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u has the wrong shape", i);
         }
     }
@@ -123,12 +159,28 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "output %u has the wrong shape", i);
         }
     }
+    if (weft_node_attr_int(node, "divisor", 1) < 1) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute divisor must be at least 1");
+    }
+    status = WEFT_OK;
+out:
+    return status;
+}
+
+static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uint32_t scalars,
+                             update_fn update, void **out_state, size_t *out_scratch_bytes)
+{
+    weft_status_t status;
+    WEFT_TRY(status, check_operands(node, tensors, scalars), out);
     state_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     state->update = update;
     state->count = weft_tensor_elem_count(&node->inputs[0]);
+    state->scale_input = wefti_infer_input(node, tensors + scalars) != NULL ? tensors + scalars : 0;
+    state->half = node->inputs[1].dtype == WEFT_DTYPE_BF16;
+    state->divisor = (float)weft_node_attr_int(node, "divisor", 1);
     state->decay = weft_node_attr_float(node, "weight_decay", 0.0f);
     state->momentum = weft_node_attr_float(node, "momentum", 0.9f);
     state->beta1 = weft_node_attr_float(node, "beta1", 0.9f);
@@ -140,14 +192,31 @@ out:
     return status;
 }
 
-static weft_status_t run_sgd(const weft_kernel_call_t *call)
+/* What all of them have. */
+static update_t describe(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
     update_t u = {.p = call->inputs[0],
-                  .g = call->inputs[1],
                   .p_out = call->outputs[0],
                   .count = state->count,
+                  .divisor = state->divisor,
+                  .grad_scale = 1.0f,
                   .decay = state->decay};
+    if (state->half) {
+        u.half_g = call->inputs[1];
+    } else {
+        u.g = call->inputs[1];
+    }
+    if (state->scale_input != 0) {
+        u.grad_scale = *(const float *)call->inputs[state->scale_input];
+    }
+    return u;
+}
+
+static weft_status_t run_sgd(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    update_t u = describe(call);
     u.lr = *(const float *)call->inputs[2];
     state->update(&u);
     return WEFT_OK;
@@ -156,14 +225,10 @@ static weft_status_t run_sgd(const weft_kernel_call_t *call)
 static weft_status_t run_momentum(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
-    update_t u = {.p = call->inputs[0],
-                  .g = call->inputs[1],
-                  .m = call->inputs[2],
-                  .p_out = call->outputs[0],
-                  .m_out = call->outputs[1],
-                  .count = state->count,
-                  .decay = state->decay,
-                  .momentum = state->momentum};
+    update_t u = describe(call);
+    u.m = call->inputs[2];
+    u.m_out = call->outputs[1];
+    u.momentum = state->momentum;
     u.lr = *(const float *)call->inputs[3];
     state->update(&u);
     return WEFT_OK;
@@ -172,18 +237,14 @@ static weft_status_t run_momentum(const weft_kernel_call_t *call)
 static weft_status_t run_adam(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
-    update_t u = {.p = call->inputs[0],
-                  .g = call->inputs[1],
-                  .m = call->inputs[2],
-                  .v = call->inputs[3],
-                  .p_out = call->outputs[0],
-                  .m_out = call->outputs[1],
-                  .v_out = call->outputs[2],
-                  .count = state->count,
-                  .decay = state->decay,
-                  .beta1 = state->beta1,
-                  .beta2 = state->beta2,
-                  .epsilon = state->epsilon};
+    update_t u = describe(call);
+    u.m = call->inputs[2];
+    u.v = call->inputs[3];
+    u.m_out = call->outputs[1];
+    u.v_out = call->outputs[2];
+    u.beta1 = state->beta1;
+    u.beta2 = state->beta2;
+    u.epsilon = state->epsilon;
     float lr = *(const float *)call->inputs[4], step = *(const float *)call->inputs[5];
     /* Steps count from 1; the factors in double, as they get close to 0. */
     uint32_t steps = step >= 1.0f && step < 4e9f ? (uint32_t)step : 1;

@@ -12,7 +12,7 @@
 
 #include <weft/registry.h>
 
-#define CASE_TENSORS 6
+#define CASE_TENSORS 7
 #define CASE_ATTRS 10
 
 /* Tensors get memory of exactly their size from malloc, so that a sanitizer sees every step

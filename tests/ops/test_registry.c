@@ -94,7 +94,7 @@ static void test_readme_names_what_exists(void **state)
         rows++;
     }
     fclose(file);
-    assert_int_equal(rows, 15);
+    assert_int_equal(rows, 16);
 }
 
 static void test_collectives_are_defined(void **state)

@@ -44,6 +44,10 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
 /* Rounds a cap down to a multiple of unit bytes, but to one at least. */
 void wefti_policy_round_cap(wefti_policy_t *policy, uint64_t unit_bytes);
 
+/* grads_map.c: what --grads names; in arena. */
+weft_status_t wefti_grads_map_load(const char *path, wefti_arena_t *arena,
+                                   wefti_gradient_map_t *out_map);
+
 /* insert_collectives.c: an AllReduce (avg) on every value with grad_of. */
 weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
                                             const weft_allocator_t *allocator,

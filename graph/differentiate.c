@@ -195,22 +195,12 @@ done:
     return status;
 }
 
-static bool has_gradients(const wefti_graph_t *graph)
-{
-    for (uint32_t i = 0; i < graph->value_count; i++) {
-        if (graph->values[i].grad_of != WEFTI_NONE) {
-            return true;
-        }
-    }
-    return false;
-}
-
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph)
 {
     weft_status_t status;
     const weft_allocator_t *allocator = graph->arena.allocator;
     WEFT_TRY(status, wefti_graph_resolve_dropout(graph), fail);
-    if (has_gradients(graph)) {
+    if (wefti_graph_has_gradients(graph)) {
         return WEFT_OK;
     }
     status = WEFT_ERR_NO_MEMORY;

@@ -18,6 +18,7 @@
 
 #include "graph/name_index.h"
 #include "runtime/base/file.h"
+#include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/text.h"
 
@@ -37,6 +38,7 @@ typedef uint32_t wefti_value_flags_t;
 #define WEFTI_VALUE_LOSS (1u << 1)
 #define WEFTI_VALUE_LOGITS (1u << 2) /* first input of the loss node */
 #define WEFTI_VALUE_LABEL (1u << 3)  /* second input of the loss node */
+#define WEFTI_VALUE_REDUCED (1u << 4) /* a gradient that is the same on all ranks, though no collective makes it */
 
 typedef struct wefti_value {
     const char *name; /* unique in the graph, never NULL */
@@ -172,6 +174,9 @@ weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constrai
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
 /* One line per node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". */
 void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out);
+/* The line of one node, and kind, name and type of one value, without a line's end. */
+void wefti_graph_node_text(const wefti_graph_t *graph, uint32_t node, wefti_text_t *out);
+void wefti_graph_value_text(const wefti_graph_t *graph, uint32_t value, wefti_text_t *out);
 /* Removes nodes whose outputs nobody uses and that have no effects. */
 weft_status_t wefti_graph_prune(wefti_graph_t *graph);
 
@@ -201,6 +206,44 @@ weft_status_t wefti_reachability_create(const weft_graph_view_t *view, const wef
                                         wefti_reachability_t **out_reachability);
 bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
 void wefti_reachability_destroy(wefti_reachability_t *reachability);
+
+/* graph/rank_models.c: are the graphs of all ranks equal but for the contents of initializers? Of the first difference
+ * both sides are named, by labels. Shapes are bound. */
+weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs, const char *const *labels, uint32_t count);
+
+/* graph/inference.c: what is done to a graph that runs as it is. Before shapes are bound: collectives learn the number
+ * of ranks. */
+weft_status_t wefti_graph_set_group_size(wefti_graph_t *graph, uint32_t world_size);
+/* Afterwards: a loss is an operator like any other; outputs that nothing makes get an Identity; weights that nobody
+ * reads go. */
+weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph);
+
+/* graph/split_batch.c: the graph is bound to a rank's share of the batch, whole (the same model) to all of it: inputs
+ * that differ are scattered from rank 0, the others broadcast; outputs are gathered there. */
+weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t world_size);
+
+/* graph/collectives_in.c: collectives that the graph brings along, in one form; before shapes are bound. infer: groups
+ * of parts of a model are the world. collectives_tidy.c: what needs shapes. */
+weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t world_size, bool infer);
+weft_status_t wefti_graph_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
+
+/* graph/given_gradients.c: which tensors of the graph are gradients. */
+typedef struct wefti_gradient_name {
+    const char *param, *grad;
+} wefti_gradient_name_t;
+typedef struct wefti_gradient_map {
+    const wefti_gradient_name_t *entries;
+    uint32_t count;
+} wefti_gradient_map_t;
+/* By map, or, where it is NULL, by name: "<param>_grad", "grad.<param>". Sets grad_of on what is complete: of a tensor
+ * that the graph all-reduces itself, on the result. */
+weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map, uint32_t *out_found);
+bool wefti_graph_has_gradients(const wefti_graph_t *graph);
+/* Where there are any: phases of nodes; weights without one become constants, which is logged; gradients are no longer
+ * outputs. Before shapes are bound. */
+weft_status_t wefti_graph_use_gradients(wefti_graph_t *graph, const wefti_log_t *log);
+/* Afterwards: types are those of the weights; each is a tensor of its own; flag REDUCED. */
+weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph);
 
 /* graph/scalar.c: the scalar plan input of that name and type, made if the graph has it not. A tensor of the
  * model that has the name gets another one. */

@@ -12,6 +12,7 @@ typedef struct import {
     wefti_graph_t *graph;
     const wefti_onnx_import_params_t *params;
     wefti_name_index_t producers; /* name of an output -> node, for messages */
+    uint32_t gradients;           /* that the graph holds */
 } import_t;
 
 static weft_status_t take_name(import_t *import, const char *name, const char *what)
@@ -271,7 +272,9 @@ static weft_status_t mark_loss(import_t *import)
     wefti_graph_t *graph = import->graph;
     weft_status_t status = wefti_onnx_find_loss(import->file, import->params->loss, &found);
     if (status < 0) {
-        bool none = import->params->loss == NULL && import->params->loss_optional;
+        bool none = import->params->loss == NULL &&
+                    (import->params->loss_optional ||
+                     (import->gradients > 0 && status == WEFT_ERR_NOT_FOUND));
         return none ? WEFT_OK : status;
     }
     graph->loss = wefti_graph_find_value(graph, found.loss);
@@ -283,6 +286,27 @@ static weft_status_t mark_loss(import_t *import)
         graph->values[graph->label].flags |= WEFTI_VALUE_LABEL;
     }
     return WEFT_OK;
+}
+
+/* What the compiler wants to know of a graph before its shapes are bound. */
+static weft_status_t prepare(import_t *import)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_onnx_import_params_t *params = import->params;
+    if (params->world_size == 0) {
+        return WEFT_OK;
+    }
+    WEFT_TRY(status,
+             wefti_graph_normalize_collectives(import->graph, params->world_size, params->infer),
+             fail);
+    if (!params->infer) {
+        WEFT_TRY(status,
+                 wefti_graph_find_gradients(import->graph, params->gradients, &import->gradients),
+                 fail);
+    }
+    return WEFT_OK;
+fail:
+    return wefti_error_prefix(status, "%s", import->file->label);
 }
 
 static weft_status_t convert(import_t *import)
@@ -304,6 +328,7 @@ static weft_status_t convert(import_t *import)
         WEFT_TRY(status, add_node(import, i), fail);
     }
     WEFT_TRY(status, add_outputs(import), fail);
+    WEFT_TRY(status, prepare(import), fail);
     WEFT_TRY(status, mark_loss(import), fail);
     return wefti_onnx_file_give_mappings(import->file, graph);
 fail:

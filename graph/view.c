@@ -40,7 +40,10 @@ static void fill_values(const wefti_graph_t *graph, view_arrays_t *to)
                                             .dtype = value->type.dtype,
                                             .bytes = wefti_value_bytes(value),
                                             .producer = value->producer,
-                                            .grad_of = value->grad_of};
+                                            /* passes look for what is yet to be reduced */
+                                            .grad_of = (value->flags & WEFTI_VALUE_REDUCED) != 0
+                                                           ? WEFTI_NONE
+                                                           : value->grad_of};
     }
 }
 

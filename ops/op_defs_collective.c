@@ -137,6 +137,23 @@ static weft_status_t infer_recv(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
+/* The second half of a pair: what comes out is what went in. */
+static weft_status_t infer_wait(weft_node_desc_t *node)
+{
+    weft_status_t status = wefti_infer_need(node, node->input_count);
+    if (status < 0) {
+        return status;
+    }
+    if (node->input_count != node->output_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%u inputs but %u outputs", node->input_count,
+                           node->output_count);
+    }
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        wefti_infer_set_like(node, i, &node->inputs[i]);
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t infer_barrier(weft_node_desc_t *node)
 {
     (void)node;
@@ -212,58 +229,78 @@ static const weft_attr_def_t recv_attrs[] = {
 };
 static const weft_attr_def_t barrier_attrs[] = {GROUP};
 
-/* A variadic operator may overwrite input i by output i for every i, also beyond the four listed.
- * What only gives or only takes has a partner: its order is that of the pair. */
-#define ROW(op, in, out, types, places, list, rule, price, like, text)                             \
+/* Which inputs outputs may overwrite. A variadic operator may overwrite input i by output i for
+ * every i, also beyond the four listed. */
+#define AT_each                                                                                    \
+    {                                                                                              \
+        0, 1, 2, 3                                                                                 \
+    }
+#define AT_first                                                                                   \
+    {                                                                                              \
+        0, -1, -1, -1                                                                              \
+    }
+#define AT_none WEFTI_IN_PLACE_NONE
+
+/* What only gives or only takes has a partner: its order is that of the pair. */
+#define COLLECTIVE(op, in, out, types, places, list, rule, price, like, text, first, second)       \
     {                                                                                              \
         .domain = "weft", .name = op, .since_version = 1, .inputs_min = in == 0 ? 0 : 1,           \
         .inputs_max = in, .outputs_min = out == 0 ? 0 : 1, .outputs_max = out, .dtypes = types,    \
-        .effects = WEFT_EFFECT_COMMUNICATES, .in_place = places, .attrs = list,                    \
+        .effects = WEFT_EFFECT_COMMUNICATES, .in_place = AT_##places, .attrs = list,               \
         .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = price, .equivalent = like,         \
         .doc = text,                                                                               \
-        .ordering = (in == 0) != (out == 0) ? WEFT_ORDERING_PAIR : WEFT_ORDERING_GROUP             \
+        .ordering = (in == 0) != (out == 0) ? WEFT_ORDERING_PAIR : WEFT_ORDERING_GROUP,            \
+        .start = first, .wait = second                                                             \
+    }
+#define ROW(op, in, out, types, places, list, rule, price, like, text)                             \
+    COLLECTIVE(op, in, out, types, places, list, rule, price, like, text, NULL, NULL)
+/* With its two halves: what is in flight is read by the second one only, which gives it on. */
+#define PAIR(op, in, out, types, places, list, rule, price, like, text)                            \
+    COLLECTIVE(op, in, out, types, places, list, rule, price, like, text, op "Start", op "Wait"),  \
+        COLLECTIVE(op "Start", in, out, types, none, list, rule, price, like,                      \
+                   "begins " op "; its outputs are in flight, only " op "Wait may read them",      \
+                   NULL, NULL),                                                                    \
+    {                                                                                              \
+        .domain = "weft", .name = op "Wait", .since_version = 1, .inputs_min = 1,                  \
+        .inputs_max = MANY, .outputs_min = 1, .outputs_max = MANY, .dtypes = WEFTI_BIT_ALL,        \
+        .in_place = AT_each, .infer = infer_wait, .cost = wefti_cost_free,                         \
+        .doc = "ends what " op "Start began; output i is input i, complete"                        \
     }
 #define MANY WEFT_VARIADIC
-#define P(...)                                                                                     \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
 
 static const weft_op_def_t defs[] = {
-    ROW("AllReduce", MANY, MANY, WEFTI_BIT_NUMBERS, P(0, 1, 2, 3), reduce_attrs, infer_variadic,
-        cost_reducing, "MPI_Allreduce, ncclAllReduce",
-        "every rank gets the reduction of all ranks' tensors; output i may overwrite input i"),
-    ROW("ReduceScatter", MANY, MANY, WEFTI_BIT_NUMBERS, WEFTI_IN_PLACE_NONE, scatter_reduce_attrs,
-        infer_scattered, cost_reducing, "MPI_Reduce_scatter_block, ncclReduceScatter",
-        "rank r gets block r (of ceil(n / ranks) rows) of the reduction"),
-    ROW("AllGather", MANY, MANY, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, gather_attrs, infer_gathered,
-        wefti_cost_copy, "MPI_Allgather, ncclAllGather",
-        "every rank gets all blocks in rank order"),
-    ROW("Broadcast", MANY, MANY, WEFTI_BIT_ALL, P(0, 1, 2, 3), root_attrs, infer_variadic,
-        wefti_cost_copy, "MPI_Bcast, ncclBroadcast",
-        "every rank gets root's tensors; output i may overwrite input i"),
-    ROW("Reduce", 1, 1, WEFTI_BIT_NUMBERS, P(0, -1, -1, -1), root_reduce_attrs, infer_variadic,
-        cost_reducing, "MPI_Reduce, ncclReduce",
-        "root gets the reduction; the output of others is undefined"),
-    ROW("Gather", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, root_size_attrs, infer_gathered,
-        wefti_cost_copy, "MPI_Gather, ncclGather", "root gets all blocks in rank order"),
-    ROW("Scatter", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, root_size_attrs, infer_scattered,
-        wefti_cost_copy, "MPI_Scatter, ncclScatter", "rank r gets block r of root's tensor"),
-    ROW("AllToAll", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, plain_attrs, infer_variadic,
-        wefti_cost_copy, "MPI_Alltoall, ncclAlltoAll", "rank r's block s becomes rank s's block r"),
-    ROW("AllGatherV", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, counts_attrs, infer_variable,
-        wefti_cost_copy, "MPI_Allgatherv", "AllGather with counts[r] rows from rank r"),
-    ROW("ReduceScatterV", 1, 1, WEFTI_BIT_NUMBERS, WEFTI_IN_PLACE_NONE, counts_reduce_attrs,
-        infer_variable, cost_reducing, "MPI_Reduce_scatter",
-        "ReduceScatter with counts[r] rows for rank r"),
-    ROW("AllToAllV", 1, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, exchange_attrs, infer_variable,
-        wefti_cost_copy, "MPI_Alltoallv", "AllToAll with counts for each rank"),
-    ROW("Send", 1, 0, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, send_attrs, infer_send, wefti_cost_copy,
+    PAIR("AllReduce", MANY, MANY, WEFTI_BIT_NUMBERS, each, reduce_attrs, infer_variadic,
+         cost_reducing, "MPI_Allreduce, ncclAllReduce",
+         "every rank gets the reduction of all ranks' tensors; output i may overwrite input i"),
+    PAIR("ReduceScatter", MANY, MANY, WEFTI_BIT_NUMBERS, none, scatter_reduce_attrs,
+         infer_scattered, cost_reducing, "MPI_Reduce_scatter_block, ncclReduceScatter",
+         "rank r gets block r (of ceil(n / ranks) rows) of the reduction"),
+    PAIR("AllGather", MANY, MANY, WEFTI_BIT_ALL, none, gather_attrs, infer_gathered,
+         wefti_cost_copy, "MPI_Allgather, ncclAllGather",
+         "every rank gets all blocks in rank order"),
+    PAIR("Broadcast", MANY, MANY, WEFTI_BIT_ALL, each, root_attrs, infer_variadic, wefti_cost_copy,
+         "MPI_Bcast, ncclBroadcast",
+         "every rank gets root's tensors; output i may overwrite input i"),
+    ROW("Reduce", 1, 1, WEFTI_BIT_NUMBERS, first, root_reduce_attrs, infer_variadic, cost_reducing,
+        "MPI_Reduce, ncclReduce", "root gets the reduction; the output of others is undefined"),
+    ROW("Gather", 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_gathered, wefti_cost_copy,
+        "MPI_Gather, ncclGather", "root gets all blocks in rank order"),
+    ROW("Scatter", 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_scattered, wefti_cost_copy,
+        "MPI_Scatter, ncclScatter", "rank r gets block r of root's tensor"),
+    PAIR("AllToAll", 1, 1, WEFTI_BIT_ALL, none, plain_attrs, infer_variadic, wefti_cost_copy,
+         "MPI_Alltoall, ncclAlltoAll", "rank r's block s becomes rank s's block r"),
+    ROW("AllGatherV", 1, 1, WEFTI_BIT_ALL, none, counts_attrs, infer_variable, wefti_cost_copy,
+        "MPI_Allgatherv", "AllGather with counts[r] rows from rank r"),
+    ROW("ReduceScatterV", 1, 1, WEFTI_BIT_NUMBERS, none, counts_reduce_attrs, infer_variable,
+        cost_reducing, "MPI_Reduce_scatter", "ReduceScatter with counts[r] rows for rank r"),
+    ROW("AllToAllV", 1, 1, WEFTI_BIT_ALL, none, exchange_attrs, infer_variable, wefti_cost_copy,
+        "MPI_Alltoallv", "AllToAll with counts for each rank"),
+    ROW("Send", 1, 0, WEFTI_BIT_ALL, none, send_attrs, infer_send, wefti_cost_copy,
         "MPI_Isend, ncclSend", "sends a tensor to a rank"),
-    ROW("Recv", 0, 1, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, recv_attrs, infer_recv, wefti_cost_copy,
+    ROW("Recv", 0, 1, WEFTI_BIT_ALL, none, recv_attrs, infer_recv, wefti_cost_copy,
         "MPI_Irecv, ncclRecv", "receives a tensor from a rank"),
-    ROW("Barrier", 0, 0, WEFTI_BIT_ALL, WEFTI_IN_PLACE_NONE, barrier_attrs, infer_barrier,
-        wefti_cost_free, "MPI_Barrier", "no rank leaves before all have entered"),
+    ROW("Barrier", 0, 0, WEFTI_BIT_ALL, none, barrier_attrs, infer_barrier, wefti_cost_free,
+        "MPI_Barrier", "no rank leaves before all have entered"),
 };
 
 wefti_op_family_t wefti_op_defs_collective(void)

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients that the graph already holds: by a map, or by name. What is reduced over ranks already
+ * is recognised by what it depends on: data of a rank reaches it by way of collectives alone.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+#define NAMES_SHOWN 3
+
+static bool is_all_reduce(const wefti_node_t *node)
+{
+    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
+           (strcmp(node->def->name, "AllReduce") == 0 ||
+            strcmp(node->def->name, "AllReduceStart") == 0) &&
+           node->input_count == node->output_count;
+}
+
+/* Per value: 1 where data of this rank reaches it other than through a collective that gives all
+ * ranks the same. From allocator. */
+static uint8_t *mark_local(const wefti_graph_t *graph)
+{
+    uint8_t *local = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
+    for (uint32_t i = 0; local != NULL && i < graph->value_count; i++) {
+        local[i] = graph->values[i].kind == WEFTI_VALUE_INPUT;
+    }
+    for (uint32_t i = 0; local != NULL && i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        bool same = is_all_reduce(node) || strcmp(node->def->name, "AllGather") == 0 ||
+                    strcmp(node->def->name, "Broadcast") == 0;
+        uint8_t any = (node->def->effects & (WEFT_EFFECT_RANDOM | WEFT_EFFECT_UNKNOWN)) != 0;
+        same = same && (node->def->effects & WEFT_EFFECT_COMMUNICATES);
+        for (uint32_t k = 0; k < node->input_count && !same; k++) {
+            any |= node->inputs[k] != WEFTI_NONE && local[node->inputs[k]];
+        }
+        for (uint32_t k = 0; k < node->output_count; k++) {
+            if (node->outputs[k] != WEFTI_NONE) {
+                local[node->outputs[k]] = any;
+            }
+        }
+    }
+    return local;
+}
+
+/* Where a local gradient is all-reduced by the graph itself, what comes out. */
+static uint32_t follow_reduction(const wefti_graph_t *graph, uint32_t value, const uint32_t *reader)
+{
+    const wefti_node_t *node = reader[value] == WEFTI_NONE ? NULL : &graph->nodes[reader[value]];
+    for (uint32_t k = 0; node != NULL && k < node->input_count; k++) {
+        if (node->inputs[k] == value && node->outputs[k] != WEFTI_NONE) {
+            return node->outputs[k];
+        }
+    }
+    return value;
+}
+
+/* Per value: an AllReduce that reads it, or WEFTI_NONE. */
+static uint32_t *find_reductions(const wefti_graph_t *graph)
+{
+    uint32_t *reader =
+        wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*reader));
+    for (uint32_t v = 0; reader != NULL && v < graph->value_count; v++) {
+        reader[v] = WEFTI_NONE;
+    }
+    for (uint32_t i = 0; reader != NULL && i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; is_all_reduce(node) && k < node->input_count; k++) {
+            if (node->inputs[k] != WEFTI_NONE) {
+                reader[node->inputs[k]] = graph->order[i];
+            }
+        }
+    }
+    return reader;
+}
+
+typedef struct finder {
+    wefti_graph_t *graph;
+    uint8_t *local;
+    uint32_t *reduction;
+    uint32_t found;
+} finder_t;
+
+static weft_status_t take(finder_t *f, uint32_t param, uint32_t grad)
+{
+    wefti_graph_t *graph = f->graph;
+    const char *given = graph->values[grad].name;
+    if (f->local[grad]) {
+        grad = follow_reduction(graph, grad, f->reduction);
+    }
+    if (graph->values[grad].grad_of != WEFTI_NONE) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT, "'%s' is given as the gradient of both '%s' and '%s'", given,
+            graph->values[graph->values[grad].grad_of].name, graph->values[param].name);
+    }
+    graph->values[grad].grad_of = param;
+    f->found++;
+    return WEFT_OK;
+}
+
+static weft_status_t take_named(finder_t *f, const wefti_gradient_name_t *entry)
+{
+    const wefti_graph_t *graph = f->graph;
+    uint32_t param = wefti_graph_find_value(graph, entry->param);
+    uint32_t grad = wefti_graph_find_value(graph, entry->grad);
+    if (param == WEFTI_NONE || graph->values[param].kind != WEFTI_VALUE_PARAM) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--grads: '%s' is %s of the model",
+                           entry->param,
+                           param == WEFTI_NONE ? "no tensor" : "no floating-point initializer");
+    }
+    if (grad == WEFTI_NONE || graph->values[grad].kind != WEFTI_VALUE_NODE) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--grads: '%s', the gradient of '%s', is made by no node of the model",
+                           entry->grad, entry->param);
+    }
+    return take(f, param, grad);
+}
+
+/* "<param>_grad" or "grad.<param>", if a node makes it. */
+static weft_status_t take_by_name(finder_t *f, uint32_t param)
+{
+    wefti_graph_t *graph = f->graph;
+    uint32_t grad = WEFTI_NONE;
+    weft_status_t status = WEFT_OK;
+    wefti_text_t name;
+    wefti_text_init(&name, graph->arena.allocator);
+    for (int i = 0; i < 2; i++) {
+        name.length = 0;
+        if (i == 0) {
+            wefti_text_printf(&name, "%s_grad", graph->values[param].name);
+        } else {
+            wefti_text_printf(&name, "grad.%s", graph->values[param].name);
+        }
+        uint32_t value = name.failed ? WEFTI_NONE : wefti_graph_find_value(graph, name.data);
+        if (value == WEFTI_NONE || graph->values[value].kind != WEFTI_VALUE_NODE) {
+            continue;
+        }
+        if (grad != WEFTI_NONE) {
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                 "both '%s' and '%s' are gradients of '%s' by their names: say "
+                                 "with --grads which one is",
+                                 graph->values[grad].name, graph->values[value].name,
+                                 graph->values[param].name);
+            goto done;
+        }
+        grad = value;
+    }
+    if (name.failed) {
+        status = WEFT_ERR_NO_MEMORY;
+    } else if (grad != WEFTI_NONE) {
+        status = take(f, param, grad);
+    }
+done:
+    wefti_text_deinit(&name);
+    return status;
+}
+
+weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
+                                         uint32_t *out_found)
+{
+    weft_status_t status = WEFT_OK;
+    finder_t f = {.graph = graph};
+    f.local = mark_local(graph);
+    f.reduction = find_reductions(graph);
+    if (f.local == NULL || f.reduction == NULL) {
+        status = WEFT_ERR_NO_MEMORY;
+        goto done;
+    }
+    for (uint32_t i = 0; map != NULL && i < map->count; i++) {
+        WEFT_TRY(status, take_named(&f, &map->entries[i]), done);
+    }
+    for (uint32_t v = 0, count = graph->value_count; map == NULL && v < count; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_PARAM) {
+            WEFT_TRY(status, take_by_name(&f, v), done);
+        }
+    }
+    if (map != NULL && f.found == 0) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--grads: the map names no gradient");
+    }
+    *out_found = f.found;
+done:
+    wefti_free(graph->arena.allocator, f.local);
+    wefti_free(graph->arena.allocator, f.reduction);
+    return status;
+}
+
+bool wefti_graph_has_gradients(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (graph->values[i].grad_of != WEFTI_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nodes that the loss (without one, the outputs) does not need belong to the backward pass. */
+static weft_status_t set_phases(wefti_graph_t *graph)
+{
+    bool *needed = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
+    if (needed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (graph->loss != WEFTI_NONE) {
+        needed[graph->loss] = true;
+    }
+    if (graph->logits != WEFTI_NONE) {
+        needed[graph->logits] = true;
+    }
+    for (uint32_t i = 0; graph->loss == WEFTI_NONE && i < graph->output_count; i++) {
+        needed[graph->outputs[i]] = true;
+    }
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        wefti_node_t *node = &graph->nodes[graph->order[i]];
+        bool forward = false;
+        for (uint32_t k = 0; k < node->output_count; k++) {
+            forward = forward || (node->outputs[k] != WEFTI_NONE && needed[node->outputs[k]]);
+        }
+        for (uint32_t k = 0; k < node->input_count && forward; k++) {
+            if (node->inputs[k] != WEFTI_NONE) {
+                needed[node->inputs[k]] = true;
+            }
+        }
+        if (node->phase == WEFTI_PHASE_FORWARD && !forward) {
+            node->phase = WEFTI_PHASE_BACKWARD;
+        }
+    }
+    wefti_free(graph->arena.allocator, needed);
+    return WEFT_OK;
+}
+
+/* A gradient is reduced where it is made: it stops being an output of the graph. */
+static void drop_outputs(wefti_graph_t *graph)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < graph->output_count; i++) {
+        uint32_t value = graph->outputs[i];
+        if (graph->values[value].grad_of != WEFTI_NONE && value != graph->loss &&
+            value != graph->logits) {
+            graph->values[value].flags &= ~WEFTI_VALUE_OUTPUT;
+        } else {
+            graph->outputs[kept++] = value;
+        }
+    }
+    graph->output_count = kept;
+}
+
+/* What has no gradient stays as it is; who trains may not have meant that. */
+static weft_status_t fix_others(wefti_graph_t *graph, const wefti_log_t *log)
+{
+    uint32_t fixed = 0;
+    wefti_text_t names;
+    bool *has = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
+    if (has == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        if (graph->values[v].grad_of != WEFTI_NONE) {
+            has[graph->values[v].grad_of] = true;
+        }
+    }
+    wefti_text_init(&names, graph->arena.allocator);
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        wefti_value_t *value = &graph->values[v];
+        if (value->kind != WEFTI_VALUE_PARAM || has[v]) {
+            continue;
+        }
+        value->kind = WEFTI_VALUE_CONST;
+        if (weft_tensor_elem_count(&value->type) > 1) { /* a single number is hardly a weight */
+            if (fixed < NAMES_SHOWN) {
+                wefti_text_add(&names, fixed > 0 ? ", " : "");
+                wefti_text_add_printable(&names, value->name);
+            }
+            fixed++;
+        }
+    }
+    if (fixed > 0 && log != NULL) {
+        wefti_log(log, WEFT_LOG_WARN,
+                  "no gradient is given for %u of the weights, they stay as they are: %s%s", fixed,
+                  names.data != NULL ? names.data : "", fixed > NAMES_SHOWN ? ", .." : "");
+    }
+    wefti_text_deinit(&names);
+    wefti_free(graph->arena.allocator, has);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_graph_use_gradients(wefti_graph_t *graph, const wefti_log_t *log)
+{
+    weft_status_t status;
+    drop_outputs(graph);
+    WEFT_TRY(status, set_phases(graph), done);
+    WEFT_TRY(status, fix_others(graph, log), done);
+done:
+    return status;
+}
+
+static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t value)
+{
+    const wefti_value_t *grad = &graph->values[value], *param = &graph->values[grad->grad_of];
+    bool same = grad->type.dtype == param->type.dtype && grad->type.rank == param->type.rank;
+    char shapes[2][160];
+    for (uint32_t d = 0; same && d < grad->type.rank; d++) {
+        same = grad->type.dims[d] == param->type.dims[d];
+    }
+    for (uint32_t i = 0; i < 2 && !same; i++) {
+        const weft_tensor_desc_t *type = i == 0 ? &grad->type : &param->type;
+        int at = snprintf(shapes[i], sizeof shapes[i], "%s [", weft_dtype_name(type->dtype));
+        for (uint32_t d = 0; d < type->rank && at > 0 && (size_t)at < sizeof shapes[i]; d++) {
+            at += snprintf(shapes[i] + at, sizeof shapes[i] - (size_t)at, "%s%lld",
+                           d > 0 ? ", " : "", (long long)type->dims[d]);
+        }
+    }
+    if (!same) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "'%s' is given as the gradient of '%s', but it is %s], not %s]",
+                           grad->name, param->name, shapes[0], shapes[1]);
+    }
+    if (weft_tensor_elem_count(&param->type) == 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "parameter '%s' has no elements, there is nothing to train",
+                           param->name);
+    }
+    return WEFT_OK;
+}
+
+/* Copies that stand behind the producers of what they copy. */
+typedef struct copier {
+    wefti_graph_t *graph;
+    uint64_t *keys;
+    size_t key_capacity;
+    uint32_t added;
+} copier_t;
+
+static weft_status_t add_copy(copier_t *c, uint32_t value, uint32_t *out_value)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = c->graph;
+    char name[200];
+    uint32_t node, producer = graph->values[value].producer;
+    snprintf(name, sizeof(name), "%.180s/copy", graph->values[value].name);
+    wefti_node_params_t params = {.domain = "",
+                                  .op = "Identity",
+                                  .name = name,
+                                  .version = graph->opset,
+                                  .phase = WEFTI_PHASE_BACKWARD,
+                                  .inputs = &value,
+                                  .input_count = 1,
+                                  .output_count = 1};
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
+    WEFT_TRY(status,
+             wefti_array_reserve(graph->arena.allocator, &c->keys, &c->key_capacity,
+                                 (size_t)node + 1, sizeof(*c->keys)),
+             done);
+    c->keys[node] = (producer == WEFTI_NONE ? 0 : c->keys[producer]) + ++c->added;
+    *out_value = graph->nodes[node].outputs[0];
+done:
+    return status;
+}
+
+/* A collective of gradients works in place: its inputs are tensors of their own. */
+static weft_status_t own_inputs(copier_t *c, uint32_t id, const uint32_t *readers)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = c->graph;
+    for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
+        uint32_t value = graph->nodes[id].inputs[k], copy;
+        uint32_t result = graph->nodes[id].outputs[k];
+        if (value == WEFTI_NONE || result == WEFTI_NONE ||
+            graph->values[result].grad_of == WEFTI_NONE ||
+            (graph->values[value].kind == WEFTI_VALUE_NODE && readers[value] == 1 &&
+             graph->values[value].flags == 0)) {
+            continue;
+        }
+        WEFT_TRY(status, add_copy(c, value, &copy), done);
+        graph->nodes[id].inputs[k] = copy;
+    }
+done:
+    return status;
+}
+
+/* One gradient that a node made: a tensor that nobody else reads, or one that is not to be reduced
+ * again. */
+static weft_status_t own_gradient(copier_t *c, uint32_t value, const uint32_t *readers,
+                                  const uint8_t *local)
+{
+    wefti_graph_t *graph = c->graph;
+    uint32_t copy;
+    weft_status_t status;
+    if (!local[value]) {
+        graph->values[value].flags |= WEFTI_VALUE_REDUCED;
+        return WEFT_OK;
+    }
+    if (readers[value] == 0 && graph->values[value].flags == 0) {
+        return WEFT_OK;
+    }
+    status = add_copy(c, value, &copy);
+    if (status == WEFT_OK) {
+        graph->values[copy].grad_of = graph->values[value].grad_of;
+        graph->values[value].grad_of = WEFTI_NONE;
+    }
+    return status;
+}
+
+/* Where nodes stand now, and who reads how often. */
+static weft_status_t look_around(copier_t *c, uint32_t **out_readers)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_graph_t *graph = c->graph;
+    uint32_t *readers =
+        wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*readers));
+    *out_readers = readers;
+    if (readers == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        uint32_t id = graph->order[i];
+        WEFT_TRY(status,
+                 wefti_array_reserve(graph->arena.allocator, &c->keys, &c->key_capacity,
+                                     (size_t)id + 1, sizeof(*c->keys)),
+                 done);
+        c->keys[id] = ((uint64_t)i + 1) << 32;
+        for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
+            if (graph->nodes[id].inputs[k] != WEFTI_NONE) {
+                readers[graph->nodes[id].inputs[k]]++;
+            }
+        }
+    }
+done:
+    return status;
+}
+
+weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph)
+{
+    weft_status_t status;
+    copier_t c = {.graph = graph};
+    uint32_t *readers = NULL, count = graph->order_count;
+    uint8_t *local = mark_local(graph);
+    WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
+    WEFT_TRY(status, look_around(&c, &readers), done);
+    for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
+        uint32_t param = graph->values[v].grad_of;
+        if (param == WEFTI_NONE) {
+            continue;
+        }
+        if (graph->values[v].kind != WEFTI_VALUE_NODE) { /* folded: it is always the same */
+            status = wefti_error(WEFT_ERR_UNSUPPORTED, "'%s', the gradient of '%s', is a constant",
+                                 graph->values[v].name, graph->values[param].name);
+            goto done;
+        }
+        WEFT_TRY(status, check_gradient(graph, v), done);
+        if (!(graph->nodes[graph->values[v].producer].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+            WEFT_TRY(status, own_gradient(&c, v, readers, local), done);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (is_all_reduce(&graph->nodes[graph->order[i]])) {
+            WEFT_TRY(status, own_inputs(&c, graph->order[i], readers), done);
+        }
+    }
+    if (c.added > 0) {
+        WEFT_TRY(status, wefti_graph_sort_by(graph, c.keys), done);
+    }
+done:
+    wefti_free(graph->arena.allocator, readers);
+    wefti_free(graph->arena.allocator, local);
+    wefti_free(graph->arena.allocator, c.keys);
+    return status;
+}

@@ -89,7 +89,8 @@ const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const ch
     return NULL;
 }
 
-/* Describes one operand; constants carry their contents, so that shape rules can read them. */
+/* Describes one operand; constants carry their contents, so that shape rules can read them, but not
+ * where ranks have their own: all ranks must come to the same shapes. */
 static void describe(const weft_plan_t *plan, uint32_t id, weft_tensor_desc_t *out_desc)
 {
     *out_desc = (weft_tensor_desc_t){.dtype = WEFT_DTYPE_NONE};
@@ -101,7 +102,8 @@ static void describe(const weft_plan_t *plan, uint32_t id, weft_tensor_desc_t *o
     out_desc->layout = buffer->layout;
     out_desc->rank = buffer->rank;
     memcpy(out_desc->dims, buffer->dims, sizeof out_desc->dims);
-    if (buffer->kind == WEFTI_BUFFER_CONST && plan->weights) {
+    if (buffer->kind == WEFTI_BUFFER_CONST && plan->weights &&
+        buffer->rank_data_stride_bytes == 0) {
         out_desc->data = plan->weights + buffer->data_offset_bytes;
     }
 }

@@ -15,7 +15,7 @@ const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, u
         for (uint64_t i = *position - at; i < stream->step_count; i++) {
             const wefti_plan_step_t *step = &stream->steps[i];
             if (step->kind == WEFTI_STEP_COLLECTIVE &&
-                plan->collectives[step->index].op == WEFT_OP_ALL_REDUCE) {
+                wefti_plan_reduces_gradients(plan, &plan->collectives[step->index])) {
                 *position = at + i + 1;
                 *out_stream = (uint32_t)s;
                 return &plan->collectives[step->index];
@@ -30,7 +30,7 @@ const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, u
 uint64_t wefti_plan_covered_bytes(const weft_plan_t *plan,
                                   const wefti_plan_collective_t *collective, uint32_t member)
 {
-    const wefti_plan_buffer_t *range = &plan->buffers[collective->buffer];
+    const wefti_plan_buffer_t *range = &plan->buffers[wefti_plan_whole(plan, collective)];
     const wefti_plan_buffer_t *buffer = &plan->buffers[collective->members[member]];
     uint64_t begin = range->offset_bytes, end = begin + range->size_bytes;
     uint64_t buffer_end = buffer->offset_bytes + buffer->size_bytes;

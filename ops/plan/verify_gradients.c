@@ -81,14 +81,14 @@ static size_t find_piece(const piece_t *pieces, size_t count, uint64_t offset)
     return low > 0 ? low - 1 : count;
 }
 
-/* What kernels of the step read, updates (or all others); out may be NULL to count. */
-static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *step, int updates,
+/* What kernels of a program read, updates (or all others); out may be NULL to count. */
+static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *program, int updates,
                          piece_t *out)
 {
     size_t count = 0;
     for (uint32_t s = 0; s < plan->stream_count; s++) {
-        for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
-            const wefti_plan_step_t *at = &step->streams[s].steps[i];
+        for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
+            const wefti_plan_step_t *at = &program->streams[s].steps[i];
             const wefti_plan_kernel_t *kernel =
                 at->kind == WEFTI_STEP_KERNEL ? &plan->kernels[at->index] : NULL;
             for (uint32_t k = 0; kernel && k < kernel->input_count; k++) {
@@ -109,21 +109,31 @@ static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *st
     return count;
 }
 
+/* Those of a whole step, micro-batches included. */
+static size_t find_all_reads(const weft_plan_t *plan, int updates, piece_t *out)
+{
+    const wefti_plan_program_t *program = wefti_plan_program(plan, "step");
+    size_t count = find_reads(plan, program, updates, out);
+    for (uint32_t folds = 0; (program = wefti_plan_micro_step(plan, folds)) != NULL; folds++) {
+        count += find_reads(plan, program, updates, out ? out + count : NULL);
+    }
+    return count;
+}
+
 /* Sorted, and joined where they touch. */
 typedef struct cover {
     piece_t *pieces;
     size_t count;
 } cover_t;
 
-static weft_status_t make_cover(const weft_plan_t *plan, const wefti_plan_program_t *step,
-                                int updates, cover_t *out_cover)
+static weft_status_t make_cover(const weft_plan_t *plan, int updates, cover_t *out_cover)
 {
-    size_t count = find_reads(plan, step, updates, NULL), kept = 0;
+    size_t count = find_all_reads(plan, updates, NULL), kept = 0;
     piece_t *pieces = wefti_alloc(plan->arena.allocator, (count + 1) * sizeof *pieces);
     if (!pieces) {
         return WEFT_ERR_NO_MEMORY;
     }
-    find_reads(plan, step, updates, pieces);
+    find_all_reads(plan, updates, pieces);
     qsort(pieces, count, sizeof *pieces, compare_pieces);
     for (size_t i = 0; i < count; i++) {
         if (kept > 0 && pieces[i].begin <= pieces[kept - 1].end) {
@@ -177,13 +187,12 @@ static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *piece
     return WEFT_OK;
 }
 
-static weft_status_t check_all(const weft_plan_t *plan, const wefti_plan_program_t *step,
-                               const piece_t *pieces, size_t count)
+static weft_status_t check_all(const weft_plan_t *plan, const piece_t *pieces, size_t count)
 {
     cover_t used = {0}, updated = {0};
-    weft_status_t status = make_cover(plan, step, 0, &used);
+    weft_status_t status = make_cover(plan, 0, &used);
     if (status == WEFT_OK) {
-        status = make_cover(plan, step, 1, &updated);
+        status = make_cover(plan, 1, &updated);
     }
     if (status == WEFT_OK) {
         status = check_covered(plan, pieces, count, &used, &updated);
@@ -206,7 +215,7 @@ weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan)
     qsort(pieces, count, sizeof *pieces, compare_pieces);
     status = check_once(plan, pieces, count);
     if (status == WEFT_OK && plan->world_size > 1) {
-        status = check_all(plan, step, pieces, count);
+        status = check_all(plan, pieces, count);
     }
     wefti_free(plan->arena.allocator, pieces);
     return status;

@@ -113,11 +113,24 @@ static weft_status_t check_types(const weft_plan_t *plan, uint32_t index, const 
     return WEFT_OK;
 }
 
-static int overlap(const wefti_plan_buffer_t *a, const wefti_plan_buffer_t *b)
+/* On some rank; of shards with one stride, on every rank or on none. */
+static int overlap(const weft_plan_t *plan, const wefti_plan_buffer_t *a,
+                   const wefti_plan_buffer_t *b)
 {
-    return a->size_bytes > 0 && b->size_bytes > 0 &&
-           a->offset_bytes < b->offset_bytes + b->size_bytes &&
-           b->offset_bytes < a->offset_bytes + a->size_bytes;
+    uint64_t a_end = a->offset_bytes + a->size_bytes, b_end = b->offset_bytes + b->size_bytes;
+    if (a->size_bytes == 0 || b->size_bytes == 0) {
+        return 0;
+    }
+    if (a->rank_stride_bytes != b->rank_stride_bytes) {
+        a_end = wefti_plan_buffer_end(plan, a);
+        b_end = wefti_plan_buffer_end(plan, b);
+    }
+    return a->offset_bytes < b_end && b->offset_bytes < a_end;
+}
+
+static int same_place(const wefti_plan_buffer_t *a, const wefti_plan_buffer_t *b)
+{
+    return a->offset_bytes == b->offset_bytes && a->rank_stride_bytes == b->rank_stride_bytes;
 }
 
 /* An output shares memory with an input only as the operator's in-place rule says, and then all of
@@ -138,7 +151,7 @@ static weft_status_t check_in_place(const weft_plan_t *plan, uint32_t index,
             }
             const wefti_plan_buffer_t *in = &plan->buffers[kernel->inputs[i]];
             const wefti_plan_buffer_t *out = &plan->buffers[kernel->outputs[o]];
-            if (overlap(in, out) && (allowed != (int)i || in->offset_bytes != out->offset_bytes)) {
+            if (overlap(plan, in, out) && (allowed != (int)i || !same_place(in, out))) {
                 return bad_kernel(plan, index, "an output overwrites an input that it must not");
             }
         }

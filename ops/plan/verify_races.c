@@ -4,6 +4,11 @@
  * buffers' ends, so ranges, in-place results and reused temporaries need no special case. Streams
  * carry vector clocks, events hand them on; an access that does not come behind the last
  * conflicting one is a race. A temporary must still hold what was written into it by its own name.
+ *
+ * Programs of one rank follow one another: micro-steps, step, and again. Gradients keep what
+ * earlier micro-steps made. A shard counts as all places that it has on any rank; where only a
+ * shard was written, the whole is not read before it is gathered, in this step or, decoupled, in
+ * the next.
  */
 #include "ops/plan/plan_internal.h"
 
@@ -16,11 +21,22 @@
 #define WORK_LIMIT ((uint64_t)1 << 27)
 #define CLOCK_LIMIT ((uint64_t)1 << 24)
 
+/* What a segment holds. */
+#define WRITTEN (1u << 0) /* something that was made in this step, all of it */
+#define SHARD (1u << 1)   /* a shard was written last: on other ranks another part is new */
+
 typedef struct writer {
     uint32_t buffer; /* under which name; WEFTI_PLAN_NONE: not in this run */
     uint32_t stream;
     uint32_t tick;
 } writer_t;
+
+typedef enum access {
+    READ,
+    READ_SHARD, /* only what is this rank's */
+    WRITE,
+    WRITE_SHARD,
+} access_t;
 
 typedef struct races {
     const weft_plan_t *plan;
@@ -28,6 +44,10 @@ typedef struct races {
     uint32_t segment_count;
     uint32_t *first, *end;  /* of every buffer, in segments */
     uint8_t *made;          /* segment holds what a run makes: gradients, temporaries, outputs */
+    uint8_t *owned;         /* else padding of ranges: what is there means nothing */
+    uint8_t *kept;          /* gradients: made in an earlier micro-step, maybe */
+    uint8_t *holds;         /* by segment: WRITTEN, SHARD */
+    uint8_t *left;          /* what a step leaves to the next */
     writer_t *writers;      /* by segment */
     uint32_t *reads;        /* by segment and stream: tick of the last read */
     uint32_t *clocks;       /* by stream and stream: what the first knows of the second */
@@ -72,7 +92,11 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
         }
     }
     races->made = wefti_arena_alloc(arena, races->segment_count);
-    if (!races->made) {
+    races->owned = wefti_arena_alloc(arena, races->segment_count);
+    races->kept = wefti_arena_alloc(arena, races->segment_count);
+    races->holds = wefti_arena_alloc(arena, races->segment_count);
+    races->left = wefti_arena_alloc(arena, races->segment_count);
+    if (!races->made || !races->owned || !races->kept || !races->holds || !races->left) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
@@ -86,6 +110,12 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
         }
         if (kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT) {
             memset(races->made + races->first[i], 1, races->end[i] - races->first[i]);
+        }
+        if (kind != WEFTI_BUFFER_RANGE) {
+            memset(races->owned + races->first[i], 1, races->end[i] - races->first[i]);
+        }
+        if (kind == WEFTI_BUFFER_GRAD) {
+            memset(races->kept + races->first[i], 1, races->end[i] - races->first[i]);
         }
     }
     return WEFT_OK;
@@ -128,19 +158,24 @@ static void reset(races_t *races)
 }
 
 /* What is wrong with an access of stream s to one segment of a buffer, or NULL. */
-static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t segment, int writes)
+static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t segment,
+                         access_t access)
 {
     uint32_t streams = races->plan->stream_count;
     const uint32_t *clock = &races->clocks[(size_t)s * streams];
     uint32_t *reads = &races->reads[(size_t)segment * streams];
     writer_t *writer = &races->writers[segment];
+    uint8_t *holds = &races->holds[segment];
     wefti_buffer_kind_t kind = races->plan->buffers[buffer].kind;
     if (writer->tick > clock[writer->stream]) {
         return "is used while another stream writes it";
     }
-    if (!writes) {
+    if (access == READ || access == READ_SHARD) {
         int by_name = kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT;
-        if (writer->buffer == WEFTI_PLAN_NONE && races->made[segment]) {
+        if (access == READ && (*holds & SHARD)) {
+            return "is read where only a shard of it was written";
+        }
+        if (*holds == 0 && races->made[segment]) {
             return "is read before it is written";
         }
         if (by_name && writer->buffer != buffer) {
@@ -158,11 +193,14 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
         return "shares memory with another output of the same step";
     }
     *writer = (writer_t){buffer, s, clock[s]};
+    if (races->owned[segment]) {
+        *holds = access == WRITE ? WRITTEN : (uint8_t)(*holds | SHARD);
+    }
     return NULL;
 }
 
 static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *program, uint32_t s,
-                                   uint32_t buffer, int writes)
+                                   uint32_t buffer, access_t access)
 {
     if (buffer == WEFTI_PLAN_NONE) {
         return WEFT_OK;
@@ -171,8 +209,13 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
     if (races->work > WORK_LIMIT) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "the programs are too long to be checked");
     }
+    if (races->plan->world_size <= 1) { /* a shard is all there is */
+        access = access == READ_SHARD ? READ : access == WRITE_SHARD ? WRITE : access;
+    } else if (races->plan->buffers[buffer].rank_stride_bytes > 0) {
+        access = access == READ ? READ_SHARD : access == WRITE ? WRITE_SHARD : access;
+    }
     for (uint32_t i = races->first[buffer]; i < races->end[buffer]; i++) {
-        const char *what = touch(races, s, buffer, i, writes);
+        const char *what = touch(races, s, buffer, i, access);
         if (what) {
             return wefti_error(WEFT_ERR_FORMAT,
                                "program %.100s, stream %.100s: buffer %u (%.100s) %s",
@@ -189,10 +232,10 @@ static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *prog
     const wefti_plan_kernel_t *kernel = &races->plan->kernels[index];
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < kernel->input_count && status == WEFT_OK; i++) {
-        status = access_buffer(races, program, s, kernel->inputs[i], 0);
+        status = access_buffer(races, program, s, kernel->inputs[i], READ);
     }
     for (uint32_t i = 0; i < kernel->output_count && status == WEFT_OK; i++) {
-        status = access_buffer(races, program, s, kernel->outputs[i], 1);
+        status = access_buffer(races, program, s, kernel->outputs[i], WRITE);
     }
     return status;
 }
@@ -204,10 +247,10 @@ static weft_status_t run_update(races_t *races, const wefti_plan_program_t *prog
     const wefti_plan_kernel_t *kernel = &races->plan->kernels[index];
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 2; i < kernel->input_count && status == WEFT_OK; i++) {
-        status = access_buffer(races, program, s, kernel->inputs[i], 0);
+        status = access_buffer(races, program, s, kernel->inputs[i], READ);
     }
     for (uint32_t i = 1; i < kernel->output_count && status == WEFT_OK; i++) {
-        status = access_buffer(races, program, s, kernel->outputs[i], 1);
+        status = access_buffer(races, program, s, kernel->outputs[i], WRITE);
     }
     return status;
 }
@@ -218,14 +261,25 @@ static weft_status_t run_collective(races_t *races, const wefti_plan_program_t *
                                     uint32_t index)
 {
     const wefti_plan_collective_t *collective = &races->plan->collectives[index];
-    weft_status_t status = access_buffer(races, program, s, collective->source, 0);
-    if (status == WEFT_OK && collective->update != WEFTI_PLAN_NONE) {
-        status = access_buffer(races, program, s, collective->buffer, 0);
+    int one = collective->source == collective->buffer,
+        sweeps = collective->update != WEFTI_PLAN_NONE;
+    int gathers = collective->op == WEFT_OP_ALL_GATHER || collective->op == WEFT_OP_GATHER;
+    int scatters = collective->op == WEFT_OP_REDUCE_SCATTER || collective->op == WEFT_OP_SCATTER;
+    weft_status_t status;
+    WEFT_TRY(
+        status,
+        access_buffer(races, program, s, collective->source, one && gathers ? READ_SHARD : READ),
+        fail);
+    if (sweeps) {
+        WEFT_TRY(status, access_buffer(races, program, s, collective->buffer, READ_SHARD), fail);
+        WEFT_TRY(status, run_update(races, program, s, collective->update), fail);
     }
-    if (status == WEFT_OK && collective->update != WEFTI_PLAN_NONE) {
-        status = run_update(races, program, s, collective->update);
-    }
-    return status == WEFT_OK ? access_buffer(races, program, s, collective->buffer, 1) : status;
+    WEFT_TRY(
+        status,
+        access_buffer(races, program, s, collective->buffer, one && scatters ? WRITE_SHARD : WRITE),
+        fail);
+fail:
+    return status;
 }
 
 /* One step that is not blocked. Accesses of a step carry the tick that it begins with. */
@@ -279,6 +333,67 @@ static weft_status_t run_program(races_t *races, const wefti_plan_program_t *pro
     return WEFT_OK;
 }
 
+/* What a rank forgets before a program: gradients are kept from micro-step to step, and so is what
+ * lasts. */
+static void forget(races_t *races, int keep_gradients)
+{
+    for (uint32_t i = 0; i < races->segment_count; i++) {
+        if (races->made[i] && !(keep_gradients && races->kept[i])) {
+            races->holds[i] = 0;
+        }
+    }
+}
+
+static weft_status_t run_step_programs(races_t *races)
+{
+    const weft_plan_t *plan = races->plan;
+    const wefti_plan_program_t *program;
+    weft_status_t status;
+    /* A program that folds more first runs later, and what is made only grows: this order finds all
+     * that may be read too early. */
+    for (uint32_t folds = 0; (program = wefti_plan_micro_step(plan, folds)) != NULL; folds++) {
+        forget(races, folds > 0);
+        WEFT_TRY(status, run_program(races, program), fail);
+    }
+    forget(races, plan->accumulate > 1);
+    WEFT_TRY(status, run_program(races, wefti_plan_program(plan, "step")), fail);
+fail:
+    return status;
+}
+
+/* Nothing that lasts may be left in shards. */
+static weft_status_t check_gathered(const races_t *races, const char *program)
+{
+    for (uint32_t i = 0; i < races->segment_count; i++) {
+        if ((races->holds[i] & SHARD) && !races->made[i]) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "program %s: what ranks have updated at %llu is not gathered",
+                               program, (unsigned long long)races->edges[i]);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t run_named(races_t *races, const char *name)
+{
+    const wefti_plan_program_t *program = wefti_plan_program(races->plan, name);
+    forget(races, 0);
+    return program ? run_program(races, program) : WEFT_OK;
+}
+
+/* A step that leaves shards, the one behind it, and flush instead of that. */
+static weft_status_t run_decoupled(races_t *races)
+{
+    weft_status_t status;
+    memcpy(races->left, races->holds, races->segment_count);
+    WEFT_TRY(status, run_step_programs(races), fail);
+    memcpy(races->holds, races->left, races->segment_count);
+    WEFT_TRY(status, run_named(races, "flush"), fail);
+    WEFT_TRY(status, check_gathered(races, "flush"), fail);
+fail:
+    return status;
+}
+
 weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
 {
     weft_status_t status;
@@ -286,9 +401,15 @@ weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
     races_t races = {.plan = plan};
     wefti_arena_init(&arena, plan->arena.allocator, 0);
     WEFT_TRY(status, prepare(&races, &arena), done);
-    for (uint32_t p = 0; p < plan->program_count; p++) {
-        WEFT_TRY(status, run_program(&races, &plan->programs[p]), done);
+    WEFT_TRY(status, run_named(&races, "init"), done);
+    WEFT_TRY(status, check_gathered(&races, "init"), done);
+    WEFT_TRY(status, run_step_programs(&races), done);
+    if (plan->flags & WEFTI_PLAN_DECOUPLED) {
+        WEFT_TRY(status, run_decoupled(&races), done);
+    } else {
+        WEFT_TRY(status, check_gathered(&races, "step"), done);
     }
+    WEFT_TRY(status, run_named(&races, "eval"), done);
 done:
     wefti_arena_deinit(&arena);
     return status;

@@ -31,13 +31,39 @@ static inline uint8_t *wefti_bind_operand(const weft_session_t *session, uint32_
            wefti_session_offset(&session->plan->buffers[buffer], session->endpoint->rank);
 }
 
+/* bind_kernels.c: the kernel of plan's kernel index, for what desc says. */
+weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
+                                 const weft_node_desc_t *desc, uint32_t threads,
+                                 wefti_bound_kernel_t *bound);
+/* bind_records.c: as a stream's record runs it. */
+weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
+                                       wefti_record_t *record);
+
+/* bind_sweep.c */
+/* Whether a collective runs as a sweep, of the host's. */
+bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective);
+/* Checks all updates of collectives and makes the sweeps. */
+weft_status_t wefti_bind_updates(weft_session_t *session);
+void wefti_unbind_updates(weft_session_t *session);
+/* Records of a collective with an update, as wefti_bind_collective_records and
+ * wefti_bind_collective, but for what all records of collectives have. */
+size_t wefti_bind_update_records(const wefti_lowering_t *lowering, uint32_t collective);
+weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uint32_t collective,
+                                wefti_record_t *records);
+
 /* bind_collectives.c */
+/* The counter of the use at hand, on rank. */
+wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank);
+/* Makes record a wait for those counters of rank_count ranks from first_rank, but the own one. */
+weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
+                                   uint32_t rank_count, wefti_record_t *record);
 /* What a rank does of each collective. Once, before records are made. */
 weft_status_t wefti_bind_tasks(wefti_lowering_t *lowering);
 /* Records that one use of a collective takes. */
 size_t wefti_bind_collective_records(const wefti_lowering_t *lowering, uint32_t collective);
 /* Fills them in, for the next use in the order of all programs. */
-weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective,
-                                    wefti_record_t *records, uint32_t *out_count);
+weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t stream,
+                                    uint32_t collective, wefti_record_t *records,
+                                    uint32_t *out_count);
 
 #endif

@@ -60,6 +60,19 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
                                 .order = WEFT_ORDER_TREE};
 }
 
+/* The same of a collective with an update: whoever reduces a shard updates it, as in a mesh. */
+static const char *why_no_update(const weft_session_t *session, const weft_algorithm_t *algorithm,
+                                 bool *out_records)
+{
+    *out_records = session->put_links == NULL;
+    if (strcmp(algorithm->name, "mesh") != 0) {
+        return "only a mesh updates what it reduces";
+    }
+    return *out_records || session->context->device == NULL
+               ? NULL
+               : "the device needs memory that all ranks share";
+}
+
 /* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */
 static const char *why_not(const weft_session_t *session, uint32_t collective,
                            const weft_algorithm_t *algorithm, bool *out_records)
@@ -67,6 +80,9 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
     const char *reason = algorithm->eligible(&params);
     *out_records = true;
+    if (session->plan->collectives[collective].update != WEFTI_PLAN_NONE) {
+        return why_no_update(session, algorithm, out_records);
+    }
     if (reason != NULL || session->endpoint->world_size == 1) {
         return reason; /* alone: what there is to do is the same by any */
     }

@@ -7,7 +7,7 @@
 
 #include "runtime/base/error.h"
 
-static wefti_signal_t *collective_signal(const wefti_lowering_t *lowering, uint32_t rank)
+wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank)
 {
     const weft_session_t *session = lowering->session;
     return wefti_bind_at(session, rank,
@@ -15,8 +15,8 @@ static wefti_signal_t *collective_signal(const wefti_lowering_t *lowering, uint3
                              lowering->next_collective * sizeof(wefti_signal_t));
 }
 
-static weft_status_t add_peer_wait(wefti_lowering_t *lowering, const wefti_task_t *task,
-                                   wefti_record_t *record)
+weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
+                                   uint32_t rank_count, wefti_record_t *record)
 {
     const wefti_endpoint_t *endpoint = lowering->session->endpoint;
     wefti_signal_t **signals =
@@ -30,8 +30,8 @@ static weft_status_t add_peer_wait(wefti_lowering_t *lowering, const wefti_task_
     /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
     for (uint32_t i = 1; i < endpoint->world_size; i++) {
         uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
-        if (peer - task->wait.first_rank < task->wait.rank_count) {
-            signals[record->wait.count++] = collective_signal(lowering, peer);
+        if (peer - first_rank < rank_count) {
+            signals[record->wait.count++] = wefti_bind_collective_signal(lowering, peer);
         }
     }
     return WEFT_OK;
@@ -95,7 +95,8 @@ static weft_status_t make_tasks(wefti_lowering_t *lowering, uint32_t index)
                                    .elem_bytes =
                                        (uint32_t)weft_dtype_size_bytes(collective->dtype)};
     wefti_schedule_t schedule;
-    if (session->interpreted[index] || session->endpoint->world_size == 1) {
+    if (session->interpreted[index] || session->endpoint->world_size == 1 ||
+        collective->update != WEFTI_PLAN_NONE) {
         return WEFT_OK;
     }
     weft_status_t status =
@@ -129,12 +130,13 @@ static weft_status_t add_task(wefti_lowering_t *lowering, uint32_t index, const 
     switch (task->op) {
     case WEFTI_DO_POST: /* (epoch - 1) * phases + phase */
         record->kind = WEFTI_RECORD_SIGNAL;
-        record->signal.signal = collective_signal(lowering, session->endpoint->rank);
+        record->signal.signal = wefti_bind_collective_signal(lowering, session->endpoint->rank);
         record->signal.stride = phases;
         record->signal.offset = task->phase - phases;
         break;
     case WEFTI_DO_WAIT:
-        status = add_peer_wait(lowering, task, record);
+        status =
+            wefti_bind_peer_wait(lowering, task->wait.first_rank, task->wait.rank_count, record);
         record->wait.stride = phases;
         record->wait.offset = task->wait.phase - phases * (1u + task->wait.back);
         break;
@@ -178,7 +180,7 @@ static weft_status_t add_alone(wefti_lowering_t *lowering,
         return WEFT_OK;
     }
     record->kind = WEFTI_RECORD_SIGNAL; /* nothing is to do: only that it was there is noted */
-    record->signal.signal = collective_signal(lowering, 0);
+    record->signal.signal = wefti_bind_collective_signal(lowering, 0);
     record->signal.stride = 1;
     return WEFT_OK;
 }
@@ -186,6 +188,9 @@ static weft_status_t add_alone(wefti_lowering_t *lowering,
 size_t wefti_bind_collective_records(const wefti_lowering_t *lowering, uint32_t collective)
 {
     const weft_session_t *session = lowering->session;
+    if (session->plan->collectives[collective].update != WEFTI_PLAN_NONE) {
+        return wefti_bind_update_records(lowering, collective);
+    }
     return session->interpreted[collective] || session->endpoint->world_size == 1
                ? 1
                : lowering->tasks[collective].task_count;
@@ -199,7 +204,7 @@ static weft_status_t add_one(wefti_lowering_t *lowering, uint32_t index, size_t 
     if (session->interpreted[index]) {
         record->kind = WEFTI_RECORD_SCHEDULE;
         record->source = UINT16_MAX;
-        record->schedule.bound = &session->runs[lowering->next_collective];
+        record->schedule.bound = &session->runs[WEFTI_USE_RUNS * lowering->next_collective];
         return WEFT_OK;
     }
     return session->endpoint->world_size == 1
@@ -207,18 +212,23 @@ static weft_status_t add_one(wefti_lowering_t *lowering, uint32_t index, size_t 
                : add_task(lowering, index, &lowering->tasks[index].tasks[number], record);
 }
 
-weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective,
-                                    wefti_record_t *records, uint32_t *out_count)
+weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t stream,
+                                    uint32_t collective, wefti_record_t *records,
+                                    uint32_t *out_count)
 {
     const wefti_plan_collective_t *planned = &lowering->session->plan->collectives[collective];
     size_t count = wefti_bind_collective_records(lowering, collective);
+    bool updates = planned->update != WEFTI_PLAN_NONE;
     weft_status_t status = WEFT_OK;
+    if (updates) {
+        status = wefti_bind_update(lowering, stream, collective, records);
+    }
     for (size_t i = 0; i < count && status >= 0; i++) {
         records[i].name = planned->name;
         records[i].bytes = planned->elem_count * weft_dtype_size_bytes(planned->dtype);
         records[i].flags =
             (uint8_t)((i == 0 ? WEFTI_RECORD_FIRST : 0) | (i + 1 == count ? WEFTI_RECORD_LAST : 0));
-        status = add_one(lowering, collective, i, &records[i]);
+        status = updates ? WEFT_OK : add_one(lowering, collective, i, &records[i]);
     }
     lowering->next_collective++;
     *out_count = (uint32_t)count;

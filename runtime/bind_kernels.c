@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looks kernels up, prepares them, and gives every stream scratch for the largest of its own. */
-#include "runtime/session.h"
+#include "runtime/bind.h"
 
 #include "runtime/base/error.h"
 
@@ -10,31 +10,43 @@
 
 #define SCRATCH_ALIGNMENT 64u
 
-/* Which stream runs which kernel: a kernel may stand in several programs. */
+static weft_status_t find_stream(weft_session_t *session, uint32_t kernel, uint32_t stream)
+{
+    uint32_t *found = &session->kernel_stream[kernel];
+    if (*found != WEFTI_PLAN_NONE && *found != stream) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "kernel \"%s\" stands in programs on different streams",
+                           session->plan->kernels[kernel].name);
+    }
+    *found = stream;
+    return WEFT_OK;
+}
+
+/* Which stream runs which kernel: a kernel may stand in several programs. Those of sweeps are not
+ * here: they are prepared for blocks (bind_sweep.c). */
 static weft_status_t find_streams(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
+    weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         session->kernel_stream[i] = WEFTI_PLAN_NONE;
     }
     for (uint32_t p = 0; p < plan->program_count; p++) {
         for (uint32_t s = 0; s < plan->stream_count; s++) {
             const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
-            for (uint32_t i = 0; i < program->step_count; i++) {
-                if (program->steps[i].kind != WEFTI_STEP_KERNEL) {
-                    continue;
+            for (uint32_t i = 0; i < program->step_count && status >= 0; i++) {
+                const wefti_plan_step_t *step = &program->steps[i];
+                if (step->kind == WEFTI_STEP_KERNEL) {
+                    status = find_stream(session, step->index, s);
+                } else if (step->kind == WEFTI_STEP_COLLECTIVE &&
+                           plan->collectives[step->index].update != WEFTI_PLAN_NONE &&
+                           !wefti_bind_sweeps(session, step->index)) {
+                    status = find_stream(session, plan->collectives[step->index].update, s);
                 }
-                uint32_t *stream = &session->kernel_stream[program->steps[i].index];
-                if (*stream != WEFTI_PLAN_NONE && *stream != s) {
-                    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                       "kernel \"%s\" stands in programs on different streams",
-                                       plan->kernels[program->steps[i].index].name);
-                }
-                *stream = s;
             }
         }
     }
-    return WEFT_OK;
+    return status;
 }
 
 static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
@@ -72,29 +84,28 @@ static void log_choice(weft_session_t *session, const wefti_plan_kernel_t *kerne
 
 /* The family that WEFT_KERNELS asks for first; what it declines goes to the kernel for every
  * choice. */
-static weft_status_t prepare(weft_session_t *session, uint32_t index)
+weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
+                                 const weft_node_desc_t *desc, uint32_t threads,
+                                 wefti_bound_kernel_t *bound)
 {
     const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
-    wefti_bound_kernel_t *bound = &session->kernels[index];
     const wefti_settings_t *settings = &session->context->settings;
-    const weft_kernel_env_t env = {sizeof(env), settings->isa, session->context->kernel_threads};
+    const weft_kernel_env_t env = {sizeof(env), settings->isa, threads};
     const char *family =
         settings->kernels == WEFTI_KERNELS_ONEDNN ? wefti_kernels_name(settings->kernels) : NULL;
-    weft_node_desc_t desc;
     const weft_kernel_t *found = NULL;
     char declined[160] = "";
     weft_status_t status = find_kernel(session, kernel, family, &found);
     if (status < 0) {
         return status;
     }
-    status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
-    if (status >= 0 && found->prepare != NULL) {
-        status = found->prepare(&desc, &env, &bound->state, &bound->scratch_bytes);
+    if (found->prepare != NULL) {
+        status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
         if (status == WEFT_ERR_UNSUPPORTED && found->family != NULL) {
             snprintf(declined, sizeof(declined), "%s", weft_last_error());
             status = find_kernel(session, kernel, NULL, &found);
             if (status >= 0) {
-                status = found->prepare(&desc, &env, &bound->state, &bound->scratch_bytes);
+                status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
             }
         }
     }
@@ -104,6 +115,15 @@ static weft_status_t prepare(weft_session_t *session, uint32_t index)
     bound->kernel = found;
     log_choice(session, kernel, bound, declined);
     return WEFT_OK;
+}
+
+static weft_status_t prepare(weft_session_t *session, uint32_t index)
+{
+    weft_node_desc_t desc;
+    weft_status_t status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
+    return status < 0 ? status
+                      : wefti_bind_prepare(session, index, &desc, session->context->kernel_threads,
+                                           &session->kernels[index]);
 }
 
 static weft_status_t make_scratch(weft_session_t *session)
@@ -151,12 +171,16 @@ weft_status_t wefti_bind_kernels(weft_session_t *session)
             status = prepare(session, i);
         }
     }
+    if (status >= 0) {
+        status = wefti_bind_updates(session);
+    }
     return status < 0 ? status : make_scratch(session);
 }
 
 void wefti_unbind_kernels(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
+    wefti_unbind_updates(session);
     for (uint32_t i = 0; session->kernels != NULL && i < session->plan->kernel_count; i++) {
         if (session->kernels[i].kernel != NULL && session->kernels[i].kernel->destroy != NULL) {
             session->kernels[i].kernel->destroy(session->kernels[i].state);

@@ -41,10 +41,9 @@ static wefti_signal_t *event_signal(const wefti_lowering_t *lowering, uint32_t e
                          session->events_offset + index * sizeof(wefti_signal_t));
 }
 
-static weft_status_t add_kernel(wefti_lowering_t *lowering, uint32_t stream, uint32_t index,
-                                wefti_record_t *record)
+weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
+                                       wefti_record_t *record)
 {
-    weft_session_t *session = lowering->session;
     const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
     const void **inputs = wefti_arena_array(&session->arena, kernel->input_count, sizeof(*inputs));
     void **outputs = wefti_arena_array(&session->arena, kernel->output_count, sizeof(*outputs));
@@ -159,10 +158,10 @@ static weft_status_t lower_stream(wefti_lowering_t *lowering, uint32_t stream)
         uint32_t added = 1;
         switch (step->kind) {
         case WEFTI_STEP_KERNEL:
-            status = add_kernel(lowering, stream, step->index, record);
+            status = wefti_bind_kernel_record(session, stream, step->index, record);
             break;
         case WEFTI_STEP_COLLECTIVE:
-            status = wefti_bind_collective(lowering, step->index, record, &added);
+            status = wefti_bind_collective(lowering, stream, step->index, record, &added);
             break;
         case WEFTI_STEP_RECORD:
         case WEFTI_STEP_WAIT:

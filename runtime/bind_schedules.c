@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of a plan that the interpreter runs: each use in a program has a run of its own, with
- * counters and work memory of its own in the session's region.
+ * counters and work memory of its own in the session's region. One with an update is two runs, the
+ * update between them (bind_sweep.c).
  *
  * A rank that is done with a collective goes on to the next without a word, so a peer may still be
  * reading its scratch: nothing is shared between uses, and the runs of one use follow each other
@@ -9,21 +10,33 @@
  */
 #include "runtime/session.h"
 
+#include "ops/algo/table.h"
+
 #include "runtime/base/error.h"
 
 #define LINE_BYTES 64u
 
+/* What a run carries out. */
+typedef struct run_form {
+    const wefti_plan_collective_t *planned;
+    const weft_algorithm_t *algorithm;
+    weft_algo_params_t params;
+    weft_dtype_t dtype;
+    uint64_t elem_count;
+    const uint64_t *send, *recv; /* offsets of all ranks */
+} run_form_t;
+
 /* The run of one use, and where its memory is from the session's region: offsets for now. */
 static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
-                              uint32_t collective, size_t *bytes)
+                              const run_form_t *form, size_t *bytes)
 {
-    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
-    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    const wefti_plan_collective_t *planned = form->planned;
+    const weft_algo_params_t params = form->params;
     uint32_t n = params.group_size;
     wefti_links_t links = {.put = session->put_links};
-    wefti_counts_t counts = {.elem_count = planned->elem_count};
-    weft_status_t status = wefti_run_create(session->algorithms[collective], &params, &links,
-                                            session->allocator, &bound->run);
+    wefti_counts_t counts = {.elem_count = form->elem_count};
+    weft_status_t status =
+        wefti_run_create(form->algorithm, &params, &links, session->allocator, &bound->run);
     if (status < 0) {
         return status;
     }
@@ -34,12 +47,12 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     }
     /* As much as a group has: larger buckets go through it in chunks, which stay in cache. */
     size_t most = 2 * (size_t)session->context->settings.staging_bytes;
-    size_t work = wefti_run_work_bytes(bound->run, planned->dtype, planned->reduction, &counts, 0);
+    size_t work = wefti_run_work_bytes(bound->run, form->dtype, planned->reduction, &counts, 0);
     work = work < most ? work : most;
-    if (wefti_run_chunk(bound->run, planned->dtype, planned->reduction, &counts, work) == 0) {
+    if (wefti_run_chunk(bound->run, form->dtype, planned->reduction, &counts, work) == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%s by \"%s\": WEFT_STAGING_BYTES is too small for one element",
-                           planned->name, session->algorithms[collective]->name);
+                           planned->name, form->algorithm->name);
     }
     *bytes = wefti_align_up(*bytes, sizeof(wefti_signal_t));
     bound->memory.area = *bytes;
@@ -47,14 +60,49 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     bound->memory.work = *bytes;
     bound->memory.work_bytes = work;
     *bytes += work;
-    bound->call =
-        (wefti_run_call_t){.dtype = planned->dtype,
-                           .reduction = planned->reduction,
-                           .divisor = planned->divisor,
-                           .counts = counts,
-                           .send = session->run_offsets + (size_t)collective * 2 * n,
-                           .recv = session->run_offsets + (size_t)(collective * 2 + 1) * n};
+    bound->call = (wefti_run_call_t){.dtype = form->dtype,
+                                     .reduction = planned->reduction,
+                                     .divisor = planned->divisor,
+                                     .counts = counts,
+                                     .send = form->send,
+                                     .recv = form->recv};
     return WEFT_OK;
+}
+
+/* [world_size] offsets, of which there are four for each collective: the source, the buffer, and
+ * each rank's shard of these. */
+static uint64_t *offsets_of(const weft_session_t *session, uint32_t collective, uint32_t what)
+{
+    return session->run_offsets + ((size_t)collective * 4 + what) * session->endpoint->world_size;
+}
+
+/* A use of a collective, as it is: one run. With an update: what is before it, and behind it. */
+static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound,
+                               uint32_t collective, size_t *bytes)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    run_form_t form = {.planned = planned,
+                       .algorithm = session->algorithms[collective],
+                       .params = wefti_bind_algo_params(session, collective),
+                       .dtype = planned->dtype,
+                       .elem_count = planned->elem_count,
+                       .send = offsets_of(session, collective, 0),
+                       .recv = offsets_of(session, collective, 1)};
+    if (planned->update == WEFTI_PLAN_NONE) {
+        return make_run(session, bound, &form, bytes);
+    }
+    form.params.in_place = 1;
+    form.params.op = WEFT_OP_REDUCE_SCATTER;
+    form.algorithm = wefti_algorithm_find(WEFT_OP_REDUCE_SCATTER, "mesh");
+    form.elem_count /= session->endpoint->world_size;
+    form.recv = offsets_of(session, collective, 2);
+    weft_status_t status = make_run(session, &bound[0], &form, bytes);
+    form.params.op = WEFT_OP_ALL_GATHER;
+    form.algorithm = wefti_algorithm_find(WEFT_OP_ALL_GATHER, "mesh");
+    form.dtype = session->plan->buffers[planned->buffer].dtype;
+    form.send = offsets_of(session, collective, 3);
+    form.recv = offsets_of(session, collective, 1);
+    return status < 0 ? status : make_run(session, &bound[1], &form, bytes);
 }
 
 static bool interprets(const weft_session_t *session)
@@ -76,8 +124,9 @@ static weft_status_t make_tables(weft_session_t *session)
             uses += wefti_bind_count_collectives(plan, p, s);
         }
     }
+    uses *= WEFTI_USE_RUNS;
     session->runs = wefti_arena_array(&session->arena, uses + 1, sizeof(*session->runs));
-    session->run_offsets = wefti_arena_array(&session->arena, plan->collective_count * 2 * n,
+    session->run_offsets = wefti_arena_array(&session->arena, plan->collective_count * 4 * n,
                                              sizeof(*session->run_offsets));
     session->run_ranks = wefti_arena_array(&session->arena, n, sizeof(*session->run_ranks));
     if (session->runs == NULL || session->run_offsets == NULL || session->run_ranks == NULL) {
@@ -104,7 +153,8 @@ weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes)
                     continue;
                 }
                 if (session->interpreted[step->index]) {
-                    status = make_run(session, &session->runs[use], step->index, bytes);
+                    status = make_runs(session, &session->runs[WEFTI_USE_RUNS * use], step->index,
+                                       bytes);
                 }
                 use++;
             }
@@ -119,16 +169,23 @@ void wefti_bind_run_memory(weft_session_t *session)
     wefti_endpoint_t *endpoint = session->endpoint;
     uint32_t n = endpoint->world_size;
     for (uint32_t c = 0; c < plan->collective_count && session->runs != NULL; c++) {
-        for (uint32_t r = 0; r < n; r++) {
-            const wefti_plan_buffer_t *source = &plan->buffers[plan->collectives[c].source];
-            const wefti_plan_buffer_t *buffer = &plan->buffers[plan->collectives[c].buffer];
-            uint64_t *offsets = session->run_offsets + (size_t)c * 2 * n;
-            offsets[r] = session->region_offset + wefti_session_offset(source, r);
-            offsets[n + r] = session->region_offset + wefti_session_offset(buffer, r);
+        const wefti_plan_collective_t *planned = &plan->collectives[c];
+        const uint32_t sides[] = {planned->source, planned->buffer};
+        for (uint32_t side = 0; side < 2; side++) {
+            const wefti_plan_buffer_t *buffer = &plan->buffers[sides[side]];
+            uint64_t shard = planned->elem_count / n * weft_dtype_size_bytes(buffer->dtype);
+            for (uint32_t r = 0; r < n; r++) {
+                uint64_t at = session->region_offset + wefti_session_offset(buffer, r);
+                offsets_of(session, c, side)[r] = at;
+                offsets_of(session, c, 2 + side)[r] = at + r * shard;
+            }
         }
     }
     for (uint32_t i = 0; i < session->run_slots; i++) {
         wefti_bound_run_t *bound = &session->runs[i];
+        if (bound->run == NULL) {
+            continue;
+        }
         bound->memory.endpoint = endpoint;
         bound->memory.ranks = session->run_ranks;
         bound->memory.bases = endpoint->region_of;

@@ -122,7 +122,7 @@ static weft_status_t advance_schedule(weft_session_t *session, wefti_cursor_t *c
     if (cursor->blocked_since_ns != 0) {
         cursor->blocked_ns += start_ns - cursor->blocked_since_ns;
     }
-    if (!record->schedule.bound->started) {
+    if (!record->schedule.bound->started && (record->flags & WEFTI_RECORD_FIRST) != 0) {
         cursor->collective_since_ns = start_ns;
     }
     weft_status_t status = wefti_bound_run_advance(record->schedule.bound);

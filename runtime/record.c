@@ -3,6 +3,7 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
+#include "runtime/sweep.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -56,6 +57,8 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
         return WEFT_OK;
     case WEFTI_RECORD_HOST:
         return record->host.fn(record->host.user);
+    case WEFTI_RECORD_SWEEP:
+        return wefti_sweep_run(record->sweep.sweep, isa);
     case WEFTI_RECORD_SCHEDULE: /* cursor.c */
     case WEFTI_RECORD_WAIT:
     case WEFTI_RECORD_COLLECTIVE:
@@ -90,6 +93,7 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
         return ops->copy(queue, record->copy.dst, record->copy.src, record->copy.size_bytes);
     case WEFTI_RECORD_HOST:
     case WEFTI_RECORD_SCHEDULE:
+    case WEFTI_RECORD_SWEEP:
     case WEFTI_RECORD_COLLECTIVE:
     case WEFTI_RECORD_DEVICE_CALL:
     case WEFTI_RECORD_DEVICE_END:

@@ -40,6 +40,7 @@ typedef enum wefti_record_kind {
     WEFTI_RECORD_DEVICE_CALL = 8, /* device_call.h: what a card's queue does of one */
     WEFTI_RECORD_DEVICE_END = 9,  /* the host's part of it is over */
     WEFTI_RECORD_SCHEDULE = 10,   /* plans only: a collective that the interpreter runs */
+    WEFTI_RECORD_SWEEP = 11,      /* plans only: reduces, updates and gives, block by block */
 } wefti_record_kind_t;
 
 #define WEFTI_RECORD_FIRST (1u << 0)       /* first record of a collective */
@@ -84,6 +85,9 @@ typedef struct wefti_record {
         struct {
             struct wefti_bound_run *bound;
         } schedule;
+        struct {
+            const struct wefti_sweep *sweep;
+        } sweep;
         struct {
             struct wefti_device_call *call;
         } device;

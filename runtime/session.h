@@ -21,9 +21,11 @@
 #include "runtime/history.h"
 #include "runtime/interpreter.h"
 #include "runtime/record.h"
+#include "runtime/sweep.h"
 #include "runtime/state_map.h"
 
 #define WEFTI_STATS_STEPS 65536u
+#define WEFTI_USE_RUNS 2u /* of a use of a collective: those with an update may take two */
 #define WEFTI_MICRO_PROGRAMS 32u /* micro-batches of a step are counted in 32 bits */
 
 /* What one stream runs in one program. */
@@ -65,12 +67,6 @@ typedef struct wefti_worker {
     _Atomic uint32_t stop;
 } wefti_worker_t;
 
-typedef struct wefti_bound_kernel {
-    const weft_kernel_t *kernel;
-    void *state;
-    size_t scratch_bytes;
-} wefti_bound_kernel_t;
-
 /* A collective that the interpreter runs at one place of a program. */
 typedef struct wefti_bound_run {
     wefti_run_t *run; /* NULL: records do it */
@@ -107,10 +103,12 @@ struct weft_session {
     const weft_algorithm_t **algorithms; /* per collective */
     bool *interpreted;                   /* per collective */
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
-    wefti_bound_run_t *runs;  /* per use of a collective in a program, in their order */
+    wefti_bound_run_t *runs;  /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
-    uint64_t *run_offsets; /* [(collective * 2 + (0: source, 1: buffer)) * world_size + rank] */
+    uint64_t *run_offsets; /* [(collective * 4 + which of its places) * world_size + rank] */
     uint32_t *run_ranks;   /* [world_size] 0, 1, .. */
+    wefti_sweep_t **sweeps; /* per collective; NULL where it is none */
+    size_t sweep_bytes;     /* their memory */
 
     wefti_bound_program_t *programs;
     /* WEFTI_PLAN_NONE where the plan has none */

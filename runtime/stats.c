@@ -51,6 +51,7 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
     stats->arena_bytes = session->plan->arena_bytes;
     stats->kernels = wefti_kernels_name(session->context->settings.kernels);
     stats->fusion_copied_bytes = session->device_copied_bytes;
+    stats->scratch_bytes = session->sweep_bytes;
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         stats->inline_progress = stats->inline_progress && !session->on_worker[i];
         stats->scratch_bytes += session->scratch_bytes[i];

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives with an update. On the CPU, over shared memory, a sweep between two rounds of
+ * signals:
+ *
+ *   SIGNAL  my gradients are there, and I read parameters no more
+ *   WAIT    the same of everybody
+ *   SWEEP   my shard of everybody's gradients -> my parameters and states -> everybody's parameters
+ *   SIGNAL  my shard is written everywhere
+ *   WAIT    so are the others
+ *
+ * On another device the same in whole shards: REDUCE, KERNEL, a COPY to each of the others. Where
+ * links only put, what the sweep is made of: a reduce-scatter, the kernel, an all-gather, both by
+ * the interpreter. All of them give the same bits.
+ */
+#include "runtime/bind.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define ALIGNMENT 64u
+#define PHASES 2u
+
+bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective)
+{
+    return session->plan->collectives[collective].update != WEFTI_PLAN_NONE &&
+           !session->interpreted[collective] && session->context->device == NULL;
+}
+
+static uint64_t shard_elems(const weft_session_t *session,
+                            const wefti_plan_collective_t *collective)
+{
+    return collective->elem_count / session->endpoint->world_size;
+}
+
+/* Rank's copy of the shard of rank owner, of the range in buffer. */
+static uint8_t *shard_at(const weft_session_t *session, const wefti_plan_collective_t *collective,
+                         uint32_t buffer, uint32_t rank, uint32_t owner)
+{
+    const wefti_plan_buffer_t *range = &session->plan->buffers[buffer];
+    uint64_t bytes = shard_elems(session, collective) * weft_dtype_size_bytes(range->dtype);
+    return wefti_bind_at(session, rank, wefti_session_offset(range, rank) + owner * bytes);
+}
+
+static weft_status_t bad(const wefti_plan_collective_t *collective, const char *what)
+{
+    return wefti_error(WEFT_ERR_FORMAT, "%s: %s", collective->name, what);
+}
+
+/* Whether an operand goes on from block to block. Scalars stay. */
+static weft_status_t place_operand(const weft_session_t *session,
+                                   const wefti_plan_collective_t *collective, uint32_t buffer,
+                                   wefti_sweep_operand_t *out)
+{
+    *out = (wefti_sweep_operand_t){0};
+    if (buffer == WEFTI_PLAN_NONE) {
+        return WEFT_OK;
+    }
+    const wefti_plan_buffer_t *planned = &session->plan->buffers[buffer];
+    uint32_t elem_bytes = (uint32_t)weft_dtype_size_bytes(planned->dtype);
+    out->begin = wefti_bind_operand(session, buffer);
+    if (planned->kind == WEFTI_BUFFER_SCALAR || planned->size_bytes == elem_bytes) {
+        return WEFT_OK;
+    }
+    out->elem_bytes = elem_bytes;
+    return planned->size_bytes == shard_elems(session, collective) * elem_bytes
+               ? WEFT_OK
+               : bad(collective, "its update has an operand that is not as long as a shard");
+}
+
+/* The update as it is on count elements. */
+static weft_status_t prepare(weft_session_t *session, const wefti_plan_collective_t *collective,
+                             const wefti_sweep_t *sweep, uint64_t count,
+                             wefti_bound_kernel_t *bound)
+{
+    weft_node_desc_t desc;
+    weft_status_t status =
+        wefti_plan_kernel_desc(session->plan, collective->update, &session->arena, &desc);
+    if (status < 0) {
+        return status;
+    }
+    uint32_t operands = sweep->input_count + sweep->output_count;
+    weft_tensor_desc_t *tensors =
+        wefti_arena_memdup(&session->arena, desc.inputs, operands * sizeof(*tensors));
+    if (tensors == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < operands; i++) { /* inputs, then outputs */
+        if (sweep->operands[i].elem_bytes != 0) {
+            tensors[i].rank = 1;
+            tensors[i].dims[0] = (int64_t)count;
+        }
+    }
+    desc.inputs = tensors;
+    desc.outputs = tensors + sweep->input_count;
+    return wefti_bind_prepare(session, collective->update, &desc, 1, bound);
+}
+
+/* The update reads gradients where they are reduced, and leaves parameters where they are. */
+static weft_status_t place_operands(weft_session_t *session,
+                                    const wefti_plan_collective_t *collective, wefti_sweep_t *sweep)
+{
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[collective->update];
+    uint32_t own = session->endpoint->rank;
+    const uint8_t *gradients = shard_at(session, collective, collective->source, own, own);
+    const uint8_t *params = shard_at(session, collective, collective->buffer, own, own);
+    bool reads = false, writes = false;
+    for (uint32_t i = 0; i < sweep->input_count + sweep->output_count; i++) {
+        bool is_input = i < sweep->input_count;
+        uint32_t buffer = is_input ? kernel->inputs[i] : kernel->outputs[i - sweep->input_count];
+        wefti_sweep_operand_t *operand = &sweep->operands[i];
+        weft_status_t status = place_operand(session, collective, buffer, operand);
+        if (status < 0) {
+            return status;
+        }
+        if (is_input && operand->begin == gradients) {
+            reads = true;
+        }
+        if (!is_input && operand->begin == params) {
+            writes = true;
+        }
+    }
+    return reads && writes ? WEFT_OK
+                           : bad(collective, "its update does not take gradients to parameters");
+}
+
+/* Gradients of the block at hand are not where the plan has them: there is no need to write them.
+ */
+static void redirect(wefti_sweep_t *sweep, const uint8_t *gradients)
+{
+    for (uint32_t i = 0; i < sweep->input_count; i++) {
+        if (sweep->operands[i].begin == gradients) {
+            sweep->operands[i] = (wefti_sweep_operand_t){.begin = sweep->reduced};
+        }
+    }
+}
+
+static weft_status_t make_lists(weft_session_t *session, wefti_sweep_t *sweep)
+{
+    wefti_arena_t *arena = &session->arena;
+    size_t operands = (size_t)sweep->input_count + sweep->output_count;
+    sweep->gradients = wefti_arena_array(arena, sweep->rank_count, sizeof(*sweep->gradients));
+    sweep->sources = wefti_arena_array(arena, sweep->rank_count, sizeof(*sweep->sources));
+    sweep->copies = wefti_arena_array(arena, sweep->rank_count, sizeof(*sweep->copies));
+    sweep->operands = wefti_arena_array(arena, operands + 1, sizeof(*sweep->operands));
+    sweep->inputs = wefti_arena_array(arena, sweep->input_count + 1u, sizeof(*sweep->inputs));
+    sweep->outputs = wefti_arena_array(arena, sweep->output_count + 1u, sizeof(*sweep->outputs));
+    return sweep->gradients && sweep->sources && sweep->copies && sweep->operands &&
+                   sweep->inputs && sweep->outputs
+               ? WEFT_OK
+               : WEFT_ERR_NO_MEMORY;
+}
+
+/* Each rank writes to its neighbour first, so that ranks do not all write to one. */
+static void find_ranks(const weft_session_t *session, const wefti_plan_collective_t *collective,
+                       wefti_sweep_t *sweep)
+{
+    uint32_t n = sweep->rank_count, own = session->endpoint->rank;
+    for (uint32_t r = 0; r < n; r++) {
+        sweep->gradients[r] = shard_at(session, collective, collective->source, r, own);
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        sweep->copies[i - 1] =
+            shard_at(session, collective, collective->buffer, (own + i) % n, own);
+    }
+    sweep->params = shard_at(session, collective, collective->buffer, own, own);
+}
+
+/* Room for a block of gradients and for the kernel's scratch. */
+static weft_status_t make_memory(weft_session_t *session, wefti_sweep_t *sweep)
+{
+    size_t scratch = sweep->block.scratch_bytes > sweep->last.scratch_bytes
+                         ? sweep->block.scratch_bytes
+                         : sweep->last.scratch_bytes;
+    size_t bytes = WEFTI_SWEEP_BLOCK_BYTES + 2 * ALIGNMENT;
+    if (scratch > SIZE_MAX / 2) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "a kernel asks for %zu bytes of scratch", scratch);
+    }
+    sweep->memory = wefti_alloc(session->allocator, bytes + scratch);
+    if (sweep->memory == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    sweep->reduced = (uint8_t *)wefti_align_up((uintptr_t)sweep->memory, ALIGNMENT);
+    sweep->scratch = sweep->reduced + WEFTI_SWEEP_BLOCK_BYTES;
+    session->sweep_bytes += bytes + scratch;
+    return WEFT_OK;
+}
+
+static weft_status_t make_sweep(weft_session_t *session, uint32_t index)
+{
+    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[collective->update];
+    wefti_sweep_t *sweep = wefti_arena_alloc(&session->arena, sizeof(*sweep));
+    if (sweep == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    session->sweeps[index] = sweep;
+    uint32_t n = session->endpoint->world_size, own = session->endpoint->rank;
+    uint64_t block = WEFTI_SWEEP_BLOCK_BYTES / weft_dtype_size_bytes(collective->dtype);
+    uint64_t count = shard_elems(session, collective);
+    *sweep = (wefti_sweep_t){.elem_count = count,
+                             .block_elems = block,
+                             .dtype = collective->dtype,
+                             .reduction = collective->reduction,
+                             .divisor = collective->divisor,
+                             .rank_count = n,
+                             .input_count = kernel->input_count,
+                             .output_count = kernel->output_count,
+                             .param_bytes = (uint32_t)weft_dtype_size_bytes(
+                                 session->plan->buffers[collective->buffer].dtype)};
+    weft_status_t status = make_lists(session, sweep);
+    if (status >= 0) {
+        find_ranks(session, collective, sweep);
+        status = place_operands(session, collective, sweep);
+    }
+    if (status >= 0 && count > block) {
+        status = prepare(session, collective, sweep, block, &sweep->block);
+    }
+    if (status >= 0 && count > 0) {
+        uint64_t last = count % block != 0 ? count % block : block;
+        status = prepare(session, collective, sweep, last, &sweep->last);
+    }
+    if (status >= 0) {
+        status = make_memory(session, sweep);
+    }
+    if (status >= 0) {
+        redirect(sweep, shard_at(session, collective, collective->source, own, own));
+    }
+    return status;
+}
+
+/* What all ways of carrying an update out rely on. */
+static weft_status_t check_update(const weft_session_t *session, uint32_t index)
+{
+    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
+    wefti_sweep_operand_t operand;
+    weft_status_t status = WEFT_OK;
+    if (collective->op != WEFT_OP_ALL_REDUCE ||
+        collective->elem_count % session->endpoint->world_size != 0) {
+        return bad(collective, "only an all-reduce in equal shards has an update");
+    }
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[collective->update];
+    for (uint32_t i = 0; i < kernel->input_count + kernel->output_count && status >= 0; i++) {
+        uint32_t buffer =
+            i < kernel->input_count ? kernel->inputs[i] : kernel->outputs[i - kernel->input_count];
+        status = place_operand(session, collective, buffer, &operand);
+    }
+    return status;
+}
+
+weft_status_t wefti_bind_updates(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = WEFT_OK;
+    session->sweeps =
+        wefti_arena_array(&session->arena, plan->collective_count + 1u, sizeof(*session->sweeps));
+    if (session->sweeps == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
+        if (plan->collectives[i].update == WEFTI_PLAN_NONE) {
+            continue;
+        }
+        status = check_update(session, i);
+        if (status >= 0 && wefti_bind_sweeps(session, i)) {
+            status = make_sweep(session, i);
+        }
+    }
+    return status;
+}
+
+static void destroy(wefti_bound_kernel_t *bound)
+{
+    if (bound->kernel != NULL && bound->kernel->destroy != NULL) {
+        bound->kernel->destroy(bound->state);
+    }
+}
+
+void wefti_unbind_updates(weft_session_t *session)
+{
+    for (uint32_t i = 0; session->sweeps != NULL && i < session->plan->collective_count; i++) {
+        if (session->sweeps[i] != NULL) {
+            destroy(&session->sweeps[i]->block);
+            destroy(&session->sweeps[i]->last);
+            wefti_free(session->allocator, session->sweeps[i]->memory);
+        }
+    }
+}
+
+/* --- records ------------------------------------------------------------------------------- */
+
+size_t wefti_bind_update_records(const wefti_lowering_t *lowering, uint32_t collective)
+{
+    const weft_session_t *session = lowering->session;
+    uint32_t n = session->endpoint->world_size;
+    size_t work = session->interpreted[collective]         ? 3
+                  : wefti_bind_sweeps(session, collective) ? 1
+                                                           : 2 + (n - 1); /* and copies */
+    return work + (session->interpreted[collective] || n == 1 ? 0 : 2 * PHASES);
+}
+
+static weft_status_t add_round(wefti_lowering_t *lowering, uint32_t phase, wefti_record_t *records)
+{
+    wefti_record_t *signal = &records[0], *wait = &records[1];
+    signal->kind = WEFTI_RECORD_SIGNAL;
+    signal->signal.signal =
+        wefti_bind_collective_signal(lowering, lowering->session->endpoint->rank);
+    signal->signal.stride = PHASES;
+    signal->signal.offset = phase - PHASES;
+    weft_status_t status = wefti_bind_peer_wait(lowering, 0, UINT32_MAX, wait);
+    wait->wait.stride = PHASES;
+    wait->wait.offset = phase - PHASES;
+    return status;
+}
+
+static weft_status_t add_reduce(wefti_lowering_t *lowering,
+                                const wefti_plan_collective_t *collective, wefti_record_t *record)
+{
+    weft_session_t *session = lowering->session;
+    uint32_t n = session->endpoint->world_size, own = session->endpoint->rank;
+    const void **sources = wefti_arena_array(&session->arena, n, sizeof(*sources));
+    void **destination = wefti_arena_array(&session->arena, 1, sizeof(*destination));
+    if (sources == NULL || destination == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        sources[r] = shard_at(session, collective, collective->source, r, own);
+    }
+    destination[0] = shard_at(session, collective, collective->source, own, own);
+    record->kind = WEFTI_RECORD_REDUCE;
+    record->reduce = (weft_reduce_t){.sources = sources,
+                                     .source_count = n,
+                                     .destinations = destination,
+                                     .destination_count = 1,
+                                     .elem_count = shard_elems(session, collective),
+                                     .dtype = collective->dtype,
+                                     .reduction = collective->reduction,
+                                     .divisor = collective->divisor};
+    return WEFT_OK;
+}
+
+/* Of its shard, to the rank that is so far behind it. */
+static void add_copy(const weft_session_t *session, const wefti_plan_collective_t *collective,
+                     uint32_t distance, wefti_record_t *record)
+{
+    uint32_t n = session->endpoint->world_size, own = session->endpoint->rank;
+    const wefti_plan_buffer_t *params = &session->plan->buffers[collective->buffer];
+    record->kind = WEFTI_RECORD_COPY;
+    record->copy.src = shard_at(session, collective, collective->buffer, own, own);
+    record->copy.dst = shard_at(session, collective, collective->buffer, (own + distance) % n, own);
+    record->copy.size_bytes =
+        shard_elems(session, collective) * weft_dtype_size_bytes(params->dtype);
+}
+
+/* Whole shards, on a device's queue. */
+static weft_status_t add_shard(wefti_lowering_t *lowering, uint32_t stream, uint32_t index,
+                               wefti_record_t *records)
+{
+    weft_session_t *session = lowering->session;
+    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
+    weft_status_t status = add_reduce(lowering, collective, &records[0]);
+    if (status >= 0) {
+        status = wefti_bind_kernel_record(session, stream, collective->update, &records[1]);
+    }
+    for (uint32_t i = 1; i < session->endpoint->world_size; i++) {
+        add_copy(session, collective, i, &records[1 + i]);
+    }
+    return status;
+}
+
+/* Links that only put: a reduce-scatter, the update, an all-gather. */
+static weft_status_t add_runs(wefti_lowering_t *lowering, uint32_t stream, uint32_t index,
+                              wefti_record_t *records)
+{
+    weft_session_t *session = lowering->session;
+    wefti_bound_run_t *runs = &session->runs[WEFTI_USE_RUNS * lowering->next_collective];
+    for (uint32_t i = 0; i < 2; i++) {
+        records[2 * i].kind = WEFTI_RECORD_SCHEDULE;
+        records[2 * i].source = UINT16_MAX;
+        records[2 * i].schedule.bound = &runs[i];
+    }
+    return wefti_bind_kernel_record(session, stream, session->plan->collectives[index].update,
+                                    &records[1]);
+}
+
+weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uint32_t collective,
+                                wefti_record_t *records)
+{
+    weft_session_t *session = lowering->session;
+    if (session->interpreted[collective]) {
+        return add_runs(lowering, stream, collective, records);
+    }
+    size_t count = wefti_bind_update_records(lowering, collective);
+    bool alone = session->endpoint->world_size == 1;
+    wefti_record_t *work = alone ? records : records + 2;
+    weft_status_t status = WEFT_OK;
+    if (!alone) {
+        status = add_round(lowering, 1, records);
+        status = status >= 0 ? add_round(lowering, 2, records + count - 2) : status;
+    }
+    if (status >= 0 && session->sweeps[collective] != NULL) {
+        work->kind = WEFTI_RECORD_SWEEP;
+        work->sweep.sweep = session->sweeps[collective];
+    } else if (status >= 0) {
+        status = add_shard(lowering, stream, collective, work);
+    }
+    return status;
+}

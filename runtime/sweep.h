@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One sweep over a rank's shard of a bucket: block by block, small enough to stay in cache, all
+ * ranks' gradients are reduced, the rank's own parameters and states are updated, and the new
+ * parameters are written to everybody. Every element goes through what an all-reduce and an update
+ * of the whole would do to it, so the bits are theirs; memory is passed over once.
+ *
+ * It is called when all ranks' gradients are there and nobody reads parameters any more, and
+ * everybody waits for everybody before parameters are read again: records around it see to both.
+ */
+#ifndef WEFT_RUNTIME_SWEEP_H
+#define WEFT_RUNTIME_SWEEP_H
+
+#include <weft/registry.h>
+
+#include "ops/reduce/reduce.h"
+
+#define WEFTI_SWEEP_BLOCK_BYTES 8192u /* of gradients; four to six times that is in use */
+
+/* A kernel that is ready to run. */
+typedef struct wefti_bound_kernel {
+    const weft_kernel_t *kernel;
+    void *state;
+    size_t scratch_bytes;
+} wefti_bound_kernel_t;
+
+/* What one input or output of the update is in the first block. */
+typedef struct wefti_sweep_operand {
+    uint8_t *begin;      /* NULL: absent */
+    uint32_t elem_bytes; /* what it goes on by from element to element; 0: stays where it is */
+} wefti_sweep_operand_t;
+
+typedef struct wefti_sweep {
+    uint64_t elem_count, block_elems; /* of the shard, of all blocks but the last */
+    weft_dtype_t dtype;               /* of gradients */
+    weft_reduction_t reduction;
+    uint32_t divisor; /* avg */
+    uint32_t rank_count;
+    const uint8_t **gradients; /* [rank_count]: the shard, as each rank has it */
+    uint8_t *reduced;          /* one block; where the update finds its gradients */
+    uint8_t **copies;          /* [rank_count - 1]: other ranks' parameters */
+    const uint8_t *params;     /* own: where the update leaves them */
+    uint32_t param_bytes;      /* of one */
+    wefti_bound_kernel_t block, last;
+    wefti_sweep_operand_t *operands; /* inputs, then outputs */
+    uint32_t input_count, output_count;
+    void *scratch;
+    void *memory;         /* of reduced and scratch */
+    const void **sources; /* [rank_count], of the block at hand */
+    const void **inputs;  /* likewise */
+    void **outputs;
+} wefti_sweep_t;
+
+weft_status_t wefti_sweep_run(const wefti_sweep_t *sweep, wefti_isa_t isa);
+
+#endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the table of costs to what the planner wants: time by bytes of one all-reduce. */
+/* From the table of costs to what the planner wants: time by bytes of one collective over a range.
+ */
 #include <math.h>
 
 #include "fusion/fusion.h"
@@ -17,18 +18,20 @@ static uint64_t as_ps(double ns)
     return ns < 0 ? 0 : ns > 1e12 ? (uint64_t)1000000000000000 : (uint64_t)llround(ns * 1e3);
 }
 
-static weft_algo_params_t all_reduce_params(uint32_t world_size)
+static weft_algo_params_t params_of(weft_collective_t op, uint32_t world_size)
 {
     return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
-                                .op = WEFT_OP_ALL_REDUCE,
+                                .op = op,
                                 .group_size = world_size < MOST_RANKS ? world_size : MOST_RANKS,
                                 .in_place = 1,
                                 .order = WEFT_ORDER_TREE};
 }
 
-static wefti_counts_t floats(double bytes)
+/* Bytes of the whole range, of which some operators count a block for each rank. */
+static wefti_counts_t floats(const weft_algo_params_t *params, double bytes)
 {
-    return (wefti_counts_t){.elem_count = (uint64_t)(bytes / 4), .elem_bytes = 4};
+    double blocks = params->op == WEFT_OP_ALL_REDUCE ? 1 : params->group_size;
+    return (wefti_counts_t){.elem_count = (uint64_t)(bytes / 4 / blocks), .elem_bytes = 4};
 }
 
 /* The line through two predictions: schedules are affine in bytes but for rounding to cache lines.
@@ -38,7 +41,7 @@ static weft_status_t add_piece(const wefti_costs_t *costs, const weft_algo_param
 {
     weft_status_t status;
     double low, high;
-    wefti_counts_t few = floats(LOW_BYTES), many = floats(HIGH_BYTES);
+    wefti_counts_t few = floats(params, LOW_BYTES), many = floats(params, HIGH_BYTES);
     WEFT_TRY(status, wefti_cost_predict(costs, algorithm, params, &few, &low), fail);
     WEFT_TRY(status, wefti_cost_predict(costs, algorithm, params, &many, &high), fail);
     double beta = high > low ? (high - low) / (HIGH_BYTES - LOW_BYTES) : 0;
@@ -58,7 +61,7 @@ static weft_status_t add_points(const wefti_costs_t *costs, const weft_algo_para
     for (uint32_t k = POINT_FIRST; k <= POINT_LAST; k++) {
         wefti_candidate_t candidates[WEFTI_MAX_CANDIDATES];
         uint32_t count;
-        wefti_counts_t counts = floats((double)(1ull << k));
+        wefti_counts_t counts = floats(params, (double)(1ull << k));
         weft_status_t status = wefti_cost_choose(costs, params, &counts, NULL, candidates, &count);
         if (status < 0) {
             return status;
@@ -83,10 +86,11 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
     return false;
 }
 
-static weft_status_t from_table(const wefti_costs_t *costs, uint32_t world_size,
-                                wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
+static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op,
+                                uint32_t world_size, wefti_arena_t *arena,
+                                wefti_bucket_cost_t *out_cost)
 {
-    weft_algo_params_t params = all_reduce_params(world_size);
+    weft_algo_params_t params = params_of(op, world_size);
     const weft_algorithm_t *algorithm;
     wefti_bucket_piece_t *pieces = wefti_arena_array(arena, WEFTI_MAX_CANDIDATES, sizeof(*pieces));
     *out_cost = (wefti_bucket_cost_t){.pieces = pieces};
@@ -154,10 +158,28 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
         *out_cost = (wefti_bucket_cost_t){.pieces = &nothing_to_send, .piece_count = 1};
         return WEFT_OK;
     }
-    WEFT_TRY(status, from_table(costs, world_size, arena, &table), fail);
+    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, arena, &table), fail);
     WEFT_TRY(status,
              wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost),
              fail);
+fail:
+    return status;
+}
+
+weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
+                               const wefti_profile_t *profile, wefti_arena_t *arena,
+                               wefti_shard_cost_t *out_cost)
+{
+    weft_status_t status;
+    wefti_bucket_cost_t table, *const out[] = {&out_cost->reduce_scatter, &out_cost->all_gather};
+    static const weft_collective_t ops[] = {WEFT_OP_REDUCE_SCATTER, WEFT_OP_ALL_GATHER};
+    double factor;
+    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, arena, &table), fail);
+    factor = profile_factor(&table, profile);
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        WEFT_TRY(status, from_table(costs, ops[i], world_size, arena, &table), fail);
+        WEFT_TRY(status, wefti_bucket_cost_scale(&table, factor, arena, out[i]), fail);
+    }
 fail:
     return status;
 }

@@ -24,6 +24,8 @@ typedef struct compiler {
     wefti_costs_t costs;
     wefti_profile_t profile;
     wefti_bucket_cost_t bucket_cost;
+    bool sharded;                  /* updates are: there is more than one rank to do them */
+    wefti_shard_cost_t shard_cost; /* where they are */
     wefti_plan_forecast_t forecast;
     wefti_optimizer_params_t optimizer;
     wefti_graph_t *graph;
@@ -137,6 +139,13 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
              wefti_collective_cost(&c->costs, c->params.world_size, &c->profile, &c->arena,
                                    &c->bucket_cost),
              fail);
+    c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
+    if (c->sharded) {
+        WEFT_TRY(status,
+                 wefti_shard_cost(&c->costs, c->params.world_size, &c->profile, &c->arena,
+                                  &c->shard_cost),
+                 fail);
+    }
     if (c->params.registry == NULL) {
         WEFT_TRY(status, weft_registry_create(c->allocator, &c->own_registry), fail);
         c->params.registry = c->own_registry;
@@ -207,7 +216,10 @@ static weft_status_t insert_and_fuse(compiler_t *c)
     WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
-    wefti_bucket_params_t params = {&c->policy, ready_ns, &c->bucket_cost, c->allocator, &c->arena};
+    /* Decoupled, weights are gathered later: what a bucket waits for is the reduce-scatter. */
+    const wefti_bucket_cost_t *cost =
+        c->sharded && c->params.decouple ? &c->shard_cost.reduce_scatter : &c->bucket_cost;
+    wefti_bucket_params_t params = {&c->policy, ready_ns, cost, c->allocator, &c->arena};
     WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
     WEFT_TRY(status, apply(c, edits), fail);
 fail:
@@ -269,8 +281,10 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .model_name = slash == NULL ? c->params.model_path : slash + 1,
                                    .forecast = &c->forecast,
                                    .bucket_cost = &c->bucket_cost,
-                                   .shard = c->params.shard_optimizer != 0,
-                                   .decouple = c->params.decouple != 0,
+                                   .shard = c->sharded,
+                                   .decouple = c->sharded && c->params.decouple,
+                                   .sweep = c->sharded && !c->params.decouple,
+                                   .shard_cost = c->sharded ? &c->shard_cost : NULL,
                                    .allocator = c->allocator};
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, add_eval_model(c, plan), fail);

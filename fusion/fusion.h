@@ -86,6 +86,14 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
                                     const wefti_profile_t *profile, wefti_arena_t *arena,
                                     wefti_bucket_cost_t *out_cost);
 
+/* What an all-reduce is made of, by the bytes of the whole range; world_size is above 1. */
+typedef struct wefti_shard_cost {
+    wefti_bucket_cost_t reduce_scatter, all_gather;
+} wefti_shard_cost_t;
+weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
+                               const wefti_profile_t *profile, wefti_arena_t *arena,
+                               wefti_shard_cost_t *out_cost);
+
 weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double factor,
                                       wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
@@ -106,6 +114,8 @@ typedef struct wefti_lower_params {
     uint32_t rank_graph_count;
     bool shard;    /* a rank updates its shard of every bucket */
     bool decouple; /* with shard: weights are gathered at the begin of the next step */
+    bool sweep;    /* with shard: where it costs less, one collective reduces, updates and gives */
+    const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and sweeps always win */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

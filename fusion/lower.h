@@ -54,6 +54,7 @@ typedef struct wefti_bucket {
                                    WEFTI_NONE: the sweep */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
     const char *whole_why; /* of a plan that is sharded: why this bucket is not */
+    const char *sweep_why; /* what a sweep was predicted to cost, or NULL */
 } wefti_bucket_t;
 
 typedef struct wefti_lowering {
@@ -102,8 +103,8 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *lowering, const wefti_r
 weft_status_t wefti_lower_updates(wefti_lowering_t *lowering);
 /* lower_shards.c: is the bucket, whose updates are known, sharded? Is it a sweep? Then it may
  * have to wait for more items. */
-void wefti_lower_choose_shards(wefti_lowering_t *lowering, const wefti_readers_t *readers,
-                               wefti_bucket_t *bucket);
+weft_status_t wefti_lower_choose_shards(wefti_lowering_t *lowering, const wefti_readers_t *readers,
+                                        wefti_bucket_t *bucket);
 /* Of how many bytes a bucket's range is a multiple. */
 uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
 /* A rank's share of the states of a sharded bucket. */

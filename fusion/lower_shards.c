@@ -14,6 +14,8 @@
 
 #include "runtime/base/error.h"
 
+#define PS_PER_BYTE 100ull /* an update at 10 GB/s, as in cost.c */
+
 uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     return bucket->sharded ? (uint64_t)WEFTI_PLAN_ALIGNMENT * l->shards : WEFTI_PLAN_ALIGNMENT;
@@ -36,11 +38,22 @@ static const char *read_by_others(const wefti_lowering_t *l, const wefti_readers
     return NULL;
 }
 
+/* Of a bucket and its pieces. */
+static uint64_t member_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        bytes += wefti_align_up(wefti_value_bytes(&l->graph->values[bucket->members[i].value]),
+                                WEFTI_PLAN_ALIGNMENT);
+    }
+    return bytes;
+}
+
 /* Why a bucket cannot be sharded, or NULL. */
 static const char *whole_why(wefti_lowering_t *l, const wefti_readers_t *readers,
                              const wefti_bucket_t *bucket)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = member_bytes(l, bucket);
     if (!bucket->coalesced) {
         return "not sharded: its updates are not one element-wise operator with the same settings";
     }
@@ -51,24 +64,91 @@ static const char *whole_why(wefti_lowering_t *l, const wefti_readers_t *readers
             why = wefti_arena_printf(&l->arena, "not sharded: %s %s", value->name, why);
             return why == NULL ? "not sharded" : why;
         }
-        bytes += wefti_align_up(wefti_value_bytes(value), WEFTI_PLAN_ALIGNMENT);
     }
     return bucket->parts > (bytes - 1) / (WEFTI_PLAN_ALIGNMENT * (uint64_t)l->shards) + 1
                ? "not sharded: its pieces are smaller than a shard for every rank"
                : NULL;
 }
 
-void wefti_lower_choose_shards(wefti_lowering_t *l, const wefti_readers_t *readers,
-                               wefti_bucket_t *bucket)
+static uint32_t count_states(const wefti_lowering_t *l, const wefti_node_t *update)
 {
+    uint32_t count = 0;
+    for (uint32_t j = 0; j < update->input_count; j++) {
+        count += update->inputs[j] != WEFTI_NONE &&
+                 l->graph->values[update->inputs[j]].kind == WEFTI_VALUE_STATE;
+    }
+    return count;
+}
+
+/*
+ * What a sweep saves is a second look at the shard: the reduced gradients, written and read again,
+ * and the new parameters, read once more to be given away; and one of two calls. What it costs is
+ * that it begins when the last reader of the parameters has run.
+ */
+static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, uint64_t bytes)
+{
+    const wefti_shard_cost_t *cost = l->params->shard_cost;
+    uint64_t shard = bytes / l->shards;
+    uint64_t states = 2ull * count_states(l, &l->graph->nodes[bucket->members[0].update]);
+    uint64_t apart, sweep;
+    if (cost == NULL || l->params->bucket_cost == NULL) {
+        bucket->sweep = true;
+        return WEFT_OK;
+    }
+    apart = wefti_bucket_cost_ps(&cost->reduce_scatter, bytes) +
+            wefti_bucket_cost_ps(&cost->all_gather, bytes) + shard * (3 + states) * PS_PER_BYTE;
+    sweep =
+        wefti_bucket_cost_ps(l->params->bucket_cost, bytes) + shard * (1 + states) * PS_PER_BYTE;
+    bucket->sweep = sweep < apart;
+    bucket->sweep_why = wefti_arena_printf(
+        &l->arena, "in one sweep with the update %.1f us, in three passes %.1f us",
+        (double)sweep / 1e6, (double)apart / 1e6);
+    return bucket->sweep_why == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+/* Whether a sweep may update the bucket's parameters, and then how many items must have run: it
+ * writes them, so nobody may read them any more. */
+static bool may_sweep(const wefti_lowering_t *l, const wefti_readers_t *readers,
+                      const wefti_bucket_t *bucket, uint32_t *out_ready)
+{
+    *out_ready = bucket->ready;
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_member_t *member = &bucket->members[i];
+        for (uint32_t r = readers->first[member->param]; r < readers->first[member->param + 1];
+             r++) {
+            uint32_t node = readers->nodes[r];
+            if (node == member->update) {
+                continue;
+            }
+            if (l->item_of[node] == WEFTI_NONE) { /* another update, or a collective */
+                return false;
+            }
+            *out_ready = l->item_of[node] >= *out_ready ? l->item_of[node] + 1 : *out_ready;
+        }
+    }
+    return true;
+}
+
+weft_status_t wefti_lower_choose_shards(wefti_lowering_t *l, const wefti_readers_t *readers,
+                                        wefti_bucket_t *bucket)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t ready;
     bucket->gather = WEFTI_NONE;
     bucket->kernel = WEFTI_NONE;
     bucket->param_shard = bucket->grad_shard = bucket->param_range = WEFTI_NONE;
     if (l->shards == 1 || !bucket->gradients) {
-        return;
+        return WEFT_OK;
     }
     bucket->whole_why = whole_why(l, readers, bucket);
     bucket->sharded = bucket->whole_why == NULL;
+    if (!bucket->sharded || !l->params->sweep || !may_sweep(l, readers, bucket, &ready)) {
+        return WEFT_OK;
+    }
+    WEFT_TRY(status, compare_sweep(l, bucket, member_bytes(l, bucket) / bucket->parts), fail);
+    bucket->ready = bucket->sweep ? ready : bucket->ready;
+fail:
+    return status;
 }
 
 static uint64_t range_bytes(const wefti_bucket_t *bucket)
@@ -219,6 +299,35 @@ static weft_status_t extend_reason(wefti_lowering_t *l, wefti_plan_collective_t 
     return collective->reason == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+static void predict(wefti_plan_collective_t *collective, const wefti_bucket_cost_t *cost,
+                    uint64_t bytes)
+{
+    for (uint32_t i = 0; cost != NULL && i < collective->algorithm_count; i++) {
+        collective->algorithms[i].predicted_ps = wefti_bucket_cost_ps(cost, bytes);
+    }
+}
+
+/* The all-reduce gets an update, and leaves the new weights instead of the reduced gradients. */
+static weft_status_t make_sweep(wefti_lowering_t *l, uint32_t index,
+                                wefti_plan_collective_t *collective)
+{
+    weft_status_t status;
+    const wefti_bucket_t *bucket = &l->buckets[index];
+    char size[32];
+    wefti_format_bytes(range_bytes(bucket) / l->shards, size);
+    WEFT_TRY(status, need_param_range(l, index), fail);
+    collective->buffer = bucket->param_range;
+    collective->update = bucket->kernel;
+    status = extend_reason(l, collective,
+                           wefti_arena_printf(&l->arena,
+                                              "a rank reduces, updates and gives %s of "
+                                              "it%s%s",
+                                              size, bucket->sweep_why == NULL ? "" : ": ",
+                                              bucket->sweep_why == NULL ? "" : bucket->sweep_why));
+fail:
+    return status;
+}
+
 weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
                                            wefti_plan_collective_t *collective)
 {
@@ -229,13 +338,21 @@ weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
         return bucket->whole_why == NULL ? WEFT_OK
                                          : extend_reason(l, collective, bucket->whole_why);
     }
+    if (bucket->sweep) {
+        return make_sweep(l, index, collective);
+    }
     wefti_format_bytes(range_bytes(bucket) / l->shards, size);
     WEFT_TRY(status, need_grad_shard(l, index), fail);
     collective->op = WEFT_OP_REDUCE_SCATTER;
     collective->buffer = bucket->grad_shard;
     collective->elem_count /= l->shards;
-    status = extend_reason(
-        l, collective, wefti_arena_printf(&l->arena, "a rank reduces and updates %s of it", size));
+    predict(collective,
+            l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->reduce_scatter,
+            range_bytes(bucket));
+    status = extend_reason(l, collective,
+                           wefti_arena_printf(&l->arena, "a rank reduces and updates %s of it%s%s",
+                                              size, bucket->sweep_why == NULL ? "" : "; ",
+                                              bucket->sweep_why == NULL ? "" : bucket->sweep_why));
 fail:
     return status;
 }
@@ -269,7 +386,9 @@ static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
         members[i] = l->buffer_of[bucket->members[i].param];
     }
     bucket->gather = l->plan->collective_count++;
-    return wefti_lower_add_algorithms(l, collective, range_bytes(bucket));
+    WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, range_bytes(bucket)), fail);
+    predict(collective, l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather,
+            range_bytes(bucket));
 fail:
     return status;
 }

@@ -165,7 +165,7 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_
                                  : find_update(l, readers, member->reduced);
         }
         bucket->coalesced = can_coalesce(l, bucket);
-        wefti_lower_choose_shards(l, readers, bucket);
+        WEFT_TRY(status, wefti_lower_choose_shards(l, readers, bucket), fail);
     }
 fail:
     return status;

@@ -46,7 +46,8 @@ typedef struct wefti_bucket {
     /* lower_shards.c. Sharded: the range divides into a shard for every rank, which that rank
      * reduces, updates and gives to the others. Implies coalesced. */
     bool sharded;
-    bool sweep;                 /* all of that in one collective, whose update is in no stream */
+    bool sweep;     /* all of that in one collective, whose update is in no stream */
+    uint32_t start; /* as ready, but what is to be written is not read any more either */
     uint32_t kernel;            /* in the plan: the update of a sweep */
     uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */

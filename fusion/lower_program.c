@@ -78,7 +78,8 @@ typedef struct send {
     uint32_t collective; /* in the plan */
     uint32_t after;      /* items that must have run */
     uint32_t reader;     /* first item that needs what it does, or item_count */
-    uint32_t with;       /* the send whose start event is enough for this one, too; or itself */
+    uint32_t node;       /* WEFTI_NONE, or its own: pieces of one node share a start event */
+    uint32_t index;      /* keeps the order of what may start at the same time */
     uint32_t done;       /* event recorded behind it */
 } send_t;
 
@@ -137,9 +138,10 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
     return WEFT_OK;
 }
 
-static void add_send(writer_t *w, uint32_t collective, uint32_t after, uint32_t reader)
+static void add_send(writer_t *w, uint32_t collective, uint32_t after, uint32_t reader,
+                     uint32_t node)
 {
-    w->sends[w->send_count] = (send_t){collective, after, reader, w->send_count, WEFTI_NONE};
+    w->sends[w->send_count] = (send_t){collective, after, reader, node, w->send_count, WEFTI_NONE};
     w->send_count++;
 }
 
@@ -151,22 +153,27 @@ static weft_status_t add_bucket_sends(writer_t *w)
     WEFT_TRY(status, find_readers(w, &reader), fail);
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (is_needed(w, l->buckets[b].node)) {
-            add_send(w, b, l->buckets[b].ready, reader[b]);
-            if (l->buckets[b].part > 0 && w->send_count > 1 &&
-                w->sends[w->send_count - 2].after == l->buckets[b].ready) {
-                w->sends[w->send_count - 1].with = w->sends[w->send_count - 2].with;
-            }
+            uint32_t after = l->buckets[b].sweep ? l->buckets[b].start : l->buckets[b].ready;
+            add_send(w, b, after, reader[b], l->buckets[b].node);
         }
     }
 fail:
     return status;
 }
 
-/* Sorted by when they may start; an item waits for the last of those that it reads, for one stream
+static int compare_after(const void *a, const void *b)
+{
+    const send_t *x = a, *y = b;
+    return x->after != y->after ? (x->after < y->after ? -1 : 1)
+                                : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Sorts sends by when they may start. An item waits for the last of those that it reads: one stream
  * runs them in their order. */
 static weft_status_t find_waits(writer_t *w)
 {
     uint32_t items = w->l->item_count;
+    qsort(w->sends, w->send_count, sizeof(*w->sends), compare_after);
     w->waiting = wefti_lower_map(w->l, items + 1);
     if (w->waiting == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -192,7 +199,9 @@ static void write_send(writer_t *w, uint32_t index)
 {
     send_t *send = &w->sends[index];
     wefti_lowering_t *l = w->l;
-    if (send->after > 0 && send->with == index) {
+    const send_t *last = index > 0 ? &w->sends[index - 1] : NULL;
+    bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node;
+    if (send->after > 0 && !with_last) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
     }
@@ -242,7 +251,7 @@ static void add_late_gathers(writer_t *w)
     for (uint32_t i = 0; i < l->item_count; i++) { /* updates lie in the order of buckets */
         uint32_t bucket = l->items[i].bucket;
         if (bucket != WEFTI_NONE && l->buckets[bucket].sharded) {
-            add_send(w, l->buckets[bucket].gather, i + 1, l->item_count);
+            add_send(w, l->buckets[bucket].gather, i + 1, l->item_count, WEFTI_NONE);
         }
     }
 }
@@ -298,12 +307,12 @@ static weft_status_t add_early_gathers(writer_t *w)
     WEFT_TRY(status, find_due(w, &due), fail);
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (l->buckets[b].sharded) {
-            add_send(w, l->buckets[b].gather, 0, due[b]);
+            add_send(w, l->buckets[b].gather, 0, due[b], WEFTI_NONE);
         }
     }
     qsort(w->sends, w->send_count, sizeof(*w->sends), compare_due);
     for (uint32_t s = 0; s < w->send_count; s++) {
-        w->sends[s].with = s;
+        w->sends[s].index = s;
     }
 fail:
     return status;

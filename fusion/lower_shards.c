@@ -109,9 +109,9 @@ static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, 
 /* Whether a sweep may update the bucket's parameters, and then how many items must have run: it
  * writes them, so nobody may read them any more. */
 static bool may_sweep(const wefti_lowering_t *l, const wefti_readers_t *readers,
-                      const wefti_bucket_t *bucket, uint32_t *out_ready)
+                      wefti_bucket_t *bucket)
 {
-    *out_ready = bucket->ready;
+    bucket->start = bucket->ready;
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         const wefti_member_t *member = &bucket->members[i];
         for (uint32_t r = readers->first[member->param]; r < readers->first[member->param + 1];
@@ -123,7 +123,9 @@ static bool may_sweep(const wefti_lowering_t *l, const wefti_readers_t *readers,
             if (l->item_of[node] == WEFTI_NONE) { /* another update, or a collective */
                 return false;
             }
-            *out_ready = l->item_of[node] >= *out_ready ? l->item_of[node] + 1 : *out_ready;
+            if (l->item_of[node] >= bucket->start) {
+                bucket->start = l->item_of[node] + 1;
+            }
         }
     }
     return true;
@@ -132,8 +134,6 @@ static bool may_sweep(const wefti_lowering_t *l, const wefti_readers_t *readers,
 weft_status_t wefti_lower_choose_shards(wefti_lowering_t *l, const wefti_readers_t *readers,
                                         wefti_bucket_t *bucket)
 {
-    weft_status_t status = WEFT_OK;
-    uint32_t ready;
     bucket->gather = WEFTI_NONE;
     bucket->kernel = WEFTI_NONE;
     bucket->param_shard = bucket->grad_shard = bucket->param_range = WEFTI_NONE;
@@ -142,13 +142,10 @@ weft_status_t wefti_lower_choose_shards(wefti_lowering_t *l, const wefti_readers
     }
     bucket->whole_why = whole_why(l, readers, bucket);
     bucket->sharded = bucket->whole_why == NULL;
-    if (!bucket->sharded || !l->params->sweep || !may_sweep(l, readers, bucket, &ready)) {
+    if (!bucket->sharded || !l->params->sweep || !may_sweep(l, readers, bucket)) {
         return WEFT_OK;
     }
-    WEFT_TRY(status, compare_sweep(l, bucket, member_bytes(l, bucket) / bucket->parts), fail);
-    bucket->ready = bucket->sweep ? ready : bucket->ready;
-fail:
-    return status;
+    return compare_sweep(l, bucket, member_bytes(l, bucket) / bucket->parts);
 }
 
 static uint64_t range_bytes(const wefti_bucket_t *bucket)

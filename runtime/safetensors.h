@@ -20,6 +20,7 @@ typedef struct wefti_stored_tensor {
     const char *name;
     weft_tensor_desc_t desc; /* plain; data is NULL */
     uint64_t begin_bytes, end_bytes;
+    uint32_t id; /* the writer's own */
 } wefti_stored_tensor_t;
 
 typedef struct wefti_stored_text {

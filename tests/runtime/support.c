@@ -4,6 +4,7 @@
 #include "support_fake_card.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
+#include "transport/hub.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -65,12 +66,12 @@ static weft_status_t run_gradient(const weft_kernel_call_t *call)
     return WEFT_OK;
 }
 
-/* inputs w, m, g, lr; outputs w, m in place */
+/* inputs w, g, m, lr; outputs w, m in place */
 static weft_status_t run_update(const weft_kernel_call_t *call)
 {
     const kernel_state_t *state = call->state;
     float *w = call->outputs[0], *m = call->outputs[1];
-    const float *g = call->inputs[2], *lr = call->inputs[3];
+    const float *g = call->inputs[1], *lr = call->inputs[3];
     for (uint32_t i = 0; i < state->count; i++) {
         m[i] = MOMENTUM * m[i] + g[i];
         w[i] = w[i] - lr[0] * m[i];
@@ -117,13 +118,34 @@ weft_status_t support_registry(bool complete, weft_registry_t **out_registry)
 
 enum { GRADS = 0, PARAMS = SUPPORT_PARAMS, STATES = 2 * SUPPORT_PARAMS, REST = 3 * SUPPORT_PARAMS };
 enum { X = REST, LR_SCALAR, STEP_SCALAR, LOSS, ALL_PARAMS, RANGES };
-enum { UPDATES = SUPPORT_PARAMS, LOSS_KERNEL = 2 * SUPPORT_PARAMS, KERNELS };
+enum { UPDATES = SUPPORT_PARAMS };
+/* Behind the ranges of buckets, for each bucket of a sharded plan. */
+enum { GRAD_SHARD, PARAM_RANGE, PARAM_SHARD, SHARD_RANGES };
 
 typedef struct builder {
     weft_plan_t *plan;
     wefti_arena_t *arena;
     uint32_t bucket_of[SUPPORT_PARAMS], bucket_count;
+    support_mode_t mode;
+    uint32_t divisor;
+    uint32_t update_count, loss;    /* kernels */
+    uint64_t bytes[SUPPORT_PARAMS]; /* of buckets, sharded */
 } builder_t;
+
+static bool begins_bucket(const builder_t *b, uint32_t j)
+{
+    return j == 0 || b->bucket_of[j - 1] != b->bucket_of[j];
+}
+
+static bool ends_bucket(const builder_t *b, uint32_t j)
+{
+    return j + 1 == SUPPORT_PARAMS || b->bucket_of[j + 1] != b->bucket_of[j];
+}
+
+static uint32_t shard_range(const builder_t *b, uint32_t bucket, uint32_t which)
+{
+    return RANGES + b->bucket_count + bucket * SHARD_RANGES + which;
+}
 
 static void add_buffer(builder_t *b, uint32_t index, const char *name, wefti_buffer_kind_t kind,
                        uint32_t count, uint64_t *offset)
@@ -149,13 +171,24 @@ static void add_buffers(builder_t *b, bool other)
     static const char *const names[] = {"w0", "w1", "w2", "w3", "w4"};
     static const wefti_buffer_kind_t kinds[] = {WEFTI_BUFFER_GRAD, WEFTI_BUFFER_PARAM,
                                                 WEFTI_BUFFER_STATE};
-    uint64_t offset = 0, data = 0;
+    uint64_t offset = 0, data = 0, begin = 0;
+    bool sharded = b->mode != SUPPORT_WHOLE;
     for (uint32_t k = 0; k < 3; k++) {
         for (uint32_t j = 0; j < SUPPORT_PARAMS; j++) {
             const char *prefix = k == 0 ? "g." : k == 2 ? "m." : "";
+            uint32_t count = support_sizes[j];
+            if (sharded && k == 2) { /* one for each bucket */
+                count = (uint32_t)(b->bytes[j] / b->plan->world_size / sizeof(float));
+            }
+            begin = begins_bucket(b, j) ? offset : begin;
             add_buffer(b, k * SUPPORT_PARAMS + j,
-                       wefti_arena_printf(b->arena, "%s%s", prefix, names[j]), kinds[k],
-                       support_sizes[j], &offset);
+                       wefti_arena_printf(b->arena, "%s%s", prefix, names[j]), kinds[k], count,
+                       &offset);
+            if (sharded && k < 2 && ends_bucket(b, j)) {
+                b->bytes[b->bucket_of[j]] = wefti_align_up(
+                    offset - begin, (size_t)WEFTI_PLAN_ALIGNMENT * b->plan->world_size);
+                offset = begin + b->bytes[b->bucket_of[j]];
+            }
         }
     }
     add_buffer(b, X, "x", WEFTI_BUFFER_INPUT, SUPPORT_INPUTS, &offset);
@@ -204,6 +237,7 @@ static void add_collective(builder_t *b, uint32_t index, const char *name, weft_
                                   .dtype = WEFT_DTYPE_F32,
                                   .buffer = buffer,
                                   .source = buffer,
+                                  .divisor = op == WEFT_OP_ALL_REDUCE ? b->divisor : 0,
                                   .update = WEFTI_PLAN_NONE,
                                   .order = "tree",
                                   .member_count = count,
@@ -241,13 +275,18 @@ static void add_kernels(builder_t *b)
 {
     for (uint32_t j = 0; j < SUPPORT_PARAMS; j++) {
         uint32_t gradient_inputs[] = {PARAMS + j, X}, gradient_outputs[] = {GRADS + j};
-        uint32_t update_inputs[] = {PARAMS + j, STATES + j, GRADS + j, LR_SCALAR};
-        uint32_t update_outputs[] = {PARAMS + j, STATES + j};
         add_kernel(b, j, "gradient", "Gradient", j, 2, gradient_inputs, 1, gradient_outputs);
+    }
+    for (uint32_t j = 0; j < b->update_count; j++) {
+        bool sharded = b->mode != SUPPORT_WHOLE;
+        uint32_t param = sharded ? shard_range(b, j, PARAM_SHARD) : PARAMS + j;
+        uint32_t grad = sharded ? shard_range(b, j, GRAD_SHARD) : GRADS + j;
+        uint32_t update_inputs[] = {param, grad, STATES + j, LR_SCALAR};
+        uint32_t update_outputs[] = {param, STATES + j};
         add_kernel(b, UPDATES + j, "update", "Update", j, 4, update_inputs, 2, update_outputs);
     }
     uint32_t inputs[] = {X, PARAMS, STEP_SCALAR}, outputs[] = {LOSS};
-    add_kernel(b, LOSS_KERNEL, "loss", "Loss", 0, 3, inputs, 1, outputs);
+    add_kernel(b, b->loss, "loss", "Loss", 0, 3, inputs, 1, outputs);
 }
 
 static void step(wefti_plan_stream_program_t *program, wefti_step_kind_t kind, uint32_t index)
@@ -273,11 +312,11 @@ static void add_step(builder_t *b)
     wefti_plan_stream_program_t *streams = add_program(b, "step");
     bool two = b->plan->stream_count > 1;
     wefti_plan_stream_program_t *comm = &streams[two ? 1 : 0];
-    step(&streams[0], WEFTI_STEP_KERNEL, LOSS_KERNEL);
+    step(&streams[0], WEFTI_STEP_KERNEL, b->loss);
     for (uint32_t j = 0; j < SUPPORT_PARAMS; j++) {
         uint32_t bucket = b->bucket_of[j];
         step(&streams[0], WEFTI_STEP_KERNEL, j);
-        if (j + 1 < SUPPORT_PARAMS && b->bucket_of[j + 1] == bucket) {
+        if (!ends_bucket(b, j)) {
             continue;
         }
         if (two) {
@@ -290,10 +329,95 @@ static void add_step(builder_t *b)
         }
     }
     for (uint32_t j = 0; j < SUPPORT_PARAMS; j++) {
-        if (two && (j == 0 || b->bucket_of[j - 1] != b->bucket_of[j])) {
+        if (two && begins_bucket(b, j)) {
             step(&streams[0], WEFTI_STEP_WAIT, 2 * b->bucket_of[j] + 1);
         }
         step(&streams[0], WEFTI_STEP_KERNEL, UPDATES + j);
+    }
+}
+
+/* --- sharded plans ------------------------------------------------------------------------- */
+
+static void add_view(builder_t *b, uint32_t index, uint32_t first, uint64_t bytes, uint64_t stride)
+{
+    wefti_plan_buffer_t *range = &b->plan->buffers[index];
+    *range = b->plan->buffers[first];
+    range->name = wefti_arena_printf(b->arena, "range %u", index);
+    range->kind = WEFTI_BUFFER_RANGE;
+    range->size_bytes = bytes;
+    range->dims[0] = (int64_t)(bytes / sizeof(float));
+    range->rank_stride_bytes = stride;
+}
+
+static uint32_t gather_of(const builder_t *b, uint32_t bucket)
+{
+    return 1 + b->bucket_count + bucket;
+}
+
+/* The ranges of a bucket and what is done with them; collective 1 + bucket is there, unsharded. */
+static void shard_bucket(builder_t *b, uint32_t k, uint32_t first, uint32_t count)
+{
+    wefti_plan_collective_t *bucket = &b->plan->collectives[1 + k];
+    uint64_t bytes = b->bytes[k], shard = bytes / b->plan->world_size;
+    add_view(b, RANGES + k, GRADS + first, bytes, 0);
+    add_view(b, shard_range(b, k, GRAD_SHARD), GRADS + first, shard, shard);
+    add_view(b, shard_range(b, k, PARAM_RANGE), PARAMS + first, bytes, 0);
+    add_view(b, shard_range(b, k, PARAM_SHARD), PARAMS + first, shard, shard);
+    bucket->elem_count = bytes / sizeof(float);
+    if (b->mode == SUPPORT_SWEEP) {
+        bucket->buffer = shard_range(b, k, PARAM_RANGE);
+        bucket->update = UPDATES + k;
+        return;
+    }
+    bucket->op = WEFT_OP_REDUCE_SCATTER;
+    bucket->buffer = shard_range(b, k, GRAD_SHARD);
+    bucket->elem_count /= b->plan->world_size;
+    add_collective(b, gather_of(b, k), wefti_arena_printf(b->arena, "weights %u", k),
+                   WEFT_OP_ALL_GATHER, shard_range(b, k, PARAM_RANGE), PARAMS + first, count);
+    b->plan->collectives[gather_of(b, k)].source = shard_range(b, k, PARAM_SHARD);
+    b->plan->collectives[gather_of(b, k)].elem_count = shard / sizeof(float);
+}
+
+/* Between the two streams, where there are two. */
+static void pass(wefti_plan_stream_program_t *from, wefti_plan_stream_program_t *to, uint32_t event)
+{
+    if (from != to) {
+        step(from, WEFTI_STEP_RECORD, event);
+        step(to, WEFTI_STEP_WAIT, event);
+    }
+}
+
+/* Events: 4 * bucket, and on: gathered, gradients ready, reduced, updated. */
+static void add_sharded_step(builder_t *b)
+{
+    wefti_plan_stream_program_t *compute = add_program(b, "step");
+    wefti_plan_stream_program_t *comm = &compute[b->plan->stream_count > 1 ? 1 : 0];
+    for (uint32_t k = 0; k < b->bucket_count && b->mode == SUPPORT_DECOUPLED; k++) {
+        step(comm, WEFTI_STEP_COLLECTIVE, gather_of(b, k));
+        pass(comm, compute, 4 * k);
+    }
+    step(compute, WEFTI_STEP_KERNEL, b->loss);
+    for (uint32_t j = 0; j < SUPPORT_PARAMS; j++) {
+        step(compute, WEFTI_STEP_KERNEL, j);
+        if (ends_bucket(b, j)) {
+            uint32_t k = b->bucket_of[j];
+            pass(compute, comm, 4 * k + 1);
+            step(comm, WEFTI_STEP_COLLECTIVE, 1 + k);
+            pass(comm, compute, 4 * k + 2);
+        }
+    }
+    for (uint32_t k = 0; k < b->bucket_count && b->mode != SUPPORT_SWEEP; k++) {
+        step(compute, WEFTI_STEP_KERNEL, UPDATES + k);
+        if (b->mode == SUPPORT_SHARDED) {
+            pass(compute, comm, 4 * k + 3);
+            step(comm, WEFTI_STEP_COLLECTIVE, gather_of(b, k));
+        }
+    }
+    if (b->mode == SUPPORT_DECOUPLED) {
+        wefti_plan_stream_program_t *flush = add_program(b, "flush");
+        for (uint32_t k = 0; k < b->bucket_count; k++) {
+            step(&flush[b->plan->stream_count - 1], WEFTI_STEP_COLLECTIVE, gather_of(b, k));
+        }
     }
 }
 
@@ -304,7 +428,14 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
         return status;
     }
     weft_plan_t *plan = *out_plan;
-    builder_t b = {.plan = plan, .arena = &plan->arena, .bucket_count = training->buckets};
+    builder_t b = {.plan = plan,
+                   .arena = &plan->arena,
+                   .bucket_count = training->buckets,
+                   .mode = training->mode,
+                   .divisor = training->divisor};
+    bool sharded = b.mode != SUPPORT_WHOLE;
+    b.update_count = sharded ? b.bucket_count : SUPPORT_PARAMS;
+    b.loss = UPDATES + b.update_count;
     for (uint32_t j = 0; j < SUPPORT_PARAMS; j++) {
         b.bucket_of[j] = j * training->buckets / SUPPORT_PARAMS;
     }
@@ -314,16 +445,18 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
     plan->world_size = training->world + training->wrong_world;
     plan->batch = 1;
     plan->stream_count = training->streams == 1 ? 1 : 2;
-    plan->event_count = plan->stream_count > 1 ? 2 * b.bucket_count : 0;
-    plan->buffer_count = RANGES + b.bucket_count;
-    plan->kernel_count = KERNELS;
-    plan->collective_count = 1 + b.bucket_count;
+    plan->event_count = plan->stream_count > 1 ? (sharded ? 4 : 2) * b.bucket_count : 0;
+    plan->buffer_count = RANGES + b.bucket_count * (sharded ? 1 + SHARD_RANGES : 1);
+    plan->kernel_count = b.loss + 1;
+    plan->collective_count = 1 + b.bucket_count * (sharded && b.mode != SUPPORT_SWEEP ? 2 : 1);
+    plan->flags = (sharded ? WEFTI_PLAN_SHARDED : 0) |
+                  (b.mode == SUPPORT_DECOUPLED ? WEFTI_PLAN_DECOUPLED : 0);
     plan->buffers = wefti_arena_array(b.arena, plan->buffer_count, sizeof(*plan->buffers));
     plan->kernels = wefti_arena_array(b.arena, plan->kernel_count, sizeof(*plan->kernels));
     plan->collectives =
         wefti_arena_array(b.arena, plan->collective_count, sizeof(*plan->collectives));
     plan->streams = wefti_arena_array(b.arena, plan->stream_count, sizeof(*plan->streams));
-    plan->programs = wefti_arena_array(b.arena, 3, sizeof(*plan->programs));
+    plan->programs = wefti_arena_array(b.arena, 4, sizeof(*plan->programs));
     plan->bindings = wefti_arena_array(b.arena, 4, sizeof(*plan->bindings));
     plan->streams[0] = (wefti_plan_stream_t){"compute", plan->stream_count == 1};
     if (plan->stream_count > 1) {
@@ -341,12 +474,19 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
         add_range(&b, RANGES + k, GRADS + first, count);
         add_collective(&b, 1 + k, wefti_arena_printf(b.arena, "bucket %u", k), WEFT_OP_ALL_REDUCE,
                        RANGES + k, GRADS + first, count);
+        if (sharded) {
+            shard_bucket(&b, k, first, count);
+        }
         first += count;
     }
     wefti_plan_stream_program_t *init = add_program(&b, "init");
     step(&init[plan->stream_count - 1], WEFTI_STEP_COLLECTIVE, 0);
-    add_step(&b);
-    step(&add_program(&b, "eval")[0], WEFTI_STEP_KERNEL, LOSS_KERNEL);
+    if (sharded) {
+        add_sharded_step(&b);
+    } else {
+        add_step(&b);
+    }
+    step(&add_program(&b, "eval")[0], WEFTI_STEP_KERNEL, b.loss);
     plan->binding_count = 4;
     plan->bindings[0] = (wefti_plan_binding_t){"x", WEFT_ROLE_INPUT, X};
     plan->bindings[1] = (wefti_plan_binding_t){"lr", WEFT_ROLE_SCALAR, LR_SCALAR};
@@ -399,7 +539,9 @@ void support_expect(const training_t *training, char digest[65])
                     support_inputs(r, s, x);
                     g[r] = gradient(w[i], x[i % SUPPORT_INPUTS], j);
                 }
-                m = MOMENTUM * m + tree(g, training->world) / (float)training->world;
+                float divisor =
+                    (float)(training->divisor != 0 ? training->divisor : training->world);
+                m = MOMENTUM * m + tree(g, training->world) / divisor;
                 w[i] = w[i] - (float)LR * m;
             }
         }
@@ -435,6 +577,10 @@ static weft_status_t train(const training_t *training, weft_session_t *session, 
         uint64_t start_ns = wefti_now_ns();
         status = status >= 0 ? weft_session_step(session) : status;
         outcome->late_ms = (double)(wefti_now_ns() - start_ns) / 1e6;
+        if (status >= 0 && training->reads) {
+            status = weft_session_eval(session);
+            status = status >= 0 ? weft_session_param_digest(session, outcome->digest) : status;
+        }
     }
     if (status >= 0) {
         status = weft_session_get_output(session, "loss", &outcome->loss, sizeof(float), NULL);
@@ -511,6 +657,10 @@ void support_run_threads(const training_t *training, outcome_t *outcomes)
     weft_hub_t *hub = NULL;
     memset(outcomes, 0, training->world * sizeof(*outcomes));
     assert_int_equal(weft_hub_create(training->world, &hub), WEFT_OK);
+    if (training->host_of != NULL) {
+        wefti_hub_links_t links = {training->host_of, 23, 10000};
+        assert_int_equal(wefti_hub_hide(hub, &links), WEFT_OK);
+    }
     for (uint32_t r = 0; r < training->world; r++) {
         ranks[r] = (thread_rank_t){training, params_of(training, r), &outcomes[r], 0};
         ranks[r].params.hub = hub;

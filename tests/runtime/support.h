@@ -24,16 +24,28 @@
 #define SUPPORT_INPUTS 37u
 extern const uint32_t support_sizes[SUPPORT_PARAMS];
 
+/* How a bucket's updates are carried out: whole everywhere, or each rank's shard of them. */
+typedef enum support_mode {
+    SUPPORT_WHOLE,     /* all-reduce, update */
+    SUPPORT_SHARDED,   /* reduce-scatter, update, all-gather */
+    SUPPORT_DECOUPLED, /* the same, gathered at the begin of the next step, or by flush */
+    SUPPORT_SWEEP,     /* all three in one collective */
+} support_mode_t;
+
 typedef struct training {
     uint32_t world;
     uint32_t steps;
     uint32_t buckets; /* 1 to SUPPORT_PARAMS */
     uint32_t streams; /* 0: 2 ("compute", "comm"); 1: everything on one */
+    support_mode_t mode;
+    uint32_t divisor; /* of the average; 0: the world */
+    bool reads;       /* evaluates, and reads weights, after every step */
     weft_progress_t progress;
-    bool card;         /* on the fake card */
-    int isa;           /* as in weft_context_params_t; 0: portable */
-    const char *trace; /* path of a timeline */
-    uint32_t repeats;  /* sessions after the first one, on the same context */
+    bool card;               /* on the fake card */
+    const uint32_t *host_of; /* threads: ranks of different hosts only put; or NULL */
+    int isa;                 /* as in weft_context_params_t; 0: portable */
+    const char *trace;       /* path of a timeline */
+    uint32_t repeats;        /* sessions after the first one, on the same context */
     /* what goes wrong */
     int bad_kernel_rank; /* 1 + the rank whose gradient kernel fails in step bad_step */
     int dead_rank;       /* 1 + the rank whose process kills itself in step bad_step */

@@ -205,6 +205,22 @@ static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits)
     return status;
 }
 
+/* What the comm stream spends on a bucket. Decoupled, weights are gathered later; else a sweep
+ * updates the rank's shard, too. */
+static weft_status_t planned_cost(compiler_t *c, wefti_bucket_cost_t *out_cost)
+{
+    double states = c->optimizer.kind == WEFTI_OPTIMIZER_ADAM       ? 2
+                    : c->optimizer.kind == WEFTI_OPTIMIZER_MOMENTUM ? 1
+                                                                    : 0;
+    *out_cost = c->sharded && c->params.decouple ? c->shard_cost.reduce_scatter : c->bucket_cost;
+    return c->sharded && !c->params.decouple
+               ? wefti_bucket_cost_add(&c->bucket_cost,
+                                       (1 + 2 * states) / c->params.world_size *
+                                           WEFTI_UPDATE_NS_PER_BYTE,
+                                       &c->arena, out_cost)
+               : WEFT_OK;
+}
+
 static weft_status_t insert_and_fuse(compiler_t *c)
 {
     weft_status_t status;
@@ -216,27 +232,34 @@ static weft_status_t insert_and_fuse(compiler_t *c)
     WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
-    /* Decoupled, weights are gathered later: what a bucket waits for is the reduce-scatter. */
-    const wefti_bucket_cost_t *cost =
-        c->sharded && c->params.decouple ? &c->shard_cost.reduce_scatter : &c->bucket_cost;
-    wefti_bucket_params_t params = {&c->policy, ready_ns, cost, c->allocator, &c->arena};
+    wefti_bucket_cost_t cost;
+    WEFT_TRY(status, planned_cost(c, &cost), fail);
+    wefti_bucket_params_t params = {&c->policy, ready_ns, &cost, c->allocator, &c->arena};
     WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
     WEFT_TRY(status, apply(c, edits), fail);
 fail:
     return status;
 }
 
-/* All kernels of a step, updates included. */
+/* All kernels of a step, updates included, of which a rank has its share; sweeps count theirs as
+ * communication. */
 static weft_status_t predict_step(compiler_t *c)
 {
     weft_status_t status = WEFT_OK;
-    uint64_t *ready_ns = NULL;
+    uint64_t *ready_ns = NULL, before = 0, updates = 0;
     if (c->profile.known) {
         c->forecast.compute_ps = (uint64_t)(c->profile.compute_ns * 1e3);
     } else if (c->graph->order_count > 0) {
         WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
-        uint64_t ns = ready_ns[c->graph->order[c->graph->order_count - 1]];
-        c->forecast.compute_ps = (ns < 1000000000000000ull ? ns : 1000000000000000ull) * 1000;
+        for (uint32_t i = 0; i < c->graph->order_count; i++) {
+            uint32_t id = c->graph->order[i];
+            updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
+            before = ready_ns[id];
+        }
+        before -= c->sharded ? updates : 0;
+        before += c->sharded && c->params.decouple ? updates / c->params.world_size : 0;
+        c->forecast.compute_ps =
+            (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
     }
 fail:
     return status;

@@ -86,6 +86,8 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
                                     const wefti_profile_t *profile, wefti_arena_t *arena,
                                     wefti_bucket_cost_t *out_cost);
 
+#define WEFTI_UPDATE_NS_PER_BYTE 0.1 /* 10 GB/s, as in cost.c */
+
 /* What an all-reduce is made of, by the bytes of the whole range; world_size is above 1. */
 typedef struct wefti_shard_cost {
     wefti_bucket_cost_t reduce_scatter, all_gather;
@@ -94,6 +96,9 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
                                const wefti_profile_t *profile, wefti_arena_t *arena,
                                wefti_shard_cost_t *out_cost);
 
+/* The same, and something that takes so long for every byte. */
+weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_per_byte,
+                                    wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double factor,
                                       wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 

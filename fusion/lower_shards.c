@@ -14,7 +14,7 @@
 
 #include "runtime/base/error.h"
 
-#define PS_PER_BYTE 100ull /* an update at 10 GB/s, as in cost.c */
+#define PS_PER_BYTE ((uint64_t)(WEFTI_UPDATE_NS_PER_BYTE * 1000))
 
 uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
@@ -354,6 +354,14 @@ fail:
     return status;
 }
 
+/* Buckets are planned without them: they take no time from the reduce-scatters, but from a step. */
+static void count_gather(wefti_plan_forecast_t *forecast, uint64_t ps)
+{
+    forecast->comm_ps += forecast->row_count > 0 ? ps : 0;
+    forecast->comm_slow_ps[0] += forecast->row_count > 0 ? ps + ps / 5 : 0;
+    forecast->comm_slow_ps[1] += forecast->row_count > 0 ? 2 * ps : 0;
+}
+
 static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
 {
     weft_status_t status;
@@ -386,6 +394,7 @@ static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
     WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, range_bytes(bucket)), fail);
     predict(collective, l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather,
             range_bytes(bucket));
+    count_gather(&l->plan->forecast, collective->algorithms[0].predicted_ps);
 fail:
     return status;
 }

@@ -24,11 +24,13 @@ typedef struct compiler {
     wefti_costs_t costs;
     wefti_profile_t profile;
     wefti_bucket_cost_t bucket_cost;
-    bool sharded;                  /* updates are: there is more than one rank to do them */
+    bool sharded; /* updates are: there is more than one rank to do them */
     wefti_shard_cost_t shard_cost; /* where they are */
     wefti_plan_forecast_t forecast;
     wefti_optimizer_params_t optimizer;
+    wefti_gradient_map_t gradients; /* of --grads */
     wefti_graph_t *graph;
+    wefti_graph_t **rank_graphs; /* several models: one per rank, the first being graph */
 } compiler_t;
 
 static weft_status_t read_optimizer(const weft_compile_params_t *params,
@@ -90,6 +92,55 @@ static weft_status_t check_shapes(const weft_compile_params_t *params)
     return WEFT_OK;
 }
 
+/* Everything that makes sense only one way: for inference, or for training. */
+static weft_status_t check_inference(const weft_compile_params_t *p)
+{
+    const char *training = p->loss != NULL        ? "--loss"
+                           : p->optimizer != NULL ? "--optimizer"
+                           : p->lr != 0           ? "--lr"
+                           : p->momentum != 0     ? "--momentum"
+                           : p->weight_decay != 0 ? "--weight-decay"
+                           : p->bucket != NULL    ? "--bucket"
+                           : p->shard_optimizer   ? "--shard-optimizer"
+                           : p->decouple          ? "--decouple"
+                           : p->accumulate > 0    ? "--accumulate"
+                           : p->shards > 0        ? "--shards"
+                           : p->wire != NULL      ? "--wire"
+                           : p->clip_norm != 0    ? "--clip"
+                           : p->grads_path        ? "--grads"
+                                                  : NULL;
+    if (!p->infer && (p->split_batch || p->rank_model_count > 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s without --infer",
+                           p->split_batch ? "--split-batch" : "several models");
+    }
+    if (p->infer && training != NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is for training: --infer excludes it",
+                           training);
+    }
+    if (p->split_batch && p->rank_model_count > 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--split-batch takes one model, which all ranks run");
+    }
+    if (p->split_batch && (p->batch == 0 || p->batch % p->world_size != 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--batch %lld: with --split-batch it is the batch of all ranks "
+                           "together, a multiple of --world %u",
+                           (long long)p->batch, p->world_size);
+    }
+    if (p->rank_model_count > 0 &&
+        (p->rank_models == NULL || p->rank_model_count != p->world_size)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u models for --world %u: give one model, or one per rank",
+                           p->rank_model_count, p->world_size);
+    }
+    for (uint32_t r = 0; r < p->rank_model_count; r++) {
+        if (p->rank_models[r] == NULL) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the model of rank %u is NULL", r);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *params)
 {
     weft_status_t status;
@@ -105,6 +156,9 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
     c->log = (wefti_log_t){c->params.log, c->params.log_user,
                            c->params.log == NULL ? WEFT_LOG_WARN : WEFT_LOG_DEBUG};
     wefti_arena_init(&c->arena, c->allocator, 0);
+    if (c->params.rank_model_count > 0 && c->params.rank_models != NULL) {
+        c->params.model_path = c->params.rank_models[0];
+    }
     if (c->params.model_path == NULL || c->params.model_path[0] == '\0') {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no model is given");
     }
@@ -116,6 +170,7 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--batch %lld: must be at least 1",
                            (long long)c->params.batch);
     }
+    WEFT_TRY(status, check_inference(&c->params), fail);
     c->params.optimizer = c->params.optimizer == NULL ? DEFAULT_OPTIMIZER : c->params.optimizer;
     c->params.bucket = c->params.bucket == NULL ? DEFAULT_BUCKET : c->params.bucket;
     WEFT_TRY(status, check_shapes(&c->params), fail);
@@ -154,10 +209,17 @@ fail:
     return status;
 }
 
-static weft_status_t import_model(compiler_t *c)
+/* A model with its shapes bound. */
+static weft_status_t import_graph(compiler_t *c, const char *path, int64_t batch,
+                                  wefti_graph_t **out_graph)
 {
     weft_status_t status;
-    wefti_onnx_import_params_t params = {.path = c->params.model_path, .loss = c->params.loss};
+    wefti_graph_t *graph = NULL;
+    wefti_onnx_import_params_t params = {.path = path,
+                                         .loss = c->params.loss,
+                                         .loss_optional = c->params.infer != 0,
+                                         .world_size = c->params.world_size,
+                                         .infer = c->params.infer != 0};
     wefti_shape_override_t *shapes =
         wefti_arena_array(&c->arena, c->params.shape_count, sizeof(*shapes));
     if (shapes == NULL) {
@@ -168,30 +230,38 @@ static weft_status_t import_model(compiler_t *c)
                                              .rank = c->params.shapes[i].rank};
         memcpy(shapes[i].dims, c->params.shapes[i].dims, sizeof(shapes[i].dims));
     }
-    WEFT_TRY(status, wefti_onnx_import(&params, c->allocator, c->params.registry, &c->graph), fail);
-    WEFT_TRY(status,
-             wefti_graph_bind_shapes(c->graph, c->params.batch, shapes, c->params.shape_count),
-             fail);
+    if (c->params.grads_path != NULL) {
+        WEFT_TRY(status, wefti_grads_map_load(c->params.grads_path, &c->arena, &c->gradients),
+                 fail);
+        params.gradients = &c->gradients;
+    }
+    WEFT_TRY(status, wefti_onnx_import(&params, c->allocator, c->params.registry, &graph), fail);
+    if (wefti_graph_has_gradients(graph)) {
+        WEFT_TRY(status, wefti_graph_use_gradients(graph, &c->log), fail);
+    }
+    WEFT_TRY(status, wefti_graph_bind_shapes(graph, batch, shapes, c->params.shape_count), fail);
+    WEFT_TRY(status, wefti_graph_tidy_collectives(graph, c->params.world_size), fail);
+    WEFT_TRY(status, wefti_graph_settle_gradients(graph), fail);
+    wefti_log(&c->log, WEFT_LOG_DEBUG, "%s: %u operators imported", path, graph->order_count);
+    *out_graph = graph;
+    return WEFT_OK;
 fail:
+    wefti_graph_destroy(graph);
     return status;
 }
 
 /* Parameters whose part of the compiler does not exist yet; each goes with its line. */
 static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
 {
-    const char *what = p->accumulate > 1         ? "--accumulate"
-                       : p->shards > 0           ? "--shards"
-                       : p->wire != NULL         ? "--wire"
-                       : p->clip_norm > 0        ? "--clip"
-                       : p->grads_path != NULL   ? "--grads"
-                       : p->in_flight > 0        ? "--in-flight"
-                       : p->arena_limit > 0      ? "--arena-limit"
-                       : p->infer                ? "--infer"
-                       : p->split_batch          ? "--split-batch"
-                       : p->rank_model_count > 0 ? "several models"
-                       : p->ops_path != NULL     ? "--ops"
-                       : p->emit_path != NULL    ? "--emit-onnx"
-                                                 : NULL;
+    const char *what = p->accumulate > 1       ? "--accumulate"
+                       : p->shards > 0         ? "--shards"
+                       : p->wire != NULL       ? "--wire"
+                       : p->clip_norm > 0      ? "--clip"
+                       : p->in_flight > 0      ? "--in-flight"
+                       : p->arena_limit > 0    ? "--arena-limit"
+                       : p->ops_path != NULL   ? "--ops"
+                       : p->emit_path != NULL  ? "--emit-onnx"
+                                               : NULL;
     return what == NULL ? WEFT_OK
                         : wefti_error(WEFT_ERR_UNSUPPORTED, "%s is not supported yet", what);
 }
@@ -253,7 +323,8 @@ static weft_status_t predict_step(compiler_t *c)
         WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
         for (uint32_t i = 0; i < c->graph->order_count; i++) {
             uint32_t id = c->graph->order[i];
-            updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
+            updates +=
+                c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
             before = ready_ns[id];
         }
         before -= c->sharded ? updates : 0;
@@ -293,6 +364,16 @@ fail:
     return status;
 }
 
+static void use_inference(compiler_t *c, wefti_lower_params_t *params)
+{
+    params->infer = true;
+    params->policy = params->optimizer = "none";
+    params->forecast = NULL;
+    params->flags = c->params.split_batch ? WEFTI_PLAN_SPLIT_BATCH : 0;
+    params->rank_graphs = (const wefti_graph_t *const *)c->rank_graphs;
+    params->rank_graph_count = c->params.rank_model_count;
+}
+
 static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
@@ -309,8 +390,13 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .sweep = c->sharded && !c->params.decouple,
                                    .shard_cost = c->sharded ? &c->shard_cost : NULL,
                                    .allocator = c->allocator};
+    if (c->params.infer) {
+        use_inference(c, &params);
+    }
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
-    WEFT_TRY(status, add_eval_model(c, plan), fail);
+    if (!c->params.infer) {
+        WEFT_TRY(status, add_eval_model(c, plan), fail);
+    }
     WEFT_TRY(status, wefti_plan_seal(plan), fail);
     WEFT_TRY(status, wefti_plan_verify(plan, c->params.registry), fail);
     *out_plan = plan;
@@ -320,13 +406,68 @@ fail:
     return status;
 }
 
+/* The graphs of all ranks; the first is the one that is compiled. */
+static weft_status_t import_rank_models(compiler_t *c)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t count = c->params.rank_model_count;
+    c->rank_graphs = wefti_arena_array(&c->arena, count, sizeof(*c->rank_graphs));
+    if (c->rank_graphs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        WEFT_TRY(status,
+                 import_graph(c, c->params.rank_models[r], c->params.batch, &c->rank_graphs[r]),
+                 fail);
+        WEFT_TRY(status, wefti_graph_prepare_inference(c->rank_graphs[r]), fail);
+    }
+    c->graph = c->rank_graphs[0];
+    status = wefti_graph_compare_ranks((const wefti_graph_t *const *)c->rank_graphs,
+                                       c->params.rank_models, count);
+fail:
+    return status;
+}
+
+/* The graph for a rank's share of the batch, between the operators that give and gather it. */
+static weft_status_t import_share(compiler_t *c)
+{
+    weft_status_t status;
+    wefti_graph_t *whole = NULL;
+    int64_t batch = c->params.batch;
+    WEFT_TRY(status, import_graph(c, c->params.model_path, batch / c->params.world_size, &c->graph),
+             fail);
+    WEFT_TRY(status, wefti_graph_prepare_inference(c->graph), fail);
+    WEFT_TRY(status, import_graph(c, c->params.model_path, batch, &whole), fail);
+    WEFT_TRY(status, wefti_graph_prepare_inference(whole), fail);
+    WEFT_TRY(status, wefti_graph_split_batch(c->graph, whole, c->params.world_size), fail);
+fail:
+    wefti_graph_destroy(whole);
+    return status;
+}
+
+static weft_status_t compile_inference(compiler_t *c, weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    if (c->params.rank_model_count > 0) {
+        WEFT_TRY(status, import_rank_models(c), fail);
+    } else if (c->params.split_batch) {
+        WEFT_TRY(status, import_share(c), fail);
+    } else {
+        WEFT_TRY(status, import_graph(c, c->params.model_path, c->params.batch, &c->graph), fail);
+        WEFT_TRY(status, wefti_graph_prepare_inference(c->graph), fail);
+    }
+    WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
+    WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
+    WEFT_TRY(status, finish_plan(c, out_plan), fail);
+fail:
+    return status;
+}
+
 static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
-    WEFT_TRY(status, import_model(c), fail);
-    wefti_log(&c->log, WEFT_LOG_DEBUG, "%s: %u operators imported", c->params.model_path,
-              c->graph->order_count);
-    if (c->graph->loss == WEFTI_NONE) {
+    WEFT_TRY(status, import_graph(c, c->params.model_path, c->params.batch, &c->graph), fail);
+    if (c->graph->loss == WEFTI_NONE && !wefti_graph_has_gradients(c->graph)) {
         return wefti_error(
             WEFT_ERR_NOT_FOUND,
             "%s: no loss node; export the model with its loss, or name it with --loss",
@@ -356,9 +497,14 @@ weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **ou
     *out_plan = NULL;
     WEFT_TRY(status, read_params(&c, params), done);
     WEFT_TRY(status, refuse_unbuilt(&c.params), done);
-    WEFT_TRY(status, compile(&c, out_plan), done);
+    status = c.params.infer ? compile_inference(&c, out_plan) : compile(&c, out_plan);
 done:
     wefti_graph_destroy(c.graph); /* before the registry whose definitions it uses */
+    for (uint32_t r = 0; c.rank_graphs != NULL && r < c.params.rank_model_count; r++) {
+        if (c.rank_graphs[r] != c.graph) {
+            wefti_graph_destroy(c.rank_graphs[r]);
+        }
+    }
     weft_registry_destroy(c.own_registry);
     wefti_costs_deinit(&c.costs);
     wefti_arena_deinit(&c.arena);

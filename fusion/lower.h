@@ -31,16 +31,19 @@ typedef struct wefti_member {
 } wefti_member_t;
 
 /* One collective. Members lie side by side. A collective that is split is as many buckets, one
- * behind the other, of one node and one member, each with its part of the member's range. */
+ * behind the other, of one node and one member, each with its part of the member's range; one on
+ * several activations is a bucket for each of them, part being its number. */
 typedef struct wefti_bucket {
     uint32_t node;
     wefti_member_t *members;
+    weft_collective_t op;
+    bool in_place; /* lower_memory.c: an activation's result has the memory of what is read */
     uint32_t member_count;
     uint32_t part, parts; /* parts is 1 unless split */
     uint32_t ready;       /* how many items have run when all members are written */
     uint64_t begin_bytes; /* of the bucket in each region: gradients, parameters, states */
     uint64_t end_bytes;
-    bool gradients; /* all members are gradients: they have regions; else a single buffer */
+    bool gradients; /* all members are gradients: they have regions; else a single activation */
     bool coalesced; /* one kernel updates all of the range */
 
     /* lower_shards.c. Sharded: the range divides into a shard for every rank, which that rank
@@ -128,6 +131,10 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
 weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
 /* Hands out bytes of the arena, padded. */
 weft_status_t wefti_lower_advance(wefti_lowering_t *lowering, uint64_t bytes);
+/* lower_activations.c: the operator of a plan that a node is; false if it is none. */
+bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
+/* The buckets of a collective that is not on gradients. */
+weft_status_t wefti_lower_activations(wefti_lowering_t *lowering, uint32_t id);
 /* Adds the plan buffer of a value. */
 weft_status_t wefti_lower_add_buffer(wefti_lowering_t *lowering, uint32_t value,
                                      wefti_buffer_kind_t kind, uint64_t offset);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plan collectives: one for each bucket, in the order of the comm stream, then the broadcasts that
- * give everybody rank 0's weights. */
+ * give everybody rank 0's weights, unless ranks have weights of their own. */
 #include "fusion/lower.h"
 
 #include <string.h>
@@ -16,7 +16,8 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collect
     }
     mesh->name = wefti_arena_strdup(&l->plan->arena, "mesh");
     mesh->capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL;
-    mesh->predicted_ps = l->params->bucket_cost != NULL && l->params->world_size > 1
+    mesh->predicted_ps = l->params->bucket_cost != NULL && l->params->world_size > 1 &&
+                                 collective->op == WEFT_OP_ALL_REDUCE
                              ? wefti_bucket_cost_ps(l->params->bucket_cost, bytes)
                              : 0;
     collective->algorithms = mesh;
@@ -59,6 +60,63 @@ static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *st
     *status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                           "%s: reduction must be one of sum, avg, prod, min, max", node->name);
     return WEFT_SUM;
+}
+
+static bool has_root(weft_collective_t op)
+{
+    return op == WEFT_OP_BROADCAST || op == WEFT_OP_REDUCE || op == WEFT_OP_GATHER ||
+           op == WEFT_OP_SCATTER;
+}
+
+/* Elements of one block. */
+static uint64_t block_elems(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    const wefti_value_t *x = &l->graph->values[bucket->members[0].value];
+    const wefti_value_t *y = &l->graph->values[bucket->members[0].reduced];
+    uint64_t elem_bytes = weft_dtype_size_bytes(x->type.dtype);
+    switch (bucket->op) {
+    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_OP_SCATTER:
+        return wefti_value_bytes(y) / elem_bytes;
+    case WEFT_OP_ALL_TO_ALL:
+        return wefti_value_bytes(x) / elem_bytes / l->params->world_size;
+    default:
+        return wefti_value_bytes(x) / elem_bytes;
+    }
+}
+
+/* A collective on an activation: from one buffer to another, or in place. */
+static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
+    const wefti_bucket_t *bucket = &l->buckets[index];
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    const weft_attr_t *root = wefti_node_attr(node, "root");
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
+    collective->op = bucket->op;
+    collective->buffer = l->buffer_of[bucket->members[0].reduced];
+    collective->source = l->buffer_of[bucket->members[0].value];
+    collective->dtype = l->plan->buffers[collective->buffer].dtype;
+    collective->root = root != NULL && has_root(bucket->op) ? (uint32_t)root->i : 0;
+    collective->elem_count = block_elems(l, bucket);
+    collective->update = WEFTI_PLAN_NONE;
+    collective->reduction = reduction_of(node, &status);
+    WEFT_TRY(status, status, fail);
+    collective->name = bucket->parts > 1
+                           ? wefti_arena_printf(arena, "%s %u", node->name, bucket->part)
+                           : wefti_arena_strdup(arena, node->name);
+    collective->reason = wefti_arena_strdup(arena, "given by the graph");
+    collective->member_count = 1;
+    collective->members = wefti_arena_array(arena, 1, sizeof(*collective->members));
+    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    collective->members[0] = collective->buffer;
+    return wefti_lower_add_algorithms(l, collective,
+                                      l->plan->buffers[collective->buffer].size_bytes);
+fail:
+    return status;
 }
 
 static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
@@ -168,10 +226,12 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
-        WEFT_TRY(status, add_bucket(l, b), fail);
+        status = l->buckets[b].gradients ? add_bucket(l, b) : add_activation(l, b);
+        WEFT_TRY(status, status, fail);
     }
     WEFT_TRY(status, wefti_lower_gathers(l), fail);
     l->first_broadcast = l->plan->collective_count;
+    param_count = l->params->rank_graph_count > 0 ? 0 : param_count; /* nobody gets any */
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
         for (end = begin + 1; end < param_count && continues(l->plan, end);) {
             end++;

@@ -24,43 +24,124 @@ static uint32_t *values_of_buffers(wefti_lowering_t *l)
     return value_of;
 }
 
-static weft_status_t add_weights(wefti_lowering_t *l)
+/* Contents of value on rank. What passes made is only in the first graph, and everybody's. */
+static const wefti_value_t *value_on(const wefti_lowering_t *l, uint32_t value, uint32_t rank)
+{
+    const wefti_graph_t *graph =
+        rank < l->params->rank_graph_count ? l->params->rank_graphs[rank] : NULL;
+    return graph != NULL && value < graph->value_count ? &graph->values[value]
+                                                       : &l->graph->values[value];
+}
+
+static bool differs(const wefti_lowering_t *l, uint32_t value)
+{
+    const wefti_value_t *first = &l->graph->values[value];
+    size_t bytes = wefti_value_bytes(first);
+    for (uint32_t rank = 1; rank < l->params->rank_graph_count; rank++) {
+        const void *data = value_on(l, value, rank)->type.data;
+        if (bytes > 0 && data != first->type.data && data != NULL && first->type.data != NULL &&
+            memcmp(data, first->type.data, bytes) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * What all ranks have once, then a block per rank of what differs. Returns the section's size, and
+ * the size of a block.
+ */
+static weft_status_t place_weights(wefti_lowering_t *l, const uint32_t *value_of,
+                                   uint64_t *out_bytes, uint64_t *out_block_bytes)
 {
     weft_plan_t *plan = l->plan;
+    uint64_t bytes = 0, block = 0, blocks;
+    bool *own = wefti_arena_array(&l->arena, plan->buffer_count, sizeof(*own));
+    if (own == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        if (value_of[b] == WEFTI_NONE) {
+            continue;
+        }
+        own[b] = differs(l, value_of[b]);
+        uint64_t *cursor = own[b] ? &block : &bytes;
+        plan->buffers[b].data_offset_bytes = *cursor;
+        /* No overflow: the arena holds the same buffers and its size was checked. */
+        *cursor += wefti_align_up(plan->buffers[b].size_bytes, WEFTI_PLAN_ALIGNMENT);
+    }
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        if (own[b]) {
+            plan->buffers[b].data_offset_bytes += bytes;
+            plan->buffers[b].rank_data_stride_bytes = block;
+        }
+    }
+    if (__builtin_mul_overflow(block, l->params->world_size, &blocks) ||
+        __builtin_add_overflow(bytes, blocks, out_bytes) || *out_bytes > INT64_MAX) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "the weights of all ranks are too large");
+    }
+    *out_block_bytes = block;
+    return WEFT_OK;
+}
+
+static weft_status_t copy_weights(const wefti_lowering_t *l, const uint32_t *value_of,
+                                  uint32_t rank, uint8_t *section)
+{
+    for (uint32_t b = 0; b < l->plan->buffer_count; b++) {
+        const wefti_plan_buffer_t *buffer = &l->plan->buffers[b];
+        const wefti_value_t *value;
+        if (value_of[b] == WEFTI_NONE || buffer->size_bytes == 0 ||
+            (rank > 0 && buffer->rank_data_stride_bytes == 0)) {
+            continue;
+        }
+        value = value_on(l, value_of[b], rank);
+        if (value->type.data == NULL) {
+            return wefti_error(WEFT_ERR_FORMAT, "%s has no contents", value->name);
+        }
+        memcpy(section + buffer->data_offset_bytes + rank * buffer->rank_data_stride_bytes,
+               value->type.data, buffer->size_bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_weights(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    weft_plan_t *plan = l->plan;
     const uint32_t *value_of = values_of_buffers(l);
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, block = 0;
     uint8_t *section;
     if (value_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t b = 0; b < plan->buffer_count; b++) {
-        if (value_of[b] != WEFTI_NONE) {
-            plan->buffers[b].data_offset_bytes = bytes;
-            /* No overflow: the arena holds the same buffers and its size was checked. */
-            bytes += wefti_align_up(plan->buffers[b].size_bytes, WEFTI_PLAN_ALIGNMENT);
-        }
-    }
+    WEFT_TRY(status, place_weights(l, value_of, &bytes, &block), fail);
     /* The one copy of the weights: from the mapped model to where the file is written from. */
     section = wefti_arena_alloc(&plan->arena, bytes + WEFTI_PLAN_ALIGNMENT);
     if (section == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     section += wefti_align_up((uintptr_t)section, WEFTI_PLAN_ALIGNMENT) - (uintptr_t)section;
-    for (uint32_t b = 0; b < plan->buffer_count; b++) {
-        const wefti_value_t *value =
-            value_of[b] == WEFTI_NONE ? NULL : &l->graph->values[value_of[b]];
-        if (value == NULL || plan->buffers[b].size_bytes == 0) {
-            continue;
-        }
-        if (value->type.data == NULL) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s has no contents", value->name);
-        }
-        memcpy(section + plan->buffers[b].data_offset_bytes, value->type.data,
-               plan->buffers[b].size_bytes);
+    for (uint32_t rank = 0; rank < (block > 0 ? l->params->world_size : 1); rank++) {
+        WEFT_TRY(status, copy_weights(l, value_of, rank, section), fail);
     }
     plan->weights = section;
     plan->weights_bytes = bytes;
-    return WEFT_OK;
+fail:
+    return status;
+}
+
+/* An output that the graph only passes through is made by an Identity, and keeps its name. */
+static const char *output_name(const wefti_graph_t *graph, uint32_t value)
+{
+    const wefti_value_t *v = &graph->values[value];
+    const wefti_node_t *node = v->producer == WEFTI_NONE ? NULL : &graph->nodes[v->producer];
+    const wefti_value_t *from =
+        node != NULL && node->input_count == 1 && node->inputs[0] != WEFTI_NONE
+            ? &graph->values[node->inputs[0]]
+            : NULL;
+    return from != NULL && from->kind != WEFTI_VALUE_NODE && (from->flags & WEFTI_VALUE_OUTPUT) != 0
+               ? from->name
+               : v->name;
 }
 
 static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role_t role)
@@ -69,7 +150,9 @@ static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role
     if (l->buffer_of[value] == WEFTI_NONE) {
         return WEFT_OK; /* an output that the graph passes through from a constant */
     }
-    binding->name = wefti_arena_strdup(&l->plan->arena, l->graph->values[value].name);
+    binding->name = wefti_arena_strdup(&l->plan->arena, role == WEFT_ROLE_OUTPUT
+                                                            ? output_name(l->graph, value)
+                                                            : l->graph->values[value].name);
     binding->role = role;
     binding->buffer = l->buffer_of[value];
     l->plan->binding_count++;

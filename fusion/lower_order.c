@@ -95,7 +95,7 @@ static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *nod
     return WEFT_OK;
 }
 
-/* A collective works in place, so nobody else may want what was there before. */
+/* A gradient is reduced in place, so nobody else may want what was there before. */
 static weft_status_t check_member(const wefti_lowering_t *l, const wefti_readers_t *readers,
                                   const wefti_node_t *node, uint32_t value)
 {
@@ -115,19 +115,36 @@ static weft_status_t check_member(const wefti_lowering_t *l, const wefti_readers
     return WEFT_OK;
 }
 
+/* An all-reduce of gradients alone: they have regions. */
+static bool reduces_gradients(const wefti_lowering_t *l, const wefti_node_t *node)
+{
+    weft_collective_t op;
+    if (!wefti_lower_collective_op(node, &op) || op != WEFT_OP_ALL_REDUCE ||
+        node->input_count != node->output_count || node->input_count == 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        if (node->outputs[i] == WEFTI_NONE ||
+            l->graph->values[node->outputs[i]].grad_of == WEFTI_NONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *readers, uint32_t id)
 {
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
     wefti_bucket_t *bucket = &l->buckets[l->bucket_count];
-    if (strcmp(node->def->name, "AllReduce") != 0 || node->input_count != node->output_count ||
-        node->input_count == 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: %s inside a step is not supported yet (AllReduce is)", node->name,
-                           node->def->name);
+    if (!reduces_gradients(l, node)) {
+        return wefti_lower_activations(l, id);
     }
-    *bucket = (wefti_bucket_t){
-        .node = id, .member_count = node->input_count, .parts = 1, .gradients = true};
+    *bucket = (wefti_bucket_t){.node = id,
+                               .op = WEFT_OP_ALL_REDUCE,
+                               .member_count = node->input_count,
+                               .parts = 1,
+                               .gradients = true};
     bucket->members = wefti_arena_array(&l->arena, node->input_count, sizeof(*bucket->members));
     if (bucket->members == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -138,9 +155,7 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
         WEFT_TRY(status, check_member(l, readers, node, node->inputs[i]), fail);
         *member = (wefti_member_t){
             .value = node->inputs[i], .reduced = node->outputs[i], .update = WEFTI_NONE};
-        member->param =
-            member->reduced == WEFTI_NONE ? WEFTI_NONE : l->graph->values[member->reduced].grad_of;
-        bucket->gradients &= member->param != WEFTI_NONE;
+        member->param = l->graph->values[member->reduced].grad_of;
         producer = l->graph->values[member->value].producer;
         if (l->graph->nodes[producer].phase == WEFTI_PHASE_UPDATE) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -151,17 +166,8 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
                                                           : l->item_of[producer] + 1;
         bucket->ready = before > bucket->ready ? before : bucket->ready;
     }
-    if (!bucket->gradients && bucket->member_count > 1) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: several tensors that are not all gradients are not supported yet",
-                           node->name);
-    }
     l->bucket_of[id] = l->bucket_count++;
     WEFT_TRY(status, parts_of(l, node, &bucket->parts), fail);
-    if (bucket->parts > 1 && !bucket->gradients) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s is split, but its tensor is no gradient",
-                           node->name);
-    }
     for (uint32_t part = 1; part < bucket->parts; part++) {
         wefti_bucket_t *piece = &l->buckets[l->bucket_count++];
         *piece = *bucket;
@@ -248,8 +254,9 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
     size_t most = 0; /* items, or buckets: a node may become as many as it is split into */
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t parts;
-        WEFT_TRY(status, parts_of(l, &graph->nodes[graph->order[i]], &parts), fail);
-        most += parts;
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        WEFT_TRY(status, parts_of(l, node, &parts), fail);
+        most += communicates(node) && node->input_count > parts ? node->input_count : parts;
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,

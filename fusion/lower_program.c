@@ -11,7 +11,7 @@
 
 #include "runtime/base/error.h"
 
-#define MOST_PROGRAMS 4u
+#define MOST_PROGRAMS 4u /* and one for each partial sum of micro-batches */
 
 enum { COMPUTE, COMM, STREAM_COUNT };
 
@@ -91,6 +91,7 @@ typedef struct writer {
     send_t *sends;      /* in the order of the comm stream */
     uint32_t send_count;
     uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
+    bool eval;         /* kernels that only evaluation runs */
 } writer_t;
 
 static bool is_needed(const writer_t *w, uint32_t node)
@@ -196,6 +197,14 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const bool *needed, write
 }
 
 static void write_send(writer_t *w, uint32_t index)
+/* Adds up micro-batches, or rounds, right behind the kernel that made the last gradient. */
+static bool write_fold(writer_t *w, uint32_t bucket)
+{
+        return false;
+    }
+    return true;
+}
+
 {
     send_t *send = &w->sends[index];
     wefti_lowering_t *l = w->l;
@@ -204,6 +213,7 @@ static void write_send(writer_t *w, uint32_t index)
     if (send->after > 0 && !with_last) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
+    with_last &= !write_fold(w, send->collective);
     }
     push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
     if (send->reader < l->item_count) {
@@ -218,7 +228,7 @@ static void write_item(writer_t *w, uint32_t item)
     if (w->waiting[item] != WEFTI_NONE) {
         push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
     }
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->needed != NULL ? at->eval_kernel : at->kernel);
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->eval ? at->eval_kernel : at->kernel);
 }
 
 /* All sends have been added. Events are numbered over all programs, each is recorded by one. */
@@ -229,7 +239,8 @@ static weft_status_t write_program(writer_t *w, const char *name)
     uint32_t send = 0;
     WEFT_TRY(status, find_waits(w), fail);
     WEFT_TRY(status,
-             begin_program(l, name, (size_t)l->item_count + 2 * (size_t)w->send_count,
+             begin_program(l, name,
+                           (size_t)l->item_count + 2 * (size_t)w->send_count + l->bucket_count,
                            3 * (size_t)w->send_count, &w->program),
              fail);
     for (uint32_t i = 0; i <= l->item_count; i++) {
@@ -237,6 +248,9 @@ static weft_status_t write_program(writer_t *w, const char *name)
             write_send(w, send);
         }
         if (i < l->item_count && is_needed(w, l->items[i].node)) {
+        for (; micro && bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
+            write_fold(w, bucket);
+        }
             write_item(w, i);
         }
     }
@@ -384,12 +398,57 @@ static weft_status_t add_eval(wefti_lowering_t *l)
 fail:
     return status;
 }
+    w.eval = true;
+    w.level = WEFTI_NONE;
 
 weft_status_t wefti_lower_programs(wefti_lowering_t *l)
 {
     static const char *const names[STREAM_COUNT] = {"compute", "comm"};
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
+/* What makes gradients, loss and logits. */
+static weft_status_t find_micro_nodes(wefti_lowering_t *l, bool *needed)
+{
+    weft_status_t status;
+    const uint32_t loss[] = {l->graph->loss, l->graph->logits};
+    WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets[b];
+        for (uint32_t i = 0; bucket->gradients && bucket->part == 0 && i < bucket->member_count;
+             i++) {
+            needed[l->graph->values[bucket->members[i].value].producer] = true;
+        }
+    }
+    WEFT_TRY(status, mark_needed(l, NULL, 0, needed), fail);
+fail:
+    return status;
+}
+
+/* The programs of all micro-batches but a step's last: no gradient is reduced. */
+static weft_status_t add_micro_steps(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    bool *needed = wefti_arena_array(&l->arena, l->graph->node_count, sizeof(*needed));
+    if (needed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, find_micro_nodes(l, needed), fail);
+    for (uint32_t t = 0; t < levels; t++) {
+        writer_t w;
+        char *name = t == 0 ? wefti_arena_strdup(&l->arena, "micro_step")
+                            : wefti_arena_printf(&l->arena, "micro_step.%u", t);
+        if (name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status, begin_writer(l, needed, &w), fail);
+        w.level = t;
+        WEFT_TRY(status, add_bucket_sends(&w), fail);
+        WEFT_TRY(status, write_program(&w, name), fail);
+    }
+fail:
+    return status;
+}
+
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
     l->plan->programs = wefti_arena_array(arena, MOST_PROGRAMS, sizeof(*l->plan->programs));
     if (l->plan->streams == NULL || l->plan->programs == NULL) {
@@ -408,7 +467,9 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
         WEFT_TRY(status, add_flush(l), fail);
     }
-    WEFT_TRY(status, add_eval(l), fail);
+    if (!l->params->infer) {
+        WEFT_TRY(status, add_eval(l), fail);
+    }
 fail:
     return status;
 }

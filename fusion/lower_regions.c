@@ -240,7 +240,23 @@ fail:
     return status;
 }
 
-/* Inputs, scalars and the constants that a kernel reads. */
+/* The constants that a node reads. */
+static weft_status_t add_constants(wefti_lowering_t *l, uint32_t id)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_node_t *node = &l->graph->nodes[id];
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        uint32_t v = node->inputs[j];
+        if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_CONST &&
+            l->buffer_of[v] == WEFTI_NONE) {
+            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_CONST), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+/* Inputs, scalars and the constants that a kernel or a collective reads. */
 static weft_status_t add_fed(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
@@ -256,14 +272,10 @@ static weft_status_t add_fed(wefti_lowering_t *l)
         }
     }
     for (uint32_t i = 0; i < l->item_count; i++) {
-        const wefti_node_t *node = &graph->nodes[l->items[i].node];
-        for (uint32_t j = 0; j < node->input_count; j++) {
-            uint32_t v = node->inputs[j];
-            if (v != WEFTI_NONE && graph->values[v].kind == WEFTI_VALUE_CONST &&
-                l->buffer_of[v] == WEFTI_NONE) {
-                WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_CONST), fail);
-            }
-        }
+        WEFT_TRY(status, add_constants(l, l->items[i].node), fail);
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        WEFT_TRY(status, add_constants(l, l->buckets[b].node), fail);
     }
 fail:
     return status;

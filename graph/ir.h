@@ -211,11 +211,8 @@ void wefti_reachability_destroy(wefti_reachability_t *reachability);
  * both sides are named, by labels. Shapes are bound. */
 weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs, const char *const *labels, uint32_t count);
 
-/* graph/inference.c: what is done to a graph that runs as it is. Before shapes are bound: collectives learn the number
- * of ranks. */
-weft_status_t wefti_graph_set_group_size(wefti_graph_t *graph, uint32_t world_size);
-/* Afterwards: a loss is an operator like any other; outputs that nothing makes get an Identity; weights that nobody
- * reads go. */
+/* graph/inference.c: what is done to a graph that runs as it is, once shapes are bound: a loss is an operator like any
+ * other, outputs that nothing makes get an Identity, weights that nobody reads go. */
 weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph);
 
 /* graph/split_batch.c: the graph is bound to a rank's share of the batch, whole (the same model) to all of it: inputs

@@ -8,6 +8,8 @@
 
 #define ELEMENTS_SHOWN 8
 
+static const char *const kind_names[] = {"node", "input", "param", "const", "state", "scalar"};
+
 static void add_name(wefti_text_t *out, const char *name)
 {
     for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
@@ -110,9 +112,8 @@ static void add_contents(const weft_tensor_desc_t *type, wefti_text_t *out)
 
 static void add_root_value(const wefti_graph_t *graph, uint32_t id, wefti_text_t *out)
 {
-    static const char *const kinds[] = {"node", "input", "param", "const", "state", "scalar"};
     const wefti_value_t *value = &graph->values[id];
-    wefti_text_printf(out, "%s ", kinds[value->kind]);
+    wefti_text_printf(out, "%s ", kind_names[value->kind]);
     add_value_name(graph, id, out);
     wefti_text_add(out, " : ");
     add_type(value, out);
@@ -153,7 +154,19 @@ static void add_node(const wefti_graph_t *graph, const wefti_node_t *node, wefti
             add_type(&graph->values[node->outputs[i]], out);
         }
     }
-    wefti_text_add(out, "\n");
+}
+
+void wefti_graph_node_text(const wefti_graph_t *graph, uint32_t node, wefti_text_t *out)
+{
+    add_node(graph, &graph->nodes[node], out);
+}
+
+void wefti_graph_value_text(const wefti_graph_t *graph, uint32_t value, wefti_text_t *out)
+{
+    wefti_text_printf(out, "%s ", kind_names[graph->values[value].kind]);
+    add_value_name(graph, value, out);
+    wefti_text_add(out, " : ");
+    add_type(&graph->values[value], out);
 }
 
 void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out)
@@ -168,6 +181,7 @@ void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out)
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
         add_node(graph, &graph->nodes[graph->order[i]], out);
+        wefti_text_add(out, "\n");
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
         wefti_text_add(out, "output ");

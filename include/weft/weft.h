@@ -20,6 +20,7 @@
 #include <weft/session.h>
 #include <weft/status.h>
 #include <weft/stream.h>
+#include <weft/tensor_file.h>
 #include <weft/types.h>
 #include <weft/version.h>
 

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One batch for all ranks: rank 0's inputs are scattered, its outputs gathered. The graph is bound
+ * to a rank's share of the batch. What carries the batch is found by comparing with the same model
+ * bound to all of it: an input or output whose first dimension differs, and nothing else.
+ *
+ *   x [B, ..] -> Scatter -> "x.share" [B / N, ..] -> the graph -> "y.share" -> Gather -> y [B, ..]
+ *   z [..]    -> Broadcast -> "z.share"              (no batch: everybody gets rank 0's)
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+typedef enum share {
+    SHARE_SAME,  /* no batch */
+    SHARE_FIRST, /* the first dimension is the batch */
+    SHARE_OTHER, /* anything else differs */
+} share_t;
+
+static share_t compare(const weft_tensor_desc_t *part, const weft_tensor_desc_t *whole,
+                       uint32_t ranks)
+{
+    bool equal = part->dtype == whole->dtype && part->rank == whole->rank;
+    for (uint32_t d = 1; equal && d < part->rank; d++) {
+        equal = part->dims[d] == whole->dims[d];
+    }
+    if (!equal) {
+        return SHARE_OTHER;
+    }
+    if (part->rank == 0 || part->dims[0] == whole->dims[0]) {
+        return SHARE_SAME;
+    }
+    return part->dims[0] * (int64_t)ranks == whole->dims[0] ? SHARE_FIRST : SHARE_OTHER;
+}
+
+/* Adds op(value); the result gets the type that the operator infers. */
+static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32_t value,
+                                    const char *output_name, uint32_t ranks, uint32_t *out_value)
+{
+    weft_status_t status;
+    uint32_t node;
+    weft_attr_t attrs[] = {{.name = "root", .type = WEFT_ATTR_INT},
+                           {.name = "group_size", .type = WEFT_ATTR_INT, .i = ranks}};
+    char name[256];
+    snprintf(name, sizeof(name), "%s of %.200s", op, graph->values[value].name);
+    wefti_node_params_t params = {.domain = "weft",
+                                  .op = op,
+                                  .name = name,
+                                  .version = 1,
+                                  .inputs = &value,
+                                  .input_count = 1,
+                                  .output_names = &output_name,
+                                  .output_count = 1,
+                                  .attrs = attrs,
+                                  .attr_count = strcmp(op, "Broadcast") == 0 ? 1 : 2};
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
+    *out_value = graph->nodes[node].outputs[0];
+fail:
+    return status;
+}
+
+static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t index,
+                                 uint32_t ranks)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t input = graph->inputs[index], part;
+    const weft_tensor_desc_t *type = &whole->values[whole->inputs[index]].type;
+    share_t share = compare(&graph->values[input].type, type, ranks);
+    char name[256];
+    if ((graph->values[input].flags & WEFTI_VALUE_OUTPUT) != 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "--split-batch: input '%s' is an output, too",
+                           graph->values[input].name);
+    }
+    if (share == SHARE_OTHER) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "--split-batch: the batch is not the first dimension of input '%s'",
+                           graph->values[input].name);
+    }
+    snprintf(name, sizeof(name), "%.200s.share", graph->values[input].name);
+    graph->values[input].type = *type;
+    WEFT_TRY(status,
+             add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast", input, name,
+                            ranks, &part),
+             fail);
+    wefti_graph_replace_uses(graph, input, part, graph->values[part].producer);
+fail:
+    return status;
+}
+
+static weft_status_t gather_output(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t index,
+                                   uint32_t ranks)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t output = graph->outputs[index], all;
+    const char *old_name = graph->values[output].name;
+    const weft_tensor_desc_t *type = &whole->values[whole->outputs[index]].type;
+    char name[256];
+    if (compare(&graph->values[output].type, type, ranks) != SHARE_FIRST) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "--split-batch: output '%s' does not have the batch as its first "
+                           "dimension, so ranks' shares cannot be put together",
+                           old_name);
+    }
+    snprintf(name, sizeof(name), "%.200s.share", old_name);
+    WEFT_TRY(status, wefti_graph_rename_value(graph, output, name), fail);
+    WEFT_TRY(status, add_collective(graph, "Gather", output, old_name, ranks, &all), fail);
+    graph->values[output].flags &= ~WEFTI_VALUE_OUTPUT;
+    graph->values[all].flags |= WEFTI_VALUE_OUTPUT;
+    graph->outputs[index] = all;
+fail:
+    return status;
+}
+
+weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
+                                      uint32_t world_size)
+{
+    weft_status_t status = WEFT_OK;
+    if (graph->input_count != whole->input_count || graph->output_count != whole->output_count) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "--split-batch: the batch decides what the graph computes");
+    }
+    if (world_size == 1) {
+        return WEFT_OK;
+    }
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        WEFT_TRY(status, split_input(graph, whole, i, world_size), fail);
+    }
+    for (uint32_t i = 0; i < graph->output_count; i++) {
+        WEFT_TRY(status, gather_output(graph, whole, i, world_size), fail);
+    }
+    WEFT_TRY(status, wefti_graph_sort(graph), fail);
+fail:
+    return status;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file tensor_file.h Tensors in files that hold one ONNX TensorProto (.pb), as ONNX's test data and
+ * `weft run --inputs` have them.
+ */
+#ifndef WEFT_TENSOR_FILE_H
+#define WEFT_TENSOR_FILE_H
+
+#include <weft/registry.h>
+
+WEFT_EXTERN_C_BEGIN
+/**
+ * Reads a tensor, in whichever field the file keeps its contents.
+ * @param[out] out_desc type and shape, plain layout; its data is *out_data
+ * @param[out] out_data contents, from malloc: freed by the caller; NULL on failure
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_FORMAT, WEFT_ERR_UNSUPPORTED (a type that Weft has not), naming the file
+ */
+WEFT_API weft_status_t weft_tensor_read(const char *path, weft_tensor_desc_t *out_desc, void **out_data);
+/**
+ * Writes a tensor: all or nothing.
+ * @param[in] name of the tensor, in the file; may be NULL
+ * @param[in] desc plain layout; desc->data holds the contents (may be NULL without elements)
+ * @return WEFT_ERR_UNSUPPORTED above 2 GiB, which readers of protobuf refuse
+ */
+WEFT_API weft_status_t weft_tensor_write(const char *path, const char *name, const weft_tensor_desc_t *desc);
+WEFT_EXTERN_C_END
+
+#endif

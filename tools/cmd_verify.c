@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft verify: proves the schedules of all algorithms. */
+/* weft verify: proves the schedules of all algorithms, or a plan (verify_plan.c). */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,13 +12,14 @@
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
 #include "tools/tool.h"
+#include "tools/verify_plan.h"
 
 #define MAX_OPS 16u
 #define MAX_JOBS (96u * MAX_OPS)
 #define MAX_THREADS 63u
 #define SMALL_CELLS (1u << 20) /* of what is proved above 64 ranks */
 
-enum { KEY_ALL = 256, KEY_JSON, KEY_OP, KEY_ALGO };
+enum { KEY_ALL = 256, KEY_JSON, KEY_OP, KEY_ALGO, KEY_KERNELS };
 
 static const option_def_t own_options[] = {
     {KEY_ALL, "all", NULL, "every size up to 64 ranks, and a sample up to 1024"},
@@ -26,24 +27,37 @@ static const option_def_t own_options[] = {
     {KEY_OP, "op", "OP", "only this operator, such as AllReduce"},
     {KEY_ALGO, "algo", "NAME", "only algorithms of this name"},
     {'j', "threads", "N", "threads to use (default: WEFT_THREADS, or one per core)"},
+    {KEY_KERNELS, "kernels", "LIB.so",
+     "with PLAN: load operators from a plugin before it is proved (repeatable)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
 
 static const command_help_t help = {
     "verify",
-    "[--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
-    "Simulates all ranks of every collective algorithm on symbols, over shared memory and over "
-    "links that\n"
+    "[PLAN.weft] [--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
+    "With a plan: proves it for all ranks. Operators, types and shapes; every wait is satisfied "
+    "and "
+    "nothing is\n"
+    "read before it is made; no two accesses race, on any rank; no memory is shared while it is in "
+    "use; no deadlock\n"
+    "over all ranks and streams; each gradient is reduced in exactly one bucket; the schedules "
+    "that "
+    "its\n"
+    "collectives may run.\n"
+    "Without: simulates all ranks of every collective algorithm on symbols, over shared memory and "
+    "over links that\n"
     "only put and signal, and proves for all counts: results and reduction order, no deadlock, no "
     "race, no\n"
     "access outside a buffer. Without --all: 1 to 17, 32, 33 and 64 ranks.",
-    "exit status: 0 all proved, 1 a schedule is wrong (its rank, step and why are printed), 2 bad "
+    "exit status: 0 all proved, 1 the plan or a schedule is wrong (where and why is printed), 2 "
+    "bad "
     "input\n",
 };
 
 typedef struct verify_command {
-    bool all, json;
+    weft_registry_t *registry; /* of a plan */
+    bool all, json, plugins;
     uint32_t ranks, threads;
     weft_collective_t op;
     const char *algorithm;
@@ -53,6 +67,7 @@ typedef struct verify_command {
 static int handle(void *user, int key, const char *value)
 {
     verify_command_t *command = user;
+    weft_status_t status;
     long long number;
     switch (key) {
     case KEY_ALL:
@@ -64,6 +79,10 @@ static int handle(void *user, int key, const char *value)
     case KEY_ALGO:
         command->algorithm = value;
         break;
+    case KEY_KERNELS:
+        command->plugins = true;
+        status = weft_registry_load_plugin(command->registry, value);
+        return status < 0 ? wefti_status_error("verify", status) : EXIT_OK;
     case KEY_OP:
         command->op = wefti_collective_from_name(value);
         if (command->op == 0) {
@@ -237,27 +256,52 @@ static void print_result(const verify_command_t *command, weft_status_t status, 
     wefti_text_deinit(&text);
 }
 
+static int verify_algorithms(verify_command_t *command)
+{
+    uint64_t begin_ns = wefti_now_ns();
+    weft_status_t status = prove_all(command);
+    print_result(command, status, (double)(wefti_now_ns() - begin_ns) * 1e-9);
+    if (status < 0) {
+        fprintf(stderr, "weft verify: %s\n", weft_last_error());
+        return EXIT_RUN_FAILED;
+    }
+    if (command->proved == 0) {
+        return wefti_usage_error("verify", "no algorithm fits what was asked for");
+    }
+    return EXIT_OK;
+}
+
+static int verify(verify_command_t *command, int positional, char **argv)
+{
+    bool of_algorithms = command->all || command->ranks != 0 || command->op != 0 ||
+                         command->algorithm != NULL || command->threads != 0;
+    if (positional > 1) {
+        return wefti_usage_error("verify", "unexpected argument '%s'", argv[2]);
+    }
+    if (positional == 1 && of_algorithms) {
+        return wefti_usage_error("verify",
+                                 "a plan is proved as a whole: --json and --kernels only");
+    }
+    if (positional == 0 && command->plugins) {
+        return wefti_usage_error("verify", "--kernels is for plans");
+    }
+    return positional == 1 ? wefti_verify_plan(argv[1], command->registry, command->json)
+                           : verify_algorithms(command);
+}
+
 int wefti_cmd_verify(int argc, char **argv)
 {
     verify_command_t command = {0};
     int positional = 0;
     const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
-    if (code != EXIT_OK) {
-        return code < 0 ? EXIT_OK : code;
-    }
-    if (positional != 0) {
-        return wefti_usage_error("verify", "unexpected argument '%s'", argv[1]);
-    }
-    uint64_t begin_ns = wefti_now_ns();
-    weft_status_t status = prove_all(&command);
-    print_result(&command, status, (double)(wefti_now_ns() - begin_ns) * 1e-9);
+    weft_status_t status = weft_registry_create(NULL, &command.registry);
     if (status < 0) {
-        fprintf(stderr, "weft verify: %s\n", weft_last_error());
-        return EXIT_RUN_FAILED;
+        return wefti_status_error("verify", status);
     }
-    if (command.proved == 0) {
-        return wefti_usage_error("verify", "no algorithm fits what was asked for");
+    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    if (code == EXIT_OK) {
+        code = verify(&command, positional, argv);
     }
-    return EXIT_OK;
+    weft_registry_destroy(command.registry);
+    return code < 0 ? EXIT_OK : code;
 }

@@ -28,7 +28,8 @@
 #define WEFTI_PLAN_SHARDED (1u << 0) /* a rank updates its shard of the parameters */
 #define WEFTI_PLAN_DECOUPLED                                                                       \
     (1u << 1) /* weights are gathered at the next step's begin, or by flush */
-#define WEFTI_PLAN_RANK_DATA (1u << 2)   /* ranks have weights of their own: init gives nobody any \
+#define WEFTI_PLAN_RANK_DATA                                                                       \
+    (1u << 2)                            /* ranks have weights of their own: init gives nobody any \
                                           */
 #define WEFTI_PLAN_SPLIT_BATCH (1u << 3) /* rank 0's batch is scattered, its results gathered */
 

@@ -184,6 +184,11 @@ static const char *check_member(const weft_plan_t *plan, const wefti_plan_layout
         member->kind != first->kind) {
         return "its members differ in kind or dtype";
     }
+    /* a unit of padding between them is nobody's */
+    if (index > 0 && member->offset_bytes == *next + WEFTI_PLAN_ALIGNMENT &&
+        wefti_plan_layout_at(layout, *next) == WEFTI_PLAN_NONE) {
+        *next = member->offset_bytes;
+    }
     if (member->rank_stride_bytes != 0 || (index > 0 && member->offset_bytes != *next)) {
         return "its members do not follow one another";
     }

@@ -394,7 +394,8 @@ fail:
     return status;
 }
 
-weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
+weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_accesses,
+                                   uint32_t *out_pieces)
 {
     weft_status_t status;
     wefti_arena_t arena;
@@ -410,7 +411,16 @@ weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
         WEFT_TRY(status, check_gathered(&races, "step"), done);
     }
     WEFT_TRY(status, run_named(&races, "eval"), done);
+    *out_accesses = races.work;
+    *out_pieces = races.segment_count;
 done:
     wefti_arena_deinit(&arena);
     return status;
+}
+
+weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
+{
+    uint64_t accesses;
+    uint32_t pieces;
+    return wefti_plan_run_races(plan, &accesses, &pieces);
 }

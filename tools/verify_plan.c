@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft verify PLAN: proves a saved plan and the schedules that it may run. */
+#include "tools/verify_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/plan/prove.h"
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
+
+#define MAX_RANKS 64u /* of schedules that are proved: beyond, their size grows too fast */
+#define MAX_CASES 256u
+
+/* A schedule that a collective of the plan may run. */
+typedef struct schedule {
+    weft_collective_t op;
+    const char *algorithm;
+    uint32_t root, in_place, uses;
+    const char *left_out; /* NULL: proved */
+} schedule_t;
+
+typedef struct proof {
+    wefti_plan_proof_t plan;
+    schedule_t schedules[MAX_CASES];
+    uint32_t schedule_count, proved, unlisted;
+} proof_t;
+
+/* Whether the rank's own block has its place in the other buffer. */
+static uint32_t is_in_place(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    const wefti_plan_buffer_t *source = &plan->buffers[collective->source];
+    const wefti_plan_buffer_t *buffer = &plan->buffers[collective->buffer];
+    return source == buffer || source->offset_bytes == buffer->offset_bytes;
+}
+
+/* The case of a collective and algorithm, a new one if need be; NULL: there are too many. */
+static schedule_t *find_case(proof_t *proof, const weft_plan_t *plan,
+                             const wefti_plan_collective_t *collective, const char *algorithm)
+{
+    schedule_t wanted = {
+        collective->op, algorithm, collective->root, is_in_place(plan, collective), 0, NULL};
+    for (uint32_t i = 0; i < proof->schedule_count; i++) {
+        schedule_t *known = &proof->schedules[i];
+        if (known->op == wanted.op && known->root == wanted.root &&
+            known->in_place == wanted.in_place && strcmp(known->algorithm, algorithm) == 0) {
+            return known;
+        }
+    }
+    if (proof->schedule_count == MAX_CASES) {
+        proof->unlisted++;
+        return NULL;
+    }
+    proof->schedules[proof->schedule_count] = wanted;
+    return &proof->schedules[proof->schedule_count++];
+}
+
+/* Proves it, or says why not; an error is a schedule that is wrong. */
+static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t *registry,
+                                    uint32_t ranks)
+{
+    const weft_algorithm_t *algorithm =
+        weft_registry_find_algorithm(registry, schedule->op, schedule->algorithm);
+    weft_algo_params_t params = {.struct_size = sizeof params,
+                                 .op = schedule->op,
+                                 .group_size = ranks,
+                                 .root = schedule->root,
+                                 .in_place = schedule->in_place,
+                                 .order = WEFT_ORDER_TREE};
+    if (algorithm == NULL) {
+        schedule->left_out = "not known here";
+    } else if (ranks > MAX_RANKS) {
+        schedule->left_out = "too many ranks; weft verify -n proves them over shared memory";
+    } else {
+        schedule->left_out = algorithm->eligible(&params);
+    }
+    if (schedule->left_out != NULL) {
+        return WEFT_OK;
+    }
+    return weft_algorithm_verify(algorithm, &params);
+}
+
+static weft_status_t prove_schedules(proof_t *proof, const weft_plan_t *plan,
+                                     const weft_registry_t *registry)
+{
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        const wefti_plan_collective_t *collective = &plan->collectives[i];
+        for (uint32_t a = 0; a < collective->algorithm_count; a++) {
+            schedule_t *schedule =
+                find_case(proof, plan, collective, collective->algorithms[a].name);
+            if (schedule != NULL) {
+                schedule->uses++;
+            }
+        }
+    }
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < proof->schedule_count && status >= 0; i++) {
+        status = prove_schedule(&proof->schedules[i], registry, plan->world_size);
+        proof->proved += status >= 0 && proof->schedules[i].left_out == NULL;
+    }
+    return status;
+}
+
+static const char *plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+static void print_text(const proof_t *proof, const weft_plan_t *plan)
+{
+    const wefti_plan_proof_t *done = &proof->plan;
+    wefti_text_t text;
+    char bytes[32], hex[65];
+    wefti_text_init(&text, NULL);
+    wefti_text_add(&text, "plan of ");
+    wefti_text_add_printable(&text, plan->model_name[0] ? plan->model_name : "(unnamed model)");
+    wefti_text_printf(&text, ": %" PRIu32 " rank%s, structure %.16s\n", plan->world_size,
+                      plural(plan->world_size), wefti_digest_hex(&plan->structure_digest, hex));
+    wefti_text_printf(&text,
+                      "  operators     %" PRIu32
+                      " kernels: defined, their operands of the right types and shapes\n",
+                      plan->kernel_count);
+    wefti_text_printf(&text,
+                      "  dependencies  %" PRIu32 " programs, %" PRIu64 " steps, %" PRIu64
+                      " waits: nothing is read before it is made, no two accesses race\n",
+                      plan->program_count, done->steps, done->waits);
+    wefti_text_printf(&text, "  memory        %" PRIu32 " buffers in %" PRIu32 " pieces of %s",
+                      plan->buffer_count, done->pieces,
+                      wefti_format_bytes(plan->arena_bytes, bytes));
+    wefti_text_printf(&text, "; %s shared, never while in use\n",
+                      wefti_format_bytes(done->shared_bytes, bytes));
+    if (plan->kind == WEFT_PLAN_TRAINING) {
+        wefti_text_printf(&text, "  gradients     %" PRIu32 ", %s: ", done->gradients,
+                          wefti_format_bytes(done->bucket_bytes, bytes));
+        wefti_text_printf(&text, "every byte in exactly one of %" PRIu32 " bucket%s\n",
+                          done->buckets, plural(done->buckets));
+    }
+    wefti_text_printf(&text,
+                      "  deadlock      %" PRIu32 " rank%s, %" PRIu32
+                      " streams each, threads or inline: all end, having met %" PRIu64 " times\n",
+                      done->simulated_ranks, plural(done->simulated_ranks), plan->stream_count,
+                      done->meetings);
+    wefti_text_printf(&text, "  schedules     %" PRIu32 " proved", proof->proved);
+    for (uint32_t i = 0; i < proof->schedule_count; i++) {
+        const schedule_t *schedule = &proof->schedules[i];
+        wefti_text_printf(&text, "%s%s ", i == 0 ? ": " : ", ", weft_collective_name(schedule->op));
+        wefti_text_add_printable(&text, schedule->algorithm);
+        wefti_text_add(&text, schedule->in_place ? " in place" : "");
+        if (schedule->left_out != NULL) {
+            wefti_text_printf(&text, " (left out: %s)", schedule->left_out);
+        }
+    }
+    wefti_text_add(&text, "\nproved\n");
+    fputs(text.failed ? "" : text.data, stdout);
+    wefti_text_deinit(&text);
+}
+
+static void add_schedules(wefti_json_t *json, const proof_t *proof)
+{
+    wefti_json_begin_array(json, "schedules");
+    for (uint32_t i = 0; i < proof->schedule_count; i++) {
+        const schedule_t *schedule = &proof->schedules[i];
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "op", weft_collective_name(schedule->op));
+        wefti_json_string(json, "algorithm", schedule->algorithm);
+        wefti_json_int(json, "root", schedule->root);
+        wefti_json_bool(json, "in_place", schedule->in_place);
+        wefti_json_int(json, "collectives", schedule->uses);
+        wefti_json_bool(json, "proved", schedule->left_out == NULL);
+        wefti_json_string(json, "left_out", schedule->left_out);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
+static void add_numbers(wefti_json_t *json, const proof_t *proof, const weft_plan_t *plan)
+{
+    const wefti_plan_proof_t *done = &proof->plan;
+    char hex[65];
+    wefti_json_string(json, "model", plan->model_name);
+    wefti_json_string(json, "structure_digest", wefti_digest_hex(&plan->structure_digest, hex));
+    wefti_json_int(json, "world", plan->world_size);
+    wefti_json_int(json, "kernels", plan->kernel_count);
+    wefti_json_int(json, "programs", plan->program_count);
+    wefti_json_int(json, "steps", (int64_t)done->steps);
+    wefti_json_int(json, "waits", (int64_t)done->waits);
+    wefti_json_int(json, "accesses", (int64_t)done->accesses);
+    wefti_json_int(json, "buffers", plan->buffer_count);
+    wefti_json_int(json, "pieces", done->pieces);
+    wefti_json_int(json, "arena_bytes", (int64_t)plan->arena_bytes);
+    wefti_json_int(json, "shared_bytes", (int64_t)done->shared_bytes);
+    wefti_json_int(json, "gradients", done->gradients);
+    wefti_json_int(json, "gradient_bytes", (int64_t)done->bucket_bytes);
+    wefti_json_int(json, "buckets", done->buckets);
+    wefti_json_int(json, "ranks", done->simulated_ranks);
+    wefti_json_int(json, "streams", plan->stream_count);
+    wefti_json_int(json, "meetings", (int64_t)done->meetings);
+    add_schedules(json, proof);
+}
+
+static void print_json(const proof_t *proof, const weft_plan_t *plan, weft_status_t status)
+{
+    wefti_text_t text;
+    wefti_json_t json;
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_bool(&json, "ok", status >= 0);
+    wefti_json_string(&json, "error", status < 0 ? weft_last_error() : NULL);
+    if (status >= 0) {
+        add_numbers(&json, proof, plan);
+    }
+    wefti_json_end_object(&json);
+    puts(text.failed ? "{}" : text.data);
+    wefti_text_deinit(&text);
+}
+
+static weft_status_t prove(proof_t *proof, const weft_plan_t *plan, const weft_registry_t *registry)
+{
+    weft_status_t status = wefti_plan_prove(plan, registry, &proof->plan);
+    return status >= 0 ? prove_schedules(proof, plan, registry) : status;
+}
+
+int wefti_verify_plan(const char *path, const weft_registry_t *registry, bool json)
+{
+    weft_plan_t *plan = NULL;
+    proof_t *proof = calloc(1, sizeof(*proof));
+    weft_status_t status =
+        proof != NULL ? weft_plan_load(path, registry, &plan) : WEFT_ERR_NO_MEMORY;
+    if (status >= 0) {
+        status = prove(proof, plan, registry);
+    }
+    if (json) {
+        print_json(proof, plan, status);
+    } else if (status >= 0) {
+        print_text(proof, plan);
+    }
+    weft_plan_release(plan);
+    free(proof);
+    if (status == WEFT_ERR_FORMAT || status == WEFT_ERR_INVALID_ARGUMENT) {
+        fprintf(stderr, "weft verify: %s\n", weft_last_error());
+        return EXIT_RUN_FAILED; /* it could be read, and is wrong */
+    }
+    return status < 0 ? wefti_status_error("verify", status) : EXIT_OK;
+}

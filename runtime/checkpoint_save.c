@@ -7,6 +7,7 @@
 #include "runtime/checkpoint.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,10 +68,15 @@ static void add_number(saver_t *saver, const char *key, uint64_t value)
     add_text(saver, key, wefti_arena_printf(&saver->arena, "%" PRIu64, value));
 }
 
-/* All digits, and a point whatever the host program's locale. */
+/* As many digits as it takes, and a point whatever the host program's locale. */
 static void add_real(saver_t *saver, const char *key, double value)
 {
-    char *text = wefti_arena_printf(&saver->arena, "%.17g", value);
+    char digits[40];
+    snprintf(digits, sizeof digits, "%.15g", value);
+    if (strtod(digits, NULL) < value || strtod(digits, NULL) > value) {
+        snprintf(digits, sizeof digits, "%.17g", value);
+    }
+    char *text = wefti_arena_strdup(&saver->arena, digits);
     for (char *c = text; c != NULL && *c != '\0'; c++) {
         *c = *c == ',' ? '.' : *c;
     }

@@ -21,6 +21,9 @@ enum {
     KEY_SEED,
     KEY_JSON,
     KEY_NO_EVAL,
+    KEY_CHECKPOINT,
+    KEY_CHECKPOINT_EVERY,
+    KEY_RESUME,
 };
 
 static const option_def_t own_options[] = {
@@ -30,6 +33,12 @@ static const option_def_t own_options[] = {
     {KEY_STEPS, "steps", "S", "train this many steps instead"},
     {KEY_SCHEDULE, "lr-schedule", "NAME", "constant (default) or linear: falls to 0 at the end"},
     {KEY_SAVE, "save", "TRAINED.onnx", "write the trained model"},
+    {KEY_CHECKPOINT, "checkpoint", "FILE",
+     "write weights and training state at the end (safetensors)"},
+    {KEY_CHECKPOINT_EVERY, "checkpoint-every", "N",
+     "and after every N steps; the file is replaced"},
+    {KEY_RESUME, "resume", "FILE",
+     "go on from a checkpoint; --steps, --epochs count from the beginning"},
     {KEY_TRACE, "trace", "T.json", "write a timeline of the last steps of all ranks"},
     {KEY_PROFILE, "profile", "P.json", "write measured times, for weft compile --profile"},
     {KEY_SEED, "seed", "K", "order of the data (default 0)"},
@@ -56,6 +65,7 @@ typedef struct run_command {
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
+    bool seed_given, lr_given;
 } run_command_t;
 
 static int parse_count(const char *option, const char *value, long long high, uint64_t *out_count)
@@ -99,6 +109,14 @@ static int handle(void *user, int key, const char *value)
     case KEY_SAVE:
         train->save_path = value;
         return EXIT_OK;
+    case KEY_CHECKPOINT:
+        train->checkpoint_path = value;
+        return EXIT_OK;
+    case KEY_CHECKPOINT_EVERY:
+        return parse_count("--checkpoint-every", value, 100000000, &train->checkpoint_every);
+    case KEY_RESUME:
+        train->resume_path = value;
+        return EXIT_OK;
     case KEY_TRACE:
         train->trace_path = value;
         return EXIT_OK;
@@ -110,6 +128,7 @@ static int handle(void *user, int key, const char *value)
             return wefti_usage_error("run", "--seed '%s': expected a number from 0", value);
         }
         train->seed = (uint64_t)seed;
+        command->seed_given = true;
         return EXIT_OK;
     case KEY_NO_EVAL:
         train->no_eval = true;
@@ -144,6 +163,7 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
         return status;
     }
     command->train.lr = -1;
+    command->lr_given = params->lr > 0;
     if (is_plan) {
         command->train.lr = params->lr > 0 ? params->lr : -1;
         params->lr = 0;
@@ -173,8 +193,9 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
 /* Nobody wants to hear after two epochs that a directory is missing. */
 static weft_status_t check_outputs(const train_options_t *train)
 {
-    static const char *const names[] = {"--save", "--trace", "--profile"};
-    const char *const paths[] = {train->save_path, train->trace_path, train->profile_path};
+    static const char *const names[] = {"--save", "--trace", "--profile", "--checkpoint"};
+    const char *const paths[] = {train->save_path, train->trace_path, train->profile_path,
+                                 train->checkpoint_path};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         weft_status_t status = paths[i] != NULL ? wefti_file_check_place(paths[i]) : WEFT_OK;
         if (status < 0) {
@@ -210,7 +231,11 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     }
     WEFT_TRY(status, wefti_dataset_load(command->data_path, &command->data), done);
     command->train.data = &command->data;
-    status = wefti_train_bind(&command->train, &binding);
+    WEFT_TRY(status, wefti_train_bind(&command->train, &binding), done);
+    if (command->train.resume_path != NULL) {
+        status =
+            wefti_train_resume(&command->train, &binding, command->seed_given, command->lr_given);
+    }
 done:
     return status;
 }
@@ -257,6 +282,9 @@ int wefti_cmd_run(int argc, char **argv)
         code = wefti_usage_error("run", "--data DIR is missing");
     } else if (code == EXIT_OK && command.train.epochs != 0 && command.train.steps != 0) {
         code = wefti_usage_error("run", "--epochs and --steps exclude each other");
+    } else if (code == EXIT_OK && command.train.checkpoint_every != 0 &&
+               command.train.checkpoint_path == NULL) {
+        code = wefti_usage_error("run", "--checkpoint-every needs --checkpoint FILE");
     } else if (code == EXIT_OK) {
         code = run(&command, argv[1]);
     }

@@ -21,6 +21,7 @@ typedef struct trainer {
     uint32_t *order; /* of the current epoch */
     float *logits;
     double *step_ms;
+    uint64_t first_step; /* done before this run */
     uint64_t steps, steps_per_epoch;
     progress_t progress;
     train_report_t report;
@@ -98,6 +99,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     }
     weft_plan_info_t info = {.struct_size = sizeof info};
     status = weft_plan_get_info(options->plan, &info);
+    out_binding->global_batch = (uint64_t)out_binding->batch * info.world_size;
     if (status >= 0 && set->count / info.world_size < (uint64_t)out_binding->batch) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                              "%u training images are less than one global batch of %u x %lld",
@@ -128,6 +130,21 @@ static double scalar_seed(uint64_t seed)
     return (double)((seed ^ (seed >> 53)) & (((uint64_t)1 << 53) - 1));
 }
 
+/* The file was looked at before the ranks started; it may be another one by now. */
+static weft_status_t load_checkpoint(trainer_t *trainer)
+{
+    const train_options_t *options = trainer->options;
+    weft_checkpoint_info_t info = {.struct_size = sizeof info};
+    weft_status_t status =
+        weft_session_load_checkpoint(trainer->session, options->resume_path, &info);
+    if (status >= 0 && (info.step != options->resume.step || info.seed != options->seed ||
+                        info.sample != options->resume.sample)) {
+        status = wefti_error(WEFT_ERR_STATE, "%s was replaced while ranks started",
+                             options->resume_path);
+    }
+    return status;
+}
+
 static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t world_size,
                                   const char *address)
 {
@@ -147,16 +164,11 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
     }
     trainer->rank = weft_context_rank(trainer->context);
     trainer->world_size = weft_context_world_size(trainer->context);
-    trainer->steps_per_epoch =
-        set->count / ((uint64_t)trainer->world_size * (uint64_t)trainer->binding.batch);
-    if (trainer->steps_per_epoch == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the plan is for fewer ranks than the world of %u", trainer->world_size);
-    }
-    trainer->steps =
-        options->steps != 0 ? options->steps : options->epochs * trainer->steps_per_epoch;
+    trainer->steps_per_epoch = wefti_train_steps_per_epoch(options, &trainer->binding);
+    trainer->steps = wefti_train_steps(options, &trainer->binding);
+    trainer->first_step = options->resume_path != NULL ? options->resume.step : 0;
     trainer->order = malloc(set->count * sizeof *trainer->order);
-    trainer->step_ms = malloc(trainer->steps * sizeof *trainer->step_ms);
+    trainer->step_ms = malloc((trainer->steps - trainer->first_step) * sizeof *trainer->step_ms);
     trainer->logits = malloc((size_t)(trainer->binding.batch * trainer->binding.class_count) *
                              sizeof *trainer->logits);
     if (trainer->order == NULL || trainer->step_ms == NULL || trainer->logits == NULL) {
@@ -170,6 +182,9 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
                                             .trace = options->trace_path != NULL ||
                                                      options->profile_path != NULL};
     WEFT_TRY(status, weft_session_create(&session_params, &trainer->session), done);
+    if (options->resume_path != NULL) {
+        WEFT_TRY(status, load_checkpoint(trainer), done);
+    }
     if (trainer->binding.has_seed) {
         WEFT_TRY(status,
                  weft_session_set_scalar(trainer->session, "seed", scalar_seed(options->seed)),
@@ -221,7 +236,7 @@ static weft_status_t train_step(trainer_t *trainer, uint64_t step, float *out_lo
     const image_set_t *set = &trainer->options->data->train;
     uint64_t in_epoch = step % trainer->steps_per_epoch;
     size_t batch = (size_t)trainer->binding.batch;
-    if (in_epoch == 0) {
+    if (in_epoch == 0 || step == trainer->first_step) {
         wefti_dataset_shuffle(trainer->order, set->count, trainer->options->seed,
                               (uint32_t)(step / trainer->steps_per_epoch));
     }
@@ -239,16 +254,29 @@ static weft_status_t train_step(trainer_t *trainer, uint64_t step, float *out_lo
     WEFT_TRY(status,
              weft_session_get_output(trainer->session, "loss", out_loss, sizeof *out_loss, NULL),
              done);
-    trainer->step_ms[step] = (double)(wefti_now_ns() - started) * 1e-6;
+    trainer->step_ms[step - trainer->first_step] = (double)(wefti_now_ns() - started) * 1e-6;
     trainer->progress.images_done += (uint64_t)batch * trainer->world_size;
 done:
     return status;
 }
 
+/* Every so many steps, and at the end. */
+static weft_status_t save_checkpoint(trainer_t *trainer, uint64_t done)
+{
+    const train_options_t *options = trainer->options;
+    if (options->checkpoint_path == NULL ||
+        (done != trainer->steps &&
+         (options->checkpoint_every == 0 || done % options->checkpoint_every != 0))) {
+        return WEFT_OK;
+    }
+    weft_checkpoint_info_t info = wefti_train_position(options, &trainer->binding, done);
+    return weft_session_save_checkpoint(trainer->session, options->checkpoint_path, &info);
+}
+
 static weft_status_t train(trainer_t *trainer)
 {
     float loss = 0;
-    for (uint64_t step = 0; step < trainer->steps; step++) {
+    for (uint64_t step = trainer->first_step; step < trainer->steps; step++) {
         weft_status_t status = train_step(trainer, step, &loss);
         if (status < 0) {
             return status;
@@ -258,11 +286,15 @@ static weft_status_t train(trainer_t *trainer)
                                "the loss is %f at step %llu: training diverged, try a lower --lr",
                                (double)loss, (unsigned long long)step + 1);
         }
-        if (step == 0) {
+        if (step == trainer->first_step) {
             trainer->report.loss_first = loss;
         }
         if (trainer->rank == 0) {
             show_progress(trainer, step, loss);
+        }
+        status = save_checkpoint(trainer, step + 1);
+        if (status < 0) {
+            return status;
         }
     }
     trainer->report.loss_last = loss;
@@ -353,14 +385,16 @@ static int compare_doubles(const void *a, const void *b)
 static void summarise_times(trainer_t *trainer)
 {
     train_report_t *report = &trainer->report;
+    uint64_t steps = trainer->steps - trainer->first_step;
     double total = 0;
-    for (uint64_t i = 0; i < trainer->steps; i++) {
+    for (uint64_t i = 0; i < steps; i++) {
         total += trainer->step_ms[i];
     }
-    qsort(trainer->step_ms, trainer->steps, sizeof *trainer->step_ms, compare_doubles);
-    report->steps = trainer->steps;
-    report->step_ms_p50 = trainer->step_ms[trainer->steps / 2];
-    report->step_ms_mean = total / (double)trainer->steps;
+    qsort(trainer->step_ms, steps, sizeof *trainer->step_ms, compare_doubles);
+    report->steps = steps;
+    report->first_step = trainer->first_step;
+    report->step_ms_p50 = trainer->step_ms[steps / 2];
+    report->step_ms_mean = total / (double)steps;
     report->images_per_s =
         (double)trainer->binding.batch * trainer->world_size * 1e3 / report->step_ms_mean;
 }

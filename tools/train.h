@@ -21,16 +21,21 @@ typedef struct train_options {
     uint64_t seed;
     bool no_eval; /* the test set is left alone */
     bool json;
-    const char *save_path;    /* NULL: not wanted */
-    const char *trace_path;   /* NULL: not wanted */
-    const char *profile_path; /* NULL: not wanted */
+    const char *save_path;         /* NULL: not wanted */
+    const char *trace_path;        /* NULL: not wanted */
+    const char *profile_path;      /* NULL: not wanted */
+    const char *checkpoint_path;   /* NULL: not wanted */
+    uint64_t checkpoint_every;     /* steps; 0: at the end only */
+    const char *resume_path;       /* NULL: from the beginning */
+    weft_checkpoint_info_t resume; /* what it says; checked by wefti_train_resume */
 } train_options_t;
 
 /* How the plan's inputs and the data set fit together. */
 typedef struct train_binding {
     const char *image_name, *label_name;
     int64_t batch;
-    int64_t class_count; /* of the logits */
+    uint64_t global_batch; /* samples of all ranks per step */
+    int64_t class_count;   /* of the logits */
     bool has_lr, has_seed;
     double lr; /* the plan's default */
 } train_binding_t;
@@ -38,7 +43,8 @@ typedef struct train_binding {
 /* Everything the final report says. */
 typedef struct train_report {
     uint32_t world_size;
-    uint64_t steps;
+    uint64_t steps;               /* of this run */
+    uint64_t first_step;          /* steps that were done before it */
     double loss_first, loss_last; /* means over ranks */
     double test_accuracy;         /* negative: no test set */
     double step_ms_p50, step_ms_mean, images_per_s;
@@ -49,6 +55,18 @@ typedef struct train_report {
 
 /* Checks that plan and data fit; the message says what does not. Done once, before ranks start. */
 weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding);
+/* train_resume.c. Says whether training can go on from options->resume_path: its tensors fit the
+ * plan, its data position fits data, seed and global batch, and something is left to do. What the
+ * command line leaves open (seed, learning rate) is taken from it. */
+weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t *binding,
+                                 bool seed_given, bool lr_given);
+/* Steps of a pass over the data, and of the whole training. */
+uint64_t wefti_train_steps_per_epoch(const train_options_t *options,
+                                     const train_binding_t *binding);
+uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding);
+/* Where training stands after done steps. */
+weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
+                                            const train_binding_t *binding, uint64_t done);
 /* Trains on one rank; world_size, rank and address as the launcher gave them (-1, -1, NULL:
  * environment). */
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,

@@ -86,6 +86,7 @@ static void print_json(const train_report_t *report)
     wefti_json_begin_object(&json, NULL);
     wefti_json_int(&json, "world", report->world_size);
     wefti_json_int(&json, "steps", (int64_t)report->steps);
+    wefti_json_int(&json, "first_step", (int64_t)report->first_step);
     wefti_json_double(&json, "loss_first", report->loss_first);
     wefti_json_double(&json, "loss_last", report->loss_last);
     wefti_json_double(&json, "test_accuracy",
@@ -127,8 +128,15 @@ static void print_text(const train_options_t *options, const train_report_t *rep
            wefti_format_bytes(stats->arena_bytes, arena),
            wefti_format_bytes(report->rss_bytes, rss),
            (unsigned long long)stats->fusion_copied_bytes, report->param_digest);
+    if (report->first_step > 0) {
+        printf("went on after %llu steps from %s\n", (unsigned long long)report->first_step,
+               options->resume_path);
+    }
     if (options->save_path != NULL) {
         printf("trained model: %s\n", options->save_path);
+    }
+    if (options->checkpoint_path != NULL) {
+        printf("checkpoint: %s\n", options->checkpoint_path);
     }
     if (options->trace_path != NULL) {
         printf("timeline: %s (open it in https://ui.perfetto.dev or chrome://tracing)\n",

@@ -152,6 +152,21 @@ weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_p
     return status;
 }
 
+weft_status_t wefti_bucket_cost_halve(const wefti_bucket_cost_t *cost, wefti_arena_t *arena,
+                                      wefti_bucket_cost_t *out_cost)
+{
+    weft_status_t status = wefti_bucket_cost_scale(cost, 1, arena, out_cost);
+    for (uint32_t k = 0; status >= 0 && k < out_cost->piece_count; k++) {
+        wefti_bucket_piece_t *piece = (wefti_bucket_piece_t *)&out_cost->pieces[k];
+        piece->beta_ps_per_kib /= 2;
+    }
+    for (uint32_t k = 0; status >= 0 && k < out_cost->point_count; k++) {
+        wefti_bucket_point_t *point = (wefti_bucket_point_t *)&out_cost->points[k];
+        point->bytes = point->bytes <= UINT64_MAX / 2 ? 2 * point->bytes : UINT64_MAX;
+    }
+    return status;
+}
+
 /* By how much the profile's calls took longer than the table says: of all their times together. */
 static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profile_t *profile)
 {

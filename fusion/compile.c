@@ -28,6 +28,7 @@ typedef struct compiler {
     wefti_shard_cost_t shard_cost; /* where they are */
     wefti_plan_forecast_t forecast;
     wefti_optimizer_params_t optimizer;
+    wefti_gradient_params_t gradient_params;
     wefti_gradient_map_t gradients; /* of --grads */
     wefti_graph_t *graph;
     wefti_graph_t **rank_graphs; /* several models: one per rank, the first being graph */
@@ -175,12 +176,18 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
     c->params.bucket = c->params.bucket == NULL ? DEFAULT_BUCKET : c->params.bucket;
     WEFT_TRY(status, check_shapes(&c->params), fail);
     WEFT_TRY(status, read_optimizer(&c->params, &c->optimizer), fail);
+    WEFT_TRY(status, wefti_read_gradient_params(&c->params, &c->gradient_params), fail);
+    c->optimizer.divisor = c->gradient_params.divisor;
+    c->optimizer.clip_norm = c->gradient_params.clip_norm;
     WEFT_TRY(status, wefti_policy_parse(c->params.bucket, &c->arena, &c->policy), fail);
     if (c->params.decouple) {
         c->params.shard_optimizer = 1;
     }
-    if (c->params.shard_optimizer) { /* padded to whole shards, a bucket still keeps to the cap */
-        wefti_policy_round_cap(&c->policy, (uint64_t)WEFTI_PLAN_ALIGNMENT * c->params.world_size);
+    uint64_t unit = WEFTI_PLAN_ALIGNMENT;
+    unit *= c->params.shard_optimizer ? c->params.world_size : 1;
+    unit *= c->gradient_params.wire == WEFT_DTYPE_BF16 ? 2 : 1;
+    if (unit > WEFTI_PLAN_ALIGNMENT) { /* padded to whole shards, a bucket still keeps to the cap */
+        wefti_policy_round_cap(&c->policy, unit);
     }
     if (c->params.costs_path != NULL) {
         WEFT_TRY(status, wefti_costs_load(&c->costs, c->params.costs_path, c->allocator), fail);
@@ -253,10 +260,7 @@ fail:
 /* Parameters whose part of the compiler does not exist yet; each goes with its line. */
 static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
 {
-    const char *what = p->accumulate > 1       ? "--accumulate"
-                       : p->shards > 0         ? "--shards"
-                       : p->wire != NULL       ? "--wire"
-                       : p->clip_norm > 0      ? "--clip"
+    const char *what = p->clip_norm > 0        ? "--clip"
                        : p->in_flight > 0      ? "--in-flight"
                        : p->arena_limit > 0    ? "--arena-limit"
                        : p->ops_path != NULL   ? "--ops"
@@ -387,8 +391,11 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .bucket_cost = &c->bucket_cost,
                                    .shard = c->sharded,
                                    .decouple = c->sharded && c->params.decouple,
-                                   .sweep = c->sharded && !c->params.decouple,
+                                   .sweep = c->sharded && !c->params.decouple &&
+                                            c->gradient_params.wire == WEFT_DTYPE_F32 &&
+                                            c->gradient_params.clip_norm == 0,
                                    .shard_cost = c->sharded ? &c->shard_cost : NULL,
+                                   .gradients = c->gradient_params,
                                    .allocator = c->allocator};
     if (c->params.infer) {
         use_inference(c, &params);

@@ -106,6 +106,20 @@ weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double fa
  * values. */
 weft_status_t wefti_pass_layout(wefti_graph_t *graph);
 
+/* gradient_params.c: what becomes of gradients before they are used. */
+typedef struct wefti_gradient_params {
+    uint32_t accumulate; /* micro-batches of a rank per step, at least 1 */
+    uint32_t leaves;     /* micro-batches of all ranks, as the user fixed them; 0: not fixed */
+    uint32_t divisor;    /* updates divide by it: collectives sum; 0: collectives average */
+    weft_dtype_t wire;   /* F32, or BF16: rounded to it before they are reduced */
+    double clip_norm;    /* 0: gradients are not clipped */
+} wefti_gradient_params_t;
+weft_status_t wefti_read_gradient_params(const weft_compile_params_t *params,
+                                         wefti_gradient_params_t *out_params);
+/* The cost of gradients that travel as bf16, by their bytes as f32. */
+weft_status_t wefti_bucket_cost_halve(const wefti_bucket_cost_t *cost, wefti_arena_t *arena,
+                                      wefti_bucket_cost_t *out_cost);
+
 /* lower.c: streams, events, memory and everything else of the plan from the finished graph. */
 typedef struct wefti_lower_params {
     uint32_t world_size;
@@ -121,6 +135,7 @@ typedef struct wefti_lower_params {
     bool decouple; /* with shard: weights are gathered at the begin of the next step */
     bool sweep;    /* with shard: where it costs less, one collective reduces, updates and gives */
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and sweeps always win */
+    wefti_gradient_params_t gradients; /* all 0: nothing special */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

@@ -39,6 +39,9 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->flags |= l->params->rank_graph_count > 0 ? WEFTI_PLAN_RANK_DATA : 0;
     plan->flags |= l->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
     plan->flags |= l->shards > 1 && l->params->decouple ? WEFTI_PLAN_DECOUPLED : 0;
+    plan->accumulate = l->params->gradients.accumulate > 1 ? l->params->gradients.accumulate : 1;
+    plan->shards = l->params->gradients.leaves;
+    plan->clip_norm = l->params->gradients.clip_norm;
     plan->fusion_copied_bytes = 0; /* kernels write gradients where their bucket lies */
     plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);
     plan->policy = wefti_arena_strdup(&plan->arena, l->params->policy);

@@ -5,7 +5,8 @@
  *   lower_order.c    items (what the compute stream runs), buckets (the comm stream), members;
  *                    lower_updates.c has what comes last, lower_shards.c which buckets are sharded
  *   lower_memory.c   plan buffers, lifetimes, offsets; lower_regions.c lays out what lasts
- *   lower_kernels.c  plan kernels; one update per bucket where its members agree
+ *   lower_kernels.c  plan kernels; one update per bucket where its members agree;
+ *                    lower_accumulate.c what comes between gradients and their collective
  *   lower_program.c  events and programs; lower_collectives.c plan collectives
  *   lower_data.c     weights section and bindings
  */
@@ -35,9 +36,9 @@ typedef struct wefti_member {
  * several activations is a bucket for each of them, part being its number. */
 typedef struct wefti_bucket {
     uint32_t node;
-    wefti_member_t *members;
     weft_collective_t op;
     bool in_place; /* lower_memory.c: an activation's result has the memory of what is read */
+    wefti_member_t *members;
     uint32_t member_count;
     uint32_t part, parts; /* parts is 1 unless split */
     uint32_t ready;       /* how many items have run when all members are written */
@@ -59,6 +60,10 @@ typedef struct wefti_bucket {
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
     const char *whole_why; /* of a plan that is sharded: why this bucket is not */
     const char *sweep_why; /* what a sweep was predicted to cost, or NULL */
+
+    /* lower_accumulate.c: plan buffers of partial sums; plan kernels that fold them, by program: one
+     * for each level, then that of the step. NULL: gradients are reduced as kernels make them. */
+    uint32_t *levels, *folds;
 } wefti_bucket_t;
 
 typedef struct wefti_lowering {
@@ -77,6 +82,8 @@ typedef struct wefti_lowering {
                              regions */
     uint32_t state_count; /* state regions */
     uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
+    uint64_t local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
+                             another type (wefti_lower_grad_bytes) */
     uint64_t region_bytes;                          /* of parameters and of gradients */
     uint64_t state_region_bytes; /* of a state: the same, less what is only on other ranks */
     uint32_t shards;             /* the number of ranks if updates are sharded, else 1 */
@@ -124,17 +131,25 @@ weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
 /* lower_collectives.c: the plan's collectives; the first are the buckets, in their order, then
  * gathers, then what init runs. */
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
-/* How a collective of that many bytes may be carried out. */
-weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
-                                         wefti_plan_collective_t *collective, uint64_t bytes);
-/* lower_regions.c: buffers of parameters, gradients, states and what is fed. */
-weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
-/* Hands out bytes of the arena, padded. */
-weft_status_t wefti_lower_advance(wefti_lowering_t *lowering, uint64_t bytes);
 /* lower_activations.c: the operator of a plan that a node is; false if it is none. */
 bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
 /* The buckets of a collective that is not on gradients. */
 weft_status_t wefti_lower_activations(wefti_lowering_t *lowering, uint32_t id);
+/* How a collective of that many bytes may be carried out. */
+weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
+                                         wefti_plan_collective_t *collective, uint64_t bytes);
+/* lower_accumulate.c: how many partial sums there are, and programs of micro-steps. */
+uint32_t wefti_lower_level_count(const wefti_lowering_t *lowering);
+/* How many bytes of what is reduced belong to so many bytes of gradients; and its type. */
+uint64_t wefti_lower_grad_bytes(const wefti_lowering_t *lowering, uint64_t bytes);
+weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* Buffers of partial sums, where buckets are placed; then the kernels that fold them. */
+weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);
+/* lower_regions.c: buffers of parameters, gradients, states and what is fed. */
+weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
+/* Hands out bytes of the arena, padded. */
+weft_status_t wefti_lower_advance(wefti_lowering_t *lowering, uint64_t bytes);
 /* Adds the plan buffer of a value. */
 weft_status_t wefti_lower_add_buffer(wefti_lowering_t *lowering, uint32_t value,
                                      wefti_buffer_kind_t kind, uint64_t offset);

@@ -125,7 +125,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     wefti_arena_t *arena = &l->plan->arena;
     const wefti_bucket_t *bucket = &l->buckets[index];
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    uint32_t first = l->buffer_of[bucket->members[0].value];
+    uint32_t first = l->buffer_of[bucket->members[0].reduced];
     wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
     const wefti_plan_buffer_t *buffer;
     const weft_attr_t *group = wefti_node_attr(node, "group");
@@ -135,17 +135,26 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     collective->group = group != NULL && group->type == WEFT_ATTR_INT ? (uint32_t)group->i : 0;
     collective->reduction = reduction_of(node, &status);
     WEFT_TRY(status, status, fail);
-    if (bucket->gradients) {
-        char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
-        if (range == NULL) {
-            return WEFT_ERR_NO_MEMORY;
+    if (l->params->gradients.divisor >
+        0) { /* the update divides, once, by the number of all micro-batches */
+        if (collective->reduction != WEFT_AVG) {
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "%s: --accumulate, --shards and --wire are for averages of gradients", node->name);
         }
-        WEFT_TRY(
-            status,
-            wefti_lower_add_range(l, range, collective->dtype, l->grad_begin + bucket->begin_bytes,
-                                  bucket->end_bytes - bucket->begin_bytes, &collective->buffer),
-            fail);
+        collective->reduction = WEFT_SUM;
     }
+    char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
+    if (range == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(
+        status,
+        wefti_lower_add_range(l, range, collective->dtype,
+                              l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes),
+                              wefti_lower_grad_bytes(l, bucket->end_bytes - bucket->begin_bytes),
+                              &collective->buffer),
+        fail);
     collective->source = collective->buffer;
     collective->update = WEFTI_PLAN_NONE;
     buffer = &l->plan->buffers[collective->buffer];
@@ -159,7 +168,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
-        collective->members[i] = l->buffer_of[bucket->members[i].value];
+        collective->members[i] = l->buffer_of[bucket->members[i].reduced];
     }
     WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, buffer->size_bytes), fail);
     return wefti_lower_shard_collective(l, index, collective);
@@ -167,13 +176,16 @@ fail:
     return status;
 }
 
-/* Has parameter end the type of the one before it, and lies right behind it? */
-static bool continues(const weft_plan_t *plan, uint32_t end)
+/* Has parameter end the type of the one before it, and lies right behind it? Where gradients travel
+ * as bf16 there may be a unit of padding between them. */
+static bool continues(const wefti_lowering_t *l, uint32_t end)
 {
-    const wefti_plan_buffer_t *last = &plan->buffers[end - 1], *next = &plan->buffers[end];
+    const wefti_plan_buffer_t *last = &l->plan->buffers[end - 1], *next = &l->plan->buffers[end];
+    uint64_t unit = l->params->gradients.wire == WEFT_DTYPE_BF16 ? 2 * WEFTI_PLAN_ALIGNMENT
+                                                                 : WEFTI_PLAN_ALIGNMENT;
     return next->dtype == last->dtype && last->size_bytes > 0 && next->size_bytes > 0 &&
-           next->offset_bytes ==
-               last->offset_bytes + wefti_align_up(last->size_bytes, WEFTI_PLAN_ALIGNMENT);
+           next->offset_bytes - l->param_begin ==
+               wefti_align_up(last->offset_bytes - l->param_begin + last->size_bytes, unit);
 }
 
 /* One broadcast for each run of parameters of one type that lie side by side, in the order of their
@@ -233,7 +245,7 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
     l->first_broadcast = l->plan->collective_count;
     param_count = l->params->rank_graph_count > 0 ? 0 : param_count; /* nobody gets any */
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
-        for (end = begin + 1; end < param_count && continues(l->plan, end);) {
+        for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0) {

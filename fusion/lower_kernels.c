@@ -139,32 +139,31 @@ static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32
     const wefti_bucket_t *bucket = &l->buckets[bucket_index];
     const wefti_member_t *first = &bucket->members[0];
     weft_dtype_t dtype = l->graph->values[first->param].type.dtype;
-    uint64_t begin;
+    uint64_t begin, bytes = bucket->end_bytes - bucket->begin_bytes;
     const char *what;
     if (bucket->sharded) {
         return wefti_lower_shard_operand(l, bucket_index, value, out_buffer);
     }
     if (value == first->param) {
-        begin = l->param_begin;
+        begin = l->param_begin + bucket->begin_bytes;
         what = "parameters";
     } else if (value == first->reduced) {
-        begin = l->grad_begin;
+        begin = l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes);
+        bytes = wefti_lower_grad_bytes(l, bytes);
+        dtype = wefti_lower_grad_dtype(l, bucket);
         what = "gradients";
     } else if (value != WEFTI_NONE && l->graph->values[value].kind == WEFTI_VALUE_STATE &&
                l->graph->values[value].state_of == first->param &&
                l->state_slot[value] != WEFTI_NONE) {
-        begin =
-            l->state_begin[l->state_slot[value]] + bucket->state_begin_bytes - bucket->begin_bytes;
+        begin = l->state_begin[l->state_slot[value]] + bucket->state_begin_bytes;
         what = wefti_arena_printf(&l->arena, "state %u", l->state_slot[value]);
     } else {
         *out_buffer = buffer_or_none(l, value); /* a scalar that all members share */
         return WEFT_OK;
     }
     what = what == NULL ? NULL : wefti_arena_printf(&l->arena, "bucket %u %s", bucket_index, what);
-    return what == NULL
-               ? WEFT_ERR_NO_MEMORY
-               : wefti_lower_add_range(l, what, dtype, begin + bucket->begin_bytes,
-                                       bucket->end_bytes - bucket->begin_bytes, out_buffer);
+    return what == NULL ? WEFT_ERR_NO_MEMORY
+                        : wefti_lower_add_range(l, what, dtype, begin, bytes, out_buffer);
 }
 
 /* Element-wise updates may run over padding too: it is zero everywhere and stays zero. */
@@ -255,8 +254,9 @@ fail:
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    l->plan->kernels = wefti_arena_array(
-        &l->plan->arena, 2 * (size_t)l->item_count + l->bucket_count, sizeof(*l->plan->kernels));
+    size_t most = 2 * (size_t)l->item_count +
+                  (size_t)l->bucket_count * ((size_t)wefti_lower_level_count(l) + 2);
+    l->plan->kernels = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->kernels));
     if (l->plan->kernels == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -276,6 +276,7 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
             WEFT_TRY(status, add_coalesced(l, b), fail);
         }
     }
+    WEFT_TRY(status, wefti_lower_folds(l), fail);
 fail:
     return status;
 }

@@ -92,6 +92,7 @@ typedef struct writer {
     uint32_t send_count;
     uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
     bool eval;         /* kernels that only evaluation runs */
+    uint32_t level;    /* of the buckets' folds: which the program runs */
 } writer_t;
 
 static bool is_needed(const writer_t *w, uint32_t node)
@@ -196,24 +197,26 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const bool *needed, write
     return w->sends == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
-static void write_send(writer_t *w, uint32_t index)
 /* Adds up micro-batches, or rounds, right behind the kernel that made the last gradient. */
 static bool write_fold(writer_t *w, uint32_t bucket)
 {
+    if (bucket >= w->l->bucket_count || w->l->buckets[bucket].folds == NULL) {
         return false;
     }
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->buckets[bucket].folds[w->level]);
     return true;
 }
 
+static void write_send(writer_t *w, uint32_t index)
 {
     send_t *send = &w->sends[index];
     wefti_lowering_t *l = w->l;
     const send_t *last = index > 0 ? &w->sends[index - 1] : NULL;
     bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node;
+    with_last &= !write_fold(w, send->collective);
     if (send->after > 0 && !with_last) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
-    with_last &= !write_fold(w, send->collective);
     }
     push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
     if (send->reader < l->item_count) {
@@ -236,7 +239,8 @@ static weft_status_t write_program(writer_t *w, const char *name)
 {
     weft_status_t status;
     wefti_lowering_t *l = w->l;
-    uint32_t send = 0;
+    uint32_t send = 0, bucket = 0;
+    bool micro = w->level < wefti_lower_level_count(l);
     WEFT_TRY(status, find_waits(w), fail);
     WEFT_TRY(status,
              begin_program(l, name,
@@ -244,13 +248,13 @@ static weft_status_t write_program(writer_t *w, const char *name)
                            3 * (size_t)w->send_count, &w->program),
              fail);
     for (uint32_t i = 0; i <= l->item_count; i++) {
+        for (; micro && bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
+            write_fold(w, bucket);
+        }
         for (; send < w->send_count && w->sends[send].after == i; send++) {
             write_send(w, send);
         }
         if (i < l->item_count && is_needed(w, l->items[i].node)) {
-        for (; micro && bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
-            write_fold(w, bucket);
-        }
             write_item(w, i);
         }
     }
@@ -353,7 +357,8 @@ static weft_status_t add_step(wefti_lowering_t *l)
     writer_t w;
     bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
     WEFT_TRY(status, begin_writer(l, NULL, &w), fail);
-    if (decoupled) {
+    w.level = wefti_lower_level_count(l);
+    if (decoupled && w.level == 0) { /* else weights are gathered before the first micro-batch */
         WEFT_TRY(status, add_early_gathers(&w), fail);
     }
     WEFT_TRY(status, add_bucket_sends(&w), fail);
@@ -393,19 +398,14 @@ static weft_status_t add_eval(wefti_lowering_t *l)
         WEFT_TRY(status, mark_needed(l, graph->outputs, graph->output_count, needed), fail);
     }
     WEFT_TRY(status, begin_writer(l, needed, &w), fail);
+    w.eval = true;
+    w.level = WEFTI_NONE;
     WEFT_TRY(status, add_bucket_sends(&w), fail);
     WEFT_TRY(status, write_program(&w, "eval"), fail);
 fail:
     return status;
 }
-    w.eval = true;
-    w.level = WEFTI_NONE;
 
-weft_status_t wefti_lower_programs(wefti_lowering_t *l)
-{
-    static const char *const names[STREAM_COUNT] = {"compute", "comm"};
-    weft_status_t status;
-    wefti_arena_t *arena = &l->plan->arena;
 /* What makes gradients, loss and logits. */
 static weft_status_t find_micro_nodes(wefti_lowering_t *l, bool *needed)
 {
@@ -428,6 +428,7 @@ fail:
 static weft_status_t add_micro_steps(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
+    uint32_t levels = wefti_lower_level_count(l);
     bool *needed = wefti_arena_array(&l->arena, l->graph->node_count, sizeof(*needed));
     if (needed == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -449,8 +450,14 @@ fail:
     return status;
 }
 
+weft_status_t wefti_lower_programs(wefti_lowering_t *l)
+{
+    static const char *const names[STREAM_COUNT] = {"compute", "comm"};
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
-    l->plan->programs = wefti_arena_array(arena, MOST_PROGRAMS, sizeof(*l->plan->programs));
+    l->plan->programs = wefti_arena_array(arena, (size_t)MOST_PROGRAMS + wefti_lower_level_count(l),
+                                          sizeof(*l->plan->programs));
     if (l->plan->streams == NULL || l->plan->programs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -462,7 +469,12 @@ fail:
     }
     l->plan->stream_count = STREAM_COUNT;
     WEFT_TRY(status, wefti_lower_collectives(l), fail);
-    WEFT_TRY(status, add_init(l), fail);
+    if (l->params->rank_graph_count == 0) { /* else every rank reads weights of its own */
+        WEFT_TRY(status, add_init(l), fail);
+    }
+    if (wefti_lower_level_count(l) > 0) {
+        WEFT_TRY(status, add_micro_steps(l), fail);
+    }
     WEFT_TRY(status, add_step(l), fail);
     if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
         WEFT_TRY(status, add_flush(l), fail);

@@ -90,6 +90,14 @@ static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_membe
     return WEFT_OK;
 }
 
+/* Members begin at multiples of so many bytes: where what is reduced has half the size of a
+ * gradient, it begins at whole units, too. */
+static uint64_t member_unit(const wefti_lowering_t *l)
+{
+    return WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT /
+           wefti_lower_grad_bytes(l, WEFTI_PLAN_ALIGNMENT);
+}
+
 /* Of a split member each piece gets its share of units; the others get all of it. state_begin:
  * where all of it begins in the state regions. */
 static void place_bucket(const wefti_lowering_t *l, wefti_bucket_t *bucket, uint64_t begin,
@@ -102,10 +110,9 @@ static void place_bucket(const wefti_lowering_t *l, wefti_bucket_t *bucket, uint
         state_begin + (bucket->begin_bytes - begin) / (bucket->sharded ? l->shards : 1);
 }
 
-/* Pads what lies in the region so far to whole units of the bucket. */
-static weft_status_t pad_region(wefti_lowering_t *l, const wefti_bucket_t *bucket)
+/* Pads what lies in the region of parameters so far to whole units. */
+static weft_status_t pad_region(wefti_lowering_t *l, uint64_t unit)
 {
-    uint64_t unit = wefti_lower_unit_bytes(l, bucket);
     uint64_t rest = (l->arena_cursor - l->param_begin) % unit;
     return rest == 0 ? WEFT_OK : wefti_lower_advance(l, unit - rest);
 }
@@ -117,7 +124,7 @@ static weft_status_t pad_region(wefti_lowering_t *l, const wefti_bucket_t *bucke
  */
 static uint64_t region_bytes(const wefti_lowering_t *l, uint64_t bytes)
 {
-    uint64_t shards = (uint64_t)l->params->world_size * WEFTI_PLAN_ALIGNMENT;
+    uint64_t shards = l->params->world_size * member_unit(l);
     uint64_t padding = (shards - bytes % shards) % shards;
     return padding <= bytes / PADDING_SHARE ? bytes + padding : bytes;
 }
@@ -131,7 +138,8 @@ static weft_status_t add_params(wefti_lowering_t *l)
     l->param_begin = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         wefti_bucket_t *bucket = &l->buckets[b];
-        WEFT_TRY(status, pad_region(l, bucket), fail);
+        uint64_t unit = wefti_lower_unit_bytes(l, bucket);
+        WEFT_TRY(status, pad_region(l, unit), fail);
         if (bucket->part == 0) {
             begin = l->arena_cursor - l->param_begin;
             state_begin = l->state_region_bytes;
@@ -139,8 +147,9 @@ static weft_status_t add_params(wefti_lowering_t *l)
         for (uint32_t i = 0; i < own_members(bucket); i++) {
             WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
             WEFT_TRY(status, add_kept(l, bucket->members[i].param, WEFTI_BUFFER_PARAM), fail);
+            WEFT_TRY(status, pad_region(l, member_unit(l)), fail);
         }
-        WEFT_TRY(status, pad_region(l, bucket), fail);
+        WEFT_TRY(status, pad_region(l, unit), fail);
         place_bucket(l, bucket, begin, l->arena_cursor - l->param_begin, state_begin);
         l->state_region_bytes =
             bucket->state_begin_bytes +
@@ -160,10 +169,49 @@ fail:
     return status;
 }
 
-static weft_status_t add_gradients(wefti_lowering_t *l)
+/* What is reduced in place of a gradient, in another type and in another region. */
+static weft_status_t add_wire_gradient(wefti_lowering_t *l, const wefti_bucket_t *bucket,
+                                       const wefti_member_t *member)
+{
+    weft_status_t status;
+    uint32_t own = l->buffer_of[member->value];
+    wefti_plan_buffer_t *wire = &l->plan->buffers[l->plan->buffer_count];
+    uint64_t place = l->plan->buffers[own].offset_bytes - l->local_begin;
+    WEFT_TRY(status,
+             wefti_lower_add_buffer(l, member->value, WEFTI_BUFFER_GRAD,
+                                    l->grad_begin + wefti_lower_grad_bytes(l, place)),
+             fail);
+    wire->dtype = wefti_lower_grad_dtype(l, bucket);
+    wire->size_bytes = wefti_lower_grad_bytes(l, wire->size_bytes);
+    l->kept_bytes += wire->size_bytes;
+    l->buffer_of[member->reduced] = l->buffer_of[member->value];
+    l->buffer_of[member->value] = own;
+    l->plan->buffers[own].name =
+        wefti_arena_printf(&l->plan->arena, "%s, own", l->plan->buffers[own].name);
+    return l->plan->buffers[own].name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+fail:
+    return status;
+}
+
+static weft_status_t add_wire_gradients(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
     l->grad_begin = l->arena_cursor;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets[b];
+        for (uint32_t i = 0; i < own_members(bucket); i++) {
+            WEFT_TRY(status, add_wire_gradient(l, bucket, &bucket->members[i]), fail);
+        }
+    }
+    l->arena_cursor = l->grad_begin + wefti_lower_grad_bytes(l, l->region_bytes);
+fail:
+    return status;
+}
+
+static weft_status_t add_gradients(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    l->grad_begin = l->local_begin = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         wefti_bucket_t *bucket = &l->buckets[b];
         for (uint32_t i = 0; i < own_members(bucket); i++) {
@@ -174,6 +222,10 @@ static weft_status_t add_gradients(wefti_lowering_t *l)
         }
     }
     l->arena_cursor = l->grad_begin + l->region_bytes;
+    if (l->params->gradients.wire == WEFT_DTYPE_BF16) {
+        WEFT_TRY(status, add_wire_gradients(l), fail);
+    }
+    WEFT_TRY(status, wefti_lower_levels(l), fail);
 fail:
     return status;
 }

@@ -18,7 +18,9 @@
 
 uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
-    return bucket->sharded ? (uint64_t)WEFTI_PLAN_ALIGNMENT * l->shards : WEFTI_PLAN_ALIGNMENT;
+    /* What is on the wire in bf16 is half as long, and whole units, too. */
+    uint64_t unit = WEFTI_PLAN_ALIGNMENT * (l->params->gradients.wire == WEFT_DTYPE_BF16 ? 2u : 1u);
+    return bucket->sharded ? unit * l->shards : unit;
 }
 
 /* Sharded, the reduced gradient is nowhere whole: only the update may read it. */
@@ -160,10 +162,9 @@ static weft_dtype_t dtype_of(const wefti_lowering_t *l, const wefti_bucket_t *bu
 
 /* Adds a buffer that is a rank's shard of a range: "bucket 3 gradients, a shard". */
 static weft_status_t add_shard(wefti_lowering_t *l, uint32_t index, const char *what,
-                               uint64_t begin, uint32_t *out_buffer)
+                               weft_dtype_t dtype, uint64_t begin, uint64_t bytes,
+                               uint32_t *out_buffer)
 {
-    const wefti_bucket_t *bucket = &l->buckets[index];
-    uint64_t bytes = range_bytes(bucket) / l->shards;
     char *name = wefti_arena_printf(&l->arena, "bucket %u %s, a shard", index, what);
     weft_status_t status = WEFT_OK;
     if (*out_buffer != WEFTI_NONE) {
@@ -172,10 +173,7 @@ static weft_status_t add_shard(wefti_lowering_t *l, uint32_t index, const char *
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status,
-             wefti_lower_add_range(l, name, dtype_of(l, bucket), begin + bucket->begin_bytes, bytes,
-                                   out_buffer),
-             fail);
+    WEFT_TRY(status, wefti_lower_add_range(l, name, dtype, begin, bytes, out_buffer), fail);
     l->plan->buffers[*out_buffer].rank_stride_bytes = bytes;
 fail:
     return status;
@@ -183,13 +181,21 @@ fail:
 
 static weft_status_t need_param_shard(wefti_lowering_t *l, uint32_t index)
 {
-    return add_shard(l, index, "parameters", l->param_begin, &l->buckets[index].param_shard);
+    wefti_bucket_t *bucket = &l->buckets[index];
+    return add_shard(l, index, "parameters", dtype_of(l, bucket),
+                     l->param_begin + bucket->begin_bytes, range_bytes(bucket) / l->shards,
+                     &bucket->param_shard);
 }
 
-/* Where a bucket's reduced gradient lies: in the region of gradients, where it was made. */
+/* Where a bucket's reduced gradient lies: in the region of gradients, where it was made or, in
+ * another type, put to be reduced. */
 static weft_status_t need_grad_shard(wefti_lowering_t *l, uint32_t index)
 {
-    return add_shard(l, index, "gradients", l->grad_begin, &l->buckets[index].grad_shard);
+    wefti_bucket_t *bucket = &l->buckets[index];
+    return add_shard(l, index, "gradients", wefti_lower_grad_dtype(l, bucket),
+                     l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes),
+                     wefti_lower_grad_bytes(l, range_bytes(bucket)) / l->shards,
+                     &bucket->grad_shard);
 }
 
 static weft_status_t need_param_range(wefti_lowering_t *l, uint32_t index)

@@ -270,6 +270,8 @@ typedef struct wefti_optimizer_params {
     double momentum; /* momentum: 0.9 */
     double beta1, beta2, epsilon; /* adam: 0.9, 0.999, 1e-8 */
     double weight_decay;
+    uint32_t divisor; /* 0: gradients are averages; else sums, which updates divide by it */
+    double clip_norm; /* 0: not clipped */
 } wefti_optimizer_params_t;
 weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params);
 

@@ -62,6 +62,9 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     default:
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "optimizer %d does not exist", (int)p->kind);
     }
+    if (p->divisor > 1) {
+        attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_INT, .i = p->divisor};
+    }
     node->output_count = n - 1; /* the parameter and its states */
     in[n++] = updater->lr;
     if (p->kind == WEFTI_OPTIMIZER_ADAM) {
@@ -80,7 +83,7 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
     weft_status_t status;
     wefti_graph_t *graph = updater->graph;
     uint32_t in[6], node;
-    weft_attr_t attrs[4];
+    weft_attr_t attrs[5];
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};

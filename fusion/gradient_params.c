@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How gradients get from micro-batches to updates: --accumulate, --shards, --wire and --clip. */
+#include <math.h>
+#include <string.h>
+
+#include "fusion/fusion.h"
+#include "runtime/base/error.h"
+
+/* A float, by which updates divide, counts so far. */
+#define MAX_LEAVES (1u << 24)
+
+/*
+ * A rank adds its K micro-batches up first. That is a subtree of the in-order tree over all V
+ * leaves only if K is a power of two, or if there is only one rank.
+ */
+static weft_status_t read_leaves(const weft_compile_params_t *p, wefti_gradient_params_t *out)
+{
+    uint32_t leaves = p->shards, ranks = p->world_size;
+    if (p->accumulate > 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--shards %u with --accumulate %u: --shards says how many micro-batches "
+                           "all ranks have together, a rank's number follows from it",
+                           leaves, p->accumulate);
+    }
+    out->accumulate = leaves / ranks;
+    if (leaves % ranks != 0 || (ranks > 1 && (out->accumulate & (out->accumulate - 1)) != 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--shards %u for --world %u: must be the number of ranks times a power "
+                           "of two, else ranks cannot add up whole parts of one tree",
+                           leaves, ranks);
+    }
+    out->leaves = leaves;
+    return WEFT_OK;
+}
+
+static weft_status_t read_wire(const char *wire, wefti_gradient_params_t *out)
+{
+    out->wire = WEFT_DTYPE_F32;
+    if (wire == NULL || strcmp(wire, "f32") == 0) {
+        return WEFT_OK;
+    }
+    if (strcmp(wire, "bf16") != 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--wire %s: not known; use f32 or bf16",
+                           wire);
+    }
+    out->wire = WEFT_DTYPE_BF16;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
+                                         wefti_gradient_params_t *out)
+{
+    weft_status_t status;
+    *out = (wefti_gradient_params_t){.accumulate = p->accumulate > 1 ? p->accumulate : 1,
+                                     .clip_norm = p->clip_norm};
+    WEFT_TRY(status, read_wire(p->wire, out), fail);
+    if (p->shards > 0) {
+        WEFT_TRY(status, read_leaves(p, out), fail);
+    }
+    if (out->accumulate > MAX_LEAVES / p->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u micro-batches on each of %u ranks: at most %u together",
+                           out->accumulate, p->world_size, MAX_LEAVES);
+    }
+    if (!isfinite(p->clip_norm) || p->clip_norm < 0 ||
+        (p->clip_norm > 0 && (float)p->clip_norm == 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--clip %g: must be a number above 0",
+                           p->clip_norm);
+    }
+    /* Otherwise the collective averages, as ever. */
+    if (out->accumulate > 1 || out->leaves > 0 || out->wire != WEFT_DTYPE_F32) {
+        out->divisor = out->accumulate * p->world_size;
+    }
+fail:
+    return status;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to gradients between the kernels that make them and their collective:
+ *
+ *   micro-step i   gradients, partial sums 0 .. t-1 -> partial sum t     t: trailing ones of i
+ *   last one       gradients, all partial sums there are -> the range that is reduced
+ *
+ * as a binary counter is counted up: the sum is that of the in-order tree of the micro-batches,
+ * split at the largest power of two. Partial sum t stands for 2^t micro-batches; each bucket has
+ * its own. With another type on the wire the last fold rounds to it, once, and the range that is
+ * reduced is apart from the gradients; there is such a fold without micro-steps, too.
+ */
+#include "fusion/lower.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+uint32_t wefti_lower_level_count(const wefti_lowering_t *l)
+{
+    uint32_t count = 0;
+    while (count < 31 && (uint32_t)1 << count < l->params->gradients.accumulate) {
+        count++;
+    }
+    return count;
+}
+
+uint64_t wefti_lower_grad_bytes(const wefti_lowering_t *l, uint64_t bytes)
+{
+    return l->params->gradients.wire == WEFT_DTYPE_BF16 ? bytes / 2 : bytes;
+}
+
+weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return l->params->gradients.wire == WEFT_DTYPE_BF16
+               ? WEFT_DTYPE_BF16
+               : l->graph->values[bucket->members[0].param].type.dtype;
+}
+
+static bool folds(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return bucket->gradients &&
+           (wefti_lower_level_count(l) > 0 || l->params->gradients.wire == WEFT_DTYPE_BF16);
+}
+
+/* Only f32 is summed and rounded. */
+static weft_status_t check_types(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_value_t *value = &l->graph->values[bucket->members[i].value];
+        if (value->type.dtype != WEFT_DTYPE_F32) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "gradient %s is %s: --accumulate, --shards and --wire take f32",
+                               value->name, weft_dtype_name(value->type.dtype));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Partial sums of one bucket; they are there all the time. */
+static weft_status_t add_levels(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    uint64_t bytes = bucket->end_bytes - bucket->begin_bytes;
+    uint32_t count = wefti_lower_level_count(l);
+    bucket->levels = wefti_lower_map(l, count);
+    if (bucket->levels == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t t = 0; t < count; t++) {
+        char *name = t == 0 ? wefti_arena_printf(&l->arena, "bucket %u, a micro-batch", index)
+                            : wefti_arena_printf(&l->arena, "bucket %u, sum of %u micro-batches",
+                                                 index, (uint32_t)1 << t);
+        if (name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status,
+                 wefti_lower_add_range(l, name, WEFT_DTYPE_F32, l->arena_cursor, bytes,
+                                       &bucket->levels[t]),
+                 fail);
+        l->plan->buffers[bucket->levels[t]].kind = WEFTI_BUFFER_GRAD;
+        l->kept_bytes += bytes;
+        WEFT_TRY(status, wefti_lower_advance(l, bytes), fail);
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_levels(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (folds(l, &l->buckets[b])) {
+            WEFT_TRY(status, check_types(l, &l->buckets[b]), fail);
+            WEFT_TRY(status, add_levels(l, b), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+/* An empty fold of count partial sums. */
+static weft_status_t describe(wefti_lowering_t *l, const char *name, uint32_t count, bool half,
+                              wefti_plan_kernel_t *kernel)
+{
+    wefti_arena_t *arena = &l->plan->arena;
+    *kernel = (wefti_plan_kernel_t){.name = name,
+                                    .domain = wefti_arena_strdup(arena, "weft"),
+                                    .op = wefti_arena_strdup(arena, "TreeFold"),
+                                    .version = 1,
+                                    .phase = WEFTI_PHASE_COMM,
+                                    .input_count = count + 1,
+                                    .output_count = 1,
+                                    .attr_count = half ? 1 : 0};
+    kernel->inputs = wefti_arena_array(arena, (size_t)count + 1, sizeof(*kernel->inputs));
+    kernel->outputs = wefti_arena_array(arena, 1, sizeof(*kernel->outputs));
+    kernel->attrs = wefti_arena_array(arena, 1, sizeof(*kernel->attrs));
+    if (name == NULL || kernel->domain == NULL || kernel->op == NULL || kernel->inputs == NULL ||
+        kernel->outputs == NULL || kernel->attrs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (half) {
+        kernel->attrs[0] = (weft_attr_t){.name = wefti_arena_strdup(arena, "type"),
+                                         .type = WEFT_ATTR_STRING,
+                                         .s = wefti_arena_strdup(arena, "bf16")};
+        if (kernel->attrs[0].name == NULL || kernel->attrs[0].s == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The fold of gradients and the levels of mask, lowest first, into out. */
+static weft_status_t add_fold(wefti_lowering_t *l, uint32_t index, const char *what,
+                              uint32_t gradients, uint32_t mask, uint32_t out)
+{
+    weft_status_t status;
+    const wefti_bucket_t *bucket = &l->buckets[index];
+    uint32_t count = (uint32_t)__builtin_popcount(mask), at = 1;
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    WEFT_TRY(status,
+             describe(l, wefti_arena_printf(&l->plan->arena, "bucket %u, %s", index, what), count,
+                      l->plan->buffers[out].dtype == WEFT_DTYPE_BF16, kernel),
+             fail);
+    kernel->inputs[0] = gradients;
+    for (uint32_t t = 0; mask >> t != 0; t++) {
+        if ((mask >> t & 1) != 0) {
+            kernel->inputs[at++] = bucket->levels[t];
+        }
+    }
+    kernel->outputs[0] = out;
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
+static weft_status_t add_folds(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    uint32_t levels = wefti_lower_level_count(l), gradients, out;
+    uint64_t bytes = bucket->end_bytes - bucket->begin_bytes;
+    char *local = wefti_arena_printf(&l->arena, "bucket %u own gradients", index);
+    char *wire = wefti_arena_printf(&l->arena, "bucket %u on the wire", index);
+    bucket->folds = wefti_lower_map(l, levels + 1);
+    if (local == NULL || wire == NULL || bucket->folds == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status,
+             wefti_lower_add_range(l, local, WEFT_DTYPE_F32, l->local_begin + bucket->begin_bytes,
+                                   bytes, &gradients),
+             fail);
+    out = gradients;
+    if (l->params->gradients.wire == WEFT_DTYPE_BF16) {
+        WEFT_TRY(
+            status,
+            wefti_lower_add_range(l, wire, WEFT_DTYPE_BF16,
+                                  l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes),
+                                  wefti_lower_grad_bytes(l, bytes), &out),
+            fail);
+    }
+    for (uint32_t t = 0; t < levels; t++) {
+        bucket->folds[t] = l->plan->kernel_count;
+        WEFT_TRY(
+            status,
+            add_fold(l, index, "partial sum", gradients, ((uint32_t)1 << t) - 1, bucket->levels[t]),
+            fail);
+    }
+    bucket->folds[levels] = l->plan->kernel_count;
+    WEFT_TRY(status,
+             add_fold(l, index, levels > 0 ? "sum" : "rounding", gradients,
+                      l->params->gradients.accumulate > 1 ? l->params->gradients.accumulate - 1 : 0,
+                      out),
+             fail);
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_folds(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (folds(l, &l->buckets[b])) {
+            WEFT_TRY(status, add_folds(l, b), fail);
+        }
+    }
+fail:
+    return status;
+}

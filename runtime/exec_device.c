@@ -105,13 +105,9 @@ weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program
         }
         return wefti_fault_get(&session->fault);
     }
-    if (session->step_program != WEFTI_PLAN_NONE &&
-        program == &session->programs[session->step_program]) {
-        /* what happens inside the device is its own affair: only the whole is known */
-        float step_ms = (float)(wefti_now_ns() - start_ns) * 1e-6f;
-        session->times[session->steps % WEFTI_STATS_STEPS] =
-            (wefti_step_times_t){step_ms, step_ms, 0, 0};
-    }
+    /* what happens inside the device is its own affair: only the whole is known */
+    float step_ms = (float)(wefti_now_ns() - start_ns) * 1e-6f;
+    session->run_times = (wefti_step_times_t){step_ms, step_ms, 0, 0};
     return WEFT_OK;
 }
 

@@ -253,12 +253,9 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     }
     uint64_t step_ns = end_ns - start_ns;
     exposed_ns = exposed_ns < step_ns ? exposed_ns : step_ns;
-    if (session->step_program != WEFTI_PLAN_NONE &&
-        program == &session->programs[session->step_program]) {
-        session->times[session->steps % WEFTI_STATS_STEPS] =
-            (wefti_step_times_t){(float)step_ns * 1e-6f, (float)(step_ns - exposed_ns) * 1e-6f,
-                                 (float)comm_ns * 1e-6f, (float)exposed_ns * 1e-6f};
-    }
+    session->run_times =
+        (wefti_step_times_t){(float)step_ns * 1e-6f, (float)(step_ns - exposed_ns) * 1e-6f,
+                             (float)comm_ns * 1e-6f, (float)exposed_ns * 1e-6f};
     return WEFT_OK;
 }
 

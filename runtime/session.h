@@ -25,7 +25,7 @@
 #include "runtime/state_map.h"
 
 #define WEFTI_STATS_STEPS 65536u
-#define WEFTI_USE_RUNS 2u /* of a use of a collective: those with an update may take two */
+#define WEFTI_USE_RUNS 2u        /* of a use of a collective: those with an update may take two */
 #define WEFTI_MICRO_PROGRAMS 32u /* micro-batches of a step are counted in 32 bits */
 
 /* What one stream runs in one program. */
@@ -105,8 +105,8 @@ struct weft_session {
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
     wefti_bound_run_t *runs;  /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
-    uint64_t *run_offsets; /* [(collective * 4 + which of its places) * world_size + rank] */
-    uint32_t *run_ranks;   /* [world_size] 0, 1, .. */
+    uint64_t *run_offsets;  /* [(collective * 4 + which of its places) * world_size + rank] */
+    uint32_t *run_ranks;    /* [world_size] 0, 1, .. */
     wefti_sweep_t **sweeps; /* per collective; NULL where it is none */
     size_t sweep_bytes;     /* their memory */
 
@@ -131,7 +131,8 @@ struct weft_session {
     uint64_t steps;
     uint64_t steps_before; /* of earlier sessions, by a checkpoint */
     double step_ms_sum;
-    wefti_step_times_t *times; /* ring of WEFTI_STATS_STEPS */
+    wefti_step_times_t *times;                 /* ring of WEFTI_STATS_STEPS */
+    wefti_step_times_t run_times, micro_times; /* of the last run; of this step's micro-batches */
     uint64_t device_copied_bytes;
 };
 

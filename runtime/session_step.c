@@ -35,6 +35,17 @@ static weft_status_t set_numbers(weft_session_t *session)
     return status;
 }
 
+/* A step takes as long as its micro-batches together. */
+static void add_times(weft_session_t *session)
+{
+    wefti_step_times_t *sum = &session->micro_times;
+    const wefti_step_times_t *run = &session->run_times;
+    sum->step_ms += run->step_ms;
+    sum->compute_ms += run->compute_ms;
+    sum->comm_ms += run->comm_ms;
+    sum->exposed_ms += run->exposed_ms;
+}
+
 static bool communicates(const weft_session_t *session, uint32_t program)
 {
     for (uint32_t s = 0; s < session->plan->stream_count; s++) {
@@ -64,7 +75,10 @@ weft_status_t weft_session_step(weft_session_t *session)
         status = wefti_exec_run(session, session->step_program);
     }
     if (status >= 0) {
-        session->step_ms_sum += (double)session->times[session->steps % WEFTI_STATS_STEPS].step_ms;
+        add_times(session);
+        session->step_ms_sum += (double)session->micro_times.step_ms;
+        session->times[session->steps % WEFTI_STATS_STEPS] = session->micro_times;
+        session->micro_times = (wefti_step_times_t){0};
         session->steps++;
         session->micro_count = 0;
         session->behind = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
@@ -103,6 +117,7 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
         status = wefti_exec_run(session, program);
     }
     if (status >= 0) {
+        add_times(session);
         session->micro_count++;
         session->behind = false;
     }

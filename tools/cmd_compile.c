@@ -18,10 +18,13 @@ static const option_def_t own_options[] = {
 
 static const command_help_t help = {
     "compile",
-    "MODEL.onnx -o PLAN.weft --world N [options]",
-    "Compiles a model with a loss into a training plan for N ranks.",
+    "MODEL.onnx.. -o PLAN.weft --world N [options]",
+    "Compiles a model with a loss into a training plan for N ranks, or with --infer any model "
+    "into\n"
+    "an inference plan. Several models are one per rank, equal but for initializers.",
     "example:\n"
-    "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n",
+    "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n"
+    "  weft compile m.rank0.onnx m.rank1.onnx -o tp.weft --world 2 --infer --batch 1\n",
 };
 
 typedef struct compile_command {
@@ -52,6 +55,16 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
 {
     char arena[32];
     if (!command->json) {
+        if (info->kind == WEFT_PLAN_INFERENCE) {
+            printf("%s: inference on %u rank%s, batch %lld per rank%s, arena %s, digest %.16s\n",
+                   command->output, info->world_size, info->world_size == 1 ? "" : "s",
+                   (long long)info->batch,
+                   info->rank_weights  ? ", weights of their own"
+                   : info->split_batch ? " of a batch that is split"
+                                       : "",
+                   wefti_format_bytes(info->arena_bytes, arena), info->structure_digest);
+            return;
+        }
         printf("%s: %u ranks, batch %lld per rank, %s, %u bucket%s (%s), arena %s, digest %.16s\n",
                command->output, info->world_size, (long long)info->batch, info->optimizer,
                info->bucket_count, info->bucket_count == 1 ? "" : "s", info->policy,
@@ -65,6 +78,7 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_json_begin_object(&json, NULL);
     wefti_json_string(&json, "plan", command->output);
     wefti_json_string(&json, "model", info->model_name);
+    wefti_json_string(&json, "kind", info->kind == WEFT_PLAN_INFERENCE ? "inference" : "training");
     wefti_json_int(&json, "world", info->world_size);
     wefti_json_int(&json, "batch", info->batch);
     wefti_json_string(&json, "optimizer", info->optimizer);
@@ -114,15 +128,21 @@ int wefti_cmd_compile(int argc, char **argv)
         wefti_compile_options_deinit(&command.compile);
         return code < 0 ? EXIT_OK : code;
     }
-    if (positional != 1) {
-        code =
-            wefti_usage_error("compile", "expected one MODEL.onnx, got %d arguments", positional);
+    if (positional < 1 || (positional > 1 && !command.compile.params.infer)) {
+        code = wefti_usage_error("compile",
+                                 "expected one MODEL.onnx (or with --infer one per rank), got %d "
+                                 "arguments",
+                                 positional);
     } else if (command.output == NULL) {
         code = wefti_usage_error("compile", "-o PLAN.weft is missing");
     } else if (command.compile.params.world_size == 0) {
         code = wefti_usage_error("compile", "--world N is missing");
     } else {
         command.compile.params.model_path = argv[1];
+        if (positional > 1) {
+            command.compile.params.rank_models = (const char *const *)argv + 1;
+            command.compile.params.rank_model_count = (uint32_t)positional;
+        }
         code = compile_and_save(&command);
     }
     wefti_compile_options_deinit(&command.compile);

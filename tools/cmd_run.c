@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft run: trains a plan, or a model compiled on the spot, on local ranks. */
+/* weft run: trains or infers with a plan, or a model compiled on the spot, on local ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "tools/infer.h"
 #include "tools/launch.h"
 #include "tools/tool.h"
 #include "tools/train.h"
@@ -21,6 +22,10 @@ enum {
     KEY_SEED,
     KEY_JSON,
     KEY_NO_EVAL,
+    KEY_INPUTS,
+    KEY_OUTPUTS,
+    KEY_REPEAT,
+    KEY_SCALAR,
     KEY_CHECKPOINT,
     KEY_CHECKPOINT_EVERY,
     KEY_RESUME,
@@ -28,7 +33,7 @@ enum {
 
 static const option_def_t own_options[] = {
     {'n', "ranks", "N", "local ranks to start (default: what the plan is for)"},
-    {KEY_DATA, "data", "DIR", "directory with IDX image files (required)"},
+    {KEY_DATA, "data", "DIR", "training: directory with IDX image files"},
     {KEY_EPOCHS, "epochs", "E", "passes over the training set (default 1)"},
     {KEY_STEPS, "steps", "S", "train this many steps instead"},
     {KEY_SCHEDULE, "lr-schedule", "NAME", "constant (default) or linear: falls to 0 at the end"},
@@ -42,6 +47,14 @@ static const option_def_t own_options[] = {
     {KEY_TRACE, "trace", "T.json", "write a timeline of the last steps of all ranks"},
     {KEY_PROFILE, "profile", "P.json", "write measured times, for weft compile --profile"},
     {KEY_SEED, "seed", "K", "order of the data (default 0)"},
+    {KEY_INPUTS, "inputs", "DIR",
+     "inference: directory with tensors, <input>.pb or input_<i>.pb\n"
+     "                                 (TensorProto); those in DIR/rank<r> are rank r's"},
+    {KEY_OUTPUTS, "outputs", "DIR",
+     "inference: write <output>.pb there; in DIR/rank<r> where ranks\n"
+     "                                 differ"},
+    {KEY_REPEAT, "repeat", "K", "inference: time K more steps"},
+    {KEY_SCALAR, "scalar", "NAME=X", "inference: set a scalar input (repeatable)"},
     {KEY_NO_EVAL, "no-eval", NULL, "skip the test set at the end"},
     {KEY_JSON, "json", NULL, "print one JSON object at the end, no progress"},
     {0, NULL, NULL, NULL},
@@ -49,19 +62,24 @@ static const option_def_t own_options[] = {
 
 static const command_help_t help = {
     "run",
-    "PLAN.weft|MODEL.onnx -n N --data DIR [options]",
-    "Trains on N local ranks. A model is compiled in memory first; the compile options\n"
-    "are then accepted too. With a plan, --lr sets the learning rate of this run.",
+    "PLAN.weft|MODEL.onnx -n N --data DIR|--inputs DIR [options]",
+    "Trains on N local ranks, or runs an inference plan (weft compile --infer) on tensors from\n"
+    "files. A model is compiled in memory first; the compile options are then accepted too.\n"
+    "With a plan, --lr sets the learning rate of this run.",
     "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`. A process\n"
     "started with WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS set runs as that one rank.\n\n"
     "example:\n"
     "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2 --lr-schedule "
-    "linear\n",
+    "linear\n"
+    "  weft run tp.weft --inputs in --outputs out --repeat 1000\n",
 };
 
 typedef struct run_command {
     compile_options_t compile;
     train_options_t train;
+    infer_options_t infer;
+    infer_feed_t *feeds; /* inference: of all local ranks */
+    uint32_t first_rank, feed_count;
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
@@ -133,12 +151,33 @@ static int handle(void *user, int key, const char *value)
     case KEY_NO_EVAL:
         train->no_eval = true;
         return EXIT_OK;
+    case KEY_INPUTS:
+        command->infer.inputs = value;
+        return EXIT_OK;
+    case KEY_OUTPUTS:
+        command->infer.outputs = value;
+        return EXIT_OK;
+    case KEY_REPEAT:
+        return parse_count("--repeat", value, 10000000, &command->infer.repeat);
+    case KEY_SCALAR:
+        return wefti_infer_parse_scalar(&command->infer, value)
+                   ? EXIT_OK
+                   : wefti_usage_error("run", "--scalar '%s': expected NAME=X, at most %u of them",
+                                       value, INFER_MAX_SCALARS);
     case KEY_JSON:
         train->json = true;
         return EXIT_OK;
     default:
         return wefti_compile_option(&command->compile, "run", key, value);
     }
+}
+
+/* Options that only inference has, and that say that it is meant. */
+static bool means_inference(const run_command_t *command)
+{
+    const infer_options_t *infer = &command->infer;
+    return infer->inputs != NULL || infer->outputs != NULL || infer->repeat > 0 ||
+           infer->scalar_count > 0;
 }
 
 /* A plan starts with its magic; anything else is taken for a model. */
@@ -177,6 +216,7 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
         return weft_plan_load(path, command->compile.registry, &command->train.plan);
     }
     params->model_path = path;
+    params->infer = params->infer || means_inference(command);
     params->world_size = params->world_size != 0 ? params->world_size : command->ranks;
     if (params->world_size == 0) {
         params->world_size = 1;
@@ -187,6 +227,10 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
 static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, const char *address)
 {
     const run_command_t *command = user;
+    if (command->feeds != NULL) {
+        return wefti_infer_rank(&command->infer, command->feeds, 0, (int32_t)rank,
+                                (int32_t)world_size, address);
+    }
     return wefti_train_rank(&command->train, (int32_t)rank, (int32_t)world_size, address);
 }
 
@@ -211,6 +255,47 @@ static weft_status_t check_outputs(const train_options_t *train)
     return WEFT_OK;
 }
 
+/* What all ranks of this machine are fed, or the one that this process is. */
+static weft_status_t prepare_inference(run_command_t *command)
+{
+    infer_options_t *infer = &command->infer;
+    const train_options_t *train = &command->train;
+    const char *rank = getenv("WEFT_RANK");
+    long long first = 0;
+    weft_status_t status;
+    if (command->data_path != NULL || train->save_path != NULL || train->steps > 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s is for training, the plan is for inference",
+                           command->data_path != NULL ? "--data"
+                           : train->save_path != NULL ? "--save"
+                                                      : "--steps");
+    }
+    infer->plan = train->plan;
+    infer->registry = command->compile.registry;
+    infer->trace_path = train->trace_path;
+    infer->profile_path = train->profile_path;
+    infer->json = train->json;
+    command->feed_count = command->ranks;
+    if (rank != NULL && getenv("WEFT_WORLD_SIZE") != NULL) {
+        if (!wefti_parse_int(rank, 0, command->ranks - 1, &first)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_RANK '%s': none of %u ranks", rank,
+                               command->ranks);
+        }
+        command->feed_count = 1;
+    }
+    command->first_rank = (uint32_t)first;
+    command->feeds = calloc(command->feed_count, sizeof *command->feeds);
+    if (command->feeds == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u ranks", command->feed_count);
+    }
+    WEFT_TRY(status, wefti_infer_check(infer), done);
+    WEFT_TRY(status,
+             wefti_infer_load(infer, command->first_rank, command->feed_count, command->feeds),
+             done);
+done:
+    return status;
+}
+
 /* Everything that can be found wrong before ranks start is found here, and said once. */
 static weft_status_t prepare(run_command_t *command, const char *path)
 {
@@ -227,6 +312,15 @@ static weft_status_t prepare(run_command_t *command, const char *path)
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                              "%s is compiled for %u ranks, %u are wanted; compile with --world %u",
                              path, info.world_size, command->ranks, command->ranks);
+        goto done;
+    }
+    if (info.kind == WEFT_PLAN_INFERENCE) {
+        status = prepare_inference(command);
+        goto done;
+    }
+    if (means_inference(command) || command->data_path == NULL) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "%s is a plan for training: it takes --data DIR, not --inputs", path);
         goto done;
     }
     WEFT_TRY(status, wefti_dataset_load(command->data_path, &command->data), done);
@@ -261,7 +355,9 @@ static int run(run_command_t *command, const char *path)
     if (!one_rank) {
         return wefti_launch("run", command->ranks, run_rank, command);
     }
-    status = wefti_train_rank(&command->train, -1, -1, NULL);
+    status = command->feeds != NULL ? wefti_infer_rank(&command->infer, command->feeds,
+                                                       command->first_rank, -1, -1, NULL)
+                                    : wefti_train_rank(&command->train, -1, -1, NULL);
     return status < 0 ? wefti_status_error("run", status) : EXIT_OK;
 }
 
@@ -278,8 +374,8 @@ int wefti_cmd_run(int argc, char **argv)
     if (code == EXIT_OK && positional != 1) {
         code = wefti_usage_error("run", "expected one PLAN.weft or MODEL.onnx, got %d arguments",
                                  positional);
-    } else if (code == EXIT_OK && command.data_path == NULL) {
-        code = wefti_usage_error("run", "--data DIR is missing");
+    } else if (code == EXIT_OK && command.data_path == NULL && !means_inference(&command)) {
+        code = wefti_usage_error("run", "--data DIR (or --inputs DIR, for inference) is missing");
     } else if (code == EXIT_OK && command.train.epochs != 0 && command.train.steps != 0) {
         code = wefti_usage_error("run", "--epochs and --steps exclude each other");
     } else if (code == EXIT_OK && command.train.checkpoint_every != 0 &&
@@ -289,6 +385,8 @@ int wefti_cmd_run(int argc, char **argv)
         code = run(&command, argv[1]);
     }
     weft_plan_release(command.train.plan);
+    wefti_infer_unload(command.feeds, command.feed_count);
+    free(command.feeds);
     wefti_dataset_free(&command.data);
     wefti_compile_options_deinit(&command.compile);
     return code < 0 ? EXIT_OK : code;

@@ -32,6 +32,8 @@ typedef struct weft_plan_info {
     int shard_optimizer;   /**< a rank updates, and has the optimizer state of, its shard only */
     int decouple;          /**< weights are gathered under the next step's forward pass */
     double clip_norm;      /**< 0: gradients are not clipped */
+    int split_batch;       /**< inference: rank 0 alone is fed and has results; the batch is all ranks' */
+    int rank_weights;      /**< inference: ranks have weights of their own */
 } weft_plan_info_t;
 
 typedef enum weft_binding_role {

@@ -73,6 +73,8 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .shard_optimizer = (plan->flags & WEFTI_PLAN_SHARDED) != 0,
         .decouple = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0,
         .clip_norm = plan->clip_norm,
+        .split_batch = (plan->flags & WEFTI_PLAN_SPLIT_BATCH) != 0,
+        .rank_weights = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0,
     };
     wefti_digest_hex(&plan->structure_digest, info->structure_digest);
     wefti_digest_hex(&plan->weights_digest, info->weights_digest);

@@ -99,11 +99,15 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     }
     weft_plan_info_t info = {.struct_size = sizeof info};
     status = weft_plan_get_info(options->plan, &info);
-    out_binding->global_batch = (uint64_t)out_binding->batch * info.world_size;
-    if (status >= 0 && set->count / info.world_size < (uint64_t)out_binding->batch) {
+    out_binding->accumulate = info.accumulate;
+    out_binding->global_batch =
+        (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;
+    if (status >= 0 && set->count < out_binding->global_batch) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%u training images are less than one global batch of %u x %lld",
-                             set->count, info.world_size, (long long)out_binding->batch);
+                             "%u training images are less than one global batch of %u x %lld%s",
+                             set->count, info.world_size * info.accumulate,
+                             (long long)out_binding->batch,
+                             info.accumulate > 1 ? ", the micro-batches of all ranks" : "");
     }
     return status;
 }
@@ -213,7 +217,7 @@ static double scheduled_lr(const trainer_t *trainer, uint64_t step)
     return lr;
 }
 
-static void show_progress(trainer_t *trainer, uint64_t step, float loss)
+static void show_progress(trainer_t *trainer, uint64_t step, double loss)
 {
     uint64_t now = wefti_now_ns();
     if (!wefti_progress_due(&trainer->progress, now)) {
@@ -231,31 +235,52 @@ static void show_progress(trainer_t *trainer, uint64_t step, float loss)
                         stats.exposed_comm_ms_p50);
 }
 
-static weft_status_t train_step(trainer_t *trainer, uint64_t step, float *out_loss)
+/* The rank's micro-batch of the step that begins at sample first of the epoch: batches of all ranks
+ * lie one behind the other, so that their number alone says what is in one. */
+static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint32_t index,
+                                       float *out_loss)
+{
+    uint32_t count = trainer->binding.accumulate;
+    size_t batch = (size_t)trainer->binding.batch;
+    const uint32_t *samples =
+        trainer->order + first + ((uint64_t)trainer->rank * count + index) * batch;
+    wefti_dataset_gather(&trainer->options->data->train, samples, batch, trainer->images,
+                         trainer->labels);
+    weft_status_t status = index + 1 < count ? weft_session_micro_step(trainer->session)
+                                             : weft_session_step(trainer->session);
+    return status < 0 ? status
+                      : weft_session_get_output(trainer->session, "loss", out_loss,
+                                                sizeof *out_loss, NULL);
+}
+
+/* The loss is the mean over the rank's micro-batches. */
+static weft_status_t train_step(trainer_t *trainer, uint64_t step, double *out_loss)
 {
     const image_set_t *set = &trainer->options->data->train;
     uint64_t in_epoch = step % trainer->steps_per_epoch;
-    size_t batch = (size_t)trainer->binding.batch;
+    uint32_t count = trainer->binding.accumulate;
+    double sum = 0;
     if (in_epoch == 0 || step == trainer->first_step) {
         wefti_dataset_shuffle(trainer->order, set->count, trainer->options->seed,
                               (uint32_t)(step / trainer->steps_per_epoch));
     }
     uint64_t started = wefti_now_ns();
-    const uint32_t *samples =
-        trainer->order + (in_epoch * trainer->world_size + trainer->rank) * batch;
-    wefti_dataset_gather(set, samples, batch, trainer->images, trainer->labels);
     weft_status_t status = WEFT_OK;
     if (trainer->binding.has_lr) {
         WEFT_TRY(status,
                  weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, step)),
                  done);
     }
-    WEFT_TRY(status, weft_session_step(trainer->session), done);
-    WEFT_TRY(status,
-             weft_session_get_output(trainer->session, "loss", out_loss, sizeof *out_loss, NULL),
-             done);
+    for (uint32_t i = 0; i < count; i++) {
+        float loss = 0;
+        WEFT_TRY(status,
+                 train_micro_batch(trainer, in_epoch * trainer->binding.global_batch, i, &loss),
+                 done);
+        sum += (double)loss;
+    }
+    *out_loss = sum / count;
     trainer->step_ms[step - trainer->first_step] = (double)(wefti_now_ns() - started) * 1e-6;
-    trainer->progress.images_done += (uint64_t)batch * trainer->world_size;
+    trainer->progress.images_done += trainer->binding.global_batch;
 done:
     return status;
 }
@@ -275,7 +300,7 @@ static weft_status_t save_checkpoint(trainer_t *trainer, uint64_t done)
 
 static weft_status_t train(trainer_t *trainer)
 {
-    float loss = 0;
+    double loss = 0;
     for (uint64_t step = trainer->first_step; step < trainer->steps; step++) {
         weft_status_t status = train_step(trainer, step, &loss);
         if (status < 0) {
@@ -284,7 +309,7 @@ static weft_status_t train(trainer_t *trainer)
         if (!isfinite(loss)) {
             return wefti_error(WEFT_ERR_STATE,
                                "the loss is %f at step %llu: training diverged, try a lower --lr",
-                               (double)loss, (unsigned long long)step + 1);
+                               loss, (unsigned long long)step + 1);
         }
         if (step == trainer->first_step) {
             trainer->report.loss_first = loss;
@@ -395,8 +420,7 @@ static void summarise_times(trainer_t *trainer)
     report->first_step = trainer->first_step;
     report->step_ms_p50 = trainer->step_ms[steps / 2];
     report->step_ms_mean = total / (double)steps;
-    report->images_per_s =
-        (double)trainer->binding.batch * trainer->world_size * 1e3 / report->step_ms_mean;
+    report->images_per_s = (double)trainer->binding.global_batch * 1e3 / report->step_ms_mean;
 }
 
 static weft_status_t save_model(trainer_t *trainer)

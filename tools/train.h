@@ -33,7 +33,8 @@ typedef struct train_options {
 /* How the plan's inputs and the data set fit together. */
 typedef struct train_binding {
     const char *image_name, *label_name;
-    int64_t batch;
+    int64_t batch;         /* samples of a rank's micro-batch */
+    uint32_t accumulate;   /* micro-batches of a rank and step */
     uint64_t global_batch; /* samples of all ranks per step */
     int64_t class_count;   /* of the logits */
     bool has_lr, has_seed;

@@ -17,7 +17,7 @@ typedef struct weft_compile_params {
     size_t struct_size;
     const char *model_path;
     uint32_t world_size;     /**< at least 1 */
-    int64_t batch;           /**< samples per rank per step; 0: what the file says */
+    int64_t batch;           /**< samples per rank and micro-batch (without accumulate: per step); 0: what the file says */
     const weft_input_shape_t *shapes;
     uint32_t shape_count;
     const char *loss;        /**< loss output; NULL: the only loss node's */

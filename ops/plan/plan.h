@@ -183,7 +183,7 @@ struct weft_plan {
 
     const char *model_name;
     uint32_t world_size;
-    int64_t batch;         /* samples per rank per step */
+    int64_t batch;         /* samples of a rank's micro-batch; without accumulation: per step */
     const char *policy;    /* "bytes:25M" */
     const char *optimizer; /* "momentum" */
     uint64_t arena_bytes;

@@ -4,11 +4,15 @@
 
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
+#include "runtime/capture.h"
 
 weft_status_t weft_batch_begin(weft_group_t *group)
 {
     if (group == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
+    }
+    if (group->recording != NULL) {
+        return wefti_capture_refuse("a batch cannot be begun");
     }
     if (group->batching) {
         return wefti_error(WEFT_ERR_STATE, "a batch was begun already");
@@ -31,6 +35,9 @@ weft_status_t weft_batch_begin(weft_group_t *group)
 weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
 {
     wefti_batch_t *batch = group->batch;
+    if (group->recording != NULL) {
+        return wefti_capture_note(group, request, counts);
+    }
     weft_status_t status =
         wefti_array_reserve(group->context->allocator, &batch->list, &batch->capacity,
                             batch->count + 1, sizeof *batch->list);
@@ -56,6 +63,7 @@ static void close_batch(weft_group_t *group)
 
 void wefti_batch_free(weft_group_t *group)
 {
+    wefti_capture_forget(group);
     if (group->batch != NULL) {
         close_batch(group);
         wefti_free(group->context->allocator, group->batch->list);
@@ -88,7 +96,7 @@ static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stre
 
 weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
 {
-    if (group == NULL || !group->batching) {
+    if (group == NULL || !group->batching || group->recording != NULL) {
         return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
                            group == NULL ? "group is NULL" : "no batch was begun");
     }

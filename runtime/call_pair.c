@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/capture.h"
 #include "runtime/mirror.h"
 
 #define FLAG_DIRECT ((uint64_t)1 << 63)
@@ -275,6 +276,9 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
 {
     wefti_call_t *call = NULL;
     weft_status_t status;
+    if (group != NULL && group->recording != NULL) {
+        return wefti_capture_refuse("sends and receives cannot be made");
+    }
     if (group != NULL && group->batching) {
         if (group->pair_count == WEFTI_CALLS) {
             return WEFT_AGAIN;

@@ -94,6 +94,22 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     return status;
 }
 
+void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32_t target,
+                              const char *what)
+{
+    weft_status_t status = wefti_stream_wait(group->context, NULL, stream, target, what);
+    if (status < 0) { /* too late, or somebody died: what is left only ends when that is known */
+        wefti_fault_set(&stream->fault, status, weft_last_error());
+        wefti_group_fail(group, status);
+    }
+    /* acquire: the stream's thread is done with the memory that its work used */
+    while (!wefti_signal_reached(atomic_load_explicit(&stream->done.value, memory_order_acquire),
+                                 target)) {
+        wefti_streams_progress(group->context, NULL);
+        wefti_signal_sleep(&stream->done, target, 0, 1000000);
+    }
+}
+
 weft_status_t wefti_group_drain(weft_group_t *group)
 {
     while (!wefti_call_reached(&group->completed, group->issued)) {

@@ -175,24 +175,6 @@ fail:
     return status;
 }
 
-/* Until nothing on the stream belongs to the fuser any more. */
-static void leave_stream(weft_fuser_t *fuser)
-{
-    weft_stream_t *stream = fuser->stream;
-    weft_status_t status =
-        wefti_stream_wait(fuser->context, NULL, stream, fuser->target, "a fuser's calls");
-    if (status < 0) { /* too late, or somebody died: what is left only ends when that is known */
-        wefti_fault_set(&stream->fault, status, weft_last_error());
-        wefti_group_fail(fuser->group, status);
-    }
-    /* acquire: the stream's thread is done with the fuser's memory */
-    while (!wefti_signal_reached(atomic_load_explicit(&stream->done.value, memory_order_acquire),
-                                 fuser->target)) {
-        wefti_streams_progress(fuser->context, NULL);
-        wefti_signal_sleep(&stream->done, fuser->target, 0, 1000000);
-    }
-}
-
 void weft_fuser_destroy(weft_fuser_t *fuser)
 {
     if (fuser == NULL) {
@@ -207,7 +189,7 @@ void weft_fuser_destroy(weft_fuser_t *fuser)
                         wefti_fuser_rank(fuser));
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
-        leave_stream(fuser);
+        wefti_group_leave_stream(group, fuser->stream, fuser->target, "a fuser's calls");
         /* Of a broken fuser peers may still write to the buffer: nobody gets that memory again. */
         if (weft_barrier(group, NULL) < 0) {
             shared = NULL;

@@ -13,6 +13,7 @@
 
 #include "runtime/attach.h"
 #include "runtime/base/error.h"
+#include "runtime/capture.h"
 #include "runtime/batch.h"
 #include "runtime/device_call.h"
 #include "runtime/interpreter.h"
@@ -458,6 +459,9 @@ static weft_status_t check_parent(weft_group_t *parent)
 {
     if (parent == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the group to start from is NULL");
+    }
+    if (parent->recording != NULL) {
+        return wefti_capture_refuse("no group can be made from it");
     }
     if (parent->batching) {
         return wefti_error(WEFT_ERR_STATE, "the group to start from has an open batch");

@@ -291,7 +291,8 @@ struct weft_group {
     struct wefti_batch *batch; /* batch.h; with the first batch */
     wefti_pair_t *pairs;       /* [WEFTI_CALLS], sends and receives of the batch at hand */
     uint32_t pair_count;
-    bool batching;
+    bool batching; /* calls are noted: by the batch, or by recording */
+    struct wefti_recording *recording; /* capture.h; NULL: the group does not capture */
     uint32_t *sent, *received; /* pieces so far, per peer */
     wefti_debt_t debt;
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
@@ -390,6 +391,9 @@ weft_status_t wefti_call_run(wefti_call_t *call);
 weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* Waits until everything issued on this rank is done. */
 weft_status_t wefti_group_drain(weft_group_t *group);
+/* Waits until stream is done with what was enqueued on it up to target, whatever becomes of it. */
+void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32_t target,
+                              const char *what);
 /* Gives up a call that will never run: its stream is broken. */
 void wefti_call_drop(wefti_call_t *call);
 /* The stream is done with a call that was submitted to it. */

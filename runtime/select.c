@@ -6,6 +6,7 @@
 
 #include "ops/algo/algorithms.h"
 #include "runtime/base/error.h"
+#include "runtime/capture.h"
 #include "runtime/context.h"
 #include "runtime/group.h"
 
@@ -207,6 +208,9 @@ static weft_status_t check_quiet(weft_group_t *group)
 {
     if (group == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
+    }
+    if (group->recording != NULL) {
+        return wefti_capture_refuse("orders and algorithms cannot be set");
     }
     weft_status_t status = wefti_group_check(group);
     return status < 0 ? status : wefti_group_drain(group);

@@ -73,7 +73,6 @@ typedef struct weft_capture_info {
 WEFT_EXTERN_C_BEGIN
 /**
  * From here on calls on group are captured. Not collective; all ranks do it between the same calls.
- * Waits until the group's calls in flight are done.
  * @param[in] params NULL: defaults; strings are copied
  * @return WEFT_ERR_STATE when a capture or batch was begun already
  */

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Capturing: from the begin, when a group's calls are noted, to a capture that can be replayed. */
+#include "runtime/capture.h"
+
+#include <string.h>
+
+#include <weft/compile.h>
+#include <weft/memory.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/sync.h"
+
+static void free_calls(const weft_allocator_t *allocator, wefti_captured_t *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        wefti_free(allocator, calls[i].batched.counts);
+        weft_event_destroy(calls[i].event);
+    }
+    wefti_free(allocator, calls);
+}
+
+static void free_recording(const weft_allocator_t *allocator, wefti_recording_t *recording)
+{
+    if (recording != NULL) {
+        free_calls(allocator, recording->calls, recording->count);
+        wefti_free(allocator, (char *)recording->params.bucket);
+        wefti_free(allocator, (char *)recording->params.costs_path);
+        wefti_free(allocator, recording);
+    }
+}
+
+weft_status_t wefti_capture_refuse(const char *what)
+{
+    return wefti_error(WEFT_ERR_STATE, "%s while the group's calls are captured", what);
+}
+
+void wefti_capture_forget(weft_group_t *group)
+{
+    free_recording(group->context->allocator, group->recording);
+    if (group->recording != NULL) {
+        group->batching = false;
+    }
+    group->recording = NULL;
+}
+
+static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
+{
+    if (group == NULL || (params != NULL && params->struct_size < sizeof *params)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
+                           group == NULL ? "group is NULL" : "params: struct_size is not set");
+    }
+    if (group->batching) {
+        return wefti_error(WEFT_ERR_STATE, "%s was begun already",
+                           group->recording != NULL ? "a capture" : "a batch");
+    }
+    if (params != NULL && params->stream != NULL && params->stream->context != group->context) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "stream \"%s\" belongs to another context than the group",
+                           params->stream->name);
+    }
+    return params != NULL && params->bucket != NULL ? weft_bucket_policy_check(params->bucket)
+                                                    : WEFT_OK;
+}
+
+weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_t *params)
+{
+    weft_status_t status = check_begin(group, params);
+    if (status == WEFT_OK) {
+        status = wefti_group_check(group);
+    }
+    if (status < 0) {
+        return status;
+    }
+    const weft_allocator_t *allocator = group->context->allocator;
+    wefti_recording_t *recording = wefti_alloc(allocator, sizeof *recording);
+    if (recording == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    const char *bucket = params != NULL && params->bucket != NULL ? params->bucket : "auto";
+    const char *costs = params != NULL ? params->costs_path : NULL;
+    recording->params =
+        (weft_capture_params_t){.struct_size = sizeof recording->params,
+                                .bucket = wefti_strdup(allocator, bucket),
+                                .costs_path = costs != NULL ? wefti_strdup(allocator, costs) : NULL,
+                                .no_times = params != NULL && params->no_times,
+                                .stream = params != NULL ? params->stream : NULL};
+    if (recording->params.bucket == NULL ||
+        (costs != NULL && recording->params.costs_path == NULL)) {
+        free_recording(allocator, recording);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    recording->begun_ns = wefti_now_ns();
+    group->recording = recording;
+    group->batching = true; /* so calls come to wefti_batch_add, which hands them on */
+    return WEFT_OK;
+}
+
+weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *request,
+                                 uint64_t *counts)
+{
+    wefti_recording_t *recording = group->recording;
+    const weft_allocator_t *allocator = group->context->allocator;
+    uint64_t now = wefti_now_ns();
+    weft_status_t status = WEFT_OK;
+    if (recording->count == WEFTI_CAPTURE_CALLS) {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "more than %u calls cannot be captured",
+                             WEFTI_CAPTURE_CALLS);
+    } else {
+        status = wefti_array_reserve(allocator, &recording->calls, &recording->capacity,
+                                     recording->count + 1, sizeof *recording->calls);
+    }
+    if (status < 0) {
+        wefti_free(allocator, counts);
+        return status;
+    }
+    recording->calls[recording->count++] = (wefti_captured_t){.batched = {*request, counts, false},
+                                                              .at_ns = now - recording->begun_ns};
+    return WEFT_OK;
+}
+
+static weft_status_t check_end(const weft_group_t *group)
+{
+    if (group == NULL || group->recording == NULL) {
+        return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
+                           group == NULL ? "group is NULL" : "no capture was begun");
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_capture_cancel(weft_group_t *group)
+{
+    weft_status_t status = check_end(group);
+    if (status == WEFT_OK) {
+        wefti_capture_forget(group);
+    }
+    return status;
+}
+
+/* ---- the end ---- */
+
+/* Everything but the group and memory that all ranks free together; may be half built. */
+static void release(weft_capture_t *capture)
+{
+    if (capture == NULL) {
+        return;
+    }
+    const weft_allocator_t *allocator = capture->context->allocator;
+    for (uint32_t i = 0; i < capture->unit_count; i++) {
+        weft_event_destroy(capture->units[i].event);
+    }
+    weft_event_destroy(capture->over);
+    if (capture->owns_stream) {
+        weft_stream_destroy(capture->stream);
+    }
+    if (!capture->reachable && capture->context->device != NULL) {
+        weft_device_free(capture->context, capture->buffer);
+    } else if (!capture->reachable) {
+        wefti_free(allocator, capture->buffer);
+    }
+    free_calls(allocator, capture->calls, capture->call_count);
+    wefti_arena_deinit(&capture->arena);
+    wefti_free(allocator, capture);
+}
+
+static weft_status_t build(weft_group_t *own, wefti_recording_t *recording,
+                           weft_capture_t **out_capture)
+{
+    weft_status_t status = WEFT_OK;
+    weft_capture_t *capture = wefti_alloc(own->context->allocator, sizeof *capture);
+    *out_capture = capture;
+    if (capture == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    capture->context = own->context;
+    capture->group = own;
+    wefti_arena_init(&capture->arena, own->context->allocator, 0);
+    capture->calls = recording->calls; /* taken over */
+    capture->call_count = (uint32_t)recording->count;
+    recording->calls = NULL;
+    recording->count = 0;
+    for (uint32_t i = 0; recording->params.no_times && i < capture->call_count; i++) {
+        capture->calls[i].at_ns = 0;
+    }
+    capture->forecast.struct_size = sizeof capture->forecast;
+    capture->policy = wefti_arena_strdup(&capture->arena, recording->params.bucket);
+    if (capture->policy == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    capture->stream = recording->params.stream;
+    if (capture->stream == NULL) {
+        weft_stream_params_t params = {sizeof params, "capture", WEFT_STREAM_INLINE, 0};
+        WEFT_TRY(status, weft_stream_create(own->context, &params, &capture->stream), fail);
+        capture->owns_stream = true;
+    }
+    capture->target = atomic_load_explicit(&capture->stream->tail.value, memory_order_relaxed);
+    status = weft_event_create(own->context, &capture->over);
+fail:
+    return status;
+}
+
+/* All steps that ranks take together are taken by all or by none. */
+static weft_status_t finish(weft_capture_t *capture, const wefti_recording_t *recording)
+{
+    weft_status_t status;
+    const weft_allocator_t *allocator = capture->context->allocator;
+    wefti_conflict_t *conflicts = NULL;
+    size_t count = 0;
+    status = wefti_capture_conflicts(capture, &conflicts, &count);
+    WEFT_TRY(status, wefti_capture_verdict(capture, status), done);
+    WEFT_TRY(status, wefti_capture_share(capture, &conflicts, &count), done);
+    status = wefti_capture_plan(capture, &recording->params, conflicts, count);
+    WEFT_TRY(status, wefti_capture_verdict(capture, status), done);
+    status = wefti_capture_cut(capture);
+done:
+    wefti_free(allocator, conflicts);
+    return status;
+}
+
+weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture)
+{
+    weft_group_t *own = NULL;
+    weft_capture_t *capture = NULL;
+    if (out_capture == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_capture is NULL");
+    }
+    *out_capture = NULL;
+    weft_status_t status = check_end(group);
+    if (status < 0) {
+        return status;
+    }
+    const weft_allocator_t *allocator = group->context->allocator;
+    wefti_recording_t *recording = group->recording;
+    group->recording = NULL;
+    group->batching = false;
+    WEFT_TRY(status, weft_group_duplicate(group, &own), fail);
+    status = build(own, recording, &capture);
+    if (capture == NULL) { /* the others learn it as an error of the group made for this */
+        wefti_group_fail(own, status);
+        goto fail;
+    }
+    WEFT_TRY(status, wefti_capture_compare(capture, recording, status), fail);
+    WEFT_TRY(status, finish(capture, recording), fail);
+    free_recording(allocator, recording);
+    *out_capture = capture;
+    return WEFT_OK;
+fail:
+    free_recording(allocator, recording);
+    if (capture != NULL) {
+        void *shared = capture->reachable ? capture->buffer : NULL;
+        weft_context_t *context = capture->context;
+        release(capture);
+        weft_mem_free(context, shared);
+    }
+    weft_group_destroy(own);
+    return status;
+}
+
+void weft_capture_destroy(weft_capture_t *capture)
+{
+    if (capture == NULL) {
+        return;
+    }
+    weft_group_t *group = capture->group;
+    weft_context_t *context = capture->context;
+    void *shared = capture->reachable ? capture->buffer : NULL;
+    if (wefti_endpoint_owned(group->endpoint)) {
+        if (capture->active) {
+            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its capture in the middle of a replay",
+                        group->ranks[group->rank]);
+            wefti_group_fail(group, WEFT_ERR_ABORTED);
+        }
+        weft_event_synchronize(capture->over); /* a broken stream does nothing any more */
+        wefti_group_leave_stream(group, capture->stream, capture->target, "a capture's calls");
+        /* Of a broken one peers may still write to the buffer: nobody gets that memory again. */
+        if (weft_barrier(group, NULL) < 0) {
+            shared = NULL;
+        }
+    }
+    release(capture);
+    weft_mem_free(context, shared);
+    weft_group_destroy(group);
+}
+
+weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_info_t *info)
+{
+    if (capture == NULL || info == NULL || info->struct_size < sizeof *info) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
+                           capture == NULL ? "capture is NULL"
+                           : info == NULL  ? "info is NULL"
+                                           : "info: struct_size is not set");
+    }
+    size_t struct_size = info->struct_size;
+    *info = capture->info;
+    info->struct_size = struct_size;
+    return WEFT_OK;
+}

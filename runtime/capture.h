@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of captures.
+ *
+ *   capture.c            begin, what is noted in between, end, destroy
+ *   capture_agree.c      ranks compare what they noted, and learn what others know
+ *   capture_conflicts.c  which calls use memory that earlier ones write
+ *   capture_plan.c       calls to units: a view, Weft's public passes, one order
+ *   capture_pieces.c     what a bucket is in memory: in place where it can be, else packed
+ *   capture_run.c        replays: hands units to a stream, in one order on all ranks
+ *   capture_explain.c    what was planned, for people and as JSON
+ *
+ *   call   one captured collective                       0 1 2 3 4 5 6 7
+ *   unit   what runs as one: a bucket, or a call alone   [0 1 3] [2] [4 5 6] [7]
+ *   piece  one call of a bucket                          in place | packed | in place
+ *
+ * The planner is in fusion, which the runtime does not include: it is called by weft/passes.h, as a
+ * host compiler would, for a captured sequence is a small graph.
+ */
+#ifndef WEFT_RUNTIME_CAPTURE_H
+#define WEFT_RUNTIME_CAPTURE_H
+
+#include <weft/capture.h>
+#include <weft/passes.h>
+
+#include "runtime/base/text.h"
+#include "runtime/batch.h"
+
+#define WEFTI_CAPTURE_CALLS 65536u
+#define WEFTI_CAPTURE_NONE UINT32_MAX
+
+typedef struct wefti_captured {
+    wefti_batched_t batched; /* as the call was made; counts are the capture's */
+    uint64_t at_ns;          /* since the begin; after the agreement the latest of all ranks */
+    uint64_t key;            /* where it lies on rank 0: members of a bucket are in that order */
+    uint32_t unit;
+    bool is_ready, is_waited; /* in the replay that is under way */
+    bool has_event;           /* made ready behind it */
+    weft_event_t *event;      /* from the first such replay on */
+} wefti_captured_t;
+
+/* While a group captures. */
+typedef struct wefti_recording {
+    weft_capture_params_t params; /* strings are its own */
+    uint64_t begun_ns;
+    wefti_captured_t *calls;
+    size_t count, capacity;
+} wefti_recording_t;
+
+/* Call b runs behind call a. */
+typedef struct wefti_conflict {
+    uint32_t a, b;
+} wefti_conflict_t;
+
+/* Elements [first, first + count) of the bucket: of one member or of several. */
+typedef struct wefti_capture_piece {
+    weft_capture_t *capture;
+    struct wefti_capture_unit *unit;
+    uint64_t first, count;
+    uint32_t member; /* the first one that has elements in it; as place in the unit's members */
+    bool packed;
+} wefti_capture_piece_t;
+
+typedef struct wefti_capture_unit {
+    uint32_t *members; /* calls */
+    uint32_t member_count;
+    bool is_bucket;
+    uint32_t parts;     /* of a split tensor; else 0 */
+    const char *reason; /* of a bucket */
+    uint64_t bytes;     /* of a bucket */
+    uint64_t elem_count, ready_ns;
+    uint64_t *places; /* [member_count] where it begins in the bucket, elements */
+    wefti_capture_piece_t *pieces;
+    uint32_t piece_count;
+    uint32_t missing;    /* members that are not ready in this replay */
+    weft_event_t *event; /* from the first replay by weft_capture_ready on */
+} wefti_capture_unit_t;
+
+typedef enum wefti_capture_phase {
+    WEFTI_CAPTURE_WAITS = 0, /* for the data of the unit's members */
+    WEFTI_CAPTURE_PACK,
+    WEFTI_CAPTURE_CALL,
+    WEFTI_CAPTURE_UNPACK,
+    WEFTI_CAPTURE_RECORD, /* the unit's event */
+} wefti_capture_phase_t;
+
+/* What is handed to a stream next. */
+typedef struct wefti_capture_cursor {
+    weft_stream_t *stream;
+    uint32_t unit, piece, member;
+    uint64_t at; /* on a card: elements of the piece that copies were enqueued for */
+    wefti_capture_phase_t phase;
+    bool gradual; /* by weft_capture_ready: waits for members, records events */
+} wefti_capture_cursor_t;
+
+struct weft_capture {
+    weft_context_t *context;
+    weft_group_t *group; /* a duplicate of the user's */
+    wefti_arena_t arena;
+    wefti_captured_t *calls;
+    uint32_t call_count;
+    wefti_capture_unit_t *units; /* as they run */
+    uint32_t unit_count;
+    weft_bucket_forecast_t forecast;
+    const char *policy;
+    weft_stream_t *stream; /* of gradual replays */
+    bool owns_stream;
+    uint8_t *buffer; /* of one piece; NULL: none is packed */
+    bool reachable;  /* buffer is from weft_mem_alloc */
+    weft_capture_info_t info;
+
+    bool active; /* a gradual replay */
+    uint32_t waited;
+    wefti_capture_cursor_t cursor; /* of it */
+    uint32_t target;               /* the count of its stream behind what was handed over last */
+    weft_stream_t *last_stream;    /* of the last launch; only compared */
+    weft_event_t *over;            /* behind the last launch */
+};
+
+/* capture.c: notes a checked call; counts (of V forms) become the recording's. */
+weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *request,
+                                 uint64_t *counts);
+/* What a call that cannot be captured says. */
+weft_status_t wefti_capture_refuse(const char *what);
+/* Of a group that is destroyed. */
+void wefti_capture_forget(weft_group_t *group);
+
+/* capture_agree.c: all ranks noted the same; else the same error on all. status: this rank's own so
+ * far. */
+weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recording_t *recording,
+                                    weft_status_t status);
+/* The same status on all ranks; an error has the text of the first rank that has one. */
+weft_status_t wefti_capture_verdict(weft_capture_t *capture, weft_status_t status);
+/* Ready times become those of the latest rank, keys those of rank 0, conflicts those of any. */
+weft_status_t wefti_capture_share(weft_capture_t *capture, wefti_conflict_t **conflicts,
+                                  size_t *count);
+
+/* capture_conflicts.c: from this rank's addresses, without repeats; freed with the allocator. */
+weft_status_t wefti_capture_conflicts(const weft_capture_t *capture, wefti_conflict_t **out,
+                                      size_t *out_count);
+
+/* capture_plan.c */
+weft_status_t wefti_capture_plan(weft_capture_t *capture, const weft_capture_params_t *params,
+                                 const wefti_conflict_t *conflicts, size_t count);
+
+/* capture_pieces.c. Collective. */
+weft_status_t wefti_capture_cut(weft_capture_t *capture);
+/* Where element first of the unit's member lies; send or receive buffer. */
+uint8_t *wefti_capture_place(const weft_capture_t *capture, const wefti_capture_unit_t *unit,
+                             uint32_t member, uint64_t first, bool recv);
+
+/* capture_explain.c: "call 3, AllReduce of 100 f32". */
+void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks agree on what they captured: they compare digests, and where these differ two ranks tell
+ * all others their lists, so that everybody returns the same message. Then each learns what the
+ * plan needs of the others. All of it by calls on the capture's own group.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+#include "runtime/capture.h"
+
+#define TEXT_BYTES 400
+
+/* One call, as far as ranks must have the same. */
+typedef struct signature {
+    uint64_t what, count, counts; /* counts: a hash of those of V forms that all ranks give alike */
+} signature_t;
+
+typedef struct summary {
+    int32_t status;
+    uint32_t count;
+    uint64_t no_times;
+    wefti_digest_t calls;
+    char policy[64];
+    char text[TEXT_BYTES];
+} summary_t;
+
+static uint64_t hash_of(const uint64_t *words, uint32_t count)
+{
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a over words */
+    for (uint32_t i = 0; i < count; i++) {
+        hash = (hash ^ words[i]) * 1099511628211ull;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static signature_t sign(const wefti_captured_t *call, uint32_t size)
+{
+    const wefti_request_t *request = &call->batched.request;
+    const uint64_t *counts = request->op == WEFT_OP_ALL_GATHER_V ? call->batched.counts + 2 * size
+                             : request->op == WEFT_OP_REDUCE_SCATTER_V ? call->batched.counts
+                                                                       : NULL;
+    return (signature_t){(uint64_t)request->op | (uint64_t)request->dtype << 8 |
+                             (uint64_t)request->reduction << 16 |
+                             (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT,
+                         request->count, counts != NULL ? hash_of(counts, size) : 0};
+}
+
+/* An error of one rank is everybody's. */
+static weft_status_t check_statuses(const weft_group_t *group, summary_t *all)
+{
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (all[r].status < 0) {
+            all[r].text[TEXT_BYTES - 1] = '\0';
+            return wefti_error((weft_status_t)all[r].status, "rank %u: %s", group->ranks[r],
+                               all[r].text);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t gather_summaries(weft_group_t *group, const summary_t *own, summary_t **out)
+{
+    summary_t *all = wefti_alloc(group->context->allocator, group->size * sizeof *all);
+    *out = all;
+    return all != NULL ? weft_all_gather(own, all, sizeof *own, WEFT_DTYPE_U8, group, NULL)
+                       : wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
+}
+
+weft_status_t wefti_capture_verdict(weft_capture_t *capture, weft_status_t status)
+{
+    summary_t own = {.status = status}, *all;
+    snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
+    status = gather_summaries(capture->group, &own, &all);
+    if (status == WEFT_OK) {
+        status = check_statuses(capture->group, all);
+    }
+    wefti_free(capture->context->allocator, all);
+    return status;
+}
+
+/* ---- differences ---- */
+
+static void describe(const signature_t *list, uint32_t count, uint32_t index, char *text,
+                     size_t bytes)
+{
+    char what[160];
+    if (index >= count) {
+        snprintf(text, bytes, "not there");
+        return;
+    }
+    snprintf(text, bytes, "%s", wefti_what_text(list[index].what, list[index].count, what));
+}
+
+static weft_status_t name_difference(const weft_group_t *group, const signature_t *lists[2],
+                                     const uint32_t counts[2], uint32_t other)
+{
+    char texts[2][192];
+    uint32_t i = 0;
+    while (i < counts[0] && i < counts[1] &&
+           memcmp(&lists[0][i], &lists[1][i], sizeof(signature_t)) == 0) {
+        i++;
+    }
+    describe(lists[0], counts[0], i, texts[0], sizeof texts[0]);
+    describe(lists[1], counts[1], i, texts[1], sizeof texts[1]);
+    return wefti_error(WEFT_ERR_MISMATCH,
+                       "ranks captured different calls: call %u (of %u) is %s on rank %u, but %s "
+                       "(of %u) on rank %u%s",
+                       i, counts[0], texts[0], group->ranks[0], texts[1], counts[1],
+                       group->ranks[other],
+                       strcmp(texts[0], texts[1]) == 0 ? ", with other counts" : "");
+}
+
+/* Rank 0 and the first one that differs from it show everybody their lists. */
+static weft_status_t tell_difference(const weft_capture_t *capture, signature_t *own,
+                                     const summary_t *all, uint32_t other)
+{
+    weft_group_t *group = capture->group;
+    weft_status_t status = WEFT_OK;
+    uint32_t ranks[2] = {0, other}, counts[2] = {all[0].count, all[other].count};
+    const signature_t *lists[2];
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, capture->context->allocator, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        signature_t *list = wefti_arena_array(&arena, counts[i], sizeof *list);
+        if (list == NULL) {
+            status = wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
+            goto done;
+        }
+        WEFT_TRY(status,
+                 weft_broadcast(group->rank == ranks[i] ? own : list, list,
+                                counts[i] * sizeof *list, WEFT_DTYPE_U8, ranks[i], group, NULL),
+                 done);
+        lists[i] = list;
+    }
+    status = name_difference(group, lists, counts, other);
+done:
+    wefti_arena_deinit(&arena);
+    return status;
+}
+
+static weft_status_t compare(const weft_capture_t *capture, signature_t *own, summary_t *all)
+{
+    const weft_group_t *group = capture->group;
+    weft_status_t status = check_statuses(group, all);
+    for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
+        if (all[r].count != all[0].count ||
+            memcmp(&all[r].calls, &all[0].calls, sizeof all[r].calls) != 0) {
+            return tell_difference(capture, own, all, r);
+        }
+    }
+    for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
+        all[r].policy[sizeof all[r].policy - 1] = all[0].policy[sizeof all[0].policy - 1] = '\0';
+        if (strcmp(all[r].policy, all[0].policy) != 0 || all[r].no_times != all[0].no_times) {
+            status = wefti_error(
+                WEFT_ERR_MISMATCH,
+                "ranks capture with different parameters: rank %u with buckets \"%s\"%s, rank %u "
+                "with \"%s\"%s",
+                group->ranks[0], all[0].policy, all[0].no_times ? ", without times" : "",
+                group->ranks[r], all[r].policy, all[r].no_times ? ", without times" : "");
+        }
+    }
+    return status;
+}
+
+weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recording_t *recording,
+                                    weft_status_t status)
+{
+    weft_group_t *group = capture->group;
+    summary_t own = {.status = status, .count = capture->call_count}, *all = NULL;
+    signature_t *list = NULL;
+    own.no_times = recording->params.no_times != 0;
+    snprintf(own.policy, sizeof own.policy, "%s", recording->params.bucket);
+    if (status == WEFT_OK) {
+        list = wefti_arena_array(&capture->arena, capture->call_count, sizeof *list);
+        status = list != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; status == WEFT_OK && i < capture->call_count; i++) {
+        list[i] = sign(&capture->calls[i], group->size);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_digest_of(list, capture->call_count * sizeof *list, &own.calls);
+    }
+    own.status = status;
+    snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
+    status = gather_summaries(group, &own, &all);
+    if (status == WEFT_OK) {
+        status = compare(capture, list, all);
+    }
+    wefti_free(capture->context->allocator, all);
+    return status;
+}
+
+/* ---- what others know ---- */
+
+static weft_status_t share_times(weft_capture_t *capture)
+{
+    weft_status_t status;
+    uint32_t n = capture->call_count;
+    uint64_t *words = wefti_arena_array(&capture->arena, 2 * (size_t)n, sizeof *words);
+    uint64_t *times = words, *keys = words != NULL ? words + n : NULL;
+    WEFT_TRY(status, wefti_capture_verdict(capture, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+             done);
+    for (uint32_t i = 0; i < n; i++) {
+        times[i] = capture->calls[i].at_ns;
+        keys[i] = (uint64_t)(uintptr_t)capture->calls[i].batched.request.recv;
+    }
+    WEFT_TRY(status,
+             weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_MAX, capture->group, NULL),
+             done);
+    WEFT_TRY(status, weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL), done);
+    for (uint32_t i = 0; i < n; i++) {
+        capture->calls[i].at_ns = times[i];
+        capture->calls[i].key = keys[i];
+    }
+done:
+    return status;
+}
+
+static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t **conflicts,
+                                     size_t *count)
+{
+    weft_status_t status;
+    weft_group_t *group = capture->group;
+    const weft_allocator_t *allocator = capture->context->allocator;
+    wefti_conflict_t *all = NULL;
+    uint64_t words = 2 * (uint64_t)*count, total = 0;
+    uint64_t *counts = wefti_arena_array(&capture->arena, group->size, sizeof *counts);
+    WEFT_TRY(status, wefti_capture_verdict(capture, counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+             done);
+    WEFT_TRY(status, weft_all_gather(&words, counts, 1, WEFT_DTYPE_U64, group, NULL), done);
+    for (uint32_t r = 0; r < group->size; r++) {
+        total += counts[r];
+    }
+    if (total == 0) {
+        goto done;
+    }
+    all = wefti_alloc(allocator, total * sizeof(uint32_t));
+    WEFT_TRY(status, wefti_capture_verdict(capture, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+             done);
+    WEFT_TRY(status, weft_all_gather_v(*conflicts, all, counts, NULL, WEFT_DTYPE_U32, group, NULL),
+             done);
+    wefti_free(allocator, *conflicts);
+    *conflicts = all;
+    *count = total / 2;
+    all = NULL;
+done:
+    wefti_free(allocator, all);
+    return status;
+}
+
+weft_status_t wefti_capture_share(weft_capture_t *capture, wefti_conflict_t **conflicts,
+                                  size_t *count)
+{
+    weft_status_t status = share_times(capture);
+    return status == WEFT_OK ? share_conflicts(capture, conflicts, count) : status;
+}

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replays: units go to a stream one after the other, by a state machine that never blocks. */
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/memory.h>
+
+#include "runtime/base/error.h"
+#include "runtime/capture.h"
+
+/* ---- on the stream ---- */
+
+/* The next range of one member from element at of the bucket on. */
+static uint64_t next_range(const wefti_capture_piece_t *piece, uint64_t at, uint32_t *member)
+{
+    const wefti_capture_unit_t *unit = piece->unit;
+    while (*member + 1 < unit->member_count && unit->places[*member + 1] <= at) {
+        (*member)++;
+    }
+    uint64_t end = *member + 1 < unit->member_count ? unit->places[*member + 1] : unit->elem_count;
+    uint64_t stop = piece->first + piece->count;
+    return (end < stop ? end : stop) - at;
+}
+
+static size_t elem_bytes_of(const wefti_capture_unit_t *unit)
+{
+    return (size_t)(unit->bytes / unit->elem_count);
+}
+
+static weft_status_t move(const wefti_capture_piece_t *piece, bool into_buffer)
+{
+    const weft_capture_t *capture = piece->capture;
+    size_t elem_bytes = elem_bytes_of(piece->unit);
+    uint64_t at = piece->first, count;
+    uint32_t member = piece->member;
+    for (; at < piece->first + piece->count; at += count) {
+        count = next_range(piece, at, &member);
+        uint8_t *tensor = wefti_capture_place(capture, piece->unit, member, at, !into_buffer);
+        uint8_t *buffer = capture->buffer + (at - piece->first) * elem_bytes;
+        memcpy(into_buffer ? buffer : tensor, into_buffer ? tensor : buffer,
+               (size_t)count * elem_bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t pack(void *piece)
+{
+    return move(piece, true);
+}
+
+static weft_status_t unpack(void *piece)
+{
+    return move(piece, false);
+}
+
+/* A card has no work on the host in a queue's order: copies, as many at a time as there is room. */
+static weft_status_t enqueue_copies(weft_capture_t *capture, wefti_capture_cursor_t *k,
+                                    const wefti_capture_piece_t *piece, bool into_buffer)
+{
+    size_t elem_bytes = elem_bytes_of(piece->unit);
+    uint32_t member = piece->member;
+    while (k->at < piece->count) {
+        uint64_t at = piece->first + k->at, count = next_range(piece, at, &member);
+        uint8_t *tensor = wefti_capture_place(capture, piece->unit, member, at, !into_buffer);
+        uint8_t *buffer = capture->buffer + k->at * elem_bytes;
+        weft_status_t status =
+            weft_stream_copy(k->stream, into_buffer ? buffer : tensor,
+                             into_buffer ? tensor : buffer, (size_t)count * elem_bytes);
+        if (status != WEFT_OK) {
+            return status;
+        }
+        k->at += count;
+    }
+    k->at = 0;
+    return WEFT_OK;
+}
+
+static weft_status_t start_move(weft_capture_t *capture, wefti_capture_cursor_t *k,
+                                wefti_capture_piece_t *piece, bool into_buffer)
+{
+    if (capture->context->device != NULL) {
+        return enqueue_copies(capture, k, piece, into_buffer);
+    }
+    if (k->stream == NULL) {
+        return move(piece, into_buffer);
+    }
+    return weft_stream_launch_host(k->stream, into_buffer ? pack : unpack, piece);
+}
+
+/* ---- handing over ---- */
+
+/* The stream goes on when the members' data is there. */
+static weft_status_t await_members(weft_capture_t *capture, wefti_capture_cursor_t *k,
+                                   const wefti_capture_unit_t *unit)
+{
+    for (; k->gradual && k->member < unit->member_count; k->member++) {
+        const wefti_captured_t *call = &capture->calls[unit->members[k->member]];
+        weft_status_t status =
+            call->has_event ? weft_stream_wait_event(k->stream, call->event) : WEFT_OK;
+        if (status != WEFT_OK) {
+            return status;
+        }
+    }
+    k->member = 0;
+    return WEFT_OK;
+}
+
+static weft_status_t start_call(weft_capture_t *capture, const wefti_capture_cursor_t *k,
+                                const wefti_capture_unit_t *unit)
+{
+    const wefti_captured_t *call = &capture->calls[unit->members[0]];
+    if (!unit->is_bucket) {
+        return wefti_request_submit(&call->batched, capture->group, k->stream);
+    }
+    const wefti_capture_piece_t *piece = &unit->pieces[k->piece];
+    const wefti_request_t *request = &call->batched.request;
+    uint8_t *send = capture->buffer, *recv = capture->buffer;
+    if (!piece->packed) {
+        send = wefti_capture_place(capture, unit, piece->member, piece->first, false);
+        recv = wefti_capture_place(capture, unit, piece->member, piece->first, true);
+    }
+    return weft_all_reduce(send, recv, piece->count, request->dtype, request->reduction,
+                           capture->group, k->stream);
+}
+
+static void next_phase(wefti_capture_cursor_t *k, const wefti_capture_unit_t *unit)
+{
+    if (k->phase != WEFTI_CAPTURE_UNPACK) {
+        k->phase++;
+    } else if (unit->is_bucket && k->piece + 1 < unit->piece_count) {
+        k->piece++;
+        k->phase = WEFTI_CAPTURE_PACK;
+    } else {
+        k->phase = WEFTI_CAPTURE_RECORD;
+    }
+}
+
+/* WEFT_OK: a phase is over; WEFT_AGAIN: the stream or the group is full. */
+static weft_status_t advance(weft_capture_t *capture, wefti_capture_cursor_t *k)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_capture_unit_t *unit = &capture->units[k->unit];
+    wefti_capture_piece_t *piece = unit->is_bucket ? &unit->pieces[k->piece] : NULL;
+    switch (k->phase) {
+    case WEFTI_CAPTURE_WAITS:
+        status = await_members(capture, k, unit);
+        break;
+    case WEFTI_CAPTURE_PACK:
+    case WEFTI_CAPTURE_UNPACK:
+        if (piece != NULL && piece->packed) {
+            status = start_move(capture, k, piece, k->phase == WEFTI_CAPTURE_PACK);
+        }
+        break;
+    case WEFTI_CAPTURE_CALL:
+        status = start_call(capture, k, unit);
+        break;
+    case WEFTI_CAPTURE_RECORD:
+        status = k->gradual ? weft_event_record(unit->event, k->stream) : WEFT_OK;
+        if (status == WEFT_OK) {
+            k->unit++;
+            k->piece = 0;
+            k->phase = WEFTI_CAPTURE_WAITS;
+            return WEFT_OK;
+        }
+        break;
+    }
+    if (status == WEFT_OK) {
+        next_phase(k, unit);
+    }
+    return status;
+}
+
+/* As far as it goes: WEFT_OK, or WEFT_AGAIN while the stream or the group is full. */
+static weft_status_t pump(weft_capture_t *capture, wefti_capture_cursor_t *k)
+{
+    weft_status_t status = WEFT_OK;
+    while (k->unit < capture->unit_count && (!k->gradual || capture->units[k->unit].missing == 0)) {
+        status = advance(capture, k);
+        if (status != WEFT_OK) {
+            break;
+        }
+    }
+    if (k->stream != NULL && k->gradual) {
+        capture->target = atomic_load_explicit(&k->stream->tail.value, memory_order_relaxed);
+    }
+    return status;
+}
+
+/* Until the stream has done some of what it has. */
+static weft_status_t wait_some(weft_capture_t *capture, weft_stream_t *stream)
+{
+    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_acquire);
+    uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+    if (done == tail) { /* what the group is full of is on other streams */
+        wefti_streams_progress(capture->context, NULL);
+        return wefti_group_check(capture->group);
+    }
+    return wefti_stream_wait(capture->context, NULL, stream, done + (tail - done + 1) / 2,
+                             "a replay of a capture");
+}
+
+/* All that can go, however long it takes. */
+static weft_status_t pump_all(weft_capture_t *capture, wefti_capture_cursor_t *k)
+{
+    weft_status_t status;
+    while ((status = pump(capture, k)) == WEFT_AGAIN) {
+        status = wait_some(capture, k->stream);
+        if (status < 0) {
+            break;
+        }
+    }
+    return status;
+}
+
+/* The others wait for what this rank does not send; that no rank can run a call they know alike. */
+static weft_status_t broken(weft_capture_t *capture, weft_status_t status)
+{
+    return status != WEFT_ERR_UNSUPPORTED ? wefti_group_fail(capture->group, status) : status;
+}
+
+/* ---- at once ---- */
+
+static weft_status_t check(weft_capture_t *capture)
+{
+    if (capture == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
+    }
+    return wefti_group_check(capture->group);
+}
+
+weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream)
+{
+    weft_status_t status = check(capture);
+    if (status < 0) {
+        return status;
+    }
+    if (capture->active) {
+        return wefti_error(WEFT_ERR_STATE, "a replay by weft_capture_ready is under way");
+    }
+    if (stream != NULL && stream->context != capture->context) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "stream \"%s\" belongs to another context than the capture",
+                           stream->name);
+    }
+    bool waits = stream == NULL;
+    if (waits) { /* what a launch before it left in flight uses the same buffers */
+        WEFT_TRY(status, weft_event_synchronize(capture->over), fail);
+        stream = capture->context->device != NULL ? capture->stream : NULL;
+    } else if (stream != capture->last_stream) {
+        WEFT_TRY(status, weft_stream_wait_event(stream, capture->over), fail);
+    }
+    wefti_capture_cursor_t k = {.stream = stream};
+    status = pump_all(capture, &k);
+    if (status < 0) {
+        return broken(capture, status);
+    }
+    if (stream != NULL && waits) {
+        capture->target = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+        WEFT_TRY(status, weft_stream_synchronize(stream), fail);
+    } else if (stream != NULL) {
+        do { /* full: behind what it has there will be room */
+            status = weft_event_record(capture->over, stream);
+        } while (status == WEFT_AGAIN && wait_some(capture, stream) == WEFT_OK);
+        capture->last_stream = stream;
+    }
+    capture->info.replays += status == WEFT_OK;
+fail:
+    return status;
+}
+
+/* ---- call by call ---- */
+
+static weft_status_t check_call(weft_capture_t *capture, uint32_t call)
+{
+    weft_status_t status = check(capture);
+    if (status == WEFT_OK && call >= capture->call_count) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "call %u: %u were captured", call,
+                             capture->call_count);
+    }
+    return status;
+}
+
+static weft_status_t begin_replay(weft_capture_t *capture)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < capture->unit_count; i++) { /* the first time */
+        if (capture->units[i].event == NULL) {
+            WEFT_TRY(status, weft_event_create(capture->context, &capture->units[i].event), fail);
+        }
+        capture->units[i].missing = capture->units[i].member_count;
+    }
+    for (uint32_t i = 0; i < capture->call_count; i++) {
+        wefti_captured_t *call = &capture->calls[i];
+        call->is_ready = call->is_waited = call->has_event = false;
+    }
+    /* A launch that is still under way uses the same buffers. */
+    WEFT_TRY(status, weft_stream_wait_event(capture->stream, capture->over), fail);
+    if (status == WEFT_AGAIN) {
+        return status;
+    }
+    capture->cursor = (wefti_capture_cursor_t){.stream = capture->stream, .gradual = true};
+    capture->waited = 0;
+    capture->active = true;
+fail:
+    return status;
+}
+
+static weft_status_t mark_event(weft_capture_t *capture, wefti_captured_t *call,
+                                weft_stream_t *stream)
+{
+    weft_status_t status = WEFT_OK;
+    if (stream->context != capture->context) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "stream \"%s\" belongs to another context than the capture",
+                           stream->name);
+    }
+    if (call->event == NULL) {
+        status = weft_event_create(capture->context, &call->event);
+    }
+    status = status == WEFT_OK ? weft_event_record(call->event, stream) : status;
+    call->has_event = status == WEFT_OK;
+    return status;
+}
+
+weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_stream_t *stream)
+{
+    weft_status_t status = check_call(capture, call);
+    if (status < 0) {
+        return status;
+    }
+    wefti_captured_t *entry = &capture->calls[call];
+    if (capture->active && entry->is_ready) {
+        char text[160];
+        wefti_capture_describe(entry, call, text, sizeof text);
+        return wefti_error(WEFT_ERR_STATE, "%s, was made ready already in this replay", text);
+    }
+    if (!capture->active) {
+        status = begin_replay(capture);
+    }
+    if (status == WEFT_OK && stream != NULL) {
+        status = mark_event(capture, entry, stream);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    entry->is_ready = true;
+    capture->units[entry->unit].missing--;
+    status = pump(capture, &capture->cursor);
+    return status < 0 ? broken(capture, status) : WEFT_OK; /* full: later calls hand it over */
+}
+
+/* Units up to this one are handed over, or it is said what is missing for that. */
+static weft_status_t hand_over(weft_capture_t *capture, uint32_t unit)
+{
+    char text[160];
+    for (uint32_t u = capture->cursor.unit; u <= unit; u++) {
+        const wefti_capture_unit_t *at = &capture->units[u];
+        for (uint32_t i = 0; at->missing > 0 && i < at->member_count; i++) {
+            const wefti_captured_t *call = &capture->calls[at->members[i]];
+            if (!call->is_ready) {
+                wefti_capture_describe(call, at->members[i], text, sizeof text);
+                return wefti_error(WEFT_ERR_STATE,
+                                   "%s, was not made ready, and it runs %s what is waited for",
+                                   text, u == unit ? "with" : "before");
+            }
+        }
+    }
+    weft_status_t status = pump_all(capture, &capture->cursor);
+    return status < 0 ? broken(capture, status) : status;
+}
+
+static void note_waited(weft_capture_t *capture, wefti_captured_t *call)
+{
+    capture->waited += !call->is_waited;
+    call->is_waited = true;
+    if (capture->waited == capture->call_count) {
+        capture->active = false;
+        capture->info.replays++;
+    }
+}
+
+weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call, weft_stream_t *stream)
+{
+    weft_status_t status = check_call(capture, call);
+    if (status < 0) {
+        return status;
+    }
+    wefti_captured_t *entry = &capture->calls[call];
+    if (!capture->active) {
+        return wefti_error(WEFT_ERR_STATE, "no replay is under way");
+    }
+    WEFT_TRY(status, hand_over(capture, entry->unit), fail);
+    weft_event_t *event = capture->units[entry->unit].event;
+    if (stream != NULL) {
+        status = weft_stream_wait_event(stream, event);
+    } else {
+        status = weft_event_synchronize(event);
+    }
+    if (status == WEFT_OK) {
+        note_waited(capture, entry);
+    }
+fail:
+    return status;
+}
+
+weft_status_t weft_capture_wait_all(weft_capture_t *capture)
+{
+    weft_status_t status = check(capture);
+    if (status < 0) {
+        return status;
+    }
+    if (!capture->active) {
+        return weft_event_synchronize(capture->over);
+    }
+    WEFT_TRY(status, hand_over(capture, capture->unit_count - 1), fail);
+    WEFT_TRY(status, weft_event_synchronize(capture->units[capture->unit_count - 1].event), fail);
+    capture->active = false;
+    capture->info.replays++;
+fail:
+    return status;
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints of real plans: going on gives the bits of not having stopped, on every kind of link
+ * and device, and at another number of ranks, bucket policy and shard mode everything is there;
+ * state tensors and gradients by name.
+ */
+#include "support.h"
+
+#include "support_cards.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STEPS 5u
+#define STOP 2u
+#define MLP WEFT_SOURCE_DIR "/tests/data/torch_mlp_batch4.onnx"
+#define DROPOUT WEFT_SOURCE_DIR "/tests/data/torch_dropout_batch4.onnx"
+
+static char directory[64];
+
+static const char *path_of(const char *name, char *buffer, size_t bytes)
+{
+    snprintf(buffer, bytes, "%s/%s", directory, name);
+    return buffer;
+}
+
+static int make_directory(void **state)
+{
+    (void)state;
+    snprintf(directory, sizeof directory, "/tmp/weft-checkpoint-XXXXXX");
+    return mkdtemp(directory) == NULL;
+}
+
+static int remove_directory(void **state)
+{
+    char path[128];
+    (void)state;
+    unlink(path_of("a", path, sizeof path));
+    unlink(path_of("b", path, sizeof path));
+    return rmdir(directory); /* nothing else may be left in it */
+}
+
+typedef struct job {
+    const char *model, *optimizer, *bucket;
+    uint32_t world;
+    bool shard, decouple;
+    weft_plan_t *plan;
+    uint32_t until;   /* steps in all */
+    uint32_t save_at; /* 0: nothing is saved */
+    const char *load; /* NULL: from the beginning */
+    const char *save;
+    char digest[65], tensors[65]; /* of rank 0, at the end */
+} job_t;
+
+static void compile(job_t *job)
+{
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    params.model_path = job->model;
+    params.world_size = job->world;
+    params.optimizer = job->optimizer;
+    params.bucket = job->bucket;
+    params.shard_optimizer = job->shard;
+    params.decouple = job->decouple;
+    if (weft_compile(&params, &job->plan) < 0) {
+        print_error("%s\n", weft_last_error());
+        fail();
+    }
+}
+
+static uint64_t mix(uint64_t sum, const void *data, size_t bytes)
+{
+    const uint8_t *from = data;
+    for (size_t k = 0; k < bytes; k++) {
+        sum = (sum ^ from[k]) * 1099511628211u;
+    }
+    return sum;
+}
+
+/* All weights and states by name and contents, in whatever order the plan has them. */
+static void digest_tensors(weft_session_t *session, char digest[65])
+{
+    uint64_t sum = 0;
+    size_t params = weft_session_param_count(session);
+    for (size_t i = 0; i < params + weft_session_state_count(session); i++) {
+        weft_tensor_desc_t desc;
+        const char *name = NULL;
+        RANK_OK(i < params ? weft_session_param_info(session, i, &name, &desc)
+                           : weft_session_state_info(session, i - params, &name, &desc));
+        size_t bytes = (size_t)weft_tensor_elem_count(&desc) * weft_dtype_size_bytes(desc.dtype);
+        uint8_t *data = malloc(bytes + 1);
+        RANK_CHECK(data != NULL);
+        RANK_OK(i < params ? weft_session_get_param(session, i, data, bytes)
+                           : weft_session_get_state(session, i - params, data, bytes));
+        sum += mix(mix(1469598103934665603u, name, strlen(name)), data, bytes);
+        free(data);
+    }
+    snprintf(digest, 65, "%016llx", (unsigned long long)sum);
+}
+
+static void train(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    weft_checkpoint_info_t info = {.struct_size = sizeof info};
+    uint32_t first = 0;
+    char digest[65], tensors[65];
+    RANK_OK(weft_session_create(&params, &session));
+    if (job->load != NULL) {
+        RANK_OK(weft_session_load_checkpoint(session, job->load, &info));
+        RANK_CHECK(info.seed == 11 && info.epoch == 3 && info.sample == 96 && info.step == STOP);
+        RANK_CHECK(info.lr > 0.24 && info.lr < 0.26 && strcmp(info.optimizer, job->optimizer) == 0);
+        first = (uint32_t)info.step;
+    }
+    for (uint32_t step = first; step < job->until; step++) {
+        RANK_OK(support_feed(session, job->plan, world->rank, step));
+        RANK_OK(weft_session_step(session));
+        if (step + 1 == job->save_at) {
+            weft_checkpoint_info_t position = {.struct_size = sizeof position,
+                                               .seed = 11,
+                                               .epoch = 3,
+                                               .sample = 96,
+                                               .sample_count = 1000,
+                                               .lr = 0.25};
+            RANK_OK(weft_session_save_checkpoint(session, job->save,
+                                                 world->rank == 0 ? &position : NULL));
+        }
+    }
+    RANK_OK(weft_session_param_digest(session, digest));
+    digest_tensors(session, tensors);
+    if (world->rank == 0) {
+        memcpy(job->digest, digest, sizeof digest);
+        memcpy(job->tensors, tensors, sizeof tensors);
+    }
+    weft_session_destroy(session);
+}
+
+typedef enum where { THREADS, HOSTS, CARDS, PROCESSES } where_t;
+
+static void run(job_t *job, where_t where)
+{
+    static const uint32_t host_of[] = {0, 0, 1, 1};
+    const wefti_hub_links_t links = {host_of, 7, 10000};
+    compile(job);
+    if (where == CARDS) {
+        support_card_contexts(job->world, train, job);
+    } else {
+        support_rank_threads_over(job->world, train, job, where == HOSTS ? &links : NULL);
+    }
+    weft_plan_release(job->plan);
+    job->plan = NULL;
+}
+
+/* Straight through, stopped and gone on from: the same weights and states. */
+static void check_resume(const job_t *kind, where_t where)
+{
+    char a[128];
+    job_t whole = *kind, stopped = *kind, resumed = *kind;
+    whole.until = resumed.until = STEPS;
+    stopped.until = stopped.save_at = STOP;
+    stopped.save = resumed.load = path_of("a", a, sizeof a);
+    run(&whole, where);
+    run(&stopped, where);
+    run(&resumed, where);
+    assert_string_equal(resumed.digest, whole.digest);
+    assert_string_equal(resumed.tensors, whole.tensors);
+    assert_string_not_equal(stopped.digest, whole.digest);
+}
+
+static void test_resumed_training_has_the_bits_of_uninterrupted(void **state)
+{
+    static const char *const optimizers[] = {"sgd", "momentum", "adam"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        for (uint32_t world = 1; world <= 3; world++) {
+            check_resume(&(job_t){.model = MLP, .optimizer = optimizers[i], .world = world},
+                         THREADS);
+        }
+    }
+    check_resume(&(job_t){.model = DROPOUT, .optimizer = "adam", .world = 2}, THREADS);
+}
+
+static void test_shards_are_gathered_and_scattered(void **state)
+{
+    (void)state;
+    check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 3, .shard = true}, THREADS);
+    check_resume(&(job_t){.model = MLP, .optimizer = "momentum", .world = 2, .decouple = true},
+                 THREADS);
+}
+
+static void test_over_put_links(void **state)
+{
+    (void)state;
+    check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 4, .shard = true}, HOSTS);
+    check_resume(&(job_t){.model = MLP, .optimizer = "momentum", .world = 3}, HOSTS);
+}
+
+static void test_on_cards(void **state)
+{
+    (void)state;
+    check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 2}, CARDS);
+}
+
+/* Saved by one kind of run, taken by another, saved again at once: the same contents. */
+static void test_any_run_loads_what_any_other_saved(void **state)
+{
+    static const job_t kinds[] = {
+        {.model = MLP, .optimizer = "adam", .world = 1},
+        {.model = MLP, .optimizer = "adam", .world = 4, .bucket = "none"},
+        {.model = MLP, .optimizer = "adam", .world = 2, .bucket = "bytes:300"},
+        {.model = MLP, .optimizer = "adam", .world = 3, .shard = true, .bucket = "one"},
+        {.model = MLP, .optimizer = "adam", .world = 2, .decouple = true, .bucket = "none"},
+    };
+    char a[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        job_t writer = kinds[i];
+        writer.until = writer.save_at = STOP;
+        writer.save = path_of("a", a, sizeof a);
+        run(&writer, THREADS);
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            job_t reader = kinds[k];
+            reader.load = writer.save;
+            reader.until = STOP; /* no step */
+            run(&reader, THREADS);
+            assert_string_equal(reader.tensors, writer.tensors);
+        }
+    }
+}
+
+static void use_states(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    RANK_OK(weft_session_create(&params, &session));
+    size_t count = weft_session_state_count(session);
+    RANK_CHECK(count == 2 * weft_session_param_count(session) && count == 12);
+    float data[4096], back[4096];
+    RANK_CHECK(weft_session_state_info(session, count, NULL, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    for (size_t i = 0; i < count; i++) {
+        weft_tensor_desc_t desc;
+        const char *name = NULL, *slots[] = {".moment1", ".moment2"};
+        RANK_OK(weft_session_state_info(session, i, &name, &desc));
+        RANK_CHECK(strstr(name, slots[i % 2]) != NULL && desc.dtype == WEFT_DTYPE_F32);
+        size_t elems = (size_t)weft_tensor_elem_count(&desc);
+        RANK_CHECK(elems <= 4096);
+        RANK_OK(weft_session_get_state(session, i, back, elems * sizeof(float)));
+        for (size_t k = 0; k < elems; k++) {
+            RANK_CHECK(back[k] >= 0 && back[k] <= 0); /* they begin at zero */
+            data[k] = (float)(i * 4096 + k) + 0.5f;
+        }
+        RANK_OK(weft_session_set_state(session, i, data, elems * sizeof(float)));
+        RANK_OK(weft_session_get_state(session, i, back, elems * sizeof(float)));
+        RANK_CHECK(memcmp(data, back, elems * sizeof(float)) == 0);
+        /* One rank's mistake is everybody's error, and nobody waits for ever. */
+        weft_status_t status =
+            weft_session_get_state(session, i, back, elems * sizeof(float) - (world->rank == 1));
+        RANK_CHECK(job->shard ? status == WEFT_ERR_INVALID_ARGUMENT
+                              : (status < 0) == (world->rank == 1));
+        RANK_CHECK(weft_session_set_state(session, i, NULL, elems * sizeof(float)) ==
+                   WEFT_ERR_INVALID_ARGUMENT);
+    }
+    weft_session_destroy(session);
+}
+
+static void test_states_by_index(void **state)
+{
+    (void)state;
+    for (int shard = 0; shard < 2; shard++) {
+        job_t job = {.model = MLP, .optimizer = "adam", .world = 3, .shard = shard == 1};
+        compile(&job);
+        support_rank_threads(job.world, use_states, &job);
+        weft_plan_release(job.plan);
+    }
+}
+
+static void use_params(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    float before[4096], after[4096], gradient[4096];
+    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(weft_session_set_scalar(session, "lr", 0.5));
+    RANK_CHECK(weft_session_get_gradient(session, 0, gradient, 4) == WEFT_ERR_STATE);
+    for (size_t i = 0; i < weft_session_param_count(session); i++) {
+        weft_tensor_desc_t desc;
+        RANK_OK(weft_session_param_info(session, i, NULL, &desc));
+        size_t bytes = (size_t)weft_tensor_elem_count(&desc) * sizeof(float);
+        RANK_OK(weft_session_get_param(session, i, before, bytes));
+        before[0] = 0.25f;
+        RANK_OK(weft_session_set_param(session, i, before, bytes));
+        RANK_OK(weft_session_get_param(session, i, after, bytes));
+        RANK_CHECK(memcmp(before, after, bytes) == 0);
+        RANK_CHECK(weft_session_set_param(session, i, before, bytes - 1) ==
+                   WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(weft_session_set_param(session, i, NULL, bytes) == WEFT_ERR_INVALID_ARGUMENT);
+        /* w' = w - lr g tells the gradient */
+        RANK_OK(support_feed(session, job->plan, world->rank, (uint32_t)i));
+        RANK_OK(weft_session_step(session));
+        RANK_OK(weft_session_get_param(session, i, after, bytes));
+        weft_status_t status = weft_session_get_gradient(session, i, gradient, bytes);
+        RANK_CHECK(status == (job->shard ? WEFT_ERR_UNSUPPORTED : WEFT_OK));
+        for (size_t k = 0; !job->shard && k < bytes / sizeof(float); k++) {
+            float expected = before[k] - 0.5f * gradient[k];
+            RANK_CHECK(expected - after[k] < 1e-6f && after[k] - expected < 1e-6f);
+        }
+    }
+    RANK_CHECK(weft_session_get_gradient(session, 99, gradient, 4) == WEFT_ERR_INVALID_ARGUMENT);
+    weft_session_destroy(session);
+}
+
+static void test_parameters_are_set_and_gradients_read(void **state)
+{
+    (void)state;
+    for (int shard = 0; shard < 2; shard++) {
+        job_t job = {.model = MLP, .optimizer = "sgd", .world = 2, .shard = shard == 1};
+        compile(&job);
+        support_rank_threads(job.world, use_params, &job);
+        weft_plan_release(job.plan);
+    }
+}
+
+static void misuse(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    weft_checkpoint_info_t small = {.struct_size = 8};
+    char path[128], digest[65], after[65];
+    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(weft_session_param_digest(session, digest));
+    /* What rank 0 meets everybody hears of. */
+    snprintf(path, sizeof path, "%s/none/file", directory);
+    RANK_CHECK(weft_session_save_checkpoint(session, path, NULL) == WEFT_ERR_NOT_FOUND);
+    RANK_CHECK(strstr(weft_last_error(), "rank 0: cannot write") != NULL);
+    RANK_CHECK(weft_session_save_checkpoint(session, NULL, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_session_save_checkpoint(session, path, world->rank == 1 ? &small : NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_session_load_checkpoint(session, path, NULL) == WEFT_ERR_NOT_FOUND);
+    RANK_CHECK(weft_session_load_checkpoint(session, NULL, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    /* Ranks that read different files. */
+    weft_session_t *own = session;
+    snprintf(path, sizeof path, "%s/a", directory);
+    RANK_OK(weft_session_save_checkpoint(own, path, NULL));
+    snprintf(path, sizeof path, "%s/b", directory);
+    weft_checkpoint_info_t other = {.struct_size = sizeof other, .seed = 5};
+    RANK_OK(weft_session_save_checkpoint(own, path, &other));
+    snprintf(path, sizeof path, "%s/%c", directory, world->rank == 0 ? 'a' : 'b');
+    RANK_CHECK(weft_session_load_checkpoint(session, path, NULL) == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), "ranks read different checkpoints") != NULL);
+    /* Nothing of that has changed anything, and the world goes on. */
+    RANK_OK(weft_session_param_digest(session, after));
+    RANK_CHECK(strcmp(digest, after) == 0);
+    RANK_OK(support_feed(session, job->plan, world->rank, 0));
+    RANK_OK(weft_session_step(session));
+    weft_session_destroy(session);
+}
+
+static void test_mistakes_are_everybodys_errors(void **state)
+{
+    job_t job = {.model = MLP, .optimizer = "momentum", .world = 2};
+    (void)state;
+    compile(&job);
+    support_rank_threads(job.world, misuse, &job);
+    weft_plan_release(job.plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resumed_training_has_the_bits_of_uninterrupted),
+        cmocka_unit_test(test_shards_are_gathered_and_scattered),
+        cmocka_unit_test(test_over_put_links),
+        cmocka_unit_test(test_on_cards),
+        cmocka_unit_test(test_any_run_loads_what_any_other_saved),
+        cmocka_unit_test(test_states_by_index),
+        cmocka_unit_test(test_parameters_are_set_and_gradients_read),
+        cmocka_unit_test(test_mistakes_are_everybodys_errors),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}

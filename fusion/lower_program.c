@@ -358,7 +358,7 @@ static weft_status_t add_step(wefti_lowering_t *l)
     bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
     WEFT_TRY(status, begin_writer(l, NULL, &w), fail);
     w.level = wefti_lower_level_count(l);
-    if (decoupled && w.level == 0) { /* else weights are gathered before the first micro-batch */
+    if (decoupled && w.level == 0) { /* else the first micro-step has them gathered */
         WEFT_TRY(status, add_early_gathers(&w), fail);
     }
     WEFT_TRY(status, add_bucket_sends(&w), fail);
@@ -424,6 +424,13 @@ fail:
     return status;
 }
 
+/* Decoupled, "micro_step" gathers weights if it is a step's first micro-batch and no other's. Else
+ * flush does, before the first. */
+static bool runs_once(const wefti_lowering_t *l)
+{
+    return (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0 && l->params->gradients.accumulate < 4;
+}
+
 /* The programs of all micro-batches but a step's last: no gradient is reduced. */
 static weft_status_t add_micro_steps(wefti_lowering_t *l)
 {
@@ -443,6 +450,9 @@ static weft_status_t add_micro_steps(wefti_lowering_t *l)
         }
         WEFT_TRY(status, begin_writer(l, needed, &w), fail);
         w.level = t;
+        if (t == 0 && runs_once(l)) {
+            WEFT_TRY(status, add_early_gathers(&w), fail);
+        }
         WEFT_TRY(status, add_bucket_sends(&w), fail);
         WEFT_TRY(status, write_program(&w, name), fail);
     }

@@ -60,6 +60,7 @@ typedef struct wefti_bucket {
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
     const char *whole_why; /* of a plan that is sharded: why this bucket is not */
     const char *sweep_why; /* what a sweep was predicted to cost, or NULL */
+    uint64_t sweep_ps;     /* likewise; 0: nothing */
 
     /* lower_accumulate.c: plan buffers of partial sums; plan kernels that fold them, by program: one
      * for each level, then that of the step. NULL: gradients are reduced as kernels make them. */

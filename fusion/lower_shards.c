@@ -102,6 +102,7 @@ static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, 
     sweep =
         wefti_bucket_cost_ps(l->params->bucket_cost, bytes) + shard * (1 + states) * PS_PER_BYTE;
     bucket->sweep = sweep < apart;
+    bucket->sweep_ps = sweep;
     bucket->sweep_why = wefti_arena_printf(
         &l->arena, "in one sweep with the update %.1f us, in three passes %.1f us",
         (double)sweep / 1e6, (double)apart / 1e6);
@@ -321,6 +322,9 @@ static weft_status_t make_sweep(wefti_lowering_t *l, uint32_t index,
     WEFT_TRY(status, need_param_range(l, index), fail);
     collective->buffer = bucket->param_range;
     collective->update = bucket->kernel;
+    for (uint32_t i = 0; i < collective->algorithm_count; i++) {
+        collective->algorithms[i].predicted_ps = bucket->sweep_ps; /* the update included */
+    }
     status = extend_reason(l, collective,
                            wefti_arena_printf(&l->arena,
                                               "a rank reduces, updates and gives %s of "

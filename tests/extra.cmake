@@ -67,3 +67,7 @@ if(TARGET weft_sample_fuser)
   add_test(NAME sample_fuser COMMAND weft_sample_fuser)
   set_tests_properties(sample_fuser PROPERTIES LABELS "unit;threads" TIMEOUT 120)
 endif()
+
+# Breaks plans for cli_verify.py.
+add_executable(break_plan tools/break_plan.c)
+target_link_libraries(break_plan PRIVATE weft_ops)

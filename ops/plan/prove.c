@@ -173,15 +173,29 @@ static void count_steps(const weft_plan_t *plan, wefti_plan_proof_t *proof)
     }
 }
 
-static void count_gradients(const weft_plan_t *plan, wefti_plan_proof_t *proof)
+/* Gradients that are reduced; partial sums and what is cast for the wire are none of them. */
+static weft_status_t count_gradients(const weft_plan_t *plan, wefti_plan_proof_t *proof)
 {
     wefti_plan_summary_t summary;
+    const wefti_plan_collective_t *bucket;
+    uint64_t position = 0;
+    uint32_t stream;
+    uint8_t *seen = wefti_alloc(plan->arena.allocator, (size_t)plan->buffer_count + 1);
+    if (!seen) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(seen, 0, plan->buffer_count);
     wefti_plan_summarise(plan, &summary);
     proof->buckets = summary.bucket_count;
     proof->bucket_bytes = summary.bucket_bytes;
-    for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        proof->gradients += plan->buffers[i].kind == WEFTI_BUFFER_GRAD;
+    while ((bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL) {
+        for (uint32_t i = 0; i < bucket->member_count; i++) {
+            proof->gradients += !seen[bucket->members[i]];
+            seen[bucket->members[i]] = 1;
+        }
     }
+    wefti_free(plan->arena.allocator, seen);
+    return WEFT_OK;
 }
 
 /* Bytes that temporaries and outputs have in common with others. */
@@ -209,8 +223,8 @@ weft_status_t wefti_plan_prove(const weft_plan_t *plan, const weft_registry_t *r
     WEFT_TRY(status, wefti_plan_run_races(plan, &out_proof->accesses, &out_proof->pieces), fail);
     WEFT_TRY(status, simulate_ranks(plan, out_proof), fail);
     WEFT_TRY(status, count_shared(plan, out_proof), fail);
+    WEFT_TRY(status, count_gradients(plan, out_proof), fail);
     count_steps(plan, out_proof);
-    count_gradients(plan, out_proof);
 fail:
     return status;
 }

@@ -410,6 +410,26 @@ fail:
     return status;
 }
 
+/* Where rank 0 gives its weights to everybody, it gives all of them. */
+static weft_status_t run_init(races_t *races)
+{
+    const weft_plan_t *plan = races->plan;
+    weft_status_t status = run_named(races, "init");
+    int gives = plan->world_size > 1 && !(plan->flags & WEFTI_PLAN_RANK_DATA) &&
+                wefti_plan_program(plan, "init") != NULL;
+    for (uint32_t b = 0; b < plan->buffer_count && gives && status == WEFT_OK; b++) {
+        for (uint32_t i = races->first[b];
+             i < races->end[b] && plan->buffers[b].kind == WEFTI_BUFFER_PARAM; i++) {
+            if (races->holds[i] != WRITTEN) {
+                return wefti_error(WEFT_ERR_FORMAT,
+                                   "program init: buffer %u (%.100s) is not given to all ranks", b,
+                                   plan->buffers[b].name);
+            }
+        }
+    }
+    return status;
+}
+
 weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_accesses,
                                    uint32_t *out_pieces)
 {
@@ -418,8 +438,7 @@ weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_access
     races_t races = {.plan = plan};
     wefti_arena_init(&arena, plan->arena.allocator, 0);
     WEFT_TRY(status, prepare(&races, &arena), done);
-    WEFT_TRY(status, run_named(&races, "init"), done);
-    WEFT_TRY(status, check_gathered(&races, "init"), done);
+    WEFT_TRY(status, run_init(&races), done);
     WEFT_TRY(status, run_step_programs(&races), done);
     if (plan->flags & WEFTI_PLAN_DECOUPLED) {
         WEFT_TRY(status, run_decoupled(&races), done);

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""weft verify PLAN: good plans of every kind are proved, plans broken in every way are refused."""
+import subprocess
+
+import support
+from support import BINARY, MODELS, Case
+
+BREAK = BINARY / "tests" / "break_plan"
+PLANS = {  # ranks, options
+    "plain": (3, ()),
+    "pieces": (3, ("--bucket", "bytes:64K")),
+    "sharded": (3, ("--shard-optimizer",)),
+    "passes": (3, ("--shard-optimizer", "--bucket", "none", "--optimizer", "adam", "--wire", "bf16")),
+    "decoupled": (3, ("--decouple",)),
+    "accumulated": (3, ("--accumulate", 4)),
+    "fixed": (2, ("--shards", 8)),
+    "all": (3, ("--decouple", "--accumulate", 3)),
+}
+
+
+def break_plan(*args):
+    return subprocess.run([BREAK, *map(str, args)], capture_output=True, text=True)
+
+
+class Verify(Case):
+    def plans(self):
+        for name, (world, options) in PLANS.items():
+            plan = self.dir / f"{name}.weft"
+            self.weft("compile", MODELS / "lenet.onnx", "-o", plan, "--world", world, "--batch", 4, *options)
+            yield name, plan
+
+    def test_good_plans_are_proved(self):
+        for name, plan in self.plans():
+            with self.subTest(name):
+                text = self.weft("verify", plan).stdout
+                self.assertTrue(text.endswith("\nproved\n"), text)
+                found = self.weft_json("verify", plan)
+                self.assertTrue(found["ok"])
+                explained = self.weft_json("explain", plan)
+                for key in ("world", "arena_bytes", "structure_digest", "kernels"):
+                    self.assertEqual(found[key], explained[key], key)
+                self.assertEqual(found["buckets"], len(explained["buckets"]))
+                self.assertGreater(found["meetings"], found["buckets"])
+                self.assertEqual(found["ranks"], found["world"])
+                self.assertTrue(found["schedules"])
+                for schedule in found["schedules"]:
+                    self.assertTrue(schedule["proved"] or schedule["left_out"], schedule)
+                self.assertTrue(any(schedule["proved"] for schedule in found["schedules"]))
+
+    def test_broken_plans_are_refused(self):
+        ways = break_plan("--list").stdout.split()
+        self.assertGreater(len(ways), 25)
+        applied = set()
+        broken = self.dir / "broken.weft"
+        for name, plan in self.plans():
+            for way in ways:
+                done = break_plan(plan, broken, way)
+                if done.returncode == 3:
+                    continue
+                self.assertEqual(done.returncode, 0, f"{name} {way}: {done.stderr}")
+                applied.add(way)
+                with self.subTest(plan=name, way=way):
+                    # An operator that is not defined here may be a plugin's: that is no fault of the plan.
+                    refused = self.weft("verify", broken, code=2 if way == "operator-differs" else 1)
+                    self.assertTrue(any(words in refused.stderr for words in done.stdout.strip().split("|")),
+                                    f"{done.stdout} {refused.stderr}")
+                    self.assert_one_line(refused.stderr)
+                    self.assertEqual(refused.stdout, "")
+        self.assertEqual(set(ways), applied)
+
+    def test_json_of_a_broken_plan(self):
+        plan = self.compile("mlp.onnx", "p.weft", 2, 4)
+        self.assertEqual(break_plan(plan, self.dir / "b.weft", "bucket-left-out").returncode, 0)
+        found = support.json.loads(self.weft("verify", self.dir / "b.weft", "--json", code=1).stdout)
+        self.assertFalse(found["ok"])
+        self.assertIn("is not reduced", found["error"])
+
+    def test_files_that_are_no_plans(self):
+        self.weft("verify", self.dir / "none.weft", code=2)
+        self.weft("verify", MODELS / "mlp.onnx", code=1)
+        plan = self.compile("mlp.onnx", "p.weft", 2, 4)
+        data = bytearray(plan.read_bytes())
+        data[len(data) // 2] ^= 1  # weights: their digest tells
+        (self.dir / "flipped.weft").write_bytes(data)
+        self.assertIn("digest", self.weft("verify", self.dir / "flipped.weft", code=1).stderr)
+        (self.dir / "short.weft").write_bytes(plan.read_bytes()[:-1])
+        self.weft("verify", self.dir / "short.weft", code=1)
+
+    def test_arguments(self):
+        plan = self.compile("mlp.onnx", "p.weft", 2, 4)
+        self.weft("verify", plan, "--all", code=2)
+        self.weft("verify", plan, plan, code=2)
+        self.weft("verify", "--kernels", "none.so", code=2)
+
+    def test_many_ranks_leave_schedules_out_with_words(self):
+        plan = self.compile("mlp.onnx", "p.weft", 100, 4)
+        found = self.weft_json("verify", plan)
+        self.assertEqual(found["ranks"], 100)
+        for schedule in found["schedules"]:
+            self.assertIn("too many ranks", schedule["left_out"])
+
+
+if __name__ == "__main__":
+    support.main()

@@ -30,6 +30,9 @@ typedef struct compiler {
     wefti_optimizer_params_t optimizer;
     wefti_gradient_params_t gradient_params;
     wefti_gradient_map_t gradients; /* of --grads */
+    weft_compile_params_t given;    /* before defaults were filled in */
+    wefti_compiled_t compiled;      /* the model is a compiled graph */
+    wefti_onnx_emit_t *emit;        /* of --emit-onnx */
     wefti_graph_t *graph;
     wefti_graph_t **rank_graphs; /* several models: one per rank, the first being graph */
 } compiler_t;
@@ -163,7 +166,14 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
     if (c->params.model_path == NULL || c->params.model_path[0] == '\0') {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no model is given");
     }
-    if (c->params.world_size < 1 || c->params.world_size > MAX_WORLD_SIZE) {
+    WEFT_TRY(status, wefti_compiled_params(&c->params, &c->arena, &c->compiled), fail);
+    c->given = c->params;
+    if (c->params.world_size == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--world N is missing (--world 0: must be between 1 and %u)",
+                           MAX_WORLD_SIZE);
+    }
+    if (c->params.world_size > MAX_WORLD_SIZE) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--world %u: must be between 1 and %u",
                            c->params.world_size, MAX_WORLD_SIZE);
     }
@@ -202,6 +212,7 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
                                    &c->bucket_cost),
              fail);
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
+    c->optimizer.sharded = c->sharded;
     if (c->sharded) {
         WEFT_TRY(status,
                  wefti_shard_cost(&c->costs, c->params.world_size, &c->profile, &c->arena,
@@ -257,14 +268,25 @@ fail:
     return status;
 }
 
+/* A graph that was compiled before, up to what depends on layouts. */
+static weft_status_t import_compiled(compiler_t *c)
+{
+    weft_status_t status;
+    wefti_onnx_import_params_t params = {.path = c->params.model_path,
+                                         .compiled = c->compiled.properties,
+                                         .compiled_count = c->compiled.count};
+    WEFT_TRY(status, wefti_onnx_import(&params, c->allocator, c->params.registry, &c->graph), fail);
+    status = wefti_graph_infer_shapes(c->graph);
+fail:
+    return status;
+}
+
 /* Parameters whose part of the compiler does not exist yet; each goes with its line. */
 static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
 {
-    const char *what = p->clip_norm > 0        ? "--clip"
-                       : p->in_flight > 0      ? "--in-flight"
+    const char *what = p->in_flight > 0      ? "--in-flight"
                        : p->arena_limit > 0    ? "--arena-limit"
                        : p->ops_path != NULL   ? "--ops"
-                       : p->emit_path != NULL  ? "--emit-onnx"
                                                : NULL;
     return what == NULL ? WEFT_OK
                         : wefti_error(WEFT_ERR_UNSUPPORTED, "%s is not supported yet", what);
@@ -344,9 +366,19 @@ fail:
 static weft_status_t add_eval_model(compiler_t *c, weft_plan_t *plan)
 {
     weft_status_t status;
-    wefti_onnx_import_params_t params = {.path = c->params.model_path, .loss = c->params.loss};
+    wefti_onnx_import_params_t params = {.path = c->params.model_path,
+                                         .loss = c->params.loss,
+                                         .compiled = c->compiled.known ? c->compiled.properties
+                                                                       : NULL,
+                                         .compiled_count = c->compiled.count};
     void *bytes = NULL;
     size_t size = 0;
+    if (c->graph->loss == WEFTI_NONE) {
+        return WEFT_OK; /* a graph with gradients and without a loss: nothing says what it makes */
+    }
+    if (c->compiled.known) {
+        params.loss = c->graph->values[c->graph->loss].name;
+    }
     /* What the plan trains is left out of it; other weights, which no gradient reaches, stay in. */
     const char **trained = wefti_arena_array(&c->arena, plan->buffer_count, sizeof(*trained));
     if (trained == NULL) {
@@ -387,7 +419,7 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
                                    .policy = c->params.bucket,
                                    .optimizer = c->params.optimizer,
                                    .model_name = slash == NULL ? c->params.model_path : slash + 1,
-                                   .forecast = &c->forecast,
+                                   .forecast = c->compiled.known ? NULL : &c->forecast,
                                    .bucket_cost = &c->bucket_cost,
                                    .shard = c->sharded,
                                    .decouple = c->sharded && c->params.decouple,
@@ -406,6 +438,12 @@ static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
     }
     WEFT_TRY(status, wefti_plan_seal(plan), fail);
     WEFT_TRY(status, wefti_plan_verify(plan, c->params.registry), fail);
+    if (c->emit != NULL) {
+        WEFT_TRY(status, wefti_compiled_write(&c->given, c->graph, plan, &c->arena, c->emit), fail);
+    }
+    if (c->compiled.known) {
+        wefti_compiled_compare(&c->compiled, plan, &c->log);
+    }
     *out_plan = plan;
     return WEFT_OK;
 fail:
@@ -452,10 +490,25 @@ fail:
     return status;
 }
 
+/* The graph as it is before memory and kernels are thought of. */
+static weft_status_t begin_emit(compiler_t *c)
+{
+    if (c->params.emit_path == NULL) {
+        return WEFT_OK;
+    }
+    if (c->params.rank_model_count > 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "--emit-onnx: one file cannot hold the weights of several models");
+    }
+    return wefti_onnx_emit_begin(c->graph, c->allocator, &c->emit);
+}
+
 static weft_status_t compile_inference(compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
-    if (c->params.rank_model_count > 0) {
+    if (c->compiled.known) {
+        WEFT_TRY(status, import_compiled(c), fail);
+    } else if (c->params.rank_model_count > 0) {
         WEFT_TRY(status, import_rank_models(c), fail);
     } else if (c->params.split_batch) {
         WEFT_TRY(status, import_share(c), fail);
@@ -463,6 +516,7 @@ static weft_status_t compile_inference(compiler_t *c, weft_plan_t **out_plan)
         WEFT_TRY(status, import_graph(c, c->params.model_path, c->params.batch, &c->graph), fail);
         WEFT_TRY(status, wefti_graph_prepare_inference(c->graph), fail);
     }
+    WEFT_TRY(status, begin_emit(c), fail);
     WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
     WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
     WEFT_TRY(status, finish_plan(c, out_plan), fail);
@@ -470,7 +524,8 @@ fail:
     return status;
 }
 
-static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
+/* Forward, backward, buckets and updates. */
+static weft_status_t make_training_graph(compiler_t *c)
 {
     weft_status_t status;
     WEFT_TRY(status, import_graph(c, c->params.model_path, c->params.batch, &c->graph), fail);
@@ -483,6 +538,15 @@ static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_graph_differentiate(c->graph), fail);
     WEFT_TRY(status, insert_and_fuse(c), fail);
     WEFT_TRY(status, wefti_graph_add_optimizer(c->graph, &c->optimizer), fail);
+fail:
+    return status;
+}
+
+static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    WEFT_TRY(status, c->compiled.known ? import_compiled(c) : make_training_graph(c), fail);
+    WEFT_TRY(status, begin_emit(c), fail);
     WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
     WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
     WEFT_TRY(status, predict_step(c), fail);
@@ -506,6 +570,7 @@ weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **ou
     WEFT_TRY(status, refuse_unbuilt(&c.params), done);
     status = c.params.infer ? compile_inference(&c, out_plan) : compile(&c, out_plan);
 done:
+    wefti_onnx_emit_destroy(c.emit);
     wefti_graph_destroy(c.graph); /* before the registry whose definitions it uses */
     for (uint32_t r = 0; c.rank_graphs != NULL && r < c.params.rank_model_count; r++) {
         if (c.rank_graphs[r] != c.graph) {

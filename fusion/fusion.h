@@ -17,6 +17,7 @@
 #include "fusion/planner.h"
 #include "fusion/profile.h"
 #include "graph/ir.h"
+#include "graph/onnx.h"
 #include "ops/cost/cost.h"
 #include "ops/plan/plan.h"
 
@@ -47,6 +48,24 @@ void wefti_policy_round_cap(wefti_policy_t *policy, uint64_t unit_bytes);
 /* grads_map.c: what --grads names; in arena. */
 weft_status_t wefti_grads_map_load(const char *path, wefti_arena_t *arena,
                                    wefti_gradient_map_t *out_map);
+
+/* compiled.c: a model that is a compiled graph. Its parameters take the place of those that are not
+ * given; given ones must be the same. */
+typedef struct wefti_compiled {
+    bool known;
+    wefti_onnx_property_t *properties;
+    uint32_t count;
+} wefti_compiled_t;
+weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t *arena,
+                                    wefti_compiled_t *out);
+/* Writes what wefti_onnx_emit_begin took, with the choices of the plan and params as the caller gave
+ * them. */
+weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const wefti_graph_t *graph,
+                                   const weft_plan_t *plan, wefti_arena_t *arena,
+                                   wefti_onnx_emit_t *emit);
+/* Warns if the plan is not the one that was written. */
+void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t *plan,
+                            const wefti_log_t *log);
 
 /* insert_collectives.c: an AllReduce (avg) on every value with grad_of. */
 weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,

@@ -135,10 +135,21 @@ static uint32_t neighbour(const wefti_graph_t *graph, uint32_t position, int ste
     return WEFTI_NONE;
 }
 
-static weft_status_t constrain(wefti_graph_t *graph, uint32_t before, uint32_t after)
+/* Every pair of one graph: what is in flight, by value, and where it is waited for. */
+typedef struct pairs {
+    wefti_graph_t *graph;
+    uint32_t *start_of; /* value in flight -> the node that started it, or WEFTI_NONE */
+    uint32_t *renamed;  /* value -> what to read in its place */
+    bool *waits;        /* node: the second half */
+    uint32_t *waited;   /* start -> how many of its outputs are waited for */
+    bool constrain;
+} pairs_t;
+
+static weft_status_t keep_order(pairs_t *p, uint32_t before, uint32_t after)
 {
     weft_status_t status;
-    if (before == WEFTI_NONE || after == WEFTI_NONE) {
+    wefti_graph_t *graph = p->graph;
+    if (!p->constrain || before == WEFTI_NONE || after == WEFTI_NONE) {
         return WEFT_OK;
     }
     status = wefti_array_reserve(graph->arena.allocator, &graph->constraints,
@@ -149,15 +160,6 @@ static weft_status_t constrain(wefti_graph_t *graph, uint32_t before, uint32_t a
     }
     return status;
 }
-
-/* Every pair of one graph: what is in flight, by value, and where it is waited for. */
-typedef struct pairs {
-    wefti_graph_t *graph;
-    uint32_t *start_of; /* value in flight -> the node that started it, or WEFTI_NONE */
-    uint32_t *renamed;  /* value -> what to read in its place */
-    bool *waits;        /* node: the second half */
-    uint32_t *waited;   /* start -> how many of its outputs are waited for */
-} pairs_t;
 
 static weft_status_t match_wait(pairs_t *p, uint32_t position)
 {
@@ -185,7 +187,7 @@ static weft_status_t match_wait(pairs_t *p, uint32_t position)
         }
         p->renamed[value] = node->outputs[i];
         p->waited[start]++;
-        WEFT_TRY(status, constrain(graph, start, after), done);
+        WEFT_TRY(status, keep_order(p, start, after), done);
     }
 done:
     return status;
@@ -266,11 +268,13 @@ static void join_pairs(pairs_t *p)
     wefti_graph_compact_order(graph);
 }
 
-static weft_status_t pair_up(wefti_graph_t *graph, wefti_arena_t *arena)
+weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain)
 {
     weft_status_t status;
-    pairs_t p = {.graph = graph};
-    WEFT_TRY(status, alloc_pairs(&p, arena), done);
+    pairs_t p = {.graph = graph, .constrain = constrain};
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, graph->arena.allocator, 0);
+    WEFT_TRY(status, alloc_pairs(&p, &arena), done);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         p.waits[graph->order[i]] = is_half(node, "Wait");
@@ -288,12 +292,13 @@ static weft_status_t pair_up(wefti_graph_t *graph, wefti_arena_t *arena)
             WEFT_TRY(status, match_wait(&p, i), done);
         } else if (is_half(&graph->nodes[id], "Start")) {
             uint32_t before = neighbour(graph, i, -1, p.waits);
-            WEFT_TRY(status, constrain(graph, before, id), done);
+            WEFT_TRY(status, keep_order(&p, before, id), done);
         }
     }
     WEFT_TRY(status, check_pairs(&p), done);
     join_pairs(&p);
 done:
+    wefti_arena_deinit(&arena);
     return status;
 }
 
@@ -302,8 +307,6 @@ weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t w
 {
     weft_status_t status = WEFT_OK;
     bool halves = false;
-    wefti_arena_t arena;
-    wefti_arena_init(&arena, graph->arena.allocator, 0);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         const weft_op_def_t *def = graph->nodes[id].def;
@@ -323,9 +326,8 @@ weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t w
         }
     }
     if (halves) {
-        WEFT_TRY(status, pair_up(graph, &arena), done);
+        WEFT_TRY(status, wefti_graph_pair_collectives(graph, true), done);
     }
 done:
-    wefti_arena_deinit(&arena);
     return status;
 }

@@ -222,6 +222,8 @@ weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t 
 /* graph/collectives_in.c: collectives that the graph brings along, in one form; before shapes are bound. infer: groups
  * of parts of a model are the world. collectives_tidy.c: what needs shapes. */
 weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t world_size, bool infer);
+/* Only the pairs; constrain: their places in the order are kept by constraints. */
+weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain);
 weft_status_t wefti_graph_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
 
 /* graph/given_gradients.c: which tensors of the graph are gradients. */
@@ -272,7 +274,10 @@ typedef struct wefti_optimizer_params {
     double weight_decay;
     uint32_t divisor; /* 0: gradients are averages; else sums, which updates divide by it */
     double clip_norm; /* 0: not clipped */
+    bool sharded;     /* clip_norm: a rank has only its shards of the gradients */
 } wefti_optimizer_params_t;
+/* graph/clip.c: what all updates multiply gradients by, with clip_norm. */
+weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params, uint32_t *out_scale);
 weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params);
 
 /* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node ids. */

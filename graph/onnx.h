@@ -5,6 +5,11 @@
 
 #include "graph/ir.h"
 
+/* One of a file's metadata_props, the key without "weft.". */
+typedef struct wefti_onnx_property {
+    const char *key, *value;
+} wefti_onnx_property_t;
+
 typedef struct wefti_onnx_import_params {
     const char *path;    /* a file, or NULL with bytes: external data is then refused */
     const void *bytes;   /* must outlive the graph */
@@ -17,6 +22,9 @@ typedef struct wefti_onnx_import_params {
     uint32_t world_size;
     bool infer;
     const wefti_gradient_map_t *gradients;
+    /* Properties of the file, where it holds a compiled graph: the graph comes out with types, states and updates. */
+    const wefti_onnx_property_t *compiled;
+    uint32_t compiled_count;
     bool holes;          /* initializers without contents are fine: their data is NULL */
     /* Eval model: parameters whose contents are left out; NULL: every floating-point initializer. */
     const char *const *trained;
@@ -37,6 +45,30 @@ weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params, const 
  */
 weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params, const weft_allocator_t *allocator,
                                     const weft_registry_t *registry, void **out_bytes, size_t *out_size_bytes);
+
+/*
+ * A compiled graph as a file: what ONNX has words for as ONNX, everything else in metadata_props,
+ * "weft.<key>". Reading it gives the same graph again, ready to be lowered.
+ */
+typedef struct wefti_onnx_emit wefti_onnx_emit_t;
+/* Takes the graph as it is now: nodes may be added to it afterwards, but it has to live on. */
+weft_status_t wefti_onnx_emit_begin(const wefti_graph_t *graph, const weft_allocator_t *allocator,
+                                    wefti_onnx_emit_t **out_emit);
+/* What was chosen for a collective: candidates, comma-separated, and the order of the reduction. */
+weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uint32_t bucket,
+                                     const char *algorithm, const char *order);
+/* All or nothing. Properties are the compiler's own; those of the graph are added. */
+weft_status_t wefti_onnx_emit_write(wefti_onnx_emit_t *emit,
+                                    const wefti_onnx_property_t *properties, uint32_t count,
+                                    const char *path);
+void wefti_onnx_emit_destroy(wefti_onnx_emit_t *emit); /* accepts NULL */
+
+/* The properties of a file whose key begins with "weft.", without it; none: *out_count is 0. Looks at the
+ * top level of the file only. In arena. */
+weft_status_t wefti_onnx_properties(const char *path, wefti_arena_t *arena,
+                                    wefti_onnx_property_t **out_properties, uint32_t *out_count);
+const char *wefti_onnx_property(const wefti_onnx_property_t *properties, uint32_t count,
+                                const char *key); /* or NULL */
 
 /* One operator of a model. */
 typedef struct wefti_onnx_op_use {

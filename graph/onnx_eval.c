@@ -278,6 +278,19 @@ done:
     return status;
 }
 
+/* What says that a file is a compiled graph: this one is not. */
+static void drop_own_properties(Onnx__ModelProto *model)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < model->n_metadata_props; i++) {
+        const char *key = model->metadata_props[i]->key;
+        if (key == NULL || strncmp(key, "weft.", 5) != 0) {
+            model->metadata_props[kept++] = model->metadata_props[i];
+        }
+    }
+    model->n_metadata_props = kept;
+}
+
 static weft_status_t edit(eval_t *eval)
 {
     wefti_onnx_loss_t loss;
@@ -306,6 +319,8 @@ static weft_status_t edit(eval_t *eval)
     WEFT_TRY(status, keep_needed(eval), fail);
     keep_inputs(eval);
     graph->n_value_info = 0; /* says the old batch */
+    eval->file.model->n_training_info = 0;
+    drop_own_properties(eval->file.model);
     graph->n_quantization_annotation = 0;
     return empty_trained(eval);
 fail_labelled:

@@ -13,6 +13,8 @@ typedef struct import {
     const wefti_onnx_import_params_t *params;
     wefti_name_index_t producers; /* name of an output -> node, for messages */
     uint32_t gradients;           /* that the graph holds */
+    wefti_onnx_compiled_t compiled;
+    int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
 } import_t;
 
 static weft_status_t take_name(import_t *import, const char *name, const char *what)
@@ -207,7 +209,9 @@ static weft_status_t add_node(import_t *import, size_t index)
     const Onnx__NodeProto *node = import->file->model->graph->node[index];
     const char *domain = wefti_onnx_domain(node->domain);
     const char *op = node->op_type != NULL ? node->op_type : "";
-    int64_t version = wefti_onnx_opset(import->file->model, domain);
+    int64_t version = import->versions != NULL && import->versions[index] != 0
+                          ? import->versions[index]
+                          : wefti_onnx_opset(import->file->model, domain);
     char label[WEFTI_ONNX_LABEL_BYTES];
     weft_status_t status;
     uint32_t id;
@@ -236,7 +240,10 @@ static weft_status_t add_node(import_t *import, size_t index)
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
     WEFT_TRY(status, connect(import, node, index, &params), fail);
-    status = wefti_graph_add_node(import->graph, &params, &id);
+    WEFT_TRY(status, wefti_graph_add_node(import->graph, &params, &id), place);
+    if (import->compiled.ids != NULL) {
+        import->compiled.ids[index] = id;
+    }
 place:
     if (status < 0) {
         wefti_error_prefix(status, "%s: %s", import->file->label, label);
@@ -309,12 +316,35 @@ fail:
     return wefti_error_prefix(status, "%s", import->file->label);
 }
 
+/* A compiled graph: the updates' nodes behind the others. */
+static weft_status_t join_updates(import_t *import)
+{
+    weft_status_t status;
+    wefti_onnx_compiled_t *compiled = &import->compiled;
+    WEFT_TRY(status, wefti_onnx_merge_training(import->file, compiled), fail);
+    WEFT_TRY(status, wefti_onnx_compiled_versions(import->params, import->file, &import->versions),
+             fail);
+    compiled->node_count = import->file->model->graph->n_node;
+    compiled->ids =
+        wefti_arena_array(&import->file->arena, compiled->node_count + 1, sizeof(*compiled->ids));
+    if (compiled->ids == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(compiled->ids, 0xff, (compiled->node_count + 1) * sizeof(*compiled->ids));
+fail:
+    return status;
+}
+
 static weft_status_t convert(import_t *import)
 {
     const Onnx__ModelProto *model = import->file->model;
     wefti_graph_t *graph = import->graph;
     weft_status_t status;
+    import->file->compiled = import->params->compiled != NULL;
     WEFT_TRY(status, wefti_onnx_check_model(import->file), fail);
+    if (import->params->compiled != NULL) {
+        WEFT_TRY(status, join_updates(import), fail);
+    }
     graph->opset = (int32_t)wefti_onnx_opset(model, "");
     graph->name =
         wefti_arena_strdup(&graph->arena, model->graph->name != NULL ? model->graph->name : "");
@@ -328,6 +358,12 @@ static weft_status_t convert(import_t *import)
         WEFT_TRY(status, add_node(import, i), fail);
     }
     WEFT_TRY(status, add_outputs(import), fail);
+    if (import->params->compiled != NULL) {
+        WEFT_TRY(status,
+                 wefti_onnx_compiled_apply(import->params, import->file, graph, &import->compiled),
+                 fail);
+        return wefti_onnx_file_give_mappings(import->file, graph);
+    }
     WEFT_TRY(status, prepare(import), fail);
     WEFT_TRY(status, mark_loss(import), fail);
     return wefti_onnx_file_give_mappings(import->file, graph);

@@ -160,6 +160,20 @@ static weft_status_t reserve_shapes(wefti_onnx_file_t *file)
     return WEFT_OK;
 }
 
+/* Of a compiled graph: what keeps something for the backward pass keeps nothing. */
+static void forget_backward(Onnx__NodeProto *node)
+{
+    bool pool = strcmp(node->op_type, "MaxPoolMask") == 0;
+    if (!pool && strcmp(node->op_type, "DropoutMask") != 0) {
+        return;
+    }
+    node->domain = (char *)(uintptr_t) "";
+    node->op_type = (char *)(uintptr_t)(pool ? "MaxPool" : "Identity");
+    node->n_attribute = pool ? node->n_attribute : 0;
+    node->n_input = node->n_input > 1 ? 1 : node->n_input;
+    node->n_output = node->n_output > 1 ? 1 : node->n_output;
+}
+
 weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                         int64_t batch)
 {
@@ -168,6 +182,9 @@ weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_gra
     weft_status_t status = reserve_shapes(file);
     for (size_t i = 0; i < proto->n_node && status == WEFT_OK; i++) {
         Onnx__NodeProto *node = proto->node[i];
+        if (strcmp(wefti_onnx_domain(node->domain), "weft") == 0) {
+            forget_backward(node);
+        }
         if (wefti_onnx_domain(node->domain)[0] != '\0') {
             continue;
         }

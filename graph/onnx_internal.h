@@ -47,6 +47,7 @@ typedef struct wefti_onnx_file {
     wefti_arena_t arena; /* holds the message and whatever is derived from it */
     ProtobufCAllocator pb;
     bool out_of_memory; /* while unpacking */
+    bool compiled;      /* a compiled graph: its training_info is read */
     Onnx__ModelProto *model;                    /* has a graph */
     struct wefti_onnx_external_file *externals; /* files of external data */
     size_t external_count, external_capacity;
@@ -126,5 +127,21 @@ weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size
  * model, with shapes inferred and folded at the file's batch (batch 0: it is symbolic there). */
 weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                         int64_t batch);
+
+/* onnx_compiled.c: reading a compiled graph back. */
+typedef struct wefti_onnx_compiled {
+    size_t main_nodes, main_initializers; /* of ModelProto.graph; those of the updates follow */
+    size_t node_count;
+    uint32_t *ids; /* by position in the file: node of the graph, or WEFTI_NONE */
+} wefti_onnx_compiled_t;
+/* Joins nodes and initializers of the two graphs in ModelProto.graph. */
+weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_compiled_t *compiled);
+/* Versions of nodes where they are not the file's, else 0. */
+weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *params,
+                                           wefti_onnx_file_t *file, int32_t **out_versions);
+/* What the properties say of the imported graph. */
+weft_status_t wefti_onnx_compiled_apply(const wefti_onnx_import_params_t *params,
+                                        wefti_onnx_file_t *file, wefti_graph_t *graph,
+                                        const wefti_onnx_compiled_t *compiled);
 
 #endif

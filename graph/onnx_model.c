@@ -78,10 +78,11 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
                            "%s: function '%s': functions are not supported, inline them first",
                            file->label, name != NULL ? name : "");
     }
-    if (model->n_training_info > 0) {
+    if (model->n_training_info > 0 && !file->compiled) {
         return wefti_error(
             WEFT_ERR_UNSUPPORTED,
-            "%s: training_info is not supported; give the forward model with its loss",
+            "%s: training_info that weft did not write is not supported; give the forward model "
+            "with its loss",
             file->label);
     }
     if (graph->n_sparse_initializer > 0) {

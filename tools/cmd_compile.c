@@ -6,12 +6,15 @@
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256, KEY_PROFILE };
+enum { KEY_JSON = 256, KEY_PROFILE, KEY_EMIT };
 
 static const option_def_t own_options[] = {
     {'o', "output", "PLAN.weft", "where the plan goes (required)"},
     {KEY_PROFILE, "profile", "P.json",
      "measured times of kernels and collectives, by weft run --profile"},
+    {KEY_EMIT, "emit-onnx", "OUT.onnx",
+     "write the compiled graph as ONNX, too; compiling that\n"
+     "                                 gives the same plan, without further options"},
     {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
     {0, NULL, NULL, NULL},
 };
@@ -42,6 +45,10 @@ static int handle(void *user, int key, const char *value)
     }
     if (key == KEY_PROFILE) {
         command->compile.params.profile_path = value;
+        return EXIT_OK;
+    }
+    if (key == KEY_EMIT) {
+        command->compile.params.emit_path = value;
         return EXIT_OK;
     }
     if (key == KEY_JSON) {
@@ -135,8 +142,6 @@ int wefti_cmd_compile(int argc, char **argv)
                                  positional);
     } else if (command.output == NULL) {
         code = wefti_usage_error("compile", "-o PLAN.weft is missing");
-    } else if (command.compile.params.world_size == 0) {
-        code = wefti_usage_error("compile", "--world N is missing");
     } else {
         command.compile.params.model_path = argv[1];
         if (positional > 1) {

@@ -25,8 +25,21 @@ static int check_def(const weft_op_def_t *def, void *user)
         assert_true(i == 0 || strcmp(def->attrs[i - 1].name, def->attrs[i].name) != 0);
     }
     if ((def->effects & WEFT_EFFECT_COMMUNICATES) != 0) {
-        assert_string_equal(def->domain, "weft");
+        assert_true(strcmp(def->domain, "weft") == 0 || strcmp(def->domain, "com.microsoft") == 0);
         assert_non_null(def->equivalent);
+    }
+    assert_int_equal(def->start == NULL, def->wait == NULL);
+    if (def->start != NULL) {
+        const weft_op_def_t *start =
+            weft_registry_find_op(case_registry(), def->domain, def->start, def->since_version);
+        const weft_op_def_t *wait =
+            weft_registry_find_op(case_registry(), def->domain, def->wait, def->since_version);
+        assert_non_null(start);
+        assert_non_null(wait);
+        assert_int_equal(start->effects, def->effects);
+        assert_int_equal(start->ordering, def->ordering);
+        assert_ptr_equal(start->infer, def->infer);
+        assert_int_equal(wait->effects, WEFT_EFFECT_PURE);
     }
     if (*previous != NULL) {
         int order = strcmp((*previous)->domain, def->domain);

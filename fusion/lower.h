@@ -147,6 +147,10 @@ weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *lowering, const weft
 /* Buffers of partial sums, where buckets are placed; then the kernels that fold them. */
 weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);
+/* lower_clip.c: of a sharded plan, what the kernel of a SquareSum reads. */
+bool wefti_lower_is_square_sum(const wefti_node_t *node);
+weft_status_t wefti_lower_square_sum(wefti_lowering_t *lowering, const wefti_node_t *node,
+                                     wefti_plan_kernel_t *kernel);
 /* lower_regions.c: buffers of parameters, gradients, states and what is fed. */
 weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
 /* Hands out bytes of the arena, padded. */

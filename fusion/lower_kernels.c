@@ -94,16 +94,27 @@ static uint32_t buffer_or_none(const wefti_lowering_t *l, uint32_t value)
     return value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffer_of[value];
 }
 
-static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
+static weft_status_t fill_inputs(const wefti_lowering_t *l, const wefti_node_t *node,
+                                 wefti_plan_kernel_t *kernel)
 {
-    weft_status_t status;
-    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
     for (uint32_t j = 0; j < node->input_count; j++) {
         kernel->inputs[j] = buffer_or_none(l, node->inputs[j]);
         if (node->inputs[j] != WEFTI_NONE && kernel->inputs[j] == WEFTI_PLAN_NONE) {
             return wefti_error(WEFT_ERR_INTERNAL, "%s: input %u has no buffer", node->name, j);
         }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
+{
+    weft_status_t status;
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
+    if (l->shards > 1 && wefti_lower_is_square_sum(node)) {
+        WEFT_TRY(status, wefti_lower_square_sum(l, node, kernel), fail);
+    } else {
+        WEFT_TRY(status, fill_inputs(l, node, kernel), fail);
     }
     for (uint32_t j = 0; j < node->output_count; j++) {
         kernel->outputs[j] = buffer_or_none(l, node->outputs[j]);

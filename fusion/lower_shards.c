@@ -33,7 +33,8 @@ static const char *read_by_others(const wefti_lowering_t *l, const wefti_readers
     }
     for (uint32_t i = readers->first[member->reduced]; i < readers->first[member->reduced + 1];
          i++) {
-        if (readers->nodes[i] != member->update) {
+        if (readers->nodes[i] != member->update &&
+            !wefti_lower_is_square_sum(&l->graph->nodes[readers->nodes[i]])) {
             return "is read by more than its update";
         }
     }
@@ -67,7 +68,8 @@ static const char *whole_why(wefti_lowering_t *l, const wefti_readers_t *readers
             return why == NULL ? "not sharded" : why;
         }
     }
-    return bucket->parts > (bytes - 1) / (WEFTI_PLAN_ALIGNMENT * (uint64_t)l->shards) + 1
+    uint64_t unit = WEFTI_PLAN_ALIGNMENT * (l->params->gradients.wire == WEFT_DTYPE_BF16 ? 2u : 1u);
+    return bucket->parts > (bytes - 1) / (unit * l->shards) + 1
                ? "not sharded: its pieces are smaller than a shard for every rank"
                : NULL;
 }

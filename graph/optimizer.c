@@ -11,6 +11,7 @@ typedef struct updater {
     wefti_graph_t *graph;
     const wefti_optimizer_params_t *params;
     uint32_t lr, step; /* scalar inputs */
+    uint32_t scale;    /* of gradients, or WEFTI_NONE */
 } updater_t;
 
 static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char *suffix,
@@ -70,6 +71,9 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     if (p->kind == WEFTI_OPTIMIZER_ADAM) {
         in[n++] = updater->step;
     }
+    if (updater->scale != WEFTI_NONE) {
+        in[n++] = updater->scale;
+    }
     node->inputs = in;
     node->input_count = n;
     node->attrs = attrs;
@@ -82,7 +86,7 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
 {
     weft_status_t status;
     wefti_graph_t *graph = updater->graph;
-    uint32_t in[6], node;
+    uint32_t in[7], node;
     weft_attr_t attrs[5];
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
@@ -109,13 +113,20 @@ weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
                                         const wefti_optimizer_params_t *params)
 {
     weft_status_t status;
-    updater_t updater = {.graph = graph, .params = params, .lr = WEFTI_NONE, .step = WEFTI_NONE};
+    updater_t updater = {.graph = graph,
+                         .params = params,
+                         .lr = WEFTI_NONE,
+                         .step = WEFTI_NONE,
+                         .scale = WEFTI_NONE};
     uint32_t node_count = graph->order_count, update_count = 0;
     WEFT_TRY(status, wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr),
              done);
     if (params->kind == WEFTI_OPTIMIZER_ADAM) {
         WEFT_TRY(status, wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step),
                  done);
+    }
+    if (params->clip_norm > 0) {
+        WEFT_TRY(status, wefti_graph_add_clip(graph, params, &updater.scale), done);
     }
     for (uint32_t i = 0; i < node_count; i++) {
         uint32_t id = graph->order[i];

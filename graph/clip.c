@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scale that keeps the gradients' global norm below a limit:
+ *
+ *   collective -> SquareSum -> SquareSum of the next one ... -> ClipScale -> all updates
+ *
+ * Square sums are exact, so neither the order nor the cut of the gradients matters. With sharded
+ * updates a rank has only its shards: the first chain is then meant for those, its sum is added up
+ * over ranks, and one more SquareSum stands for what every rank has whole. Lowering decides which
+ * is which.
+ */
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+typedef struct clipper {
+    wefti_graph_t *graph;
+    uint32_t *values; /* of one SquareSum: the sum so far, then gradients */
+    uint32_t count;
+    uint32_t sum; /* so far, or WEFTI_NONE */
+} clipper_t;
+
+static weft_status_t add_square_sum(clipper_t *c)
+{
+    uint32_t node;
+    weft_status_t status;
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "SquareSum",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = c->values,
+                                        .input_count = c->count,
+                                        .output_count = 1};
+    c->values[0] = c->sum;
+    status = wefti_graph_add_node(c->graph, &params, &node);
+    if (status >= 0) {
+        c->sum = c->graph->nodes[node].outputs[0];
+    }
+    c->count = 1;
+    return status;
+}
+
+/* The gradients among a node's outputs. */
+static void collect(clipper_t *c, uint32_t id)
+{
+    const wefti_node_t *node = &c->graph->nodes[id];
+    for (uint32_t k = 0; k < node->output_count; k++) {
+        uint32_t v = node->outputs[k];
+        if (v != WEFTI_NONE && c->graph->values[v].grad_of != WEFTI_NONE) {
+            c->values[c->count++] = v;
+        }
+    }
+}
+
+/* A SquareSum behind each of the first count nodes that makes gradients, or one for all. */
+static weft_status_t add_square_sums(clipper_t *c, uint32_t count, bool together)
+{
+    weft_status_t status = WEFT_OK;
+    c->count = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        collect(c, c->graph->order[i]);
+        if (c->count > 1 && !together) {
+            WEFT_TRY(status, add_square_sum(c), done);
+        }
+    }
+    if (c->count > 1) {
+        WEFT_TRY(status, add_square_sum(c), done);
+    }
+done:
+    return status;
+}
+
+static weft_status_t add_over_ranks(clipper_t *c)
+{
+    uint32_t node;
+    const weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"};
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "AllReduce",
+                                        .name = "squares of all ranks",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = &c->sum,
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .attrs = &sum,
+                                        .attr_count = 1};
+    weft_status_t status = wefti_graph_add_node(c->graph, &params, &node);
+    if (status >= 0) {
+        c->sum = c->graph->nodes[node].outputs[0];
+    }
+    return status;
+}
+
+static weft_status_t add_scale(clipper_t *c, const wefti_optimizer_params_t *p, uint32_t *out_scale)
+{
+    uint32_t node;
+    weft_status_t status;
+    const char *names[] = {"grad_scale", "grad_norm"};
+    const weft_attr_t attrs[] = {
+        {.name = "max_norm", .type = WEFT_ATTR_FLOAT, .f = (float)p->clip_norm},
+        {.name = "divisor", .type = WEFT_ATTR_INT, .i = p->divisor > 0 ? p->divisor : 1}};
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "ClipScale",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = &c->sum,
+                                        .input_count = 1,
+                                        .output_names = names,
+                                        .output_count = 2,
+                                        .attrs = attrs,
+                                        .attr_count = 2};
+    WEFT_TRY(status, wefti_graph_add_node(c->graph, &params, &node), done);
+    *out_scale = c->graph->nodes[node].outputs[0];
+    /* Readable after a step. */
+    status = wefti_graph_add_output(c->graph, c->graph->nodes[node].outputs[1]);
+done:
+    return status;
+}
+
+weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                                   uint32_t *out_scale)
+{
+    weft_status_t status;
+    clipper_t c = {.graph = graph, .sum = WEFTI_NONE};
+    uint32_t count = graph->order_count;
+    c.values = wefti_arena_array(&graph->arena, (size_t)graph->value_count + 1, sizeof(*c.values));
+    if (c.values == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, add_square_sums(&c, count, false), done);
+    if (c.sum == WEFTI_NONE) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the graph has no gradients to train with");
+    }
+    if (params->sharded) {
+        WEFT_TRY(status, add_over_ranks(&c), done);
+        WEFT_TRY(status, add_square_sums(&c, count, true), done);
+    }
+    WEFT_TRY(status, add_scale(&c, params, out_scale), done);
+done:
+    return status;
+}

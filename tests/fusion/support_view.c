@@ -8,7 +8,10 @@
 static const weft_op_def_t defs[] = {
     {.domain = "test", .name = "Compute"},
     {.domain = "test", .name = "Unknown", .effects = WEFT_EFFECT_UNKNOWN},
-    {.domain = "weft", .name = "AllReduce", .effects = WEFT_EFFECT_COMMUNICATES},
+    {.domain = "weft",
+     .name = "AllReduce",
+     .effects = WEFT_EFFECT_COMMUNICATES,
+     .ordering = WEFT_ORDERING_GROUP},
 };
 
 void view_begin(view_builder_t *b)

@@ -6,11 +6,16 @@
 #include <string.h>
 
 static const weft_op_def_t defs[] = {
-    {.domain = "test", .name = "Compute"},
-    {.domain = "test", .name = "Unknown", .effects = WEFT_EFFECT_UNKNOWN},
+    {.domain = "test", .name = "Compute", .in_place = {-1, -1, -1, -1}},
+    {.domain = "test", .name = "InPlace", .in_place = {0, -1, -1, -1}},
+    {.domain = "test",
+     .name = "Unknown",
+     .effects = WEFT_EFFECT_UNKNOWN,
+     .in_place = {-1, -1, -1, -1}},
     {.domain = "weft",
      .name = "AllReduce",
      .effects = WEFT_EFFECT_COMMUNICATES,
+     .in_place = {-1, -1, -1, -1},
      .ordering = WEFT_ORDERING_GROUP},
 };
 

@@ -162,43 +162,65 @@ static int holds(const cover_t *cover, uint64_t begin, uint64_t end)
     return at < cover->count && cover->pieces[at].end >= end;
 }
 
+/* What kernels read of gradients: others than updates, and updates. */
+typedef struct readers {
+    cover_t used, updated;
+} readers_t;
+
 /* A gradient that only goes into what is reduced (partial sums, another type on the wire) is not
  * reduced itself. */
-static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *pieces, size_t count,
-                                   const cover_t *used, const cover_t *updated)
+static int goes_elsewhere(const readers_t *readers, const piece_t *pieces, size_t count,
+                          uint64_t begin, uint64_t end)
+{
+    return !touches(pieces, count, begin, end) && holds(&readers->used, begin, end) &&
+           !touches(readers->updated.pieces, readers->updated.count, begin, end);
+}
+
+/* The first gradient that is neither reduced nor goes elsewhere (readers may be NULL: none do), and
+ * from which byte on; or WEFTI_PLAN_NONE. */
+static uint32_t find_uncovered(const weft_plan_t *plan, const piece_t *pieces, size_t count,
+                               const readers_t *readers, uint64_t *out_byte)
 {
     for (uint32_t b = 0; b < plan->buffer_count; b++) {
         const wefti_plan_buffer_t *buffer = &plan->buffers[b];
         uint64_t at = buffer->offset_bytes, end = at + buffer->size_bytes;
         if (buffer->kind != WEFTI_BUFFER_GRAD ||
-            (!touches(pieces, count, at, end) && holds(used, at, end) &&
-             !touches(updated->pieces, updated->count, at, end))) {
+            (readers && goes_elsewhere(readers, pieces, count, at, end))) {
             continue;
         }
         for (size_t i = find_piece(pieces, count, at); at < end; i++) {
             if (i >= count || pieces[i].begin > at || pieces[i].end <= at) {
-                return wefti_error(WEFT_ERR_FORMAT,
-                                   "program step: gradient %.100s is not reduced from byte %llu on",
-                                   buffer->name, (unsigned long long)(at - buffer->offset_bytes));
+                *out_byte = at - buffer->offset_bytes;
+                return b;
             }
             at = pieces[i].end;
         }
     }
-    return WEFT_OK;
+    return WEFTI_PLAN_NONE;
 }
 
-static weft_status_t check_all(const weft_plan_t *plan, const piece_t *pieces, size_t count)
+static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *pieces, size_t count)
 {
-    cover_t used = {0}, updated = {0};
-    weft_status_t status = make_cover(plan, 0, &used);
+    readers_t readers = {0};
+    uint64_t byte = 0;
+    uint32_t found = find_uncovered(plan, pieces, count, NULL, &byte);
+    if (found == WEFTI_PLAN_NONE) { /* as a rule; else look at who reads what */
+        return WEFT_OK;
+    }
+    weft_status_t status = make_cover(plan, 0, &readers.used);
     if (status == WEFT_OK) {
-        status = make_cover(plan, 1, &updated);
+        status = make_cover(plan, 1, &readers.updated);
     }
     if (status == WEFT_OK) {
-        status = check_covered(plan, pieces, count, &used, &updated);
+        found = find_uncovered(plan, pieces, count, &readers, &byte);
     }
-    wefti_free(plan->arena.allocator, used.pieces);
-    wefti_free(plan->arena.allocator, updated.pieces);
+    if (status == WEFT_OK && found != WEFTI_PLAN_NONE) {
+        status = wefti_error(WEFT_ERR_FORMAT,
+                             "program step: gradient %.100s is not reduced from byte %llu on",
+                             plan->buffers[found].name, (unsigned long long)byte);
+    }
+    wefti_free(plan->arena.allocator, readers.used.pieces);
+    wefti_free(plan->arena.allocator, readers.updated.pieces);
     return status;
 }
 
@@ -215,7 +237,7 @@ weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan)
     qsort(pieces, count, sizeof *pieces, compare_pieces);
     status = check_once(plan, pieces, count);
     if (status == WEFT_OK && plan->world_size > 1) {
-        status = check_all(plan, pieces, count);
+        status = check_covered(plan, pieces, count);
     }
     wefti_free(plan->arena.allocator, pieces);
     return status;

@@ -283,10 +283,8 @@ static weft_status_t set_phases(const wefti_onnx_import_params_t *params, wefti_
         wefti_node_t *node = &graph->nodes[compiled->ids[i]];
         weft_effects_t effects = node->def->effects;
         const char *at = letter == '\0' ? NULL : strchr("FBCU", letter);
-        size_t length = strlen(node->def->name);
-        bool waits = length > 4 && strcmp(node->def->name + length - 4, "Wait") == 0;
         if (at == NULL || (letter == 'U') != ((effects & WEFT_EFFECT_UPDATES) != 0) ||
-            (letter == 'C') != ((effects & WEFT_EFFECT_COMMUNICATES) != 0 || waits) ||
+            ((effects & WEFT_EFFECT_COMMUNICATES) != 0 && letter != 'C') ||
             (letter == 'U') != (i >= compiled->main_nodes)) {
             return wefti_error(WEFT_ERR_FORMAT,
                                "metadata weft.phases: node '%s' (%s) cannot be in phase '%c'",

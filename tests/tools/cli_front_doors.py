@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that bring their gradients, their collectives and operators nobody knows."""
+import json
+import sys
+import unittest
+
+import support
+from support import MODELS
+
+try:
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper
+except ImportError:
+    print("skipped: python3-numpy or python3-onnx is missing")
+    sys.exit(77)
+import door_models as doors
+from door_models import PARAMS
+
+
+class Doors(support.Case):
+    def save(self, proto, name="m.onnx"):
+        onnx.save(proto, self.dir / name)
+        return self.dir / name
+
+    def json(self, value, name):
+        (self.dir / name).write_text(json.dumps(value))
+        return self.dir / name
+
+    def plan(self, proto, *extra, name="p.weft", code=0, world=2):
+        return self.weft("compile", self.save(proto), "-o", self.dir / name, "--world", world, "--batch", 32, *extra,
+                         code=code)
+
+    def explain(self, name="p.weft"):
+        return self.weft_json("explain", self.dir / name)
+
+    def members(self, name="p.weft"):
+        return sorted(m for b in self.explain(name)["buckets"] for m in b["members"])
+
+    def run_plan(self, name, *extra, world=2, steps=6, count=256):
+        self.data = doors.write_data(self.dir / "data", count)
+        return self.weft_json("run", self.dir / name, "-n", world, "--data", self.dir / "data", "--steps", steps,
+                              "--no-eval", *extra)
+
+    def digest(self, name, **kwargs):
+        return self.run_plan(name, **kwargs)["param_digest"]
+
+    def saved(self, name, **kwargs):
+        """The weights after some steps."""
+        self.run_plan(name, "--save", self.dir / "out.onnx", **kwargs)
+        return {i.name: onnx.numpy_helper.to_array(i) for i in onnx.load(self.dir / "out.onnx").graph.initializer}
+
+
+class Gradients(Doors):
+    """Weights trained by given gradients are those of Weft's own, bit for bit: the operators are the same."""
+
+    def same_as_own(self, proto, *extra, **kwargs):
+        options = ("--optimizer", "momentum", "--lr", "0.1", "--bucket", "one")
+        self.plan(doors.forward(), *options, name="own.weft")
+        done = self.plan(proto, *options, *extra, name="given.weft")
+        self.assertEqual(self.digest("own.weft"), self.digest("given.weft"))
+        return done
+
+    def test_by_suffix(self):
+        self.same_as_own(doors.training())
+
+    def test_by_prefix(self):
+        self.same_as_own(doors.training({p: "grad." + p for p in PARAMS}))
+
+    def test_by_map(self):
+        names = {p: f"g{i}" for i, p in enumerate(PARAMS)}
+        done = self.same_as_own(doors.training(names), "--grads", self.json(names, "map.json"))
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(self.members("given.weft"), sorted(names.values()))
+
+    def test_that_are_outputs_or_read_by_others(self):
+        names = {p: p + "_grad" for p in PARAMS}
+        values = doors.weights()
+        more = [helper.make_tensor_value_info(names[p], TensorProto.FLOAT, values[p].shape) for p in PARAMS]
+        more.append(helper.make_tensor_value_info("twice", TensorProto.FLOAT, values["fc1.bias"].shape))
+        self.same_as_own(doors.training(between=[helper.make_node(
+            "Add", ["fc1.bias_grad", "fc1.bias_grad"], ["twice"], name="twice")], more=more))
+
+    def test_weights_without_one_stay(self):
+        names = {p: f"g{i}" for i, p in enumerate(PARAMS)}
+        some = {p: names[p] for p in PARAMS if p != "fc1.weight"}
+        done = self.plan(doors.training(names), "--grads", self.json(some, "map.json"))
+        self.assertIn("no gradient is given for 1 of the weights, they stay as they are: fc1.weight", done.stderr)
+        saved = self.saved("p.weft")
+        before = doors.weights()
+        for p in PARAMS:
+            self.assertEqual(np.array_equal(saved[p], before[p]), p == "fc1.weight", p)
+
+    def test_against_numpy(self):
+        """One step over all of the data: the weights are those that numpy computes, whatever the order."""
+        self.plan(doors.training(), "--optimizer", "sgd", "--lr", "0.5")
+        saved = self.saved("p.weft", steps=1, count=64)
+        before = doors.weights()
+        _, grads = doors.gradients(before, *self.data)
+        for p in PARAMS:
+            np.testing.assert_allclose(saved[p], before[p] - 0.5 * grads[p], rtol=1e-4, atol=1e-6, err_msg=p)
+
+    def test_without_a_loss(self):
+        """Softmax less one-hot is the gradient, no loss is computed; planned, explained and verified."""
+        names = {p: p + "_grad" for p in PARAMS}
+        head = [helper.make_node("Softmax", ["logits"], ["p"], name="softmax", axis=1),
+                helper.make_node("Gather", ["eye", "label"], ["t"], name="one_hot"),
+                helper.make_node("Sub", ["p", "t"], ["e"], name="error"),
+                helper.make_node("Mul", ["e", "share"], ["d_logits"], name="d_ce")]
+        values = doors.weights()
+        values["eye"] = np.eye(10, dtype=np.float32)
+        values["share"] = np.array(1 / 32, np.float32)
+        proto = doors.model(doors.forward_nodes()[:-1] + head + doors.backward_nodes(names)[1:], values, ("logits",))
+        self.plan(proto)
+        self.weft("verify", self.dir / "p.weft")
+        self.assertEqual(self.members(), sorted(names.values()))
+
+    def refused(self, proto, *words, extra=()):
+        done = self.plan(proto, *extra, code=2)
+        error = done.stderr.strip().splitlines()[-1]
+        for word in words:
+            self.assertIn(word, error)
+
+    def test_what_does_not_fit_is_refused(self):
+        names = {p: f"g{i}" for i, p in enumerate(PARAMS)}
+        proto = doors.training(names)
+
+        def given(value):
+            return "--grads", self.json(value, "map.json")
+
+        self.refused(proto, "'g1' is given as the gradient of 'fc1.weight'", "f32 [32], not f32 [32, 784]",
+                     extra=given({"fc1.weight": "g1"}))
+        self.refused(proto, "'nothing'", "no node", extra=given({"fc1.weight": "nothing"}))
+        self.refused(proto, "'nobody' is no tensor", extra=given({"nobody": "g0"}))
+        self.refused(proto, "'h' is no floating-point initializer", extra=given({"h": "g0"}))
+        self.refused(proto, "both 'fc1.weight' and 'fc2.weight'", extra=given({"fc1.weight": "g0", "fc2.weight": "g0"}))
+        self.refused(proto, "expected an object", extra=given([]))
+        self.refused(proto, "is no text", extra=given({"fc1.weight": 3}))
+        self.refused(proto, "of at least one", extra=given({}))
+        (self.dir / "bad.json").write_text("{\"a\": ")
+        self.refused(proto, "bad.json", extra=("--grads", self.dir / "bad.json"))
+        self.refused(proto, "missing.json", extra=("--grads", self.dir / "missing.json"))
+        twice = {p: p + "_grad" for p in PARAMS}
+        self.refused(doors.training(twice, between=[helper.make_node(
+            "Identity", ["fc1.bias_grad"], ["grad.fc1.bias"], name="again")]), "--grads", "fc1.bias")
+
+    def test_a_batch_that_is_fixed_stays(self):
+        proto = doors.training()
+        for value in proto.graph.input:
+            value.type.tensor_type.shape.dim[0].dim_value = 16
+        done = self.plan(proto, code=2)
+        self.assertIn("already holds gradients", done.stderr)
+
+
+class Collectives(Doors):
+    def reduced(self, op, domain="weft", names=None, suffix="_grad", **attributes):
+        """Every gradient is reduced by the graph itself; what comes out has its name."""
+        local = {p: "local." + p for p in PARAMS}
+        nodes = [helper.make_node(op, [local[p]], [p + suffix], name="reduce_" + p, domain=domain, **attributes)
+                 for p in PARAMS]
+        return doors.training(local, between=nodes)
+
+    def same_as_own(self, proto, *extra, buckets=4):
+        options = ("--optimizer", "sgd", "--lr", "0.1", *extra)
+        self.plan(doors.forward(), *options, name="own.weft")
+        self.plan(proto, *options, name="given.weft")
+        self.weft("verify", self.dir / "given.weft")
+        self.assertEqual(self.digest("own.weft"), self.digest("given.weft"))
+
+    def test_gradients_are_not_reduced_twice(self):
+        self.same_as_own(self.reduced("AllReduce", reduction="avg"), "--bucket", "none")
+        self.assertEqual(len(self.explain("given.weft")["buckets"]), 4)
+
+    def test_they_share_buckets(self):
+        self.same_as_own(self.reduced("AllReduce", reduction="avg"), "--bucket", "one")
+        self.assertEqual(len(self.explain("given.weft")["buckets"]), 1)
+
+    def test_names_of_local_gradients_are_followed(self):
+        names = {p: p + "_grad" for p in PARAMS}
+        nodes = [helper.make_node("AllReduce", [names[p]], ["reduced." + p], name="reduce_" + p, domain="weft",
+                                  reduction="avg") for p in PARAMS]
+        self.same_as_own(doors.training(names, between=nodes), "--bucket", "one")
+
+    def test_variadic(self):
+        local = {p: "local." + p for p in PARAMS}
+        ready = ("fc2.weight", "fc2.bias", "fc1.weight", "fc1.bias")  # the order of memory, and so of the digest
+        node = helper.make_node("AllReduce", [local[p] for p in ready], [p + "_grad" for p in ready], name="all",
+                                domain="weft", reduction="avg")
+        self.same_as_own(doors.training(local, between=[node]), "--bucket", "one")
+        self.assertEqual(len(self.explain("given.weft")["buckets"]), 1)
+
+    def summed(self, op, **attributes):
+        """A sum over ranks, then half of it: the average of two ranks."""
+        local = {p: "local." + p for p in PARAMS}
+        nodes = []
+        for p in PARAMS:
+            nodes += [helper.make_node(op, [local[p]], ["sum." + p], name="reduce_" + p, domain="com.microsoft",
+                                       **attributes),
+                      helper.make_node("Mul", ["sum." + p, "half"], [p + "_grad"], name="average_" + p)]
+        values = doors.weights()
+        values["half"] = np.array(0.5, np.float32)
+        return doors.training(local, values, nodes)
+
+    def test_microsoft_names(self):
+        for op, attributes in (("AllReduce", {}), ("NcclAllReduce", {"group_type": 1}), ("NcclAllReduce", {})):
+            self.same_as_own(self.summed(op, **attributes), "--bucket", "one")
+            report = self.explain("given.weft")
+            self.assertEqual([b["reduction"] for b in report["buckets"]], ["avg"])
+
+    def test_what_no_plan_has_is_refused(self):
+        for proto, words in (
+                (self.reduced("NcclAllReduce", "com.microsoft", group_type=2), "group_type 2"),
+                (self.reduced("NcclAllReduce", "com.microsoft", group_type=4), "parts of a model"),
+                (self.reduced("NcclReduceScatter", "com.microsoft"), "one flat buffer"),
+                (self.reduced("AllReduce", "com.microsoft", group_size=3), "group_size is 3, but --world is 2")):
+            done = self.plan(proto, code=2)
+            self.assert_one_line(done.stderr)
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -31,7 +31,7 @@ static weft_status_t end_lines(pair_t *pair)
         memcmp(pair->line_a.data, pair->line_b.data, pair->line_a.length) == 0) {
         return WEFT_OK;
     }
-    return wefti_error(WEFT_ERR_MISMATCH,
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                        "the models differ in more than initializers' contents: %s has '%.200s', "
                        "%s has '%.200s'",
                        pair->label_a, pair->line_a.data, pair->label_b, pair->line_b.data);

@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Inference: `weft compile --infer`, `weft run --inputs --outputs`, against numpy."""
+import pathlib
+import subprocess
+import os
+import unittest
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+import support
+from infer_models import Attention, Mlp, RandomGraph, load_tensor, model, node, save_tensor, tree
+from support import MODELS, WEFT
+
+SEED = int(os.environ.get("WEFT_TEST_SEED", "20240607"))
+TESTDATA = pathlib.Path("/usr/share/libonnx-testdata/data")
+
+
+def all_reduce(value, result):
+    return [node("AllReduce", [value], result, "weft")]
+
+
+def microsoft_all_reduce(value, result):
+    return [node("AllReduce", [value], result, "com.microsoft")]
+
+
+class Infer(support.Case):
+    def setUp(self):
+        super().setUp()
+        self.rng = np.random.default_rng(SEED)
+
+    def save(self, proto, name="m.onnx"):
+        onnx.save(proto, self.dir / name)
+        return self.dir / name
+
+    def feed(self, arrays, rank=None):
+        for name, array in arrays.items():
+            folder = self.dir / "in" if rank is None else self.dir / "in" / f"rank{rank}"
+            save_tensor(folder / f"{name}.pb", array)
+
+    def infer(self, models, world, *extra, run=(), code=0, env=None):
+        models = models if isinstance(models, list) else [models]
+        self.weft("compile", *models, "-o", "p.weft", "--infer", "--world", world, *extra)
+        return self.weft_json("run", "p.weft", "--inputs", "in", "--outputs", "out", *run, code=code, env=env)
+
+    def output(self, name, rank=None):
+        folder = self.dir / "out" if rank is None else self.dir / "out" / f"rank{rank}"
+        label, array = load_tensor(folder / f"{name}.pb")
+        self.assertEqual(label, name)
+        return array
+
+    def by_rank(self, name, ranks):
+        """What every rank has of an output, from one file or one each."""
+        if (self.dir / "out" / f"{name}.pb").exists():
+            return [self.output(name)] * ranks
+        return [self.output(name, r) for r in range(ranks)]
+
+
+class TensorParallel(Infer):
+    def split(self, net, ranks, reduce=all_reduce):
+        return [self.save(model(net.nodes(reduce), net.inputs, net.outputs, net.part(r, ranks)), f"m.rank{r}.onnx")
+                for r in range(ranks)]
+
+    def check(self, net, counts, batch):
+        shape = [batch if d == "batch" else d for d in net.inputs["x"]]
+        feed = {"x": self.rng.standard_normal(shape).astype(np.float32)}
+        want = net.run(feed)["y"]
+        self.feed(feed)
+        for ranks in counts:
+            with self.subTest(ranks=ranks):
+                report = self.infer(self.split(net, ranks), ranks, "--batch", batch)
+                self.assertTrue(report["outputs"][0]["equal_on_all_ranks"])  # bit for bit
+                np.testing.assert_allclose(self.output("y"), want, rtol=1e-4, atol=1e-5)
+
+    def test_mlp(self):
+        self.check(Mlp(self.rng), (1, 2, 3, 4), 7)
+
+    def test_attention(self):
+        self.check(Attention(self.rng), (1, 2, 4), 2)
+
+    def test_microsoft_names(self):
+        net = Mlp(self.rng)
+        self.feed({"x": self.rng.standard_normal((3, 10)).astype(np.float32)})
+        digests = [self.infer(self.split(net, 2, reduce), 2, "--batch", 3)["outputs"][0]["sha256"]
+                   for reduce in (all_reduce, microsoft_all_reduce)]
+        self.assertEqual(*digests)
+
+    def test_weights_that_are_equal_are_stored_once(self):
+        net = Mlp(self.rng)
+        def bytes_of(parts):
+            models = [self.save(model(net.nodes(all_reduce), net.inputs, net.outputs, p), f"m.rank{r}.onnx")
+                      for r, p in enumerate(parts)]
+            self.weft("compile", *models, "-o", "p.weft", "--infer", "--world", len(parts), "--batch", 1)
+            return (self.dir / "p.weft").stat().st_size
+        one = bytes_of([net.part(0, 4)])
+        same = bytes_of([net.part(0, 4)] * 4)
+        differ = bytes_of([net.part(r, 4) for r in range(4)])
+        self.assertLess(same, one + 2048)
+        self.assertGreater(differ, one + 3 * 10 * 6 * 4)
+
+    def test_progress_and_transport_change_no_bit(self):
+        net = Attention(self.rng)
+        self.feed({"x": self.rng.standard_normal((3, 5, 16)).astype(np.float32)})
+        models = self.split(net, 2)
+        digests = {self.infer(models, 2, "--batch", 3, run=("--repeat", 3), env=env)["outputs"][0]["sha256"]
+                   for env in ({"WEFT_PROGRESS": "inline"}, {"WEFT_PROGRESS": "thread"}, {"WEFT_TRANSPORT": "tcp"})}
+        self.assertEqual(len(digests), 1)
+
+    def test_models_that_differ(self):
+        net = Mlp(self.rng)
+        good = self.split(net, 2)
+        nodes = net.nodes(all_reduce)
+        nodes[1].op_type = "Tanh"
+        other = self.save(model(nodes, net.inputs, net.outputs, net.part(1, 2)), "other.onnx")
+        message = self.weft("compile", good[0], other, "-o", "p.weft", "--infer", "--world", 2, "--batch", 1, code=2).stderr
+        self.assert_one_line(message)
+        self.assertRegex(message, r"m\.rank0\.onnx has '.*Relu.*', .*other\.onnx has '.*Tanh")
+        part = net.part(1, 2)
+        part["w2"] = part["w2"][:, :5]
+        part["b2"] = part["b2"][:5]
+        other = self.save(model(net.nodes(all_reduce), net.inputs, net.outputs, part), "narrow.onnx")
+        message = self.weft("compile", good[0], other, "-o", "p.weft", "--infer", "--world", 2, "--batch", 1, code=2).stderr
+        self.assertRegex(message, r"f32\[1,6\].*f32\[1,5\]")
+        message = self.weft("compile", *good, "-o", "p.weft", "--infer", "--world", 3, "--batch", 1, code=2).stderr
+        self.assertIn("2 models for --world 3", message)
+        message = self.weft("compile", *good, "-o", "p.weft", "--world", 2, "--batch", 1, code=2).stderr
+        self.assertIn("expected one MODEL.onnx", message)
+
+    def test_plan_is_explained_and_verified(self):
+        self.weft("compile", *self.split(Mlp(self.rng), 2), "-o", "p.weft", "--infer", "--world", 2, "--batch", 1)
+        self.weft("explain", "p.weft")
+        self.assertEqual(self.weft_json("explain", "p.weft")["world"], 2)
+        data = bytearray((self.dir / "p.weft").read_bytes())
+        data[-1] ^= 1
+        (self.dir / "bad.weft").write_bytes(data)
+        self.assertIn("digest", self.weft("run", "bad.weft", "--inputs", "in", code=2).stderr)
+
+
+class Collectives(Infer):
+    def run_each(self, nodes, feeds, outputs, dtype=TensorProto.FLOAT):
+        shapes = {n: (dtype, a.shape) for n, a in feeds[0].items()}
+        for rank, feed in enumerate(feeds):
+            self.feed(feed, rank)
+        self.infer(self.save(model(nodes, shapes, outputs, dtype=dtype)), len(feeds))
+        return {o: self.by_rank(o, len(feeds)) for o in outputs}
+
+    def test_every_operator(self):
+        for n in (1, 2, 3, 4):
+            with self.subTest(ranks=n):
+                root = n // 2
+                x = [self.rng.standard_normal((12, 3)).astype(np.float32) for _ in range(n)]
+                nodes = [node("AllReduce", ["x"], "sum", "weft"), node("AllReduce", ["x"], "avg", "weft", reduction="avg"),
+                         node("AllReduce", ["x"], "max", "weft", reduction="max"), node("AllGather", ["x"], "all", "weft"),
+                         node("ReduceScatter", ["x"], "part", "weft"), node("AllToAll", ["x"], "turned", "weft"),
+                         node("Broadcast", ["x"], "one", "weft", root=root), node("Reduce", ["x"], "to", "weft", root=root),
+                         node("Gather", ["x"], "from", "weft", root=root), node("Scatter", ["x"], "own", "weft", root=root)]
+                outputs = [o for k in nodes for o in k.output]
+                got = self.run_each(nodes, [{"x": a} for a in x], outputs)
+                total = tree(x, np.add)
+                for r in range(n):
+                    np.testing.assert_array_equal(got["sum"][r], total)
+                    np.testing.assert_array_equal(got["avg"][r], total / np.float32(n))
+                    np.testing.assert_array_equal(got["max"][r], np.max(x, 0))
+                    np.testing.assert_array_equal(got["all"][r], np.concatenate(x))
+                    np.testing.assert_array_equal(got["part"][r], np.split(total, n)[r])
+                    np.testing.assert_array_equal(got["turned"][r], np.concatenate([np.split(a, n)[r] for a in x]))
+                    np.testing.assert_array_equal(got["one"][r], x[root])
+                    np.testing.assert_array_equal(got["own"][r], np.split(x[root], n)[r])
+                np.testing.assert_array_equal(got["to"][root], total)
+                np.testing.assert_array_equal(got["from"][root], np.concatenate(x))
+
+    def test_types(self):
+        for dtype, onnx_type in ((np.int64, TensorProto.INT64), (np.float16, TensorProto.FLOAT16), (np.uint8, TensorProto.UINT8),
+                                 (np.float64, TensorProto.DOUBLE)):
+            with self.subTest(dtype=dtype.__name__):
+                x = [self.rng.integers(0, 50, (4, 3)).astype(dtype) for _ in range(2)]
+                got = self.run_each([node("AllReduce", ["x"], "sum", "weft"), node("AllGather", ["x"], "all", "weft")],
+                                    [{"x": a} for a in x], ["sum", "all"], onnx_type)
+                np.testing.assert_array_equal(got["sum"][1], x[0] + x[1])
+                np.testing.assert_array_equal(got["all"][0], np.concatenate(x))
+
+    def test_weights_and_constants_are_sources(self):
+        """What ranks hold in parts is put together by the graph."""
+        w = self.rng.standard_normal((4, 6)).astype(np.float32)
+        models = [self.save(model([node("AllGather", ["w"], "whole", "weft"), node("MatMul", ["x", "whole"], "y")],
+                                  {"x": (3, 4)}, ["y"], {"w": w[2 * r:2 * r + 2]}), f"m{r}.onnx") for r in range(2)]
+        x = self.rng.standard_normal((3, 4)).astype(np.float32)
+        self.feed({"x": x})
+        self.infer(models, 2)
+        np.testing.assert_allclose(self.output("y"), x @ w, rtol=1e-5, atol=1e-5)
+
+    def test_random_graphs(self):
+        """Memory is reused while collectives are under way: every result must still be exact."""
+        for i in range(12):
+            ranks = (2, 3, 4)[i % 3]
+            rng = np.random.default_rng(SEED + i)
+            graph = RandomGraph(rng, ranks, 25)
+            feeds = [{n: rng.integers(-4, 5, graph.shape).astype(np.float32) / 4 for n in ("x0", "x1")} for _ in range(ranks)]
+            for rank, feed in enumerate(feeds):
+                self.feed(feed, rank)
+            with self.subTest(seed=SEED + i, ranks=ranks):
+                self.infer(self.save(graph.model()), ranks, run=("--repeat", 2),
+                           env={"WEFT_PROGRESS": ("inline", "thread")[i % 2]})
+                with np.errstate(over="ignore", invalid="ignore"):
+                    want = graph.run(feeds)
+                for name in graph.outputs:
+                    for r, got in enumerate(self.by_rank(name, ranks)):
+                        np.testing.assert_array_equal(got, want[name][r], f"{name} on rank {r}")
+
+    def test_what_cannot_be(self):
+        def refused(nodes, inputs, outputs, text, world=2):
+            path = self.save(model(nodes, inputs, outputs))
+            message = self.weft("compile", path, "-o", "p.weft", "--infer", "--world", world, code=2).stderr
+            self.assert_one_line(message)
+            self.assertRegex(message, text)
+        refused([node("ReduceScatter", ["x"], "y", "weft")], {"x": (5, 2)}, ["y"],
+                r"node 'ReduceScatter_y' \(ReduceScatter\): the first dimension of 'x', 5, does not divide by 2 ranks")
+        refused([node("AllToAll", ["x"], "y", "weft")], {"x": (3, 2)}, ["y"], r"'AllToAll_y'.*does not divide")
+        refused([node("Reduce", ["x"], "y", "weft", root=2)], {"x": (4,)}, ["y"], r"root 2 is none of 2 ranks")
+        refused([node("AllReduce", ["x"], "y", "weft", group=1)], {"x": (4,)}, ["y"], r"'AllReduce_y'.*group")
+        refused([node("AllGather", ["x"], "y", "weft", group_size=3)], {"x": (4,)}, ["y"], r"group_size is 3")
+        refused([node("AllReduce", ["x"], "y", "weft", reduction="xor")], {"x": (4,)}, ["y"], r"xor")
+
+
+class SplitBatch(Infer):
+    def net(self):
+        net = Mlp(self.rng)
+        return net, self.save(model(net.nodes(lambda p, s: [node("Identity", [p], s)]), net.inputs, net.outputs, net.weights))
+
+    def test_the_batch_is_split(self):
+        net, path = self.net()
+        feed = {"x": self.rng.standard_normal((12, 10)).astype(np.float32)}
+        self.feed(feed)
+        for ranks in (1, 2, 3, 4):
+            with self.subTest(ranks=ranks):
+                report = self.infer(path, ranks, "--split-batch", "--batch", 12)
+                self.assertEqual(report["outputs"][0]["shape"], [12, 6])
+                np.testing.assert_allclose(self.output("y"), net.run(feed)["y"], rtol=1e-4, atol=1e-5)
+                self.assertEqual(self.weft_json("compile", path, "-o", "p.weft", "--infer", "--world", ranks,
+                                                "--split-batch", "--batch", 12)["batch"], 12 // ranks)
+
+    def test_what_has_no_batch_is_broadcast(self):
+        path = self.save(model([node("Add", ["x", "shift"], "y")], {"x": ["batch", 3], "shift": (3,)}, ["y"]))
+        x, shift = self.rng.standard_normal((4, 3)).astype(np.float32), np.arange(3, dtype=np.float32)
+        self.feed({"x": x, "shift": shift})
+        self.infer(path, 2, "--split-batch", "--batch", 4)
+        np.testing.assert_array_equal(self.output("y"), x + shift)
+
+    def test_what_cannot_be_split(self):
+        _, path = self.net()
+        def refused(path, *options):
+            message = self.weft("compile", path, "-o", "p.weft", "--world", 2, *options, code=2).stderr
+            self.assert_one_line(message)
+            return message
+        self.assertIn("a multiple of --world 2", refused(path, "--infer", "--split-batch", "--batch", 7))
+        self.assertIn("a multiple of --world 2", refused(path, "--infer", "--split-batch"))
+        self.assertIn("without --infer", refused(path, "--split-batch", "--batch", 8))
+        turned = self.save(model([node("Transpose", ["x"], "y", perm=[1, 0])], {"x": ["batch", 3]}, ["y"]), "turned.onnx")
+        self.assertIn("output 'y' does not have the batch as its first dimension",
+                      refused(turned, "--infer", "--split-batch", "--batch", 4))
+
+
+class Run(Infer):
+    def test_models_run_as_they_are(self):
+        """No loss is needed; one that is there is an operator like any other."""
+        image = self.rng.standard_normal((4, 1, 28, 28)).astype(np.float32)
+        self.feed({"image": image, "label": np.arange(4)})
+        report = self.infer(MODELS / "lenet.onnx", 2, "--batch", 4)
+        names = {o["name"] for o in report["outputs"]}
+        self.assertEqual(names, {o.name for o in onnx.load(MODELS / "lenet.onnx").graph.output})
+        self.assertTrue(all(o["equal_on_all_ranks"] for o in report["outputs"]))
+
+    def test_outputs_that_nothing_makes(self):
+        w = np.arange(6, dtype=np.float32).reshape(2, 3)
+        path = self.save(model([node("Add", ["x", "w"], "y")], {"x": (2, 3)}, ["y", "x", "w"], {"w": w}))
+        x = self.rng.standard_normal((2, 3)).astype(np.float32)
+        self.feed({"x": x})
+        self.infer(path, 2)
+        for name, want in (("y", x + w), ("x", x), ("w", w)):
+            np.testing.assert_array_equal(self.output(name), want)
+
+    def test_a_model_compiled_on_the_spot(self):
+        path = self.save(model([node("AllReduce", ["x"], "y", "weft")], {"x": ["batch", 2]}, ["y"]))
+        x = np.ones((3, 2), np.float32)
+        self.feed({"x": x})
+        self.weft("run", path, "-n", 2, "--batch", 3, "--inputs", "in", "--outputs", "out")
+        np.testing.assert_array_equal(self.output("y"), 2 * x)
+
+    def test_inputs_by_number_and_by_rank(self):
+        path = self.save(model([node("AllReduce", ["a/b"], "x/y", "weft"), node("Add", ["a/b", "c"], "own")],
+                               {"a/b": (3,), "c": (3,)}, ["x/y", "own"]))
+        a = [np.float32([1, 2, 3]), np.float32([10, 20, 30])]
+        save_tensor(self.dir / "in/input_0.pb", a[0])
+        save_tensor(self.dir / "in/rank1/a_b.pb", a[1])
+        save_tensor(self.dir / "in/c.pb", np.ones(3, np.float32))
+        report = self.infer(path, 2)
+        self.assertEqual({o["name"]: o["equal_on_all_ranks"] for o in report["outputs"]}, {"x/y": True, "own": False})
+        name, total = load_tensor(self.dir / "out/x_y.pb")
+        self.assertEqual(name, "x/y")
+        np.testing.assert_array_equal(total, a[0] + a[1])
+        for r in range(2):
+            np.testing.assert_array_equal(self.output("own", r), a[r] + 1)
+        # what an earlier run wrote for ranks is gone when they agree
+        save_tensor(self.dir / "in/rank1/a_b.pb", a[0])
+        self.infer(path, 2)
+        self.assertFalse((self.dir / "out/rank1/own.pb").exists())
+        np.testing.assert_array_equal(self.output("own"), a[0] + 1)
+
+    def test_files_that_do_not_fit(self):
+        path = self.save(model([node("Relu", ["x"], "y")], {"x": (2, 3)}, ["y"]))
+        self.weft("compile", path, "-o", "p.weft", "--infer", "--world", 2)
+        def refused():
+            message = self.weft("run", "p.weft", "--inputs", "in", code=2).stderr
+            self.assert_one_line(message)
+            return message
+        (self.dir / "in").mkdir()
+        self.assertIn("no file for input 'x': neither x.pb nor input_0.pb", refused())
+        save_tensor(self.dir / "in/x.pb", np.zeros((3, 2), np.float32))
+        self.assertIn("in/x.pb holds f32 [3, 2], input 'x' of the plan takes f32 [2, 3]", refused())
+        save_tensor(self.dir / "in/x.pb", np.zeros((2, 3), np.int64))
+        self.assertIn("holds i64 [2, 3]", refused())
+        (self.dir / "in/x.pb").write_bytes(b"\xff\xff\xff")
+        self.assertIn("in/x.pb", refused())
+        save_tensor(self.dir / "in/x.pb", np.zeros((2, 3), np.float32))
+        save_tensor(self.dir / "in/rank1/x.pb", np.zeros((2, 4), np.float32))
+        self.assertIn("in/rank1/x.pb holds f32 [2, 4]", refused())
+
+    def test_options(self):
+        path = self.save(model([node("Relu", ["x"], "y")], {"x": (2, 3)}, ["y"]))
+        save_tensor(self.dir / "in/x.pb", np.ones((2, 3), np.float32))
+        self.weft("compile", path, "-o", "p.weft", "--infer", "--world", 1)
+        report = self.weft_json("run", "p.weft", "--inputs", "in", "--repeat", 20)
+        self.assertEqual(report["steps"], 21)
+        self.assertGreater(report["step_ms_p50"], 0)
+        self.assertIn("20", self.weft("run", "p.weft", "--inputs", "in", "--repeat", 19).stdout)
+        for extra, text in ((("--data", "x"), "--data is for training"), (("--scalar", "lr=1"), "no scalar of that name"),
+                            (("--scalar", "lr"), "expected NAME=X"), (("--repeat", 0), "--repeat"), (("-n", 2), "compiled for 1")):
+            self.assertIn(text, self.weft("run", "p.weft", "--inputs", "in", *extra, code=2).stderr)
+        self.assertIn("missing", self.weft("run", "p.weft", code=2).stderr)
+        self.assertIn("--inputs DIR is missing", self.weft("run", "p.weft", "--repeat", 1, code=2).stderr)
+        (self.dir / "file").write_text("")
+        self.assertIn("not a folder", self.weft("run", "p.weft", "--inputs", "in", "--outputs", "file", code=2).stderr)
+        for option in (("--optimizer", "sgd"), ("--lr", "1"), ("--bucket", "one"), ("--loss", "y"), ("--accumulate", "2")):
+            self.assertIn("--infer excludes it",
+                          self.weft("compile", path, "-o", "q.weft", "--infer", "--world", 1, *option, code=2).stderr)
+        plan = self.compile()
+        self.assertIn("is a plan for training", self.weft("run", plan, "--inputs", "in", code=2).stderr)
+
+    def test_scalars(self):
+        """Dropout that drops has a seed, which can be set."""
+        path = self.save(model([node("Dropout", ["x", "ratio", "mode"], "y")], {"x": (8, 32)}, ["y"],
+                               {"ratio": np.float32(0.5), "mode": np.array(True)}))
+        save_tensor(self.dir / "in/x.pb", np.ones((8, 32), np.float32))
+        digests = [self.infer(path, 2, run=("--scalar", f"seed={seed}"))["outputs"][0]["sha256"] for seed in (1, 2, 1)]
+        self.assertEqual(digests[0], digests[2])
+        self.assertNotEqual(digests[0], digests[1])
+
+    def test_old_dropout_does_not_drop(self):
+        path = self.save(model([node("Dropout", ["x"], "y", ratio=0.5)], {"x": (2, 3)}, ["y"], opsets=(("", 10),)))
+        x = self.rng.standard_normal((2, 3)).astype(np.float32)
+        self.feed({"x": x})
+        self.infer(path, 1)
+        np.testing.assert_array_equal(self.output("y"), x)
+
+    def test_ranks_started_by_hand(self):
+        path = self.save(model([node("AllReduce", ["x"], "y", "weft")], {"x": (3,)}, ["y"]))
+        self.feed({"x": np.ones(3, np.float32)})
+        self.weft("compile", path, "-o", "p.weft", "--infer", "--world", 2)
+        address = f"unix:{self.dir}/group"
+        ranks = [subprocess.Popen([WEFT, "run", "p.weft", "--inputs", "in", "--outputs", "out"], cwd=self.dir,
+                                  env={**os.environ, "WEFT_RANK": str(r), "WEFT_WORLD_SIZE": "2", "WEFT_ADDRESS": address},
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(2)]
+        for rank in ranks:
+            out, err = rank.communicate(timeout=120)
+            self.assertEqual(rank.returncode, 0, out + err)
+        np.testing.assert_array_equal(self.output("y"), np.full(3, 2, np.float32))
+
+
+@unittest.skipUnless(TESTDATA.exists(), f"{TESTDATA} is missing (Debian package libonnx-testdata)")
+class Conformance(Infer):
+    UNSUPPORTED = ("not supported", "no kernel", "must be a constant", "not a tensor", "does not take that dtype", "computes f32")
+    FAMILIES = ["add", "averagepool_2d", "conv_with", "dropout_default", "flatten", "gemm", "globalaveragepool", "identity",
+                "logsoftmax", "matmul", "maxpool_2d", "mul", "relu", "sce_mean", "sce_sum", "softmax", "squeeze", "sub", "tanh",
+                "transpose", "basic_conv"]
+
+    def test_onnx_test_data(self):
+        ran = 0
+        folders = [f for name in self.FAMILIES for f in sorted((TESTDATA / "node").glob(f"test_{name}*"))]
+        for folder in folders[::3] if support.SANITIZED else folders:
+            if folder.name.endswith("_expanded"):
+                continue
+            with self.subTest(case=folder.name):
+                data = folder / "test_data_set_0"
+                done = subprocess.run([WEFT, "run", folder / "model.onnx", "-n", "1", "--inputs", data, "--outputs", "out"],
+                                      cwd=self.dir, capture_output=True, text=True, timeout=120)
+                if done.returncode != 0 and any(text in done.stderr for text in self.UNSUPPORTED):
+                    continue
+                self.assertEqual(done.returncode, 0, done.stderr)
+                for i, output in enumerate(onnx.load(folder / "model.onnx").graph.output):
+                    got = load_tensor(self.dir / "out" / f"{output.name}.pb")[1]
+                    np.testing.assert_allclose(got, load_tensor(data / f"output_{i}.pb")[1], rtol=1e-4, atol=1e-5)
+                ran += 1
+        self.assertGreater(ran, 20 if support.SANITIZED else 60)
+
+
+if __name__ == "__main__":
+    support.main()

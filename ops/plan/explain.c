@@ -18,18 +18,69 @@ static void add_bytes(wefti_text_t *out, const char *label, uint64_t bytes)
                       wefti_format_bytes(bytes, buffer));
 }
 
-static void add_head(wefti_text_t *out, const weft_plan_t *plan)
+static const char *plural(uint32_t count)
 {
-    char hex[65];
-    wefti_text_add(out, "plan of ");
-    wefti_text_add_printable(out, plan->model_name[0] ? plan->model_name : "(unnamed model)");
-    wefti_text_printf(out, ": %" PRIu32 " rank%s, batch %" PRId64 " per rank and step\n",
-                      plan->world_size, plan->world_size == 1 ? "" : "s", plan->batch);
+    return count == 1 ? "" : "s";
+}
+
+/* What a step is made of, where it is more than one batch and an all-reduce of every gradient. */
+static void add_training(wefti_text_t *out, const weft_plan_t *plan)
+{
+    uint32_t world = plan->world_size;
     wefti_text_add(out, "  optimizer ");
     wefti_text_add_printable(out, plan->optimizer);
     wefti_text_add(out, ", bucket policy ");
     wefti_text_add_printable(out, plan->policy);
-    wefti_text_printf(out, "\n  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
+    wefti_text_add(out, "\n");
+    if (plan->accumulate > 1) {
+        wefti_text_printf(out, "  accumulated: %" PRIu32 " micro-batches of a rank make a step\n",
+                          plan->accumulate);
+    }
+    if (plan->shards > 0) {
+        wefti_text_printf(out,
+                          "  one tree: gradients of %" PRIu32 " micro-batch%s, %" PRIu32
+                          " of each rank, are summed in an order that no number of ranks changes\n",
+                          plan->shards, plan->shards == 1 ? "" : "es", plan->accumulate);
+    }
+    if (plan->flags & WEFTI_PLAN_SHARDED) {
+        wefti_text_printf(
+            out, "  sharded: a rank updates, and has the optimizer state of, 1/%" PRIu32 "%s\n",
+            world,
+            plan->flags & WEFTI_PLAN_DECOUPLED
+                ? "\n  decoupled: weights are gathered under the next forward pass, or by flush"
+                : "");
+    }
+    if (plan->clip_norm > 0) {
+        wefti_text_printf(out, "  clipped: gradients are scaled down to a global norm of %g\n",
+                          plan->clip_norm);
+    }
+}
+
+static void add_inference(wefti_text_t *out, const weft_plan_t *plan)
+{
+    if (plan->flags & WEFTI_PLAN_RANK_DATA) {
+        wefti_text_add(out, "  every rank has weights of its own\n");
+    }
+    if (plan->flags & WEFTI_PLAN_SPLIT_BATCH) {
+        wefti_text_add(out, "  rank 0's batch is scattered, its results are gathered\n");
+    }
+}
+
+static void add_head(wefti_text_t *out, const weft_plan_t *plan)
+{
+    int trains = plan->kind == WEFT_PLAN_TRAINING;
+    char hex[65];
+    wefti_text_add(out, "plan of ");
+    wefti_text_add_printable(out, plan->model_name[0] ? plan->model_name : "(unnamed model)");
+    wefti_text_printf(out, "%s: %" PRIu32 " rank%s, batch %" PRId64 " per rank and %s\n",
+                      trains ? "" : ", for inference", plan->world_size, plural(plan->world_size),
+                      plan->batch, plan->accumulate > 1 ? "micro-batch" : "step");
+    if (trains) {
+        add_training(out, plan);
+    } else {
+        add_inference(out, plan);
+    }
+    wefti_text_printf(out, "  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(out, "  weights   %s\n", wefti_digest_hex(&plan->weights_digest, hex));
 }
 
@@ -53,6 +104,14 @@ static void add_members(wefti_text_t *out, const weft_plan_t *plan,
     }
 }
 
+/* What is done with a bucket, where it is not an all-reduce. */
+static const char *operator_of(const wefti_plan_collective_t *bucket)
+{
+    return bucket->update != WEFTI_PLAN_NONE      ? "sweep with update, "
+           : bucket->op == WEFT_OP_REDUCE_SCATTER ? "reduce-scatter, "
+                                                  : "";
+}
+
 static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
                        const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream,
                        const wefti_plan_summary_t *summary, wefti_plan_pieces_t *pieces)
@@ -70,8 +129,12 @@ static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
         wefti_text_printf(out, "%3" PRIu32 " tensor%s", bucket->member_count,
                           bucket->member_count == 1 ? " " : "s");
     }
-    wefti_text_printf(out, "  %s %s  order=", weft_reduction_name(bucket->reduction),
+    wefti_text_printf(out, "  %s%s %s", operator_of(bucket), weft_reduction_name(bucket->reduction),
                       weft_dtype_name(bucket->dtype));
+    if (bucket->divisor > 0) {
+        wefti_text_printf(out, "/%" PRIu32, bucket->divisor);
+    }
+    wefti_text_add(out, "  order=");
     wefti_text_add_printable(out, bucket->order);
     wefti_text_add(out, "  algorithm ");
     wefti_text_add_printable(out, bucket->algorithms[0].name);
@@ -127,8 +190,13 @@ static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
 {
     wefti_text_add(out, "\nmemory of a rank\n");
     add_bytes(out, "parameters", summary->param_bytes);
-    add_bytes(out, "gradients", summary->gradient_bytes);
-    add_bytes(out, "optimizer state", summary->state_bytes);
+    if (plan->kind == WEFT_PLAN_TRAINING) {
+        add_bytes(out, "gradients", summary->gradient_bytes - summary->partial_bytes);
+        add_bytes(out, "optimizer state", summary->state_bytes);
+    }
+    if (summary->partial_bytes > 0) {
+        add_bytes(out, "partial sums, other type", summary->partial_bytes);
+    }
     add_bytes(out, "activations", summary->activation_bytes);
     add_bytes(out, "live at once", plan->live_bytes);
     add_bytes(out, "arena", plan->arena_bytes);
@@ -145,7 +213,10 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     }
     wefti_plan_summarise(plan, &summary);
     add_head(out, plan);
-    add_buckets(out, plan, &summary, &pieces);
+    if (plan->kind == WEFT_PLAN_TRAINING) {
+        add_buckets(out, plan, &summary, &pieces);
+    }
+    wefti_plan_explain_collectives(plan, out);
     wefti_plan_explain_forecast(&plan->forecast, out);
     add_streams(out, plan);
     add_memory(out, plan, &summary);

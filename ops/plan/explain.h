@@ -15,6 +15,9 @@ uint64_t wefti_plan_inline_step_ps(const wefti_plan_forecast_t *forecast, uint64
 /* The chosen buckets against optimum and bound; policies side by side. */
 void wefti_plan_explain_forecast(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
 void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_text_t *out);
+/* explain_collectives.c: those that are no buckets. */
+void wefti_plan_explain_collectives(const weft_plan_t *plan, wefti_text_t *out);
+void wefti_plan_explain_collectives_json(const weft_plan_t *plan, wefti_json_t *json);
 /* explain_why.c: why a gradient's communication ends when it ends. WEFT_ERR_NOT_FOUND: no such
  * gradient. */
 weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor,

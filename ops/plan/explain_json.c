@@ -28,6 +28,9 @@ static void add_bucket(wefti_json_t *json, const weft_plan_t *plan,
     wefti_json_end_array(json);
     wefti_json_int(json, "bytes", (int64_t)wefti_plan_member_bytes(plan, bucket));
     wefti_json_int(json, "elem_count", (int64_t)bucket->elem_count);
+    wefti_json_string(json, "op", weft_collective_name(bucket->op));
+    wefti_json_bool(json, "update", bucket->update != WEFTI_PLAN_NONE);
+    wefti_json_int(json, "divisor", bucket->divisor);
     wefti_json_string(json, "dtype", weft_dtype_name(bucket->dtype));
     wefti_json_string(json, "reduction", weft_reduction_name(bucket->reduction));
     wefti_json_string(json, "algorithm", bucket->algorithms[0].name);
@@ -67,6 +70,7 @@ static void add_memory(wefti_json_t *json, const weft_plan_t *plan,
     wefti_json_int(json, "live_bytes", (int64_t)plan->live_bytes);
     wefti_json_int(json, "param_bytes", (int64_t)summary->param_bytes);
     wefti_json_int(json, "gradient_bytes", (int64_t)summary->gradient_bytes);
+    wefti_json_int(json, "partial_bytes", (int64_t)summary->partial_bytes);
     wefti_json_int(json, "state_bytes", (int64_t)summary->state_bytes);
     wefti_json_int(json, "activation_bytes", (int64_t)summary->activation_bytes);
     wefti_json_int(json, "fusion_copied_bytes", (int64_t)plan->fusion_copied_bytes);
@@ -130,11 +134,20 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_int(&json, "batch", plan->batch);
     wefti_json_string(&json, "policy", plan->policy);
     wefti_json_string(&json, "optimizer", plan->optimizer);
+    wefti_json_string(&json, "kind", plan->kind == WEFT_PLAN_TRAINING ? "training" : "inference");
+    wefti_json_int(&json, "accumulate", plan->accumulate);
+    wefti_json_int(&json, "shards", plan->shards);
+    wefti_json_bool(&json, "sharded", (plan->flags & WEFTI_PLAN_SHARDED) != 0);
+    wefti_json_bool(&json, "decoupled", (plan->flags & WEFTI_PLAN_DECOUPLED) != 0);
+    wefti_json_bool(&json, "rank_weights", (plan->flags & WEFTI_PLAN_RANK_DATA) != 0);
+    wefti_json_bool(&json, "split_batch", (plan->flags & WEFTI_PLAN_SPLIT_BATCH) != 0);
+    wefti_json_double(&json, "clip_norm", plan->clip_norm);
     wefti_json_begin_array(&json, "buckets");
     for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
         add_bucket(&json, plan, bucket, i, stream, &pieces);
     }
     wefti_json_end_array(&json);
+    wefti_plan_explain_collectives_json(plan, &json);
     add_forecast(&json, &plan->forecast);
     add_streams(&json, plan);
     wefti_json_int(&json, "events", plan->event_count);

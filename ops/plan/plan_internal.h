@@ -84,13 +84,14 @@ const wefti_plan_program_t *wefti_plan_micro_step(const weft_plan_t *plan, uint3
 /* A text form of what fusion decided, shared by both forms of explain. */
 typedef struct wefti_plan_summary {
     uint64_t param_bytes, gradient_bytes, state_bytes, activation_bytes;
-    uint64_t bucket_bytes; /* of all buckets together, payload of their members */
+    uint64_t partial_bytes; /* of gradients: what no bucket reduces, but goes into what is */
+    uint64_t bucket_bytes;  /* of all buckets together, payload of their members */
     uint32_t bucket_count;
 } wefti_plan_summary_t;
 
 void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_summary);
-/* The next bucket: an all-reduce of program step, in the order of its stream. Start with *position
- * 0. */
+/* The next bucket: what reduces gradients in program step, in the order of its stream. Start with
+ * *position 0. */
 const wefti_plan_collective_t *wefti_plan_next_bucket(const weft_plan_t *plan, uint64_t *position,
                                                       uint32_t *out_stream);
 /* Payload bytes that the collective covers of one member, and of all. */

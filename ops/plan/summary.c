@@ -108,5 +108,7 @@ void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_sum
         summary.bucket_count++;
         summary.bucket_bytes += wefti_plan_member_bytes(plan, bucket);
     }
+    summary.partial_bytes =
+        summary.bucket_count > 0 ? summary.gradient_bytes - summary.bucket_bytes : 0;
     *out_summary = summary;
 }

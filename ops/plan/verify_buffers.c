@@ -184,8 +184,9 @@ uint32_t wefti_plan_layout_at(const wefti_plan_layout_t *layout, uint64_t offset
                                                                 : WEFTI_PLAN_NONE;
 }
 
-/* Run numbers are equal for neighbours of one kind and dtype that touch, or have one unit of padding
- * between them: gradients that travel as bf16 are half as long, and begin at whole units, too. */
+/* Run numbers are equal for neighbours of one kind and dtype that touch, or have one unit of
+ * padding between them: gradients that travel as bf16 are half as long, and begin at whole units,
+ * too. */
 static void number_runs(const weft_plan_t *plan, wefti_plan_layout_t *layout)
 {
     for (size_t i = 1; i < layout->lasting_count; i++) {

@@ -191,6 +191,43 @@ class Collectives(Infer):
         self.infer(models, 2)
         np.testing.assert_allclose(self.output("y"), x @ w, rtol=1e-5, atol=1e-5)
 
+    def test_gathering_along_another_axis(self):
+        x = [self.rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(2)]
+        for axis in (0, 1, 2, -1):
+            got = self.run_each([node("AllGather", ["x"], "y", "com.microsoft", axis=axis, group_size=2)],
+                                [{"x": a} for a in x], ["y"])
+            np.testing.assert_array_equal(got["y"][1], np.concatenate(x, axis))
+
+    def test_start_and_wait(self):
+        """A collective in two halves: what lies between them runs meanwhile."""
+        x = [self.rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2)]
+        got = self.run_each([node("Relu", ["x"], "a"), node("AllReduceStart", ["a"], "flying", "weft"),
+                             node("MatMul", ["x", "x"], "b"), node("AllReduceWait", ["flying"], "c", "weft"),
+                             node("Add", ["b", "c"], "y")], [{"x": a} for a in x], ["y"])
+        for r in range(2):
+            np.testing.assert_allclose(got["y"][r], x[r] @ x[r] + np.maximum(x[0], 0) + np.maximum(x[1], 0), rtol=1e-3, atol=1e-3)
+        compute = self.weft_json("explain", "p.weft")["streams"][0]
+        self.assertEqual(compute["steps"]["step"], 5, "three kernels, one event each way")
+
+    def test_convolutions_divided_by_channels(self):
+        """Half of the channels on each rank: partial sums of the second convolution are added up."""
+        w1, w2 = (self.rng.standard_normal(s).astype(np.float32) / 8 for s in ((32, 16, 3, 3), (16, 32, 3, 3)))
+        x = self.rng.standard_normal((2, 16, 8, 8)).astype(np.float32)
+        self.feed({"x": x})
+        def nodes(reduce):
+            return [node("Conv", ["x", "w1"], "a", pads=[1] * 4), node("Relu", ["a"], "b"),
+                    node("Conv", ["b", "w2"], "c", pads=[1] * 4), *reduce, node("MaxPool", ["d"], "y", kernel_shape=[2, 2],
+                                                                               strides=[2, 2])]
+        shape = {"x": (2, 16, 8, 8)}
+        whole = self.save(model(nodes([node("Identity", ["c"], "d")]), shape, ["y"], {"w1": w1, "w2": w2}))
+        self.infer(whole, 1)
+        want = self.output("y")
+        parts = [self.save(model(nodes([node("AllReduce", ["c"], "d", "weft")]), shape, ["y"],
+                                 {"w1": w1[16 * r:16 * r + 16], "w2": w2[:, 16 * r:16 * r + 16]}), f"p{r}.onnx")
+                 for r in range(2)]
+        self.infer(parts, 2)
+        np.testing.assert_allclose(self.output("y"), want, rtol=1e-4, atol=1e-4)
+
     def test_random_graphs(self):
         """Memory is reused while collectives are under way: every result must still be exact."""
         for i in range(12):
@@ -347,6 +384,17 @@ class Run(Infer):
                           self.weft("compile", path, "-o", "q.weft", "--infer", "--world", 1, *option, code=2).stderr)
         plan = self.compile()
         self.assertIn("is a plan for training", self.weft("run", plan, "--inputs", "in", code=2).stderr)
+
+    def test_timeline_and_profile(self):
+        path = self.save(model([node("Relu", ["x"], "a"), node("AllReduce", ["a"], "y", "weft")], {"x": (3,)}, ["y"]))
+        self.feed({"x": np.ones(3, np.float32)})
+        self.infer(path, 2, run=("--repeat", 5, "--trace", "t.json", "--profile", "p.json"))
+        self.assertIn("AllReduce_y", (self.dir / "t.json").read_text())
+        self.assertIn("AllReduce_y", (self.dir / "p.json").read_text())
+
+    def test_check(self):
+        path = self.save(model([node("Relu", ["x"], "a"), node("AllReduce", ["a"], "y", "weft")], {"x": (3,)}, ["y"]))
+        self.assertTrue(self.weft_json("check", path, "--infer")["compiles"])
 
     def test_scalars(self):
         """Dropout that drops has a seed, which can be set."""

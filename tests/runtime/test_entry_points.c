@@ -294,6 +294,57 @@ static void test_a_decoupled_plan_without_flush_says_so(void **state)
     play(plan, miss_flush);
 }
 
+#define WEIGHTS 24u
+
+/* Rank r's weights are 1000 r and on; what all have begins at 500000. */
+static void read_weights(weft_session_t *session, rank_world_t *world)
+{
+    float weights[WEIGHTS], shared[WEIGHTS];
+    const wefti_plan_buffer_t *constant = &session->plan->buffers[BUFFERS + 1];
+    RANK_CHECK(weft_session_param_count(session) == 1);
+    RANK_OK(weft_session_get_param(session, 0, weights, sizeof(weights)));
+    RANK_OK(wefti_session_copy(session, shared, session->base + constant->offset_bytes,
+                               sizeof(shared)));
+    for (uint32_t i = 0; i < WEIGHTS; i++) {
+        RANK_CHECK(weights[i] == (float)(1000 * world->rank + i));
+        RANK_CHECK(shared[i] == (float)(500000 + i));
+    }
+}
+
+static void test_ranks_have_weights_of_their_own(void **state)
+{
+    (void)state;
+    static float contents[4][32]; /* of three ranks, and what all have */
+    for (uint32_t i = 0; i < 4 * 32; i++) {
+        contents[i / 32][i % 32] =
+            (float)(i / 32 == 3 ? 500000 + i % 32 : 1000 * (i / 32) + i % 32);
+    }
+    weft_plan_t *plan = make_plan(3, 1, WEFTI_PLAN_RANK_DATA);
+    wefti_plan_buffer_t *all = wefti_arena_array(&plan->arena, BUFFERS + 2, sizeof(*all));
+    memcpy(all, plan->buffers, BUFFERS * sizeof(*all));
+    plan->buffers = all;
+    for (uint32_t i = 0; i < 2; i++) {
+        all[BUFFERS + i] =
+            (wefti_plan_buffer_t){.name = i == 0 ? "weights" : "constant",
+                                  .kind = i == 0 ? WEFTI_BUFFER_PARAM : WEFTI_BUFFER_CONST,
+                                  .dtype = WEFT_DTYPE_F32,
+                                  .rank = 1,
+                                  .dims = {WEIGHTS},
+                                  .offset_bytes = plan->arena_bytes,
+                                  .size_bytes = WEIGHTS * sizeof(float),
+                                  .data_offset_bytes = i == 0 ? 0 : 3 * sizeof(contents[0]),
+                                  .rank_data_stride_bytes = i == 0 ? sizeof(contents[0]) : 0};
+        plan->arena_bytes += 128;
+    }
+    plan->buffer_count = BUFFERS + 2;
+    plan->live_bytes = plan->arena_bytes;
+    plan->weights = (const uint8_t *)contents;
+    plan->weights_bytes = sizeof(contents);
+    add_program(plan, "init", 0); /* which gives nobody anything */
+    add_program(plan, "step", WHOLE);
+    play(plan, read_weights);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_weights_left_behind_are_gathered_before_they_are_read),
         cmocka_unit_test(test_weights_left_behind_are_gathered_for_the_first_micro_batch),
         cmocka_unit_test(test_a_decoupled_plan_without_flush_says_so),
+        cmocka_unit_test(test_ranks_have_weights_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

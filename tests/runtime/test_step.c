@@ -92,7 +92,10 @@ static void *count_main(void *user)
 static void test_step_allocates_nothing(void **state)
 {
     (void)state;
-    for (int progress = WEFT_PROGRESS_INLINE; progress <= WEFT_PROGRESS_THREAD; progress++) {
+    static const support_mode_t modes[] = {SUPPORT_WHOLE, SUPPORT_WHOLE, SUPPORT_SWEEP,
+                                           SUPPORT_DECOUPLED};
+    for (int i = 0; i < 4; i++) {
+        int progress = i % 2 == 0 ? WEFT_PROGRESS_INLINE : WEFT_PROGRESS_THREAD;
         runner_t runners[2];
         pthread_barrier_t barrier;
         weft_hub_t *hub = NULL;
@@ -104,8 +107,9 @@ static void test_step_allocates_nothing(void **state)
             params.world_size = 2;
             params.hub = hub;
             params.progress = (weft_progress_t)progress;
-            runners[r] = (runner_t){
-                .params = params, .training = {.world = 2, .buckets = 3}, .barrier = &barrier};
+            runners[r] = (runner_t){.params = params,
+                                    .training = {.world = 2, .buckets = 3, .mode = modes[i]},
+                                    .barrier = &barrier};
             assert_int_equal(pthread_create(&runners[r].thread, NULL, count_main, &runners[r]), 0);
         }
         for (int r = 0; r < 2; r++) {

@@ -76,6 +76,9 @@ typedef struct wefti_lowering {
     uint32_t item_count;
     wefti_bucket_t *buckets; /* in the order of the comm stream */
     uint32_t bucket_count;
+    wefti_constraint_t *constraints; /* with a collective on one side: nodes */
+    uint32_t constraint_count;
+    uint32_t *held, *held_next; /* of a node: what has to be in front of it, as a chain */
     uint32_t *item_of;    /* node -> item, or WEFTI_NONE */
     uint32_t *bucket_of;  /* node -> (first) bucket, or WEFTI_NONE */
     uint32_t *buffer_of;  /* value -> plan buffer, or WEFTI_NONE */
@@ -132,6 +135,10 @@ weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
 /* lower_collectives.c: the plan's collectives; the first are the buckets, in their order, then
  * gathers, then what init runs. */
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
+/* lower_constraints.c: the graph's, where collectives are concerned. Then, for the buckets of a node, from
+ * first_bucket on: what must have run before. */
+weft_status_t wefti_lower_constraints(wefti_lowering_t *lowering);
+void wefti_lower_hold(wefti_lowering_t *lowering, uint32_t node, uint32_t first_bucket);
 /* lower_activations.c: the operator of a plan that a node is; false if it is none. */
 bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
 /* The buckets of a collective that is not on gradients. */

@@ -271,10 +271,13 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         return WEFT_ERR_NO_MEMORY;
     }
     WEFT_TRY(status, find_readers(l, &readers), fail);
+    WEFT_TRY(status, wefti_lower_constraints(l), fail);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         if (communicates(&graph->nodes[id])) {
+            uint32_t first = l->bucket_count;
             WEFT_TRY(status, make_bucket(l, &readers, id), fail);
+            wefti_lower_hold(l, id, first);
         } else if (graph->nodes[id].phase != WEFTI_PHASE_UPDATE) {
             wefti_lower_add_item(l, id, WEFTI_NONE);
         }

@@ -137,6 +137,15 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
             }
         }
     }
+    for (uint32_t c = 0; c < l->constraint_count; c++) {
+        uint32_t bucket = l->bucket_of[l->constraints[c].before];
+        uint32_t after = l->constraints[c].after, item = l->item_of[after];
+        /* A sweep may be put off until behind it: then its update is what waits. */
+        if (bucket != WEFTI_NONE && item != WEFTI_NONE && is_needed(w, after) &&
+            item >= l->buckets[bucket].ready && item >= l->buckets[bucket].start) {
+            note_reader(l, bucket, item, reader);
+        }
+    }
     return WEFT_OK;
 }
 

@@ -354,6 +354,12 @@ static uint32_t gather_of(const builder_t *b, uint32_t bucket)
     return 1 + b->bucket_count + bucket;
 }
 
+/* Padding lies between buckets, so each has its weights from rank 0 by itself: 0, and the last. */
+static uint32_t broadcast_of(const builder_t *b, uint32_t bucket)
+{
+    return bucket == 0 ? 0 : b->plan->collective_count - bucket;
+}
+
 /* The ranges of a bucket and what is done with them; collective 1 + bucket is there, unsharded. */
 static void shard_bucket(builder_t *b, uint32_t k, uint32_t first, uint32_t count)
 {
@@ -364,6 +370,8 @@ static void shard_bucket(builder_t *b, uint32_t k, uint32_t first, uint32_t coun
     add_view(b, shard_range(b, k, PARAM_RANGE), PARAMS + first, bytes, 0);
     add_view(b, shard_range(b, k, PARAM_SHARD), PARAMS + first, shard, shard);
     bucket->elem_count = bytes / sizeof(float);
+    add_collective(b, broadcast_of(b, k), "weights", WEFT_OP_BROADCAST,
+                   shard_range(b, k, PARAM_RANGE), PARAMS + first, count);
     if (b->mode == SUPPORT_SWEEP) {
         bucket->buffer = shard_range(b, k, PARAM_RANGE);
         bucket->update = UPDATES + k;
@@ -448,7 +456,8 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
     plan->event_count = plan->stream_count > 1 ? (sharded ? 4 : 2) * b.bucket_count : 0;
     plan->buffer_count = RANGES + b.bucket_count * (sharded ? 1 + SHARD_RANGES : 1);
     plan->kernel_count = b.loss + 1;
-    plan->collective_count = 1 + b.bucket_count * (sharded && b.mode != SUPPORT_SWEEP ? 2 : 1);
+    plan->collective_count = 1 + b.bucket_count * (sharded && b.mode != SUPPORT_SWEEP ? 2 : 1) +
+                             (sharded ? b.bucket_count - 1 : 0);
     plan->flags = (sharded ? WEFTI_PLAN_SHARDED : 0) |
                   (b.mode == SUPPORT_DECOUPLED ? WEFTI_PLAN_DECOUPLED : 0);
     plan->buffers = wefti_arena_array(b.arena, plan->buffer_count, sizeof(*plan->buffers));
@@ -464,7 +473,7 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
     }
     add_buffers(&b, other);
     add_kernels(&b);
-    add_range(&b, ALL_PARAMS, PARAMS, SUPPORT_PARAMS);
+    add_range(&b, ALL_PARAMS, PARAMS, sharded ? 1 : SUPPORT_PARAMS);
     add_collective(&b, 0, "weights", WEFT_OP_BROADCAST, ALL_PARAMS, PARAMS, SUPPORT_PARAMS);
     for (uint32_t k = 0, first = 0; k < b.bucket_count; k++) {
         uint32_t count = 0;
@@ -480,7 +489,9 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
         first += count;
     }
     wefti_plan_stream_program_t *init = add_program(&b, "init");
-    step(&init[plan->stream_count - 1], WEFTI_STEP_COLLECTIVE, 0);
+    for (uint32_t k = 0; k < (sharded ? b.bucket_count : 1); k++) {
+        step(&init[plan->stream_count - 1], WEFTI_STEP_COLLECTIVE, broadcast_of(&b, k));
+    }
     if (sharded) {
         add_sharded_step(&b);
     } else {

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/sweep.h"
-
 #define MAX_WORLD 8u
 
 static const support_mode_t modes[] = {SUPPORT_SHARDED, SUPPORT_DECOUPLED, SUPPORT_SWEEP};
@@ -39,6 +37,25 @@ static void train(const training_t *training)
     outcome_t outcomes[MAX_WORLD];
     support_run_threads(training, outcomes);
     check(training, outcomes);
+}
+
+static void test_the_verifier_takes_what_is_run_here(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < MODES; m++) {
+        for (uint32_t world = 1; world <= MAX_WORLD; world++) {
+            training_t training = {.world = world,
+                                   .buckets = 1 + world % SUPPORT_PARAMS,
+                                   .streams = world % 2,
+                                   .mode = modes[m]};
+            weft_plan_t *plan = NULL;
+            assert_int_equal(support_plan(&training, false, &plan), WEFT_OK);
+            if (wefti_plan_verify(plan, NULL) != WEFT_OK) {
+                fail_msg("%s, %u ranks: %s", mode_names[modes[m]], world, weft_last_error());
+            }
+            weft_plan_release(plan);
+        }
+    }
 }
 
 static void test_shards_give_the_bits_of_whole_updates(void **state)
@@ -206,6 +223,7 @@ static void test_another_algorithm_than_the_sweeps_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_verifier_takes_what_is_run_here),
         cmocka_unit_test(test_shards_give_the_bits_of_whole_updates),
         cmocka_unit_test(test_shards_between_processes),
         cmocka_unit_test(test_shards_over_links_that_put),

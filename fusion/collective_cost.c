@@ -152,17 +152,18 @@ weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_p
     return status;
 }
 
-weft_status_t wefti_bucket_cost_halve(const wefti_bucket_cost_t *cost, wefti_arena_t *arena,
-                                      wefti_bucket_cost_t *out_cost)
+weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double share,
+                                       wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
     weft_status_t status = wefti_bucket_cost_scale(cost, 1, arena, out_cost);
     for (uint32_t k = 0; status >= 0 && k < out_cost->piece_count; k++) {
         wefti_bucket_piece_t *piece = (wefti_bucket_piece_t *)&out_cost->pieces[k];
-        piece->beta_ps_per_kib /= 2;
+        piece->beta_ps_per_kib = as_ps((double)piece->beta_ps_per_kib * share * 1e-3);
     }
     for (uint32_t k = 0; status >= 0 && k < out_cost->point_count; k++) {
         wefti_bucket_point_t *point = (wefti_bucket_point_t *)&out_cost->points[k];
-        point->bytes = point->bytes <= UINT64_MAX / 2 ? 2 * point->bytes : UINT64_MAX;
+        double bytes = (double)point->bytes / share;
+        point->bytes = bytes < 0x1p63 ? (uint64_t)bytes : (uint64_t)1 << 63;
     }
     return status;
 }

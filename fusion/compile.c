@@ -24,11 +24,12 @@ typedef struct compiler {
     wefti_costs_t costs;
     wefti_profile_t profile;
     wefti_bucket_cost_t bucket_cost;
-    bool sharded; /* updates are: there is more than one rank to do them */
+    bool sharded;                  /* updates are: there is more than one rank to do them */
     wefti_shard_cost_t shard_cost; /* where they are */
     wefti_plan_forecast_t forecast;
     wefti_optimizer_params_t optimizer;
     wefti_gradient_params_t gradient_params;
+    uint64_t micro_batches_ns;      /* what those before a step's last one are predicted to take */
     wefti_gradient_map_t gradients; /* of --grads */
     weft_compile_params_t given;    /* before defaults were filled in */
     wefti_compiled_t compiled;      /* the model is a compiled graph */
@@ -285,9 +286,9 @@ fail:
 static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
 {
     const char *what = p->in_flight > 0      ? "--in-flight"
-                       : p->arena_limit > 0    ? "--arena-limit"
-                       : p->ops_path != NULL   ? "--ops"
-                                               : NULL;
+                       : p->arena_limit > 0  ? "--arena-limit"
+                       : p->ops_path != NULL ? "--ops"
+                                             : NULL;
     return what == NULL ? WEFT_OK
                         : wefti_error(WEFT_ERR_UNSUPPORTED, "%s is not supported yet", what);
 }
@@ -317,6 +318,33 @@ static weft_status_t planned_cost(compiler_t *c, wefti_bucket_cost_t *out_cost)
                : WEFT_OK;
 }
 
+/* In bf16 half as much travels; where weights are gathered as f32, that is half of half. */
+static weft_status_t wire_cost(compiler_t *c, wefti_bucket_cost_t *cost)
+{
+    double share = c->sharded && !c->params.decouple ? 0.75 : 0.5;
+    wefti_bucket_cost_t whole = *cost;
+    return c->gradient_params.wire == WEFT_DTYPE_BF16
+               ? wefti_bucket_cost_shrink(&whole, share, &c->arena, cost)
+               : WEFT_OK;
+}
+
+/* Gradients are reduced behind a step's last micro-batch: those before it take as long each. */
+static void add_micro_batches(compiler_t *c, uint64_t *ready_ns)
+{
+    uint64_t last = 0, most = 1000000000000000ull, before;
+    for (uint32_t i = 0; i < c->graph->order_count; i++) {
+        uint64_t ready = ready_ns[c->graph->order[i]];
+        last = ready > last ? ready : last;
+    }
+    if (__builtin_mul_overflow(last, c->gradient_params.accumulate - 1, &before) || before > most) {
+        before = most;
+    }
+    for (uint32_t i = 0; i < c->graph->order_count && last < most; i++) {
+        ready_ns[c->graph->order[i]] += before;
+    }
+    c->micro_batches_ns = before;
+}
+
 static weft_status_t insert_and_fuse(compiler_t *c)
 {
     weft_status_t status;
@@ -328,8 +356,10 @@ static weft_status_t insert_and_fuse(compiler_t *c)
     WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
+    add_micro_batches(c, ready_ns);
     wefti_bucket_cost_t cost;
     WEFT_TRY(status, planned_cost(c, &cost), fail);
+    WEFT_TRY(status, wire_cost(c, &cost), fail);
     wefti_bucket_params_t params = {&c->policy, ready_ns, &cost, c->allocator, &c->arena};
     WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
     WEFT_TRY(status, apply(c, edits), fail);
@@ -349,8 +379,7 @@ static weft_status_t predict_step(compiler_t *c)
         WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
         for (uint32_t i = 0; i < c->graph->order_count; i++) {
             uint32_t id = c->graph->order[i];
-            updates +=
-                c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
+            updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
             before = ready_ns[id];
         }
         before -= c->sharded ? updates : 0;
@@ -358,6 +387,7 @@ static weft_status_t predict_step(compiler_t *c)
         c->forecast.compute_ps =
             (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
     }
+    c->forecast.compute_ps += c->micro_batches_ns * 1000;
 fail:
     return status;
 }
@@ -368,8 +398,8 @@ static weft_status_t add_eval_model(compiler_t *c, weft_plan_t *plan)
     weft_status_t status;
     wefti_onnx_import_params_t params = {.path = c->params.model_path,
                                          .loss = c->params.loss,
-                                         .compiled = c->compiled.known ? c->compiled.properties
-                                                                       : NULL,
+                                         .compiled =
+                                             c->compiled.known ? c->compiled.properties : NULL,
                                          .compiled_count = c->compiled.count};
     void *bytes = NULL;
     size_t size = 0;

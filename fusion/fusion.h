@@ -135,9 +135,9 @@ typedef struct wefti_gradient_params {
 } wefti_gradient_params_t;
 weft_status_t wefti_read_gradient_params(const weft_compile_params_t *params,
                                          wefti_gradient_params_t *out_params);
-/* The cost of gradients that travel as bf16, by their bytes as f32. */
-weft_status_t wefti_bucket_cost_halve(const wefti_bucket_cost_t *cost, wefti_arena_t *arena,
-                                      wefti_bucket_cost_t *out_cost);
+/* collective_cost.c: the cost where only this share of a gradient's bytes travels. */
+weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double share,
+                                       wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
 /* lower.c: streams, events, memory and everything else of the plan from the finished graph. */
 typedef struct wefti_lower_params {

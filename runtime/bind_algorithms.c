@@ -126,6 +126,7 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
     if (session->put_links != NULL && (common & WEFTI_CAP_PUT) && (common & WEFTI_CAP_SIGNAL)) {
         common |= WEFTI_CAP_DIRECT;
     }
+    const char *why = "not known here, or the links cannot do it"; /* of the last one */
     for (uint32_t i = 0; i < planned->algorithm_count; i++) {
         const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
         const weft_algorithm_t *algorithm = weft_registry_find_algorithm(
@@ -133,14 +134,17 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
         bool able = session->endpoint->world_size == 1 ||
                     (listed->capabilities & common) == listed->capabilities;
         bool records = false;
-        if (able && algorithm != NULL &&
-            why_not(session, collective, algorithm, &records) == NULL) {
-            return use(session, collective, algorithm, records);
+        if (able && algorithm != NULL) {
+            const char *reason = why_not(session, collective, algorithm, &records);
+            if (reason == NULL) {
+                return use(session, collective, algorithm, records);
+            }
+            why = reason;
         }
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "%s: none of its %u algorithms can run over %s on all ranks", planned->name,
-                       planned->algorithm_count, session->endpoint->ops->name);
+                       "%s: none of its %u algorithms can run over %s on all ranks (%s)",
+                       planned->name, planned->algorithm_count, session->endpoint->ops->name, why);
 }
 
 /* What the links between all ranks can do: *out_common what all of them can, and session->put_links

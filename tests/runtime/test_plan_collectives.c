@@ -494,6 +494,30 @@ static void test_what_plans_cannot_say_is_refused(void **state)
     }
 }
 
+static void expect_card_refusal(rank_world_t *world)
+{
+    const suite_t *suite = world->user;
+    weft_session_params_t params = {sizeof(params), world->context, suite->plan, NULL, 0};
+    weft_session_t *session = NULL;
+    RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
+    RANK_CHECK(strstr(weft_last_error(), "only one lane without scratch") != NULL);
+}
+
+static void test_cards_refuse_what_needs_scratch(void **state)
+{
+    (void)state;
+    suite_t suite = {.world = 2, .count = 1};
+    suite.examples[0] =
+        (example_t){.op = WEFT_OP_ALL_TO_ALL,
+                    .dtype = WEFT_DTYPE_F32,
+                    .count = UNIT,
+                    .in_place = true,
+                    .algorithm = wefti_algorithm_find(WEFT_OP_ALL_TO_ALL, "pairwise")};
+    make_plan(&suite);
+    support_card_contexts(2, expect_card_refusal, &suite);
+    weft_plan_release(suite.plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -502,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_every_operator_over_links_that_put),
         cmocka_unit_test(test_cards_do_what_is_one_lane),
         cmocka_unit_test(test_what_plans_cannot_say_is_refused),
+        cmocka_unit_test(test_cards_refuse_what_needs_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,9 +49,10 @@ typedef struct weft_compile_params {
     uint64_t arena_limit; /**< most arena bytes; 0: no bound. A plan that cannot hold it is refused */
 
     /* Inference */
-    int infer;       /**< no gradients: the graph as it is, with its collectives */
-    int split_batch; /**< with infer: rank 0's batch is scattered over ranks, results gathered */
-    const char *const *rank_models; /**< one model per rank, equal except for initializers; NULL: model_path */
+    int infer;       /**< no gradients: the graph as it is, with its collectives; excludes what is for training */
+    int split_batch; /**< with infer: batch is that of all ranks together, a multiple of world_size; inputs are
+                      * rank 0's, scattered or (without a batch) broadcast, and outputs are gathered there */
+    const char *const *rank_models; /**< with infer: one model per rank, equal except for initializers; NULL: model_path */
     uint32_t rank_model_count;      /**< 0, or world_size; rank_models[0] stands for model_path */
 
     const char *ops_path;  /**< JSON declaring operators that Weft does not know; NULL: none */
@@ -66,6 +67,8 @@ WEFT_EXTERN_C_BEGIN
 /**
  * Imports, differentiates, inserts and fuses collectives, assigns streams and events, plans memory and
  * verifies. Deterministic: the same file and parameters give the same structure digest everywhere.
+ * With infer nothing is differentiated: inputs, outputs and collectives are the graph's own, weft_session_step runs it.
+ * Models of several ranks must be equal but for initializers' contents; of a difference both sides are named.
  * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_FORMAT, WEFT_ERR_UNSUPPORTED (operator and node are named),
  *         WEFT_ERR_INVALID_ARGUMENT (parameter is named)
  */

@@ -36,7 +36,7 @@ enum {
 
 const option_def_t wefti_compile_option_defs[] = {
     {KEY_WORLD, "world", "N", "ranks the plan is for"},
-    {KEY_BATCH, "batch", "B", "samples per rank per step"},
+    {KEY_BATCH, "batch", "B", "samples per rank per step (per micro-batch)"},
     {KEY_SHAPE, "shape", "NAME=D,D,..", "shape of an input (repeatable)"},
     {KEY_LOSS, "loss", "NAME", "the loss output, where there are several loss nodes"},
     {KEY_OPTIMIZER, "optimizer", "NAME", "sgd, momentum (default) or adam"},
@@ -57,10 +57,12 @@ const option_def_t wefti_compile_option_defs[] = {
      "                                 (implies --shard-optimizer)"},
     {KEY_ACCUMULATE, "accumulate", "K", "micro-batches of a rank per step (default 1)"},
     {KEY_SHARDS, "shards", "V",
-     "micro-batches of all ranks per step: the same bits for any\n"
-     "                                 number of ranks that divides V by a power of two"},
-    {KEY_WIRE, "wire", "TYPE", "type in which gradients travel: f32 (default) or bf16"},
-    {KEY_CLIP, "clip", "NORM", "scale gradients down to this global norm"},
+     "micro-batches of all ranks per step: the same bits for one\n"
+     "                                 rank and any N with V / N a power of two"},
+    {KEY_WIRE, "wire", "TYPE",
+     "type in which gradients travel: f32 (default) or bf16, to\n"
+     "                                 which a rank's sum is rounded"},
+    {KEY_CLIP, "clip", "NORM", "scale gradients down where their global norm is above this"},
     {KEY_GRADS, "grads", "MAP.json", "which tensors of the graph are the gradients of what"},
     {KEY_IN_FLIGHT, "in-flight", "K", "most collectives issued and not yet waited for"},
     {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "most bytes of the arena (K, M, G)"},

@@ -55,6 +55,7 @@ typedef struct wefti_bucket {
     uint32_t kernel;            /* in the plan: the update of a sweep */
     uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
+    uint32_t due;               /* decoupled: the first item that reads its weights, or item_count */
     uint32_t gather;            /* sharded: the plan collective that gives everybody the weights;
                                    WEFTI_NONE: the sweep */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */

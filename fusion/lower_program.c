@@ -283,38 +283,6 @@ static void add_late_gathers(writer_t *w)
     }
 }
 
-/* For every bucket the first item of the forward and backward passes that reads its weights, or
- * item_count. */
-static weft_status_t find_due(const writer_t *w, uint32_t **out_due)
-{
-    wefti_lowering_t *l = w->l;
-    uint32_t *first = wefti_arena_array(&l->arena, l->graph->value_count, sizeof(*first));
-    uint32_t *due = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*due));
-    *out_due = due;
-    if (first == NULL || due == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        first[v] = l->item_count;
-    }
-    for (uint32_t i = l->item_count; i-- > 0;) {
-        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
-        for (uint32_t j = 0; node->phase != WEFTI_PHASE_UPDATE && j < node->input_count; j++) {
-            if (node->inputs[j] != WEFTI_NONE) {
-                first[node->inputs[j]] = i;
-            }
-        }
-    }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        due[b] = l->item_count;
-        for (uint32_t i = 0; l->buckets[b].sharded && i < l->buckets[b].member_count; i++) {
-            uint32_t item = first[l->buckets[b].members[i].param];
-            due[b] = item < due[b] ? item : due[b];
-        }
-    }
-    return WEFT_OK;
-}
-
 static int compare_due(const void *a, const void *b)
 {
     const send_t *x = a, *y = b;
@@ -326,23 +294,18 @@ static int compare_due(const void *a, const void *b)
 /* The all-gathers of the weights that the step before this one made, the first needed first. A rank
  * is asked for its shard once it has begun the step, and others' are written to it then: nobody
  * reads the old weights any more. */
-static weft_status_t add_early_gathers(writer_t *w)
+static void add_early_gathers(writer_t *w)
 {
-    weft_status_t status;
     wefti_lowering_t *l = w->l;
-    uint32_t *due = NULL;
-    WEFT_TRY(status, find_due(w, &due), fail);
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (l->buckets[b].sharded) {
-            add_send(w, l->buckets[b].gather, 0, due[b], WEFTI_NONE);
+            add_send(w, l->buckets[b].gather, 0, l->buckets[b].due, WEFTI_NONE);
         }
     }
     qsort(w->sends, w->send_count, sizeof(*w->sends), compare_due);
     for (uint32_t s = 0; s < w->send_count; s++) {
         w->sends[s].index = s;
     }
-fail:
-    return status;
 }
 
 /* Weights for whoever reads them outside of a step. */
@@ -368,7 +331,7 @@ static weft_status_t add_step(wefti_lowering_t *l)
     WEFT_TRY(status, begin_writer(l, NULL, &w), fail);
     w.level = wefti_lower_level_count(l);
     if (decoupled && w.level == 0) { /* else the first micro-step has them gathered */
-        WEFT_TRY(status, add_early_gathers(&w), fail);
+        add_early_gathers(&w);
     }
     WEFT_TRY(status, add_bucket_sends(&w), fail);
     if (!decoupled) {
@@ -460,7 +423,7 @@ static weft_status_t add_micro_steps(wefti_lowering_t *l)
         WEFT_TRY(status, begin_writer(l, needed, &w), fail);
         w.level = t;
         if (t == 0 && runs_once(l)) {
-            WEFT_TRY(status, add_early_gathers(&w), fail);
+            add_early_gathers(&w);
         }
         WEFT_TRY(status, add_bucket_sends(&w), fail);
         WEFT_TRY(status, write_program(&w, name), fail);

@@ -195,7 +195,7 @@ static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
         add_bytes(out, "optimizer state", summary->state_bytes);
     }
     if (summary->partial_bytes > 0) {
-        add_bytes(out, "partial sums, other type", summary->partial_bytes);
+        add_bytes(out, "partial gradients", summary->partial_bytes);
     }
     add_bytes(out, "activations", summary->activation_bytes);
     add_bytes(out, "live at once", plan->live_bytes);

@@ -14,8 +14,9 @@ PLANS = {  # ranks, options
     "passes": (3, ("--shard-optimizer", "--bucket", "none", "--optimizer", "adam", "--wire", "bf16")),
     "decoupled": (3, ("--decouple",)),
     "accumulated": (3, ("--accumulate", 4)),
-    "fixed": (2, ("--shards", 8)),
-    "all": (3, ("--decouple", "--accumulate", 3)),
+    "fixed": (2, ("--shards", 8, "--clip", 1.0)),
+    "all": (3, ("--decouple", "--accumulate", 3, "--wire", "bf16", "--clip", 0.5)),
+    "alone": (1, ("--accumulate", 2)),
 }
 
 
@@ -54,7 +55,7 @@ class Verify(Case):
         applied = set()
         broken = self.dir / "broken.weft"
         for name, plan in self.plans():
-            for way in ways:
+            for way in ways if name != "alone" else ():  # alone nothing has to be reduced or given
                 done = break_plan(plan, broken, way)
                 if done.returncode == 3:
                     continue

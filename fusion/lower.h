@@ -128,10 +128,19 @@ weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *lowering, uint32_t 
 /* What a sharded update reads in place of value, an input of the first member's update. */
 weft_status_t wefti_lower_shard_operand(wefti_lowering_t *lowering, uint32_t bucket, uint32_t value,
                                         uint32_t *out_buffer);
+/* Plan buffers of a sharded bucket, made on first use: a rank's parameters, and all of them. */
+weft_status_t wefti_lower_param_shard(wefti_lowering_t *lowering, uint32_t bucket);
+weft_status_t wefti_lower_param_range(wefti_lowering_t *lowering, uint32_t bucket);
+uint64_t wefti_lower_range_bytes(const wefti_bucket_t *bucket);
+weft_dtype_t wefti_lower_param_dtype(const wefti_lowering_t *lowering,
+                                     const wefti_bucket_t *bucket);
+/* Says how long so many bytes take; cost NULL: leaves what is said. */
+void wefti_lower_predict(wefti_plan_collective_t *collective, const wefti_bucket_cost_t *cost,
+                         uint64_t bytes);
 /* Turns the collective of a sharded bucket, an all-reduce of all of the range, into what it is. */
 weft_status_t wefti_lower_shard_collective(wefti_lowering_t *lowering, uint32_t bucket,
                                            wefti_plan_collective_t *collective);
-/* The all-gathers of weights, behind the buckets' collectives. */
+/* lower_gathers.c: the all-gathers of weights, behind the buckets' collectives. */
 weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
 /* lower_collectives.c: the plan's collectives; the first are the buckets, in their order, then
  * gathers, then what init runs. */

@@ -116,9 +116,20 @@ static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, 
 static bool may_sweep(const wefti_lowering_t *l, const wefti_readers_t *readers,
                       wefti_bucket_t *bucket)
 {
+    const wefti_node_t *update = &l->graph->nodes[bucket->members[0].update];
     bucket->start = bucket->ready;
+    for (uint32_t j = 0; j < update->input_count; j++) { /* a scale that is computed first */
+        uint32_t value = update->inputs[j];
+        if (value != WEFTI_NONE && value != bucket->members[0].reduced &&
+            l->graph->values[value].producer != WEFTI_NONE) {
+            return false;
+        }
+    }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         const wefti_member_t *member = &bucket->members[i];
+        if (readers->first[member->reduced + 1] - readers->first[member->reduced] != 1) {
+            return false; /* somebody sums its squares: it must be there */
+        }
         for (uint32_t r = readers->first[member->param]; r < readers->first[member->param + 1];
              r++) {
             uint32_t node = readers->nodes[r];
@@ -153,12 +164,12 @@ weft_status_t wefti_lower_choose_shards(wefti_lowering_t *l, const wefti_readers
     return compare_sweep(l, bucket, member_bytes(l, bucket) / bucket->parts);
 }
 
-static uint64_t range_bytes(const wefti_bucket_t *bucket)
+uint64_t wefti_lower_range_bytes(const wefti_bucket_t *bucket)
 {
     return bucket->end_bytes - bucket->begin_bytes;
 }
 
-static weft_dtype_t dtype_of(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+weft_dtype_t wefti_lower_param_dtype(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     return l->graph->values[bucket->members[0].param].type.dtype;
 }
@@ -182,12 +193,12 @@ fail:
     return status;
 }
 
-static weft_status_t need_param_shard(wefti_lowering_t *l, uint32_t index)
+weft_status_t wefti_lower_param_shard(wefti_lowering_t *l, uint32_t index)
 {
     wefti_bucket_t *bucket = &l->buckets[index];
-    return add_shard(l, index, "parameters", dtype_of(l, bucket),
-                     l->param_begin + bucket->begin_bytes, range_bytes(bucket) / l->shards,
-                     &bucket->param_shard);
+    return add_shard(l, index, "parameters", wefti_lower_param_dtype(l, bucket),
+                     l->param_begin + bucket->begin_bytes,
+                     wefti_lower_range_bytes(bucket) / l->shards, &bucket->param_shard);
 }
 
 /* Where a bucket's reduced gradient lies: in the region of gradients, where it was made or, in
@@ -197,11 +208,11 @@ static weft_status_t need_grad_shard(wefti_lowering_t *l, uint32_t index)
     wefti_bucket_t *bucket = &l->buckets[index];
     return add_shard(l, index, "gradients", wefti_lower_grad_dtype(l, bucket),
                      l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes),
-                     wefti_lower_grad_bytes(l, range_bytes(bucket)) / l->shards,
+                     wefti_lower_grad_bytes(l, wefti_lower_range_bytes(bucket)) / l->shards,
                      &bucket->grad_shard);
 }
 
-static weft_status_t need_param_range(wefti_lowering_t *l, uint32_t index)
+weft_status_t wefti_lower_param_range(wefti_lowering_t *l, uint32_t index)
 {
     wefti_bucket_t *bucket = &l->buckets[index];
     char *name = wefti_arena_printf(&l->arena, "bucket %u parameters", index);
@@ -210,9 +221,9 @@ static weft_status_t need_param_range(wefti_lowering_t *l, uint32_t index)
     }
     return bucket->param_range != WEFTI_NONE
                ? WEFT_OK
-               : wefti_lower_add_range(l, name, dtype_of(l, bucket),
-                                       l->param_begin + bucket->begin_bytes, range_bytes(bucket),
-                                       &bucket->param_range);
+               : wefti_lower_add_range(l, name, wefti_lower_param_dtype(l, bucket),
+                                       l->param_begin + bucket->begin_bytes,
+                                       wefti_lower_range_bytes(bucket), &bucket->param_range);
 }
 
 /* "momentum" of the state "w_momentum" of parameter "w". */
@@ -232,7 +243,7 @@ weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *l, uint32_t index)
     weft_status_t status = WEFT_OK;
     wefti_bucket_t *bucket = &l->buckets[index];
     const wefti_node_t *update = &l->graph->nodes[bucket->members[0].update];
-    uint64_t bytes = range_bytes(bucket) / l->shards;
+    uint64_t bytes = wefti_lower_range_bytes(bucket) / l->shards;
     bucket->states = wefti_lower_map(l, l->state_count);
     if (bucket->states == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -250,7 +261,7 @@ weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *l, uint32_t index)
             return WEFT_ERR_NO_MEMORY;
         }
         WEFT_TRY(status,
-                 wefti_lower_add_range(l, name, dtype_of(l, bucket),
+                 wefti_lower_add_range(l, name, wefti_lower_param_dtype(l, bucket),
                                        l->state_begin[slot] + bucket->state_begin_bytes, bytes,
                                        &bucket->states[slot]),
                  fail);
@@ -279,7 +290,7 @@ weft_status_t wefti_lower_shard_operand(wefti_lowering_t *l, uint32_t index, uin
     wefti_bucket_t *bucket = &l->buckets[index];
     const wefti_member_t *first = &bucket->members[0];
     if (value == first->param) {
-        WEFT_TRY(status, need_param_shard(l, index), fail);
+        WEFT_TRY(status, wefti_lower_param_shard(l, index), fail);
         *out_buffer = bucket->param_shard;
     } else if (value == first->reduced) {
         WEFT_TRY(status, need_grad_shard(l, index), fail);
@@ -305,8 +316,8 @@ static weft_status_t extend_reason(wefti_lowering_t *l, wefti_plan_collective_t 
     return collective->reason == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
-static void predict(wefti_plan_collective_t *collective, const wefti_bucket_cost_t *cost,
-                    uint64_t bytes)
+void wefti_lower_predict(wefti_plan_collective_t *collective, const wefti_bucket_cost_t *cost,
+                         uint64_t bytes)
 {
     for (uint32_t i = 0; cost != NULL && i < collective->algorithm_count; i++) {
         collective->algorithms[i].predicted_ps = wefti_bucket_cost_ps(cost, bytes);
@@ -320,8 +331,8 @@ static weft_status_t make_sweep(wefti_lowering_t *l, uint32_t index,
     weft_status_t status;
     const wefti_bucket_t *bucket = &l->buckets[index];
     char size[32];
-    wefti_format_bytes(range_bytes(bucket) / l->shards, size);
-    WEFT_TRY(status, need_param_range(l, index), fail);
+    wefti_format_bytes(wefti_lower_range_bytes(bucket) / l->shards, size);
+    WEFT_TRY(status, wefti_lower_param_range(l, index), fail);
     collective->buffer = bucket->param_range;
     collective->update = bucket->kernel;
     for (uint32_t i = 0; i < collective->algorithm_count; i++) {
@@ -350,118 +361,18 @@ weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
     if (bucket->sweep) {
         return make_sweep(l, index, collective);
     }
-    wefti_format_bytes(range_bytes(bucket) / l->shards, size);
+    wefti_format_bytes(wefti_lower_range_bytes(bucket) / l->shards, size);
     WEFT_TRY(status, need_grad_shard(l, index), fail);
     collective->op = WEFT_OP_REDUCE_SCATTER;
     collective->buffer = bucket->grad_shard;
     collective->elem_count /= l->shards;
-    predict(collective,
-            l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->reduce_scatter,
-            range_bytes(bucket));
+    wefti_lower_predict(
+        collective, l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->reduce_scatter,
+        wefti_lower_range_bytes(bucket));
     status = extend_reason(l, collective,
                            wefti_arena_printf(&l->arena, "a rank reduces and updates %s of it%s%s",
                                               size, bucket->sweep_why == NULL ? "" : "; ",
                                               bucket->sweep_why == NULL ? "" : bucket->sweep_why));
-fail:
-    return status;
-}
-
-/* Buckets are planned without them: they take no time from the reduce-scatters, but from a step. */
-static void count_gather(wefti_plan_forecast_t *forecast, uint64_t ps)
-{
-    forecast->comm_ps += forecast->row_count > 0 ? ps : 0;
-    forecast->comm_slow_ps[0] += forecast->row_count > 0 ? ps + ps / 5 : 0;
-    forecast->comm_slow_ps[1] += forecast->row_count > 0 ? 2 * ps : 0;
-}
-
-static const char *gather_reason(wefti_lowering_t *l, uint32_t index)
-{
-    uint32_t due = l->buckets[index].due;
-    wefti_arena_t *arena = &l->plan->arena;
-    if (!l->params->decouple) {
-        return wefti_arena_printf(arena, "gives everybody the weights of bucket %u", index);
-    }
-    return wefti_arena_printf(arena, "gives everybody the weights of bucket %u, which %s%s", index,
-                              due < l->item_count ? "are due at "
-                                                  : "no kernel reads before their update",
-                              due < l->item_count ? l->graph->nodes[l->items[due].node].name : "");
-}
-
-static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
-{
-    weft_status_t status;
-    wefti_bucket_t *bucket = &l->buckets[index];
-    wefti_arena_t *arena = &l->plan->arena;
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count];
-    uint32_t *members = wefti_arena_array(arena, bucket->member_count, sizeof(*members));
-    WEFT_TRY(status, need_param_shard(l, index), fail);
-    WEFT_TRY(status, need_param_range(l, index), fail);
-    *collective = (wefti_plan_collective_t){
-        .name = wefti_arena_printf(arena, "weights %u", index),
-        .op = WEFT_OP_ALL_GATHER,
-        .dtype = dtype_of(l, bucket),
-        .buffer = bucket->param_range,
-        .source = bucket->param_shard,
-        .elem_count = range_bytes(bucket) / l->shards / weft_dtype_size_bytes(dtype_of(l, bucket)),
-        .update = WEFTI_PLAN_NONE,
-        .member_count = bucket->member_count,
-        .members = members,
-        .reason = gather_reason(l, index)};
-    if (collective->name == NULL || members == NULL || collective->reason == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < bucket->member_count; i++) {
-        members[i] = l->buffer_of[bucket->members[i].param];
-    }
-    bucket->gather = l->plan->collective_count++;
-    WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, range_bytes(bucket)), fail);
-    predict(collective, l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather,
-            range_bytes(bucket));
-    count_gather(&l->plan->forecast, collective->algorithms[0].predicted_ps);
-fail:
-    return status;
-}
-
-/* When weights are due that are gathered in the step behind their update. */
-static weft_status_t find_due(wefti_lowering_t *l)
-{
-    uint32_t *first = wefti_arena_array(&l->arena, l->graph->value_count, sizeof(*first));
-    if (first == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        first[v] = l->item_count;
-    }
-    for (uint32_t i = l->item_count; i-- > 0;) {
-        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
-        for (uint32_t j = 0; node->phase != WEFTI_PHASE_UPDATE && j < node->input_count; j++) {
-            if (node->inputs[j] != WEFTI_NONE) {
-                first[node->inputs[j]] = i;
-            }
-        }
-    }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        wefti_bucket_t *bucket = &l->buckets[b];
-        bucket->due = l->item_count;
-        for (uint32_t i = 0; bucket->sharded && i < bucket->member_count; i++) {
-            uint32_t item = first[bucket->members[i].param];
-            bucket->due = item < bucket->due ? item : bucket->due;
-        }
-    }
-    return WEFT_OK;
-}
-
-weft_status_t wefti_lower_gathers(wefti_lowering_t *l)
-{
-    weft_status_t status = WEFT_OK;
-    if (l->params->decouple) {
-        WEFT_TRY(status, find_due(l), fail);
-    }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].sharded && !l->buckets[b].sweep) {
-            WEFT_TRY(status, add_gather(l, b), fail);
-        }
-    }
 fail:
     return status;
 }

@@ -494,18 +494,20 @@ static void counting_free(void *user, void *ptr)
     free(ptr);
 }
 
-static void test_compile_survives_every_failing_allocation(void **state)
+static void fail_every_allocation(int mode)
 {
     counting_t counting = {0, UINT64_MAX, 0};
     weft_allocator_t allocator = {counting_alloc, counting_realloc, counting_free, &counting};
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
     weft_plan_t *plan;
     uint64_t total;
-    (void)state;
     params.model_path = models[0];
     params.world_size = 2;
     params.batch = 4;
     params.bucket = "none";
+    params.shard_optimizer = mode == 1;
+    params.decouple = mode == 2;
+    params.accumulate = mode == 2 ? 2 : 0;
     params.allocator = &allocator;
     assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
     weft_plan_release(plan);
@@ -520,6 +522,14 @@ static void test_compile_survives_every_failing_allocation(void **state)
         }
         assert_null(plan);
         assert_int_equal(counting.live, 0);
+    }
+}
+
+static void test_compile_survives_every_failing_allocation(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode <= 2; mode++) { /* whole, swept, decoupled updates */
+        fail_every_allocation(mode);
     }
 }
 

@@ -286,6 +286,32 @@ static void test_decoupled_weights_come_in_the_order_of_their_first_readers(void
     weft_plan_release(plan);
 }
 
+/* The first micro-batch of a step gathers, if its program is not that of others too; flush does
+ * else. */
+static void test_decoupled_weights_come_under_the_first_micro_batch(void **state)
+{
+    static const struct {
+        uint32_t accumulate;
+        const char *compute, *comm;
+    } rows[] = {{2, "wkkk", "gr"}, {3, "wkkk", "gr"}, {4, "kkk", ""}};
+    fixture_t *f = *state;
+    uint32_t a = add_value(f->graph, "a", WEFTI_VALUE_PARAM, 32);
+    f->graph->loss = relu(f, a, WEFTI_PHASE_FORWARD);
+    add_training(f, "a", a, 32, 0.5f);
+    f->params.decouple = true;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        f->params.gradients.accumulate = rows[i].accumulate;
+        weft_plan_t *plan = lower(f);
+        expect_steps(plan, "micro_step", rows[i].compute, rows[i].comm);
+        if (rows[i].accumulate > 2) {
+            expect_steps(plan, "micro_step.1", "kkk", "");
+        }
+        expect_steps(plan, "step", "kkkrwk", "wsr");
+        expect_steps(plan, "flush", "", "g");
+        weft_plan_release(plan);
+    }
+}
+
 /* A sweep writes weights, so it waits for their last reader, which comes behind the gradient; and
  * the bucket behind it overtakes it. No memory moves. */
 static void test_a_sweep_waits_for_the_last_reader(void **state)
@@ -519,6 +545,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_decoupled_weights_come_in_the_order_of_their_first_readers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_decoupled_weights_come_under_the_first_micro_batch,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_sweep_waits_for_the_last_reader, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_sweep_is_chosen_by_cost, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_sharded_stays_whole, setup, teardown),

@@ -87,9 +87,34 @@ fail:
     return status;
 }
 
+/* What no collective averages is in no tree: its update would see one micro-batch only. */
+static weft_status_t check_updates(const wefti_lowering_t *l)
+{
+    for (uint32_t i = 0; i < l->graph->order_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[l->graph->order[i]];
+        if (node->phase != WEFTI_PHASE_UPDATE || node->input_count < 2 ||
+            node->inputs[1] == WEFTI_NONE) {
+            continue;
+        }
+        const wefti_value_t *gradient = &l->graph->values[node->inputs[1]];
+        uint32_t producer = gradient->producer;
+        uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
+        if (bucket == WEFTI_NONE || !l->buckets[bucket].gradients) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "gradient %s is not the result of an all-reduce: --accumulate, "
+                               "--shards and --wire need one",
+                               gradient->name);
+        }
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_lower_levels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
+    if (l->params->gradients.divisor > 0) {
+        WEFT_TRY(status, check_updates(l), fail);
+    }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (folds(l, &l->buckets[b])) {
             WEFT_TRY(status, check_types(l, &l->buckets[b]), fail);

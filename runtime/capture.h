@@ -73,7 +73,7 @@ typedef struct wefti_capture_unit {
     wefti_capture_piece_t *pieces;
     uint32_t piece_count;
     uint32_t missing;    /* members that are not ready in this replay */
-    weft_event_t *event; /* from the first replay by weft_capture_ready on */
+    weft_event_t *event; /* behind it, in replays by weft_capture_ready */
 } wefti_capture_unit_t;
 
 typedef enum wefti_capture_phase {

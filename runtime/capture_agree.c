@@ -241,8 +241,11 @@ static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t *
     all = wefti_alloc(allocator, total * sizeof(uint32_t));
     WEFT_TRY(status, wefti_capture_verdict(capture, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
              done);
-    WEFT_TRY(status, weft_all_gather_v(*conflicts, all, counts, NULL, WEFT_DTYPE_U32, group, NULL),
-             done);
+    status = weft_all_gather_v(*conflicts, all, counts, NULL, WEFT_DTYPE_U32, group, NULL);
+    if (status == WEFT_ERR_NO_MEMORY) { /* for the counts: the others have posted */
+        status = wefti_group_fail(group, status);
+    }
+    WEFT_TRY(status, status, done);
     wefti_free(allocator, *conflicts);
     *conflicts = all;
     *count = total / 2;

@@ -225,19 +225,20 @@ fail:
     return status;
 }
 
-weft_status_t wefti_capture_cut(weft_capture_t *capture)
+static weft_status_t create_events(weft_capture_t *capture)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; status == WEFT_OK && i < capture->unit_count; i++) {
+        status = weft_event_create(capture->context, &capture->units[i].event);
+    }
+    return status;
+}
+
+/* Where pieces are packed. */
+static weft_status_t get_buffer(weft_capture_t *capture)
 {
     weft_status_t status;
-    uint8_t *flags = NULL;
     weft_context_t *context = capture->context;
-    WEFT_TRY(status, find_runs(capture, &flags), fail);
-    status = cut(capture, flags);
-    status = status == WEFT_OK ? seal(capture) : status;
-    WEFT_TRY(status, wefti_capture_verdict(capture, status), fail);
-    WEFT_TRY(status, compare_digests(capture), fail);
-    if (capture->info.buffer_bytes == 0) {
-        return WEFT_OK;
-    }
     void *buffer = NULL;
     size_t bytes = (size_t)capture->info.buffer_bytes;
     if (capture->group->whole_world) { /* otherwise other ranks would have to take part */
@@ -250,7 +251,22 @@ weft_status_t wefti_capture_cut(weft_capture_t *capture)
         status = buffer != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
     capture->buffer = buffer;
-    status = wefti_capture_verdict(capture, status);
+    return status;
+}
+
+weft_status_t wefti_capture_cut(weft_capture_t *capture)
+{
+    weft_status_t status;
+    uint8_t *flags = NULL;
+    WEFT_TRY(status, find_runs(capture, &flags), fail);
+    status = cut(capture, flags);
+    status = status == WEFT_OK ? create_events(capture) : status;
+    status = status == WEFT_OK ? seal(capture) : status;
+    WEFT_TRY(status, wefti_capture_verdict(capture, status), fail);
+    WEFT_TRY(status, compare_digests(capture), fail);
+    if (capture->info.buffer_bytes > 0) {
+        status = wefti_capture_verdict(capture, get_buffer(capture));
+    }
 fail:
     return status;
 }

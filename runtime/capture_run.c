@@ -283,10 +283,7 @@ static weft_status_t check_call(weft_capture_t *capture, uint32_t call)
 static weft_status_t begin_replay(weft_capture_t *capture)
 {
     weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < capture->unit_count; i++) { /* the first time */
-        if (capture->units[i].event == NULL) {
-            WEFT_TRY(status, weft_event_create(capture->context, &capture->units[i].event), fail);
-        }
+    for (uint32_t i = 0; i < capture->unit_count; i++) {
         capture->units[i].missing = capture->units[i].member_count;
     }
     for (uint32_t i = 0; i < capture->call_count; i++) {
@@ -346,7 +343,11 @@ weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_st
     entry->is_ready = true;
     capture->units[entry->unit].missing--;
     status = pump(capture, &capture->cursor);
-    return status < 0 ? broken(capture, status) : WEFT_OK; /* full: later calls hand it over */
+    if (status < 0) {
+        return broken(capture, status);
+    }
+    wefti_streams_progress(capture->context, NULL); /* an inline stream goes on as far as it can */
+    return WEFT_OK;                                 /* full: later calls hand the rest over */
 }
 
 /* Units up to this one are handed over, or it is said what is missing for that. */

@@ -98,13 +98,14 @@ WEFT_API weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_
 /**
  * The data of call (its buffers) is there once what was enqueued on stream is done, NULL: now. Nobody else uses its
  * buffers until weft_capture_wait. A replay is under way from the first of these calls until every call was
- * made ready and waited for; calls are made ready in any order. Does not block.
- * @return WEFT_ERR_INVALID_ARGUMENT when there is no such call; WEFT_ERR_STATE when it was made ready already
+ * made ready and waited for; calls are made ready in any order. Does not block; makes progress.
+ * @return WEFT_AGAIN when a stream is full: again after progress; WEFT_ERR_INVALID_ARGUMENT when there is no such call; WEFT_ERR_STATE when it was made ready already
  */
 WEFT_API weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_stream_t *stream);
 /**
- * Later work of stream runs behind call; NULL: returns when it is done.
- * @return WEFT_ERR_STATE when it cannot run yet, naming a call that was not made ready and that it is in a bucket with
+ * Later work of stream runs behind call; NULL: returns when it is done. Waits where the capture's stream or group
+ * are full.
+ * @return WEFT_AGAIN when stream is full; WEFT_ERR_STATE when it cannot run yet, naming a call that was not made ready and that it is in a bucket with
  *         or comes behind in the agreed order
  */
 WEFT_API weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call, weft_stream_t *stream);

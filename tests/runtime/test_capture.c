@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -291,7 +292,7 @@ static void test_same_bits_every_way(void **state)
     for (how_t how = AT_ONCE; how < HOW_COUNT; how++) {
         for (uint32_t arena = 0; arena < 2; arena++) {
             job_t job = {.steps = 40,
-                         .replays = 3,
+                         .replays = 2,
                          .bucket = arena ? "auto" : "bytes:64K",
                          .how = how,
                          .arena = arena,
@@ -305,7 +306,7 @@ static void test_same_bits_every_way(void **state)
 static void test_calls_that_depend_on_others(void **state)
 {
     (void)state;
-    for (uint32_t n = 0; n < 6; n++) {
+    for (uint32_t n = 0; n < 4; n++) {
         job_t job = {.steps = 60,
                      .replays = 2,
                      .bucket = n % 3 == 0   ? "one"
@@ -333,7 +334,7 @@ static void test_many_calls(void **state)
     static const char *const policies[] = {"none", "one", "bytes:1K", "mgwfbp"};
     (void)state;
     for (uint32_t n = 0; n < 4; n++) {
-        job_t job = {.steps = 300,
+        job_t job = {.steps = 140,
                      .replays = 2,
                      .bucket = policies[n],
                      .how = n % 2 == 0 ? ON_STREAM : GRADUAL,
@@ -639,8 +640,6 @@ static void leave_in_the_middle(rank_world_t *world)
     RANK_OK(weft_capture_ready(capture, 1, NULL));
     expect(weft_capture_wait_all(capture), WEFT_ERR_ABORTED, "rank 1 destroyed its capture");
     weft_capture_destroy(capture);
-    int32_t one = 1; /* rank 1's calls on the user's group are another matter */
-    (void)one;
 }
 
 static void test_leaving_in_the_middle(void **state)
@@ -708,6 +707,150 @@ static void test_cards(void **state)
     support_card_threads(2, on_cards, NULL);
 }
 
+/* ---- no memory ---- */
+
+typedef struct meter {
+    uint64_t calls, fail_at;
+} meter_t;
+
+static void *meter_alloc(void *user, size_t bytes)
+{
+    meter_t *meter = user;
+    return ++meter->calls == meter->fail_at ? NULL : malloc(bytes);
+}
+
+static void *meter_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    meter_t *meter = user;
+    (void)old_bytes;
+    return ++meter->calls == meter->fail_at ? NULL : realloc(ptr, bytes);
+}
+
+static void meter_free(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+/* One rank of two, whose n-th allocation from the end of the capture on fails. */
+typedef struct pair_rank {
+    weft_hub_t *hub;
+    int32_t rank;
+    meter_t meter;
+    weft_allocator_t allocator;
+    weft_status_t status;
+} pair_rank_t;
+
+static weft_status_t capture_and_replay(weft_group_t *group, meter_t *meter, uint64_t fail_at)
+{
+    weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
+    weft_capture_t *capture = NULL;
+    float x[100] = {0}, y[300] = {0}, z[600];
+    params.bucket = "one";
+    RANK_OK(weft_capture_begin(group, &params));
+    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(y, y, 300, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_gather(y, z, 300, WEFT_DTYPE_F32, group, NULL));
+    meter->calls = 0;
+    meter->fail_at = fail_at;
+    weft_status_t status = weft_capture_end(group, &capture);
+    RANK_CHECK((status == WEFT_OK) == (capture != NULL));
+    for (uint32_t n = 0; status == WEFT_OK && n < 2; n++) {
+        status = weft_capture_launch(capture, NULL);
+        for (uint32_t call = 0; status == WEFT_OK && call < 3; call++) {
+            status = weft_capture_ready(capture, call, NULL);
+        }
+        status = status == WEFT_OK ? weft_capture_wait_all(capture) : status;
+    }
+    weft_capture_destroy(capture);
+    return status;
+}
+
+static void *pair_main(void *user)
+{
+    pair_rank_t *rank = user;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *context = NULL;
+    weft_group_t *group = NULL;
+    rank->allocator = (weft_allocator_t){meter_alloc, meter_realloc, meter_free, &rank->meter};
+    params.rank = rank->rank;
+    params.world_size = 2;
+    params.hub = rank->hub;
+    params.allocator = &rank->allocator;
+    uint64_t fail_at = rank->meter.fail_at;
+    rank->meter.fail_at = 0;
+    RANK_OK(weft_context_create(&params, &context));
+    RANK_OK(weft_group_create_world(context, &group));
+    rank->status = capture_and_replay(group, &rank->meter, fail_at);
+    weft_group_destroy(group);
+    weft_context_release(context);
+    return NULL;
+}
+
+/* Returns how many allocations rank which made. */
+static uint64_t run_pair(uint32_t which, uint64_t fail_at)
+{
+    pair_rank_t ranks[2] = {{.rank = 0}, {.rank = 1}};
+    pthread_t threads[2];
+    weft_hub_t *hub = NULL;
+    ranks[which].meter.fail_at = fail_at;
+    assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        ranks[r].hub = hub;
+        assert_int_equal(pthread_create(&threads[r], NULL, pair_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        pthread_join(threads[r], NULL);
+    }
+    weft_hub_destroy(hub);
+    bool fails = fail_at != 0 && ranks[which].meter.calls >= fail_at;
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(ranks[r].status, fails ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+    }
+    return ranks[which].meter.calls;
+}
+
+static void test_allocations_fail(void **state)
+{
+    (void)state;
+    for (uint32_t which = 0; which < 2; which++) {
+        uint64_t calls = run_pair(which, 0);
+        assert_true(calls > 10);
+        for (uint64_t n = 1; n <= calls; n += 1 + n / 8) {
+            run_pair(which, n);
+        }
+    }
+}
+
+/* What a rank does alone leaves nothing behind. */
+static void test_begin_without_memory(void **state)
+{
+    meter_t meter = {0};
+    weft_allocator_t allocator = {meter_alloc, meter_realloc, meter_free, &meter};
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *context = NULL;
+    weft_group_t *group = NULL;
+    float x[4] = {0};
+    (void)state;
+    params.rank = 0;
+    params.world_size = 1;
+    params.allocator = &allocator;
+    assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
+    assert_int_equal(weft_group_create_world(context, &group), WEFT_OK);
+    for (uint64_t n = 1; n < 10; n++) {
+        meter = (meter_t){.fail_at = n};
+        weft_status_t status = weft_capture_begin(group, NULL);
+        if (status == WEFT_OK) {
+            status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
+            assert_int_equal(weft_capture_cancel(group), WEFT_OK);
+        }
+        assert_int_equal(status, meter.calls >= n ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+        assert_int_equal(weft_capture_cancel(group), WEFT_ERR_STATE);
+    }
+    weft_group_destroy(group);
+    weft_context_release(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -725,6 +868,8 @@ int main(void)
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_leaving_in_the_middle),
         cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_allocations_fail),
+        cmocka_unit_test(test_begin_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,9 +18,9 @@ add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_header
 
 # Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
 # only puts and signals go, late and out of order.
-# Under sanitizers runtime_put_links and two of them do: each whole program takes a minute there.
-foreach(test groups collectives batch algorithms)
-  if(WEFT_SANITIZE AND test MATCHES "collectives|algorithms")
+# Under sanitizers runtime_put_links and some of them do: each whole program takes a minute there.
+foreach(test groups collectives batch algorithms capture)
+  if(WEFT_SANITIZE AND test MATCHES "collectives|algorithms|capture")
     continue()
   endif()
   add_test(NAME runtime_${test}_hosts COMMAND runtime_${test})

@@ -117,6 +117,11 @@ class Basic(Case):
     def test_ops_and_info(self):
         self.assertIn("ncclAllReduce", self.weft("ops").stdout)
         ops = self.weft_json("ops")["operators"]
+        by_name = {op["name"]: op for op in ops if op["domain"] == "weft"}
+        self.assertEqual([by_name["AllReduce"][key] for key in ("ordering", "start", "wait")],
+                         ["group", "AllReduceStart", "AllReduceWait"])
+        self.assertEqual([by_name[name]["ordering"] for name in ("Send", "AllReduceWait", "SGD")],
+                         ["pair", "none", "none"])
         names = {(op["domain"], op["name"]) for op in ops}
         for wanted in (("", "Gemm"), ("weft", "AllReduce"), ("weft", "Adam"), ("", "SoftmaxCrossEntropyLoss")):
             self.assertIn(wanted, names)

@@ -36,8 +36,14 @@ static void *rank_main(void *user)
         status = weft_session_create(&params, &session);
     }
     for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
-        status = support_feed(session, rank->plan, (uint32_t)rank->params.rank, step);
-        status = status >= 0 ? weft_session_step(session) : status;
+        uint32_t batches = rank->plan->accumulate;
+        for (uint32_t i = 0; i < batches && status >= 0; i++) {
+            status =
+                support_feed(session, rank->plan, (uint32_t)rank->params.rank * batches + i, step);
+            status = status < 0        ? status
+                     : i + 1 < batches ? weft_session_micro_step(session)
+                                       : weft_session_step(session);
+        }
         status = status >= 0 ? weft_session_get_output(session, "loss", &rank->loss[step],
                                                        sizeof(float), NULL)
                              : status;
@@ -93,10 +99,14 @@ static void train(weft_plan_t *plan, weft_progress_t progress, bool card, char d
 
 enum { WHOLE, SHARDED, DECOUPLED };
 
-static weft_plan_t *compile(const char *bucket, int updates)
+/* more: what else the plan is compiled with, or NULL. */
+static weft_plan_t *compile(const char *bucket, int updates, const weft_compile_params_t *more)
 {
     weft_plan_t *plan = NULL;
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    if (more != NULL) {
+        params = *more;
+    }
     params.model_path = MODEL;
     params.world_size = WORLD;
     params.batch = BATCH;
@@ -123,7 +133,7 @@ static void test_mlp_trains_to_the_same_bits_everywhere(void **state)
     char expected[65], digest[65];
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        weft_plan_t *plan = compile(rows[i].policy, rows[i].updates);
+        weft_plan_t *plan = compile(rows[i].policy, rows[i].updates, NULL);
         train(plan, WEFT_PROGRESS_INLINE, false, digest);
         if (i == 0) {
             strcpy(expected, digest);
@@ -137,10 +147,34 @@ static void test_mlp_trains_to_the_same_bits_everywhere(void **state)
     }
 }
 
+static void test_micro_batches_train_to_the_same_bits_everywhere(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        char expected[65] = "", digest[65];
+        weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+        params.accumulate = 3;
+        params.clip_norm = 0.1;
+        params.wire = half ? "bf16" : "f32";
+        for (int updates = WHOLE; updates <= DECOUPLED; updates++) {
+            weft_plan_t *plan = compile("bytes:512K", updates, &params);
+            train(plan, WEFT_PROGRESS_INLINE, updates == SHARDED, digest); /* one on cards */
+            if (updates == WHOLE) {
+                strcpy(expected, digest);
+            }
+            assert_string_equal(digest, expected);
+            train(plan, WEFT_PROGRESS_THREAD, updates == WHOLE, digest);
+            assert_string_equal(digest, expected);
+            weft_plan_release(plan);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mlp_trains_to_the_same_bits_everywhere),
+        cmocka_unit_test(test_micro_batches_train_to_the_same_bits_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

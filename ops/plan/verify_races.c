@@ -24,6 +24,7 @@
 /* What a segment holds. */
 #define WRITTEN (1u << 0) /* something that was made in this step, all of it */
 #define SHARD (1u << 1)   /* a shard was written last: on other ranks another part is new */
+#define REDUCED (1u << 2) /* by a bucket, and not written since */
 
 typedef struct writer {
     uint32_t buffer; /* under which name; WEFTI_PLAN_NONE: not in this run */
@@ -31,12 +32,11 @@ typedef struct writer {
     uint32_t tick;
 } writer_t;
 
-typedef enum access {
-    READ,
-    READ_SHARD, /* only what is this rank's */
-    WRITE,
-    WRITE_SHARD,
-} access_t;
+/* What is done with a buffer: one of READ and WRITE, with what else must hold or is done. */
+#define READ (1u << 0)
+#define WRITE (1u << 1)
+#define OWN (1u << 2)    /* only what is this rank's */
+#define GLOBAL (1u << 3) /* of gradients: what all ranks have agreed on is read, or written */
 
 typedef struct races {
     const weft_plan_t *plan;
@@ -45,8 +45,9 @@ typedef struct races {
     uint32_t *first, *end;  /* of every buffer, in segments */
     uint8_t *made;          /* segment holds what a run makes: gradients, temporaries, outputs */
     uint8_t *owned;         /* else padding of ranges: what is there means nothing */
+    uint8_t *weights;       /* segment is of a parameter */
     uint8_t *kept;          /* gradients: made in an earlier micro-step, maybe */
-    uint8_t *holds;         /* by segment: WRITTEN, SHARD */
+    uint8_t *holds;         /* by segment: WRITTEN, SHARD, REDUCED */
     uint8_t *left;          /* what a step leaves to the next */
     writer_t *writers;      /* by segment */
     uint32_t *reads;        /* by segment and stream: tick of the last read */
@@ -93,10 +94,12 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     }
     races->made = wefti_arena_alloc(arena, races->segment_count);
     races->owned = wefti_arena_alloc(arena, races->segment_count);
+    races->weights = wefti_arena_alloc(arena, races->segment_count);
     races->kept = wefti_arena_alloc(arena, races->segment_count);
     races->holds = wefti_arena_alloc(arena, races->segment_count);
     races->left = wefti_arena_alloc(arena, races->segment_count);
-    if (!races->made || !races->owned || !races->kept || !races->holds || !races->left) {
+    if (!races->made || !races->owned || !races->weights || !races->kept || !races->holds ||
+        !races->left) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
@@ -113,6 +116,9 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
         }
         if (kind != WEFTI_BUFFER_RANGE) {
             memset(races->owned + races->first[i], 1, races->end[i] - races->first[i]);
+        }
+        if (kind == WEFTI_BUFFER_PARAM) {
+            memset(races->weights + races->first[i], 1, races->end[i] - races->first[i]);
         }
         if (kind == WEFTI_BUFFER_GRAD) {
             memset(races->kept + races->first[i], 1, races->end[i] - races->first[i]);
@@ -159,7 +165,7 @@ static void reset(races_t *races)
 
 /* What is wrong with an access of stream s to one segment of a buffer, or NULL. */
 static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t segment,
-                         access_t access)
+                         uint32_t access)
 {
     uint32_t streams = races->plan->stream_count;
     const uint32_t *clock = &races->clocks[(size_t)s * streams];
@@ -170,13 +176,16 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
     if (writer->tick > clock[writer->stream]) {
         return "is used while another stream writes it";
     }
-    if (access == READ || access == READ_SHARD) {
+    if (access & READ) {
         int by_name = kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT;
-        if (access == READ && (*holds & SHARD)) {
+        if (!(access & OWN) && (*holds & SHARD)) {
             return "is read where only a shard of it was written";
         }
         if (*holds == 0 && races->made[segment]) {
             return "is read before it is written";
+        }
+        if ((access & GLOBAL) && races->kept[segment] && !(*holds & REDUCED)) {
+            return "is read by an update before it is reduced";
         }
         if (by_name && writer->buffer != buffer) {
             return "is read after its memory was used for something else";
@@ -194,13 +203,14 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
     }
     *writer = (writer_t){buffer, s, clock[s]};
     if (races->owned[segment]) {
-        *holds = access == WRITE ? WRITTEN : (uint8_t)(*holds | SHARD);
+        uint32_t now = access & OWN ? (*holds & WRITTEN) | SHARD : WRITTEN;
+        *holds = (uint8_t)(now | (access & GLOBAL ? REDUCED : 0));
     }
     return NULL;
 }
 
 static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *program, uint32_t s,
-                                   uint32_t buffer, access_t access)
+                                   uint32_t buffer, uint32_t access)
 {
     if (buffer == WEFTI_PLAN_NONE) {
         return WEFT_OK;
@@ -209,10 +219,10 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
     if (races->work > WORK_LIMIT) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "the programs are too long to be checked");
     }
-    if (races->plan->world_size <= 1) { /* a shard is all there is */
-        access = access == READ_SHARD ? READ : access == WRITE_SHARD ? WRITE : access;
+    if (races->plan->world_size <= 1) { /* its own is all there is, and nothing is reduced */
+        access &= READ | WRITE;
     } else if (races->plan->buffers[buffer].rank_stride_bytes > 0) {
-        access = access == READ ? READ_SHARD : access == WRITE ? WRITE_SHARD : access;
+        access |= OWN;
     }
     for (uint32_t i = races->first[buffer]; i < races->end[buffer]; i++) {
         const char *what = touch(races, s, buffer, i, access);
@@ -226,13 +236,27 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
     return WEFT_OK;
 }
 
+/* Does the kernel write parameters? Then what it takes of gradients must be all ranks'. */
+static int updates_weights(const races_t *races, const wefti_plan_kernel_t *kernel)
+{
+    for (uint32_t i = 0; i < kernel->output_count; i++) {
+        uint32_t id = kernel->outputs[i];
+        if (id != WEFTI_PLAN_NONE && races->first[id] < races->end[id] &&
+            races->weights[races->first[id]]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *program, uint32_t s,
                                 uint32_t index)
 {
     const wefti_plan_kernel_t *kernel = &races->plan->kernels[index];
+    uint32_t read = updates_weights(races, kernel) ? READ | GLOBAL : READ;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < kernel->input_count && status == WEFT_OK; i++) {
-        status = access_buffer(races, program, s, kernel->inputs[i], READ);
+        status = access_buffer(races, program, s, kernel->inputs[i], read);
     }
     for (uint32_t i = 0; i < kernel->output_count && status == WEFT_OK; i++) {
         status = access_buffer(races, program, s, kernel->outputs[i], WRITE);
@@ -265,19 +289,16 @@ static weft_status_t run_collective(races_t *races, const wefti_plan_program_t *
         sweeps = collective->update != WEFTI_PLAN_NONE;
     int gathers = collective->op == WEFT_OP_ALL_GATHER || collective->op == WEFT_OP_GATHER;
     int scatters = collective->op == WEFT_OP_REDUCE_SCATTER || collective->op == WEFT_OP_SCATTER;
+    int reduces = wefti_plan_reduces_gradients(races->plan, collective) && !sweeps;
+    uint32_t read = READ | (one && gathers ? OWN : 0);
+    uint32_t write = WRITE | (one && scatters ? OWN : 0) | (reduces ? GLOBAL : 0);
     weft_status_t status;
-    WEFT_TRY(
-        status,
-        access_buffer(races, program, s, collective->source, one && gathers ? READ_SHARD : READ),
-        fail);
+    WEFT_TRY(status, access_buffer(races, program, s, collective->source, read), fail);
     if (sweeps) {
-        WEFT_TRY(status, access_buffer(races, program, s, collective->buffer, READ_SHARD), fail);
+        WEFT_TRY(status, access_buffer(races, program, s, collective->buffer, READ | OWN), fail);
         WEFT_TRY(status, run_update(races, program, s, collective->update), fail);
     }
-    WEFT_TRY(
-        status,
-        access_buffer(races, program, s, collective->buffer, one && scatters ? WRITE_SHARD : WRITE),
-        fail);
+    WEFT_TRY(status, access_buffer(races, program, s, collective->buffer, write), fail);
 fail:
     return status;
 }
@@ -420,7 +441,7 @@ static weft_status_t run_init(races_t *races)
     for (uint32_t b = 0; b < plan->buffer_count && gives && status == WEFT_OK; b++) {
         for (uint32_t i = races->first[b];
              i < races->end[b] && plan->buffers[b].kind == WEFTI_BUFFER_PARAM; i++) {
-            if (races->holds[i] != WRITTEN) {
+            if (!(races->holds[i] & WRITTEN)) {
                 return wefti_error(WEFT_ERR_FORMAT,
                                    "program init: buffer %u (%.100s) is not given to all ranks", b,
                                    plan->buffers[b].name);

@@ -479,7 +479,10 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(b[ALL_PARAMS].dtype, WEFT_DTYPE_I32, "a range covers");
     REFUSES(b[B].dtype, WEFT_DTYPE_I32, "a range covers");
     REFUSES(b[GRAD_B].kind, WEFTI_BUFFER_STATE, "a range covers");
-    REFUSES(step[0].steps[5], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, DW}), "another stream");
+    REFUSES(step[0].steps[5], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, DW}), "before it is reduced");
+    REFUSES(step[0].steps[5], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, UPDATE_W}),
+            "before it is reduced");
+    REFUSES(plan->programs[0].streams[1].step_count, 0, "not given to all ranks");
     REFUSES(step[1].steps[0], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, GEMM}), "another stream");
     REFUSES(step[0].steps[0], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, RELU}),
             "before it is written");

@@ -158,6 +158,27 @@ static int bucket_on_compute(weft_plan_t *plan)
     return 1;
 }
 
+/* The last update runs when gradients are ready, and only then are they sent. */
+static int update_before_bucket(weft_plan_t *plan)
+{
+    wefti_plan_stream_program_t *compute = &program(plan, "step")->streams[0];
+    for (uint32_t i = compute->step_count; i-- > 1;) {
+        wefti_plan_step_t *steps = compute->steps;
+        if (steps[i].kind != WEFTI_STEP_KERNEL || plan->kernels[steps[i].index].phase != 3) {
+            continue;
+        }
+        for (uint32_t to = i; to-- > 0;) {
+            if (steps[to].kind == WEFTI_STEP_RECORD) {
+                wefti_plan_step_t moved = steps[i];
+                memmove(&steps[to + 1], &steps[to], (i - to) * sizeof moved);
+                steps[to] = moved;
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
 static wefti_plan_buffer_t *find_buffer(weft_plan_t *plan, wefti_buffer_kind_t kind, uint32_t skip)
 {
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
@@ -435,6 +456,7 @@ static const way_t ways[] = {
     {"bucket-twice", bucket_twice, "reduced twice"},
     {"bucket-moved", bucket_moved, ""},
     {"bucket-on-compute", bucket_on_compute, "several streams"},
+    {"update-before-bucket", update_before_bucket, "before it is reduced|stream"},
     {"params-overlap", params_overlap, "overlap"},
     {"temporaries-overlap", temporaries_overlap, "overwrites an input"},
     {"arena-too-small", arena_too_small, "leave the arena"},

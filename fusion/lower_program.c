@@ -354,6 +354,7 @@ fail:
     return status;
 }
 
+/* Evaluation is what a rank does alone: a forward pass that communicates has none. */
 static weft_status_t add_eval(wefti_lowering_t *l)
 {
     weft_status_t status;
@@ -368,6 +369,11 @@ static weft_status_t add_eval(wefti_lowering_t *l)
         WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
     } else {
         WEFT_TRY(status, mark_needed(l, graph->outputs, graph->output_count, needed), fail);
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (needed[l->buckets[b].node]) {
+            return WEFT_OK;
+        }
     }
     WEFT_TRY(status, begin_writer(l, needed, &w), fail);
     w.eval = true;

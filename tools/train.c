@@ -99,6 +99,11 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     }
     weft_plan_info_t info = {.struct_size = sizeof info};
     status = weft_plan_get_info(options->plan, &info);
+    if (status >= 0 && !info.has_eval && !options->no_eval) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the forward pass communicates, so a rank cannot evaluate its share of "
+                           "the test set alone: use --no-eval");
+    }
     out_binding->accumulate = info.accumulate;
     out_binding->global_batch =
         (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;

@@ -34,6 +34,7 @@ typedef struct weft_plan_info {
     double clip_norm;      /**< 0: gradients are not clipped */
     int split_batch;       /**< inference: rank 0 alone is fed and has results; the batch is all ranks' */
     int rank_weights;      /**< inference: ranks have weights of their own */
+    int has_eval;          /**< weft_session_eval works: training, and the forward pass does not communicate */
 } weft_plan_info_t;
 
 typedef enum weft_binding_role {

@@ -81,7 +81,8 @@ WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
  * order.
  */
 WEFT_API weft_status_t weft_session_flush(weft_session_t *session);
-/** Runs program eval once: forward only, no communication. Not collective, unless the plan is decoupled (weft_session_flush). */
+/** Runs program eval once: forward only, no communication; plans for inference, and those whose forward pass
+ * communicates, have none (WEFT_ERR_STATE). Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
 /** Copies an output ("loss", "logits" or its name) of the last run; *out_desc may be NULL. bytes is data's room. */
 WEFT_API weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data, size_t bytes,

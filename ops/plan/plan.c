@@ -75,6 +75,7 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .clip_norm = plan->clip_norm,
         .split_batch = (plan->flags & WEFTI_PLAN_SPLIT_BATCH) != 0,
         .rank_weights = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0,
+        .has_eval = wefti_plan_program(plan, "eval") != NULL,
     };
     wefti_digest_hex(&plan->structure_digest, info->structure_digest);
     wefti_digest_hex(&plan->weights_digest, info->weights_digest);

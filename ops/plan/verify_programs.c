@@ -166,7 +166,7 @@ static weft_status_t check_names(const weft_plan_t *plan)
 {
     int trains = plan->kind == WEFT_PLAN_TRAINING;
     uint32_t wanted = 0, micro = trains ? micro_programs(plan) : 0;
-    const char *needed[] = {"step", trains ? "init" : NULL, trains ? "eval" : NULL,
+    const char *needed[] = {"step", trains ? "init" : NULL,
                             plan->flags & WEFTI_PLAN_DECOUPLED ? "flush" : NULL};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         if (needed[i] && !wefti_plan_program(plan, needed[i])) {
@@ -186,7 +186,8 @@ static weft_status_t check_names(const weft_plan_t *plan)
             return bad_program(&plan->programs[i], "is there twice");
         }
     }
-    wanted += !trains && wefti_plan_program(plan, "init") != NULL;
+    /* Where the forward pass communicates, nobody can evaluate alone. */
+    wanted += wefti_plan_program(plan, trains ? "eval" : "init") != NULL;
     return wanted == plan->program_count
                ? WEFT_OK
                : wefti_error(WEFT_ERR_FORMAT, "%u programs, %u of which such a plan runs",

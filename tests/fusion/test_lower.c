@@ -165,6 +165,9 @@ static void test_lower_a_collective_inside_the_forward_pass(void **state)
     assert_int_equal(plan->collectives[0].members[0], plan->collectives[0].buffer);
     assert_int_equal(plan->kernels[1].inputs[0], plan->collectives[0].buffer); /* in place */
     assert_string_equal(plan->collectives[0].reason, "given by the graph");
+    assert_null(wefti_plan_program(plan, "eval")); /* nobody can run the forward pass alone */
+    assert_int_equal(wefti_plan_seal(plan), WEFT_OK);
+    assert_int_equal(wefti_plan_verify(plan, ((fixture_t *)*state)->registry), WEFT_OK);
     weft_plan_release(plan);
 }
 

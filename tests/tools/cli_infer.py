@@ -16,6 +16,7 @@ from support import MODELS, WEFT
 
 SEED = int(os.environ.get("WEFT_TEST_SEED", "20240607"))
 TESTDATA = pathlib.Path("/usr/share/libonnx-testdata/data")
+SLOW = bool(support.SANITIZED)  # then a process takes half a second: fewer of them
 
 
 def all_reduce(value, result):
@@ -75,10 +76,10 @@ class TensorParallel(Infer):
                 np.testing.assert_allclose(self.output("y"), want, rtol=1e-4, atol=1e-5)
 
     def test_mlp(self):
-        self.check(Mlp(self.rng), (1, 2, 3, 4), 7)
+        self.check(Mlp(self.rng), (2, 3) if SLOW else (1, 2, 3, 4), 7)
 
     def test_attention(self):
-        self.check(Attention(self.rng), (1, 2, 4), 2)
+        self.check(Attention(self.rng), (2,) if SLOW else (1, 2, 4), 2)
 
     def test_microsoft_names(self):
         net = Mlp(self.rng)
@@ -147,7 +148,7 @@ class Collectives(Infer):
         return {o: self.by_rank(o, len(feeds)) for o in outputs}
 
     def test_every_operator(self):
-        for n in (1, 2, 3, 4):
+        for n in (1, 3) if SLOW else (1, 2, 3, 4):
             with self.subTest(ranks=n):
                 root = n // 2
                 x = [self.rng.standard_normal((12, 3)).astype(np.float32) for _ in range(n)]
@@ -173,7 +174,7 @@ class Collectives(Infer):
 
     def test_types(self):
         for dtype, onnx_type in ((np.int64, TensorProto.INT64), (np.float16, TensorProto.FLOAT16), (np.uint8, TensorProto.UINT8),
-                                 (np.float64, TensorProto.DOUBLE)):
+                                 (np.float64, TensorProto.DOUBLE))[:2 if SLOW else 4]:
             with self.subTest(dtype=dtype.__name__):
                 x = [self.rng.integers(0, 50, (4, 3)).astype(dtype) for _ in range(2)]
                 got = self.run_each([node("AllReduce", ["x"], "sum", "weft"), node("AllGather", ["x"], "all", "weft")],
@@ -193,7 +194,7 @@ class Collectives(Infer):
 
     def test_gathering_along_another_axis(self):
         x = [self.rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(2)]
-        for axis in (0, 1, 2, -1):
+        for axis in (1,) if SLOW else (0, 1, 2, -1):
             got = self.run_each([node("AllGather", ["x"], "y", "com.microsoft", axis=axis, group_size=2)],
                                 [{"x": a} for a in x], ["y"])
             np.testing.assert_array_equal(got["y"][1], np.concatenate(x, axis))
@@ -230,7 +231,7 @@ class Collectives(Infer):
 
     def test_random_graphs(self):
         """Memory is reused while collectives are under way: every result must still be exact."""
-        for i in range(12):
+        for i in range(2 if SLOW else 9):
             ranks = (2, 3, 4)[i % 3]
             rng = np.random.default_rng(SEED + i)
             graph = RandomGraph(rng, ranks, 25)
@@ -270,7 +271,7 @@ class SplitBatch(Infer):
         net, path = self.net()
         feed = {"x": self.rng.standard_normal((12, 10)).astype(np.float32)}
         self.feed(feed)
-        for ranks in (1, 2, 3, 4):
+        for ranks in (2,) if SLOW else (1, 2, 3, 4):
             with self.subTest(ranks=ranks):
                 report = self.infer(path, ranks, "--split-batch", "--batch", 12)
                 self.assertEqual(report["outputs"][0]["shape"], [12, 6])
@@ -436,7 +437,7 @@ class Conformance(Infer):
     def test_onnx_test_data(self):
         ran = 0
         folders = [f for name in self.FAMILIES for f in sorted((TESTDATA / "node").glob(f"test_{name}*"))]
-        for folder in folders[::3] if support.SANITIZED else folders:
+        for folder in folders[::12] if SLOW else folders[::2]:
             if folder.name.endswith("_expanded"):
                 continue
             with self.subTest(case=folder.name):
@@ -450,7 +451,7 @@ class Conformance(Infer):
                     got = load_tensor(self.dir / "out" / f"{output.name}.pb")[1]
                     np.testing.assert_allclose(got, load_tensor(data / f"output_{i}.pb")[1], rtol=1e-4, atol=1e-5)
                 ran += 1
-        self.assertGreater(ran, 20 if support.SANITIZED else 60)
+        self.assertGreater(ran, 3 if SLOW else 30)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include "fusion/fusion.h"
 #include "graph/onnx.h"
+#include "ops/op_defs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 
@@ -220,12 +221,37 @@ static weft_status_t read_params(compiler_t *c, const weft_compile_params_t *par
                                   &c->shard_cost),
                  fail);
     }
-    if (c->params.registry == NULL) {
+    if (c->params.registry == NULL || c->params.ops_path != NULL) {
         WEFT_TRY(status, weft_registry_create(c->allocator, &c->own_registry), fail);
+        WEFT_TRY(status, wefti_registry_add_defs(c->own_registry, c->params.registry), fail);
         c->params.registry = c->own_registry;
+    }
+    if (c->params.ops_path != NULL) {
+        WEFT_TRY(status, weft_registry_load_ops(c->own_registry, c->params.ops_path), fail);
     }
 fail:
     return status;
+}
+
+/* Operators of unknown effect keep others apart: who does not know that wonders about the buckets. */
+static void name_fences(const compiler_t *c, const wefti_graph_t *graph, const char *path)
+{
+    uint32_t count = 0;
+    const wefti_node_t *first = NULL;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if ((node->def->effects & WEFT_EFFECT_UNKNOWN) != 0) {
+            first = first != NULL ? first : node;
+            count++;
+        }
+    }
+    if (first != NULL) {
+        wefti_log(&c->log, WEFT_LOG_WARN,
+                  "%s: %u operator%s of unknown effect, node '%s' (%s.%s) %s, that nothing is moved "
+                  "across; if it has none, say so with --ops",
+                  path, count, count == 1 ? "" : "s", first->name, first->def->domain,
+                  first->def->name, count == 1 ? "is it" : "is the first");
+    }
 }
 
 /* A model with its shapes bound. */
@@ -255,6 +281,7 @@ static weft_status_t import_graph(compiler_t *c, const char *path, int64_t batch
         params.gradients = &c->gradients;
     }
     WEFT_TRY(status, wefti_onnx_import(&params, c->allocator, c->params.registry, &graph), fail);
+    name_fences(c, graph, path);
     if (wefti_graph_has_gradients(graph)) {
         WEFT_TRY(status, wefti_graph_use_gradients(graph, &c->log), fail);
     }
@@ -287,7 +314,6 @@ static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
 {
     const char *what = p->in_flight > 0      ? "--in-flight"
                        : p->arena_limit > 0  ? "--arena-limit"
-                       : p->ops_path != NULL ? "--ops"
                                              : NULL;
     return what == NULL ? WEFT_OK
                         : wefti_error(WEFT_ERR_UNSUPPORTED, "%s is not supported yet", what);

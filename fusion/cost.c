@@ -5,6 +5,7 @@
  */
 #include "fusion/fusion.h"
 
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 /* One core of a present-day server. */
@@ -14,8 +15,8 @@
 double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node)
 {
     double flops = 0, bytes = 0;
-    if (def->cost != NULL && (def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
-        def->cost(node, &flops, &bytes);
+    if ((def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
+        wefti_op_cost(def, node, &flops, &bytes);
     }
     double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
     return compute > move ? compute : move;

@@ -127,6 +127,7 @@ weft_status_t wefti_graph_adopt_mapping(wefti_graph_t *graph, const wefti_mappin
 
 typedef struct wefti_node_params {
     const char *domain, *op, *name; /* name NULL: made up */
+    const weft_op_def_t *def;       /* NULL: the registry's; else it lives as long as the graph */
     int32_t version;                /* 0: the newest definition in the registry */
     wefti_phase_t phase;
     const uint32_t *inputs; /* WEFTI_NONE: absent */

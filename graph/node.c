@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 #define MAX_NAME_SHOWN 200
@@ -161,10 +162,13 @@ weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params
     const weft_op_def_t *def;
     const weft_allocator_t *allocator = graph->arena.allocator;
     uint32_t id = graph->node_count;
-    WEFT_TRY(
-        status,
-        find_def(graph, params->domain ? params->domain : "", params->op, params->version, &def),
-        fail);
+    def = params->def;
+    if (!def) {
+        WEFT_TRY(status,
+                 find_def(graph, params->domain ? params->domain : "", params->op, params->version,
+                          &def),
+                 fail);
+    }
     WEFT_TRY(status,
              wefti_array_reserve(allocator, &graph->nodes, &graph->node_capacity, (size_t)id + 1,
                                  sizeof(*graph->nodes)),
@@ -332,7 +336,7 @@ weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node)
     weft_status_t status;
     const wefti_node_t *at = &graph->nodes[node];
     weft_node_desc_t desc;
-    if (!at->def->infer || !inputs_known(graph, at)) {
+    if (!inputs_known(graph, at)) {
         return WEFT_OK;
     }
     WEFT_TRY(status,
@@ -344,7 +348,7 @@ weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node)
     for (uint32_t i = 0; i < desc.output_count; i++) {
         desc.outputs[i] = (weft_tensor_desc_t){0};
     }
-    WEFT_TRY(status, at->def->infer(&desc), place);
+    WEFT_TRY(status, wefti_op_infer(at->def, &desc), place);
     for (uint32_t i = 0; i < at->output_count; i++) {
         if (at->outputs[i] != WEFTI_NONE) {
             WEFT_TRY(status, take_output_type(&graph->values[at->outputs[i]], &desc.outputs[i]),

@@ -14,6 +14,8 @@ typedef struct import {
     wefti_name_index_t producers; /* name of an output -> node, for messages */
     uint32_t gradients;           /* that the graph holds */
     wefti_onnx_compiled_t compiled;
+    const weft_op_def_t **foreign; /* by node: of operators that nobody declared */
+    uint32_t foreign_count;
     int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
 } import_t;
 
@@ -236,7 +238,9 @@ static weft_status_t add_node(import_t *import, size_t index)
                                    &params.attr_count),
              place);
     params.attrs = attrs;
-    if (weft_registry_find_op(import->graph->registry, domain, op, (int32_t)version) == NULL) {
+    params.def = import->foreign[index];
+    if (params.def == NULL &&
+        weft_registry_find_op(import->graph->registry, domain, op, (int32_t)version) == NULL) {
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
     WEFT_TRY(status, connect(import, node, index, &params), fail);
@@ -354,6 +358,9 @@ static weft_status_t convert(import_t *import)
     WEFT_TRY(status, add_initializers(import), fail);
     WEFT_TRY(status, add_inputs(import), fail);
     WEFT_TRY(status, index_producers(import), fail);
+    WEFT_TRY(status,
+             wefti_onnx_foreign(import->file, graph, &import->foreign, &import->foreign_count),
+             fail);
     for (size_t i = 0; i < model->graph->n_node; i++) {
         WEFT_TRY(status, add_node(import, i), fail);
     }

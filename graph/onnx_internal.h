@@ -46,8 +46,8 @@ typedef struct wefti_onnx_file {
     size_t budget_bytes;
     wefti_arena_t arena; /* holds the message and whatever is derived from it */
     ProtobufCAllocator pb;
-    bool out_of_memory; /* while unpacking */
-    bool compiled;      /* a compiled graph: its training_info is read */
+    bool out_of_memory;                         /* while unpacking */
+    bool compiled;                              /* a compiled graph: its training_info is read */
     Onnx__ModelProto *model;                    /* has a graph */
     struct wefti_onnx_external_file *externals; /* files of external data */
     size_t external_count, external_capacity;
@@ -127,6 +127,11 @@ weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size
  * model, with shapes inferred and folded at the file's batch (batch 0: it is symbolic there). */
 weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                         int64_t batch);
+
+/* onnx_foreign.c: definitions of operators that nobody declared, by node, NULL where there is one
+ * already; an error where the file does not say what they make. */
+weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,
+                                 const weft_op_def_t ***out_defs, uint32_t *out_count);
 
 /* onnx_compiled.c: reading a compiled graph back. */
 typedef struct wefti_onnx_compiled {

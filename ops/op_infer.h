@@ -89,6 +89,12 @@ weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_outer,
                                  int64_t *out_length, int64_t *out_inner);
 
+/* op_rules.c: types of the outputs, by the definition's function or by its rules; what an execution
+ * costs. */
+weft_status_t wefti_op_infer(const weft_op_def_t *def, weft_node_desc_t *node);
+void wefti_op_cost(const weft_op_def_t *def, const weft_node_desc_t *node, double *out_flops,
+                   double *out_bytes);
+
 #define WEFTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A family's rows; op_defs.c joins them. */

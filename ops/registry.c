@@ -22,6 +22,7 @@ struct weft_registry {
     size_t kernel_count, kernel_capacity;
     const weft_algorithm_t **algorithms; /* added ones, in the order in which they came */
     size_t algorithm_count, algorithm_capacity;
+    wefti_arena_t declared; /* definitions from files */
     void **plugins; /* of dlopen */
     size_t plugin_count, plugin_capacity;
 };
@@ -87,12 +88,16 @@ static weft_status_t check_def(const weft_op_def_t *def)
     if (def == NULL || def->domain == NULL || def->name == NULL || def->name[0] == '\0') {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator definition without domain or name");
     }
-    if (def->infer == NULL || def->since_version < 1 || def->inputs_min > def->inputs_max ||
+    if ((def->infer == NULL && def->rules == NULL) || def->since_version < 1 || def->inputs_min > def->inputs_max ||
         def->outputs_min > def->outputs_max || (def->attr_count > 0 && def->attrs == NULL)) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "operator %s.%s needs a shape rule, a version of at least 1 and sane counts",
             def->domain, def->name);
+    }
+    if (def->infer == NULL && (def->rules->outputs == NULL || def->rules->output_count == 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: its rules are empty",
+                           def->domain, def->name);
     }
     for (size_t i = 0; i < 4; i++) {
         if (def->in_place[i] < -1 || def->in_place[i] >= (int)def->inputs_max) {
@@ -271,6 +276,7 @@ weft_status_t weft_registry_create(const weft_allocator_t *allocator,
     }
     registry->own_allocator = allocator != NULL ? *allocator : *wefti_allocator_default();
     registry->allocator = &registry->own_allocator;
+    wefti_arena_init(&registry->declared, registry->allocator, 0);
     weft_status_t status = add_built_in(registry);
     if (status < 0) {
         weft_registry_destroy(registry);
@@ -293,7 +299,29 @@ void weft_registry_destroy(weft_registry_t *registry)
         dlclose(registry->plugins[--registry->plugin_count]);
     }
     wefti_free(&allocator, registry->plugins);
+    wefti_arena_deinit(&registry->declared);
     wefti_free(&allocator, registry);
+}
+
+weft_status_t wefti_registry_add_defs(weft_registry_t *registry, const weft_registry_t *from)
+{
+    for (size_t i = 0; from != NULL && i < from->def_count; i++) {
+        const weft_op_def_t *def = from->defs[i];
+        const weft_op_def_t *has =
+            weft_registry_find_op(registry, def->domain, def->name, def->since_version);
+        if (has == NULL || has->since_version != def->since_version) {
+            weft_status_t status = weft_registry_add_op(registry, def);
+            if (status < 0) {
+                return status;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+wefti_arena_t *wefti_registry_arena(weft_registry_t *registry)
+{
+    return &registry->declared;
 }
 
 void weft_op_registry_visit(const weft_registry_t *registry, weft_op_visit_fn visit, void *user)

@@ -5,13 +5,14 @@
 
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256, KEY_COMPARE, KEY_WHY, KEY_KERNELS };
+enum { KEY_JSON = 256, KEY_COMPARE, KEY_WHY, KEY_KERNELS, KEY_OPS };
 
 static const option_def_t own_options[] = {
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {KEY_COMPARE, "compare", NULL, "only what each bucket policy was predicted to come to"},
     {KEY_WHY, "why", "TENSOR", "only when a gradient's communication runs, and why it is exposed"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
+    {KEY_OPS, "ops", "OPS.json", "operators that a file declares (repeatable)"},
     {0, NULL, NULL, NULL},
 };
 
@@ -41,7 +42,8 @@ static int handle(void *user, int key, const char *value)
         command->compare = command->compare || key == KEY_COMPARE;
         return EXIT_OK;
     }
-    weft_status_t status = weft_registry_load_plugin(command->registry, value);
+    weft_status_t status = key == KEY_OPS ? weft_registry_load_ops(command->registry, value)
+                                          : weft_registry_load_plugin(command->registry, value);
     return status < 0 ? wefti_status_error("explain", status) : EXIT_OK;
 }
 

@@ -19,7 +19,7 @@
 #define MAX_THREADS 63u
 #define SMALL_CELLS (1u << 20) /* of what is proved above 64 ranks */
 
-enum { KEY_ALL = 256, KEY_JSON, KEY_OP, KEY_ALGO, KEY_KERNELS };
+enum { KEY_ALL = 256, KEY_JSON, KEY_OP, KEY_ALGO, KEY_KERNELS, KEY_OPS };
 
 static const option_def_t own_options[] = {
     {KEY_ALL, "all", NULL, "every size up to 64 ranks, and a sample up to 1024"},
@@ -29,6 +29,7 @@ static const option_def_t own_options[] = {
     {'j', "threads", "N", "threads to use (default: WEFT_THREADS, or one per core)"},
     {KEY_KERNELS, "kernels", "LIB.so",
      "with PLAN: load operators from a plugin before it is proved (repeatable)"},
+    {KEY_OPS, "ops", "OPS.json", "with PLAN: operators that a file declares (repeatable)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -82,6 +83,10 @@ static int handle(void *user, int key, const char *value)
     case KEY_KERNELS:
         command->plugins = true;
         status = weft_registry_load_plugin(command->registry, value);
+        return status < 0 ? wefti_status_error("verify", status) : EXIT_OK;
+    case KEY_OPS:
+        command->plugins = true;
+        status = weft_registry_load_ops(command->registry, value);
         return status < 0 ? wefti_status_error("verify", status) : EXIT_OK;
     case KEY_OP:
         command->op = wefti_collective_from_name(value);
@@ -280,10 +285,10 @@ static int verify(verify_command_t *command, int positional, char **argv)
     }
     if (positional == 1 && of_algorithms) {
         return wefti_usage_error("verify",
-                                 "a plan is proved as a whole: --json and --kernels only");
+                                 "a plan is proved as a whole: --json, --kernels and --ops only");
     }
     if (positional == 0 && command->plugins) {
-        return wefti_usage_error("verify", "--kernels is for plans");
+        return wefti_usage_error("verify", "--kernels and --ops are for plans");
     }
     return positional == 1 ? wefti_verify_plan(argv[1], command->registry, command->json)
                            : verify_algorithms(command);

@@ -161,7 +161,7 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
     weft_compile_params_t *params = &options->params;
     long long number = 0;
     weft_status_t status = WEFT_OK;
-    options->used = options->used || key != KEY_KERNELS;
+    options->used = options->used || (key != KEY_KERNELS && key != KEY_OPS);
     switch (key) {
     case KEY_WORLD:
         if (!wefti_parse_int(value, 1, 1024, &number)) {
@@ -224,9 +224,9 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
     case KEY_SPLIT_BATCH:
         params->split_batch = 1;
         return EXIT_OK;
-    case KEY_OPS:
-        params->ops_path = value;
-        return EXIT_OK;
+    case KEY_OPS: /* binding and verifying need them, too */
+        status = weft_registry_load_ops(options->registry, value);
+        return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
     case KEY_KERNELS:
         status = weft_registry_load_plugin(options->registry, value);
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;

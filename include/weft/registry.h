@@ -45,6 +45,23 @@ typedef struct weft_attr_def {
     const char *doc;
 } weft_attr_def_t;
 
+/** Type and shape of one output, as data. */
+typedef struct weft_output_rule {
+    int32_t like;       /**< the input whose type and shape it has; -1: what follows */
+    weft_dtype_t dtype; /**< WEFT_DTYPE_NONE: that of input like, or of input 0 */
+    uint32_t rank;      /**< with like -1 */
+    /** Each dimension: of_input[d] -1: dims[d]; else what dimension dims[d] of that input is. */
+    int64_t dims[WEFT_MAX_DIMS];
+    int32_t of_input[WEFT_MAX_DIMS];
+} weft_output_rule_t;
+
+/** What an operator is that was declared and not programmed; see weft_registry_load_ops. */
+typedef struct weft_op_rules {
+    const weft_output_rule_t *outputs; /**< in order; the last one is that of all further outputs */
+    size_t output_count;
+    double flops_per_elem; /**< floating-point operations for each element of the first output */
+} weft_op_rules_t;
+
 /**
  * One operator: everything the importer, the passes, the documentation and another compiler need.
  * infer fills node->outputs (dtype, rank, dims; and data is left NULL) from inputs and attributes, and
@@ -80,6 +97,7 @@ typedef struct weft_op_def {
      * in place, gives what the collective gives. Between the two, anything may run that does not touch the inputs.
      */
     const char *start, *wait;
+    const weft_op_rules_t *rules; /**< where infer is NULL: they say what infer and cost would */
 } weft_op_def_t;
 
 /** What prepare may ask of the place the kernel will run in. */
@@ -159,6 +177,13 @@ WEFT_API const weft_kernel_t *weft_registry_find_kernel(const weft_registry_t *r
  */
 WEFT_API const weft_kernel_t *weft_registry_find_kernel_of(const weft_registry_t *registry, const char *family,
                                                            const char *domain, const char *op, int32_t version);
+/**
+ * Adds the operators that a JSON file declares: name, arity, types of outputs by rule, effects, cost and
+ * gradient, as README.md of ops says. Enough to compile, explain and verify; running takes kernels.
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_FORMAT (what is wrong with which operator), WEFT_ERR_INVALID_ARGUMENT if
+ *         one exists
+ */
+WEFT_API weft_status_t weft_registry_load_ops(weft_registry_t *registry, const char *path);
 /** Loads a shared library and calls its weft_plugin_init; it stays loaded until destroy. */
 WEFT_API weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *path);
 WEFT_EXTERN_C_END

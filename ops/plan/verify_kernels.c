@@ -6,6 +6,8 @@
  */
 #include "ops/plan/plan_internal.h"
 
+#include "ops/op_infer.h"
+
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -89,9 +91,6 @@ static weft_status_t check_types(const weft_plan_t *plan, uint32_t index, const 
         !(def->dtypes & WEFT_DTYPE_BIT(desc.inputs[0].dtype))) {
         return bad_kernel(plan, index, "the operator does not take that dtype");
     }
-    if (!def->infer) {
-        return WEFT_OK;
-    }
     size_t bytes = desc.output_count * sizeof desc.outputs[0];
     weft_tensor_desc_t *planned = wefti_arena_memdup(arena, desc.outputs, bytes);
     if (!planned) {
@@ -100,7 +99,7 @@ static weft_status_t check_types(const weft_plan_t *plan, uint32_t index, const 
     for (uint32_t i = 0; i < desc.output_count; i++) { /* layouts are the plan's choice */
         desc.outputs[i] = (weft_tensor_desc_t){.layout = planned[i].layout};
     }
-    status = def->infer(&desc);
+    status = wefti_op_infer(def, &desc);
     if (status != WEFT_OK) {
         return wefti_error_prefix(status, "kernel %u (%.100s)", index, plan->kernels[index].name);
     }
@@ -165,6 +164,12 @@ static weft_status_t check_operator(const weft_plan_t *plan, uint32_t index,
     const wefti_plan_kernel_t *kernel = &plan->kernels[index];
     const weft_op_def_t *def =
         weft_registry_find_op(registry, kernel->domain, kernel->op, kernel->version);
+    if (!def && kernel->domain[0] && strcmp(kernel->domain, "weft") != 0) {
+        /* Somebody else's, declared by nobody: what it makes is its own, and its kernel looks at
+         * types when it is bound. */
+        static const weft_op_def_t unknown = {.in_place = WEFTI_IN_PLACE_NONE};
+        return check_in_place(plan, index, &unknown);
+    }
     if (!def) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "kernel %u (%.100s): no operator %.60s%s%.60s of version %d", index,

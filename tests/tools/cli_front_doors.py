@@ -219,5 +219,110 @@ class Collectives(Doors):
             self.assertIn(words, done.stderr)
 
 
+class Operators(Doors):
+    """Operators that Weft does not know: in a training graph with its gradients, where nothing is differentiated."""
+
+    FOO = {"domain": "my", "name": "Foo", "inputs": 1, "outputs": 1, "types": [{"like": 0}], "effects": "pure"}
+
+    def proto(self, typed=False, op="Foo", **attributes):
+        """Foo stands between the gradients of the two layers."""
+        nodes = doors.forward_nodes() + doors.backward_nodes({p: p + "_grad" for p in PARAMS})
+        at = next(i for i, n in enumerate(nodes) if n.name == "d_relu")
+        nodes[at].input[0] = "d_a.foo"
+        nodes.insert(at, helper.make_node(op, ["d_a"], ["d_a.foo"], name="foo", domain="my", **attributes))
+        values = doors.weights()
+        values["one"] = np.array(1.0, np.float32)
+        proto = doors.model(nodes, values)
+        proto.opset_import.append(helper.make_opsetid("my", 1))
+        if typed:
+            proto.graph.value_info.append(helper.make_tensor_value_info("d_a.foo", TensorProto.FLOAT, ["batch", 32]))
+        return proto
+
+    def ops(self, *operators):
+        return "--ops", self.json({"operators": list(operators)}, "ops.json")
+
+    def test_pure_ones_are_moved_across(self):
+        self.plan(self.proto(), "--bucket", "one", *self.ops(self.FOO))
+        self.assertEqual(len(self.weft_json("explain", "p.weft", "--ops", "ops.json")["buckets"]), 1)
+        self.weft("verify", "p.weft", "--ops", "ops.json")
+
+    def test_others_are_fences(self):
+        unknown = dict(self.FOO, effects="unknown")
+        done = self.plan(self.proto(), "--bucket", "one", *self.ops(unknown))
+        self.assertIn("1 operator of unknown effect, node 'foo' (my.Foo)", done.stderr)
+        self.assertEqual(len(self.weft_json("explain", "p.weft", "--ops", "ops.json")["buckets"]), 2)
+        del unknown["effects"]
+        self.plan(self.proto(), "--bucket", "one", *self.ops(unknown))
+        self.assertEqual(len(self.explain()["buckets"]), 2)
+
+    def test_undeclared_ones_are_fences_where_the_file_has_types(self):
+        done = self.plan(self.proto(typed=True), "--bucket", "one")
+        self.assertIn("unknown effect", done.stderr)
+        self.assertEqual(len(self.explain()["buckets"]), 2)
+        self.weft("verify", "p.weft")
+
+    def test_elsewhere_a_declaration_is_asked_for(self):
+        done = self.plan(self.proto(), code=2)
+        self.assert_one_line(done.stderr)
+        self.assertIn("node 9 'foo' (Foo): operator my.Foo is not supported; declare it with --ops OPS.json", done.stderr)
+        template = done.stderr[done.stderr.index('{"operators"'):]
+        self.json(json.loads(template), "ops.json")
+        self.plan(self.proto(), "--ops", self.dir / "ops.json")  # what it says works
+
+    def test_running_names_the_kernel(self):
+        self.plan(self.proto(), *self.ops(self.FOO))
+        doors.write_data(self.dir / "data", 256)
+        done = self.weft("run", "p.weft", "-n", 2, "--data", "data", "--steps", 1, "--ops", "ops.json", code=2)
+        self.assertIn("no kernel for operator my.Foo version 1 of node \"foo\"", done.stderr)
+
+    def test_types_by_rule(self):
+        """Shapes that follow from others, and from numbers."""
+        bar = {"domain": "my", "name": "Bar", "inputs": [1, 2], "outputs": [1, None],
+               "types": [{"dtype": "f32", "shape": [[0, 0], [0, 1]]}, {"dtype": "i64", "shape": [3, [0, 1]]}],
+               "effects": "random", "flops_per_element": 5, "in_place": [None], "gradient": "BarGrad", "version": 1}
+        self.plan(self.proto(op="Bar"), *self.ops(bar))
+        wrong = dict(bar, types=[{"dtype": "f32", "shape": [[0, 0], 31]}])
+        done = self.plan(self.proto(op="Bar"), *self.ops(wrong), code=2)
+        self.assertIn("31", done.stderr)
+        wrong = dict(bar, types=[{"dtype": "f32", "shape": [[0, 5]]}])
+        done = self.plan(self.proto(op="Bar"), *self.ops(wrong), code=2)
+        self.assertIn("dimension 0 of output 0", done.stderr)
+
+    def test_gradients_are_declared_too(self):
+        """A forward model through an operator of one's own: its gradient is another one."""
+        foo = dict(self.FOO, gradient="FooGrad")
+        grad = {"domain": "my", "name": "FooGrad", "inputs": 3, "outputs": 1, "types": [{"like": 1}], "effects": "pure"}
+        nodes = doors.forward_nodes()
+        nodes[3].input[0] = "a.foo"
+        nodes.insert(3, helper.make_node("Foo", ["a"], ["a.foo"], name="foo", domain="my"))
+        proto = doors.model(nodes, doors.weights())
+        proto.opset_import.append(helper.make_opsetid("my", 1))
+        self.plan(proto, *self.ops(foo, grad))
+        done = self.plan(proto, *self.ops(self.FOO), code=2)
+        self.assertIn("node 'foo' (my::Foo): no gradient is known", done.stderr)
+
+    def test_bad_declarations(self):
+        def broken(**changes):
+            return {"operators": [dict(self.FOO, **changes)]}
+
+        for value, words in ((broken(inputs="x"), '"inputs": expected a number'), (broken(effects="good"), '"effects"'),
+                             (broken(inputs=[2, 1]), '"inputs"'), (broken(inputs=-1), '"inputs"'),
+                             (broken(types=[]), '"types"'), (broken(types=[{}]), 'either "like" or "shape"'),
+                             (broken(types=[{"like": 0.5}]), '"like"'), (broken(types=[{"like": 0, "dtype": "f31"}]), '"dtype"'),
+                             (broken(types=[{"shape": [1] * 9}]), '"shape"'), (broken(types=[{"shape": [-1]}]), '"shape"'),
+                             (broken(types=[{"shape": [[0, 8]]}]), '"shape"'), (broken(types=3), '"types"'),
+                             (broken(in_place=[7]), "cannot overwrite input 7"), (broken(in_place=3), '"in_place"'),
+                             (broken(version=0), '"version"'), (broken(effect="pure"), '"effect" is not known'),
+                             (broken(domain=""), "not the user's"), (broken(name=7), '"name"'),
+                             (broken(domain="com.microsoft", name="ReluGrad"), "exists already"),
+                             (broken(flops_per_element=-1), '"flops_per_element"'),
+                             ({"operators": [7]}, "operator 0 is no object"), ([], "expected"), ({"operators": 1}, "expected"),
+                             ({"operators": [self.FOO, self.FOO]}, "exists already")):
+            done = self.plan(self.proto(), "--ops", self.json(value, "ops.json"), code=2)
+            self.assert_one_line(done.stderr)
+            self.assertIn(words, done.stderr)
+            self.assertIn("ops.json", done.stderr)
+
+
 if __name__ == "__main__":
     support.main()

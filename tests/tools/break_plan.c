@@ -501,9 +501,56 @@ static int break_plan(const char *in, const char *out, const way_t *way)
     return code;
 }
 
+static int says(const way_t *way, const char *message)
+{
+    char words[128];
+    snprintf(words, sizeof words, "%s", way->says);
+    for (char *next = words, *word; (word = next) != NULL;) {
+        next = strchr(word, '|');
+        if (next) {
+            *next++ = 0;
+        }
+        if (strstr(message, word)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The names of the ways that apply; exit status 1 if one is accepted, or refused in other words. */
+static int break_all(const char *path, const way_t *way, size_t count)
+{
+    weft_registry_t *registry;
+    int wrong = 0;
+    if (weft_registry_create(NULL, &registry) != WEFT_OK) {
+        return 1;
+    }
+    for (; count > 0; count--, way++) {
+        weft_plan_t *plan = NULL;
+        if (weft_plan_load(path, registry, &plan) != WEFT_OK) {
+            fprintf(stderr, "break_plan: %s\n", weft_last_error());
+            wrong = 1;
+        } else if (way->apply(plan)) {
+            weft_status_t status = wefti_plan_verify(plan, registry);
+            if (status >= 0 || !says(way, weft_last_error())) {
+                fprintf(stderr, "%s: %s\n", way->name,
+                        status >= 0 ? "accepted" : weft_last_error());
+                wrong = 1;
+            }
+            puts(way->name);
+        }
+        weft_plan_release(plan);
+    }
+    weft_registry_destroy(registry);
+    return wrong;
+}
+
 int main(int argc, char **argv)
 {
     size_t count = sizeof ways / sizeof ways[0];
+    if (argc == 3 && strcmp(argv[1], "--all") == 0) {
+        return break_all(argv[2], ways, count);
+    }
     for (size_t i = 0; argc == 2 && i < count; i++) {
         puts(ways[i].name);
     }

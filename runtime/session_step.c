@@ -86,6 +86,19 @@ weft_status_t weft_session_step(weft_session_t *session)
     return status;
 }
 
+weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t steps)
+{
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status >= 0 && session->micro_count != 0) {
+        status = wefti_error(WEFT_ERR_STATE, "micro-batch %u of a step is the next one",
+                             session->micro_count + 1);
+    }
+    if (status >= 0) {
+        session->steps_before = steps - session->steps; /* their sum counts, modulo 2^64 */
+    }
+    return status;
+}
+
 weft_status_t weft_session_micro_step(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;

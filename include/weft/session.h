@@ -87,6 +87,11 @@ WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
 /** Copies an output ("loss", "logits" or its name) of the last run; *out_desc may be NULL. bytes is data's room. */
 WEFT_API weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data, size_t bytes,
                                                weft_tensor_desc_t *out_desc);
+/**
+ * Says that steps were done before: the next one is number steps + 1 of the scalar "step". The same on all ranks, between steps.
+ * Not collective. weft_session_load_checkpoint says it by itself.
+ */
+WEFT_API weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t steps);
 /** Number of trained parameters. */
 WEFT_API size_t weft_session_param_count(const weft_session_t *session);
 /** Describes parameter index: name and shape (plain layout); out_desc->data is NULL. */

@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Compiles the model for one rank, feeds it by chance, and moves weights: single elements of each
+ * parameter (the one with the largest gradient, and some by chance), and all of them at once by
+ * random signs, which meets every element. The loss is that of the plan's own step, with a learning
+ * rate of 0.
+ */
+#include "tools/gradients.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/half.h"
+#include "runtime/base/sync.h"
+
+#define NOISE_POINTS 17
+#define FIRST_STEP 0.01 /* of the size of a parameter's elements */
+#define MOST_STEP 0.5   /* likewise */
+#define ROUNDING 3e-5   /* what gradients are uncertain by, of the largest of their tensor */
+#define PROGRESS_NS 200000000ull
+
+typedef struct checked_param {
+    float *values, *gradient;
+    int64_t count;
+    double rms, largest; /* of values; of the gradient's magnitude */
+} checked_param_t;
+
+typedef struct checker {
+    const gradients_options_t *options;
+    gradients_report_t *report;
+    weft_plan_t *plan;
+    weft_context_t *context;
+    weft_session_t *session;
+    checked_param_t *params; /* as report->params; values NULL where there is nothing to move */
+    float *moved;            /* room for the largest of them */
+    bool has_lr;
+    int64_t classes;
+    uint64_t random;
+    uint64_t shown_ns;
+    /* the line at hand */
+    size_t param;
+    int64_t element; /* -1: all, by signs */
+    uint64_t signs;
+} checker_t;
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* About normal: the sum of four uniform numbers. */
+static double random_normal(checker_t *checker)
+{
+    double sum = 0;
+    for (int i = 0; i < 4; i++) {
+        sum += (double)(next_random(&checker->random) >> 11) * 0x1p-53 - 0.5;
+    }
+    return sum * 1.732;
+}
+
+/* +1 or -1 of an element, the same whenever it is asked for. */
+static double sign_of(uint64_t seed, int64_t element)
+{
+    uint64_t mixed = (seed ^ (uint64_t)element) * 0x9e3779b97f4a7c15u;
+    mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
+    return (mixed >> 63) != 0 ? 1 : -1;
+}
+
+/* ---- the plan ---- */
+
+static weft_status_t compile(checker_t *checker)
+{
+    weft_compile_params_t params = checker->options->compile->params;
+    params.model_path = checker->options->path;
+    params.world_size = 1;
+    params.optimizer = "sgd";
+    params.momentum = params.weight_decay = params.clip_norm = 0;
+    params.shard_optimizer = params.decouple = 0;
+    params.accumulate = params.shards = 0;
+    params.wire = NULL;
+    return weft_compile(&params, &checker->plan);
+}
+
+/* Class indices for labels; other integers are 0 or 1, which most tables can be asked for. */
+static void fill_element(checker_t *checker, const weft_binding_t *binding, uint8_t *to)
+{
+    int64_t whole = (int64_t)(next_random(&checker->random) >> 33);
+    double real = random_normal(checker);
+    float f32 = (float)real;
+    uint16_t half =
+        binding->desc.dtype == WEFT_DTYPE_F16 ? wefti_f16_from_f32(f32) : wefti_bf16_from_f32(f32);
+    whole %= binding->role == WEFT_ROLE_LABEL && checker->classes > 0 ? checker->classes : 2;
+    switch (binding->desc.dtype) {
+    case WEFT_DTYPE_F64:
+        memcpy(to, &real, sizeof real);
+        break;
+    case WEFT_DTYPE_F32:
+        memcpy(to, &f32, sizeof f32);
+        break;
+    case WEFT_DTYPE_F16:
+    case WEFT_DTYPE_BF16:
+        memcpy(to, &half, sizeof half);
+        break;
+    default: /* little endian: the lowest bytes */
+        memcpy(to, &whole, weft_dtype_size_bytes(binding->desc.dtype));
+        break;
+    }
+}
+
+static weft_status_t feed(checker_t *checker, const weft_binding_t *binding)
+{
+    size_t elem = weft_dtype_size_bytes(binding->desc.dtype);
+    size_t count = (size_t)weft_tensor_elem_count(&binding->desc);
+    uint8_t *data = malloc(count * elem + 1);
+    if (data == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for input '%s'", binding->name);
+    }
+    for (size_t i = 0; i < count; i++) {
+        fill_element(checker, binding, data + i * elem);
+    }
+    weft_status_t status =
+        weft_session_set_input(checker->session, binding->name, data, count * elem);
+    free(data);
+    return status;
+}
+
+static weft_status_t feed_all(checker_t *checker)
+{
+    weft_status_t status = WEFT_OK;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < weft_plan_binding_count(checker->plan) && status >= 0; i++) {
+            weft_binding_t binding = {.struct_size = sizeof binding};
+            status = weft_plan_get_binding(checker->plan, i, &binding);
+            bool fed = binding.role == WEFT_ROLE_INPUT || binding.role == WEFT_ROLE_LABEL;
+            if (status >= 0 && pass == 0 && binding.role == WEFT_ROLE_LOGITS &&
+                binding.desc.rank > 1) {
+                checker->classes = binding.desc.dims[1]; /* [samples, classes, ..] */
+            } else if (status >= 0 && pass == 1 && fed) {
+                status = feed(checker, &binding);
+            } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
+                checker->has_lr = true;
+            }
+        }
+    }
+    return status;
+}
+
+static weft_status_t open_session(checker_t *checker)
+{
+    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
+    context_params.rank = 0;
+    context_params.world_size = 1;
+    weft_status_t status = weft_context_create(&context_params, &checker->context);
+    if (status < 0) {
+        return status;
+    }
+    weft_session_params_t params = {.struct_size = sizeof params,
+                                    .context = checker->context,
+                                    .plan = checker->plan,
+                                    .registry = checker->options->compile->registry};
+    WEFT_TRY(status, weft_session_create(&params, &checker->session), done);
+    WEFT_TRY(status, feed_all(checker), done);
+    if (checker->has_lr) {
+        status = weft_session_set_scalar(checker->session, "lr", 0);
+    }
+done:
+    return status;
+}
+
+/* ---- the loss as a function of weights ---- */
+
+/* Puts every parameter back, but moves that of the line at hand to t: a step may have changed all
+ * of them. */
+static weft_status_t place_weights(checker_t *checker, double t)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < checker->report->count && status >= 0; i++) {
+        const checked_param_t *param = &checker->params[i];
+        const float *values = param->values;
+        if (values == NULL) {
+            continue;
+        }
+        if (i == checker->param && (t > 0 || t < 0)) {
+            memcpy(checker->moved, values, (size_t)param->count * sizeof *values);
+            for (int64_t k = 0; checker->element < 0 && k < param->count; k++) {
+                checker->moved[k] = (float)((double)values[k] + t * sign_of(checker->signs, k));
+            }
+            if (checker->element >= 0) {
+                checker->moved[checker->element] = (float)((double)values[checker->element] + t);
+            }
+            values = checker->moved;
+        }
+        status = weft_session_set_param(checker->session, i, values,
+                                        (size_t)param->count * sizeof *values);
+    }
+    return status;
+}
+
+static weft_status_t loss_at(void *user, double t, double *out_loss)
+{
+    checker_t *checker = user;
+    float loss = 0;
+    weft_status_t status;
+    WEFT_TRY(status, place_weights(checker, t), done);
+    WEFT_TRY(status, weft_session_set_steps_done(checker->session, 0), done); /* one dropout mask */
+    WEFT_TRY(status, weft_session_step(checker->session), done);
+    WEFT_TRY(status, weft_session_get_output(checker->session, "loss", &loss, sizeof loss, NULL),
+             done);
+    checker->report->steps++;
+    *out_loss = (double)loss;
+done:
+    return status;
+}
+
+/* ---- one model ---- */
+
+static weft_status_t refuse_loss(const checker_t *checker)
+{
+    for (size_t i = 0; i < weft_plan_binding_count(checker->plan); i++) {
+        weft_binding_t binding = {.struct_size = sizeof binding};
+        if (weft_plan_get_binding(checker->plan, i, &binding) >= 0 &&
+            binding.role == WEFT_ROLE_LOSS && binding.desc.dtype == WEFT_DTYPE_F32 &&
+            weft_tensor_elem_count(&binding.desc) == 1) {
+            return WEFT_OK;
+        }
+    }
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "--gradients needs a loss that is one number of type f32");
+}
+
+static weft_status_t read_weights(checker_t *checker)
+{
+    gradients_report_t *report = checker->report;
+    int64_t largest = 1;
+    for (size_t i = 0; i < report->count; i++) {
+        gradient_report_t *row = &report->params[i];
+        checked_param_t *param = &checker->params[i];
+        weft_status_t status = weft_session_param_info(checker->session, i, &row->name, &row->desc);
+        if (status < 0) {
+            return status;
+        }
+        param->count = weft_tensor_elem_count(&row->desc);
+        if (row->desc.dtype != WEFT_DTYPE_F32 || param->count <= 0) {
+            row->why = param->count <= 0 ? "no elements" : "not of type f32";
+            continue;
+        }
+        param->values = malloc((size_t)param->count * sizeof(float));
+        param->gradient = malloc((size_t)param->count * sizeof(float));
+        if (param->values == NULL || param->gradient == NULL) {
+            return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for parameter '%s'", row->name);
+        }
+        status = weft_session_get_param(checker->session, i, param->values,
+                                        (size_t)param->count * sizeof(float));
+        if (status < 0) {
+            return status;
+        }
+        double squares = 0;
+        for (int64_t k = 0; k < param->count; k++) {
+            squares += (double)param->values[k] * (double)param->values[k];
+        }
+        param->rms = sqrt(squares / (double)param->count);
+        largest = param->count > largest ? param->count : largest;
+    }
+    checker->moved = malloc((size_t)largest * sizeof *checker->moved);
+    return checker->moved != NULL ? WEFT_OK
+                                  : wefti_error(WEFT_ERR_NO_MEMORY, "no memory for weights");
+}
+
+/* Those of the last step, which ran with the weights as they are. */
+static weft_status_t read_gradients(checker_t *checker)
+{
+    for (size_t i = 0; i < checker->report->count; i++) {
+        checked_param_t *param = &checker->params[i];
+        if (param->values == NULL) {
+            continue;
+        }
+        weft_status_t status = weft_session_get_gradient(checker->session, i, param->gradient,
+                                                         (size_t)param->count * sizeof(float));
+        if (status == WEFT_ERR_NOT_FOUND || status == WEFT_ERR_UNSUPPORTED) {
+            checker->report->params[i].why =
+                status == WEFT_ERR_NOT_FOUND ? "not trained" : "its gradient is of another type";
+            free(param->gradient);
+            param->gradient = NULL;
+        } else if (status < 0) {
+            return status;
+        }
+        for (int64_t k = 0; param->gradient != NULL && k < param->count; k++) {
+            double size = fabs((double)param->gradient[k]);
+            param->largest = size > param->largest || !(size == size) ? size : param->largest;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The size of steps: of the element, but not much less than that of its tensor. */
+static double unit_of(const checked_param_t *param, int64_t element)
+{
+    double size = element >= 0 ? fabs((double)param->values[element]) : 0;
+    double unit = size > param->rms ? size : param->rms;
+    unit = unit > 1e-3 ? unit : 0.1; /* zeros that are to become weights */
+    return element >= 0 ? unit : unit * 3 / sqrt((double)param->count + 8);
+}
+
+static double power_of_two(double value)
+{
+    return exp2(round(log2(value)));
+}
+
+/* What rounding does to the loss: many points close to each other, all weights moved. */
+static weft_status_t measure_noise(checker_t *checker)
+{
+    gradients_report_t *report = checker->report;
+    double values[NOISE_POINTS];
+    report->noise = fabs(report->loss) * 0x1p-26; /* a quarter of the last place */
+    for (size_t i = 0; i < report->count && i < 8; i++) {
+        const checked_param_t *param = &checker->params[i];
+        if (param->gradient == NULL) {
+            continue;
+        }
+        checker->param = i;
+        checker->element = -1;
+        checker->signs = next_random(&checker->random);
+        double step = power_of_two(unit_of(param, -1) * FIRST_STEP / 16);
+        for (int k = 0; k < NOISE_POINTS; k++) {
+            weft_status_t status = loss_at(checker, (k - NOISE_POINTS / 2) * step, &values[k]);
+            if (status < 0) {
+                return status;
+            }
+        }
+        double noise = wefti_slope_noise(values, NOISE_POINTS);
+        report->noise = noise > report->noise ? noise : report->noise;
+        break;
+    }
+    return WEFT_OK;
+}
+
+static void note(gradient_report_t *row, const checker_t *checker, double gradient,
+                 const slope_t *slope, gradient_verdict_t verdict, double excess, double *worst)
+{
+    row->samples++;
+    row->noisy += verdict == GRADIENT_NOISE;
+    row->kinks += verdict == GRADIENT_KINK;
+    row->wrong += verdict == GRADIENT_WRONG;
+    if (row->samples == 1 || excess > *worst) {
+        *worst = excess;
+        row->direction = checker->element < 0;
+        row->element = checker->element;
+        row->gradient = gradient;
+        row->slope = *slope;
+    }
+}
+
+/* One line through the weights: the gradient along it, and the slope. Who seems wrong is measured
+ * once more. */
+static weft_status_t check_line(checker_t *checker, gradient_report_t *row, double *worst)
+{
+    const checked_param_t *param = &checker->params[checker->param];
+    double gradient = 0, rounding = ROUNDING * param->largest;
+    slope_t slope;
+    if (checker->element >= 0) {
+        gradient = (double)param->gradient[checker->element];
+    } else {
+        for (int64_t k = 0; k < param->count; k++) {
+            gradient += (double)param->gradient[k] * sign_of(checker->signs, k);
+        }
+        rounding *= sqrt((double)param->count);
+    }
+    double unit = unit_of(param, checker->element);
+    slope_params_t params = {.at_zero = checker->report->loss,
+                             .noise = checker->report->noise,
+                             .step = power_of_two(unit * FIRST_STEP),
+                             .most = unit * MOST_STEP,
+                             .wanted = fabs(gradient)};
+    gradient_verdict_t verdict = GRADIENT_WRONG;
+    double excess = INFINITY;
+    for (int tries = 0; tries < 2 && verdict == GRADIENT_WRONG; tries++) {
+        slope_t again;
+        double again_excess;
+        weft_status_t status = wefti_slope_measure(&params, loss_at, checker, &again);
+        if (status < 0) {
+            return status;
+        }
+        gradient_verdict_t found = wefti_slope_judge(gradient, &again, rounding, &again_excess);
+        if (tries == 0 || found != GRADIENT_WRONG || again_excess < excess) {
+            verdict = found;
+            slope = again;
+            excess = again_excess;
+        }
+        params.step = again.step * 0.15625; /* other roundings, fewer corners */
+    }
+    note(row, checker, gradient, &slope, verdict, excess, worst);
+    return WEFT_OK;
+}
+
+static void show_progress(checker_t *checker)
+{
+    uint64_t now = wefti_now_ns();
+    if (!checker->options->quiet && isatty(STDERR_FILENO) == 1 &&
+        now - checker->shown_ns > PROGRESS_NS) {
+        fprintf(stderr, "\r\033[Kgradients: parameter %zu of %zu", checker->param + 1,
+                checker->report->count);
+        fflush(stderr);
+        checker->shown_ns = now;
+    }
+}
+
+static int64_t largest_element(const checked_param_t *param)
+{
+    int64_t at = 0;
+    for (int64_t k = 1; k < param->count; k++) {
+        if (!(fabsf(param->gradient[k]) <= fabsf(param->gradient[at]))) {
+            at = k; /* not a number, too */
+        }
+    }
+    return at;
+}
+
+static weft_status_t check_param(checker_t *checker, size_t index)
+{
+    gradient_report_t *row = &checker->report->params[index];
+    const checked_param_t *param = &checker->params[index];
+    weft_status_t status = WEFT_OK;
+    double worst = 0;
+    checker->param = index;
+    int64_t samples = checker->options->samples;
+    samples = samples < param->count ? samples : param->count;
+    for (int64_t s = -1; s < samples && status >= 0; s++) {
+        show_progress(checker);
+        checker->signs = next_random(&checker->random);
+        checker->element = s < 0                     ? -1
+                           : samples == param->count ? s
+                           : s == 0
+                               ? largest_element(param)
+                               : (int64_t)(next_random(&checker->random) % (uint64_t)param->count);
+        status = check_line(checker, row, &worst);
+    }
+    row->verdict = row->wrong > 0                            ? GRADIENT_WRONG
+                   : row->noisy == row->samples              ? GRADIENT_NOISE
+                   : row->kinks + row->noisy == row->samples ? GRADIENT_KINK
+                                                             : GRADIENT_OK;
+    checker->report->wrong += row->wrong > 0;
+    return status;
+}
+
+static weft_status_t check_all(checker_t *checker)
+{
+    gradients_report_t *report = checker->report;
+    double again = 0;
+    weft_status_t status;
+    WEFT_TRY(status, read_weights(checker), done);
+    checker->param = report->count; /* no line */
+    WEFT_TRY(status, loss_at(checker, 0, &report->loss), done);
+    WEFT_TRY(status, read_gradients(checker), done);
+    WEFT_TRY(status, loss_at(checker, 0, &again), done);
+    if (!isfinite(report->loss)) {
+        return wefti_error(WEFT_ERR_STATE, "the loss of random inputs is %f: nothing to compare",
+                           report->loss);
+    }
+    if (again > report->loss || again < report->loss) {
+        return wefti_error(
+            WEFT_ERR_STATE,
+            "the loss is %.9g, and %.9g when the same step is run again: an operator "
+            "does not compute the same twice",
+            report->loss, again);
+    }
+    WEFT_TRY(status, measure_noise(checker), done);
+    for (size_t i = 0; i < report->count; i++) {
+        if (checker->params[i].gradient != NULL) {
+            WEFT_TRY(status, check_param(checker, i), done);
+        }
+    }
+done:
+    return status;
+}
+
+weft_status_t wefti_gradients_check(const gradients_options_t *options,
+                                    gradients_report_t *out_report)
+{
+    checker_t checker = {.options = options, .report = out_report};
+    weft_status_t status;
+    *out_report = (gradients_report_t){0};
+    checker.random = (options->seed + 1) * 0x9e3779b97f4a7c15u | 1;
+    WEFT_TRY(status, compile(&checker), done);
+    WEFT_TRY(status, refuse_loss(&checker), done);
+    WEFT_TRY(status, open_session(&checker), done);
+    out_report->count = weft_session_param_count(checker.session);
+    out_report->params = calloc(out_report->count + 1, sizeof *out_report->params);
+    checker.params = calloc(out_report->count + 1, sizeof *checker.params);
+    if (out_report->params == NULL || checker.params == NULL) {
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu parameters", out_report->count);
+        goto done;
+    }
+    status = check_all(&checker);
+    for (size_t i = 0; i < out_report->count && status >= 0; i++) {
+        out_report->params[i].name = strdup(out_report->params[i].name);
+    }
+done:
+    if (checker.shown_ns != 0) {
+        fputs("\r\033[K", stderr);
+    }
+    for (size_t i = 0; checker.params != NULL && i < out_report->count; i++) {
+        free(checker.params[i].values);
+        free(checker.params[i].gradient);
+    }
+    if (status < 0) {
+        free(out_report->params);
+        *out_report = (gradients_report_t){0};
+    }
+    free(checker.params);
+    free(checker.moved);
+    weft_session_destroy(checker.session);
+    weft_context_release(checker.context);
+    weft_plan_release(checker.plan);
+    return status;
+}
+
+void wefti_gradients_free(gradients_report_t *report)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        free((void *)(uintptr_t)report->params[i].name);
+    }
+    free(report->params);
+    *report = (gradients_report_t){0};
+}

@@ -159,6 +159,8 @@ static weft_status_t look(const weft_compile_params_t *params, check_t *check)
 {
     weft_status_t status;
     weft_registry_t *own = NULL;
+    wefti_onnx_property_t *properties = NULL;
+    uint32_t property_count = 0;
     const weft_registry_t *registry = params->registry;
     if (registry == NULL) {
         WEFT_TRY(status, weft_registry_create(params->allocator, &own), done);
@@ -170,7 +172,14 @@ static weft_status_t look(const weft_compile_params_t *params, check_t *check)
              done);
     weft_compile_params_t compile = *params;
     compile.registry = registry;
-    compile.world_size = compile.world_size != 0 ? compile.world_size : 2;
+    /* A compiled graph says itself for how many ranks it is. */
+    WEFT_TRY(status,
+             wefti_onnx_properties(params->model_path, &check->arena, &properties, &property_count),
+             done);
+    if (compile.world_size == 0 &&
+        wefti_onnx_property(properties, property_count, "world") == NULL) {
+        compile.world_size = 2;
+    }
     status = weft_compile(&compile, &check->plan);
     if (status < 0) {
         check->error = wefti_arena_strdup(&check->arena, weft_last_error());

@@ -89,6 +89,23 @@ static weft_status_t become(wefti_graph_t *graph, uint32_t id, const char *op)
     return wefti_graph_change_op(graph, id, "weft", op, 0);
 }
 
+/* What a collective leaves to its defaults it says from now on: who compares two need not know
+ * them. */
+static weft_status_t say_defaults(wefti_graph_t *graph, uint32_t id)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_node_t *node = &graph->nodes[id];
+    weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"};
+    if (has_attr(node->def, "group") && wefti_node_attr(node, "group") == NULL) {
+        WEFT_TRY(status, set_int(graph, id, "group", 0), done);
+    }
+    if (has_attr(node->def, "reduction") && wefti_node_attr(node, "reduction") == NULL) {
+        WEFT_TRY(status, wefti_graph_set_attr(graph, id, &sum), done);
+    }
+done:
+    return status;
+}
+
 static weft_status_t from_microsoft(wefti_graph_t *graph, uint32_t id, uint32_t world_size,
                                     bool infer)
 {
@@ -318,10 +335,14 @@ weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t w
         graph->nodes[id].phase = WEFTI_PHASE_COMM;
         if (strcmp(def->domain, "com.microsoft") == 0) {
             WEFT_TRY(status, from_microsoft(graph, id, world_size, infer), done);
-            continue;
+            def = graph->nodes[id].def;
         }
+        if (strcmp(def->domain, "weft") != 0) {
+            continue; /* somebody's own, or one that waits for shapes */
+        }
+        WEFT_TRY(status, say_defaults(graph, id), done);
         WEFT_TRY(status, check_size(&graph->nodes[id], world_size), done);
-        if (strcmp(def->domain, "weft") == 0 && has_attr(def, "group_size")) {
+        if (has_attr(def, "group_size")) {
             WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
         }
     }

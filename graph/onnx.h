@@ -67,6 +67,9 @@ void wefti_onnx_emit_destroy(wefti_onnx_emit_t *emit); /* accepts NULL */
  * top level of the file only. In arena. */
 weft_status_t wefti_onnx_properties(const char *path, wefti_arena_t *arena,
                                     wefti_onnx_property_t **out_properties, uint32_t *out_count);
+weft_status_t wefti_onnx_read_properties(const void *data, size_t size_bytes, wefti_arena_t *arena,
+                                         wefti_onnx_property_t **out_properties,
+                                         uint32_t *out_count);
 const char *wefti_onnx_property(const wefti_onnx_property_t *properties, uint32_t count,
                                 const char *key); /* or NULL */
 

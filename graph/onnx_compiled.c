@@ -100,23 +100,18 @@ static weft_status_t read_entry(bytes_t in, wefti_arena_t *arena, wefti_onnx_pro
     return out->key == NULL || out->value == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
-weft_status_t wefti_onnx_properties(const char *path, wefti_arena_t *arena,
-                                    wefti_onnx_property_t **out_properties, uint32_t *out_count)
+weft_status_t wefti_onnx_read_properties(const void *data, size_t size_bytes, wefti_arena_t *arena,
+                                         wefti_onnx_property_t **out_properties,
+                                         uint32_t *out_count)
 {
-    weft_status_t status;
-    wefti_mapping_t file = {0};
-    bytes_t in, field;
+    weft_status_t status = WEFT_OK;
+    bytes_t in = {data, (const uint8_t *)data + size_bytes}, field;
     uint64_t id;
     size_t capacity = 0;
-    *out_properties = NULL;
-    *out_count = 0;
-    status = wefti_file_map(path, &file);
-    if (status < 0) {
-        return status;
-    }
-    in = (bytes_t){file.data, (const uint8_t *)file.data + file.size_bytes};
     wefti_onnx_property_t *found = NULL;
     uint32_t count = 0;
+    *out_properties = NULL;
+    *out_count = 0;
     while (in.at < in.end && count < MAX_PROPERTIES && read_field(&in, &id, &field)) {
         bool taken;
         if (id != FIELD_METADATA) {
@@ -136,6 +131,19 @@ weft_status_t wefti_onnx_properties(const char *path, wefti_arena_t *arena,
     }
 done:
     wefti_free(arena->allocator, found);
+    return status;
+}
+
+weft_status_t wefti_onnx_properties(const char *path, wefti_arena_t *arena,
+                                    wefti_onnx_property_t **out_properties, uint32_t *out_count)
+{
+    wefti_mapping_t file = {0};
+    weft_status_t status = wefti_file_map(path, &file);
+    if (status < 0) {
+        return status;
+    }
+    status =
+        wefti_onnx_read_properties(file.data, file.size_bytes, arena, out_properties, out_count);
     wefti_file_unmap(&file);
     return status;
 }
@@ -284,7 +292,6 @@ static weft_status_t set_phases(const wefti_onnx_import_params_t *params, wefti_
         weft_effects_t effects = node->def->effects;
         const char *at = letter == '\0' ? NULL : strchr("FBCU", letter);
         if (at == NULL || (letter == 'U') != ((effects & WEFT_EFFECT_UPDATES) != 0) ||
-            ((effects & WEFT_EFFECT_COMMUNICATES) != 0 && letter != 'C') ||
             (letter == 'U') != (i >= compiled->main_nodes)) {
             return wefti_error(WEFT_ERR_FORMAT,
                                "metadata weft.phases: node '%s' (%s) cannot be in phase '%c'",

@@ -450,9 +450,8 @@ static weft_status_t add_values(wefti_onnx_emit_t *emit)
         case WEFTI_VALUE_INPUT:
             main->input[main->n_input++] = make_info(emit, value);
             break;
-        case WEFTI_VALUE_SCALAR: /* an input with a default value */
+        case WEFTI_VALUE_SCALAR: /* an input with a default value, listed behind the others */
             desc.data = scalar_contents(emit, value);
-            main->input[main->n_input++] = make_info(emit, value);
             add_initializer(emit, main, &desc, value->name);
             break;
         case WEFTI_VALUE_PARAM:
@@ -472,6 +471,11 @@ static weft_status_t add_values(wefti_onnx_emit_t *emit)
             break;
         case WEFTI_VALUE_STATE:
             break;
+        }
+    }
+    for (uint32_t v = 0; v < graph->value_count && !emit->failed; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
+            main->input[main->n_input++] = make_info(emit, &graph->values[v]);
         }
     }
     for (uint32_t i = 0; i < graph->output_count && !emit->failed; i++) {

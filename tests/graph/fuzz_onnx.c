@@ -26,6 +26,47 @@ static void check(bool good, const char *what)
     }
 }
 
+/* As the compiler reads it: with the gradients and collectives that it brings along. */
+static void read_to_compile(const uint8_t *data, size_t size)
+{
+    wefti_onnx_import_params_t params = {
+        .bytes = data, .size_bytes = size, .loss_optional = true, .world_size = 2};
+    wefti_graph_t *graph = NULL;
+    wefti_log_t silent = {.level = WEFT_LOG_ERROR};
+    if (wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK) {
+        check(wefti_graph_verify(graph) == WEFT_OK, "a normalized graph breaks a rule");
+        bool gradients = wefti_graph_has_gradients(graph);
+        if ((!gradients || wefti_graph_use_gradients(graph, &silent) == WEFT_OK) &&
+            wefti_graph_bind_shapes(graph, 4, NULL, 0) == WEFT_OK &&
+            wefti_graph_tidy_collectives(graph, 2) == WEFT_OK &&
+            wefti_graph_settle_gradients(graph) == WEFT_OK) {
+            check(wefti_graph_verify(graph) == WEFT_OK, "a settled graph breaks a rule");
+        }
+    }
+    wefti_graph_destroy(graph);
+}
+
+/* A compiled graph: what is wrong with it may come out when it is verified, and not before. */
+static void read_compiled(const uint8_t *data, size_t size)
+{
+    wefti_arena_t arena;
+    wefti_onnx_property_t *properties = NULL;
+    wefti_onnx_emit_t *emit = NULL;
+    uint32_t count = 0;
+    wefti_graph_t *graph = NULL;
+    wefti_arena_init(&arena, NULL, 0);
+    (void)wefti_onnx_read_properties(data, size, &arena, &properties, &count);
+    wefti_onnx_import_params_t params = {
+        .bytes = data, .size_bytes = size, .compiled = properties, .compiled_count = count};
+    if (count > 0 && wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK &&
+        wefti_graph_infer_shapes(graph) == WEFT_OK && wefti_graph_verify(graph) == WEFT_OK) {
+        (void)wefti_onnx_emit_begin(graph, NULL, &emit);
+    }
+    wefti_onnx_emit_destroy(emit);
+    wefti_graph_destroy(graph);
+    wefti_arena_deinit(&arena);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     wefti_onnx_import_params_t params = {.bytes = data, .size_bytes = size, .loss_optional = true};
@@ -42,6 +83,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)wefti_graph_bind_shapes(graph, 4, NULL, 0);
     }
     wefti_graph_destroy(graph);
+    read_to_compile(data, size);
+    read_compiled(data, size);
     params.loss_optional = false;
     status = wefti_onnx_eval_model(&params, NULL, registry, &blob, &blob_size);
     check((status == WEFT_OK) == (blob != NULL), "status and evaluation model disagree");

@@ -21,6 +21,7 @@ typedef struct wefti_item {
     uint32_t bucket;      /* WEFTI_NONE, or the bucket whose range this updates at once */
     uint32_t kernel;      /* in the plan */
     uint32_t eval_kernel; /* in the plan: what program eval runs */
+    uint32_t first_kernel; /* in the plan: what a micro-batch that folds nothing runs */
 } wefti_item_t;
 
 /* One tensor of a collective. */
@@ -64,7 +65,8 @@ typedef struct wefti_bucket {
     uint64_t sweep_ps;     /* likewise; 0: nothing */
 
     /* lower_accumulate.c: plan buffers of partial sums; plan kernels that fold them, by program: one
-     * for each level, then that of the step. NULL: gradients are reduced as kernels make them. */
+     * for each level (WEFTI_NONE: nothing to do), then that of the step. NULL: gradients are
+     * reduced as kernels make them. */
     uint32_t *levels, *folds;
 } wefti_bucket_t;
 
@@ -89,10 +91,13 @@ typedef struct wefti_lowering {
     uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
     uint64_t local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
                              another type (wefti_lower_grad_bytes) */
+    uint64_t first_begin; /* of gradients of a micro-batch that folds nothing, the lowest partial sum */
+    uint32_t *first_of;   /* gradient -> its plan buffer there; NULL: no micro-batches */
     uint64_t region_bytes;                          /* of parameters and of gradients */
     uint64_t state_region_bytes; /* of a state: the same, less what is only on other ranks */
     uint32_t shards;             /* the number of ranks if updates are sharded, else 1 */
     uint32_t first_broadcast;    /* the collectives of init begin there */
+    struct wefti_rankings *rankings; /* lower_algorithms.c's */
     uint64_t arena_cursor;       /* arena bytes handed out */
     uint64_t kept_bytes;         /* payload of what is there all the time */
 } wefti_lowering_t;
@@ -153,7 +158,8 @@ void wefti_lower_hold(wefti_lowering_t *lowering, uint32_t node, uint32_t first_
 bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
 /* The buckets of a collective that is not on gradients. */
 weft_status_t wefti_lower_activations(wefti_lowering_t *lowering, uint32_t id);
-/* How a collective of that many bytes may be carried out. */
+/* lower_algorithms.c: how a collective on a range of that many bytes may be carried out; what is in the
+ * list already is forgotten. */
 weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
                                          wefti_plan_collective_t *collective, uint64_t bytes);
 /* lower_accumulate.c: how many partial sums there are, and programs of micro-steps. */

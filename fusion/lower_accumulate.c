@@ -2,13 +2,14 @@
 /*
  * What happens to gradients between the kernels that make them and their collective:
  *
- *   micro-step i   gradients, partial sums 0 .. t-1 -> partial sum t     t: trailing ones of i
+ *   micro-step i   gradients, partial sums 0 .. t-1 -> partial sum t     t: trailing ones of i > 0
  *   last one       gradients, all partial sums there are -> the range that is reduced
  *
  * as a binary counter is counted up: the sum is that of the in-order tree of the micro-batches,
  * split at the largest power of two. Partial sum t stands for 2^t micro-batches; each bucket has
- * its own. With another type on the wire the last fold rounds to it, once, and the range that is
- * reduced is apart from the gradients; there is such a fold without micro-steps, too.
+ * its own. Partial sum 0 is the gradients of one micro-batch: its kernels write there at once. With
+ * another type on the wire the last fold rounds to it, once, and the range that is reduced is apart
+ * from the gradients; there is such a fold without micro-steps, too.
  */
 #include "fusion/lower.h"
 
@@ -57,7 +58,42 @@ static weft_status_t check_types(const wefti_lowering_t *l, const wefti_bucket_t
     return WEFT_OK;
 }
 
-/* Partial sums of one bucket; they are there all the time. */
+/* Where each gradient of a micro-batch that folds nothing is written: a region like that of
+ * gradients.
+ */
+static weft_status_t add_first_level(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    l->first_begin = l->arena_cursor;
+    l->first_of = wefti_lower_map(l, l->graph->value_count);
+    if (l->first_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets[b];
+        for (uint32_t i = 0; bucket->gradients && bucket->part == 0 && i < bucket->member_count;
+             i++) {
+            uint32_t value = bucket->members[i].value, own = l->buffer_of[value];
+            uint64_t place = l->plan->buffers[own].offset_bytes - l->local_begin;
+            WEFT_TRY(status,
+                     wefti_lower_add_buffer(l, value, WEFTI_BUFFER_GRAD, l->first_begin + place),
+                     fail);
+            l->first_of[value] = l->buffer_of[value];
+            l->buffer_of[value] = own;
+            l->kept_bytes += l->plan->buffers[own].size_bytes;
+            wefti_plan_buffer_t *first = &l->plan->buffers[l->first_of[value]];
+            first->name = wefti_arena_printf(&l->plan->arena, "%s, a micro-batch", first->name);
+            if (first->name == NULL) {
+                return WEFT_ERR_NO_MEMORY;
+            }
+        }
+    }
+    l->arena_cursor = l->first_begin + l->region_bytes;
+fail:
+    return status;
+}
+
+/* Partial sums of one bucket above the first; they are there all the time. */
 static weft_status_t add_levels(wefti_lowering_t *l, uint32_t index)
 {
     weft_status_t status = WEFT_OK;
@@ -68,10 +104,9 @@ static weft_status_t add_levels(wefti_lowering_t *l, uint32_t index)
     if (bucket->levels == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t t = 0; t < count; t++) {
-        char *name = t == 0 ? wefti_arena_printf(&l->arena, "bucket %u, a micro-batch", index)
-                            : wefti_arena_printf(&l->arena, "bucket %u, sum of %u micro-batches",
-                                                 index, (uint32_t)1 << t);
+    for (uint32_t t = 1; t < count; t++) {
+        char *name = wefti_arena_printf(&l->arena, "bucket %u, sum of %u micro-batches", index,
+                                        (uint32_t)1 << t);
         if (name == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
@@ -114,6 +149,9 @@ weft_status_t wefti_lower_levels(wefti_lowering_t *l)
     weft_status_t status = WEFT_OK;
     if (l->params->gradients.divisor > 0) {
         WEFT_TRY(status, check_updates(l), fail);
+    }
+    if (wefti_lower_level_count(l) > 0) {
+        WEFT_TRY(status, add_first_level(l), fail);
     }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (folds(l, &l->buckets[b])) {
@@ -180,6 +218,17 @@ fail:
     return status;
 }
 
+/* Are all gradients made by kernels, which can write them anywhere? */
+static bool made_by_kernels(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        if (l->item_of[l->graph->values[bucket->members[i].value].producer] == WEFTI_NONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static weft_status_t add_folds(wefti_lowering_t *l, uint32_t index)
 {
     weft_status_t status;
@@ -205,7 +254,18 @@ static weft_status_t add_folds(wefti_lowering_t *l, uint32_t index)
                                   wefti_lower_grad_bytes(l, bytes), &out),
             fail);
     }
-    for (uint32_t t = 0; t < levels; t++) {
+    if (levels > 0) {
+        char *first = wefti_arena_printf(&l->arena, "bucket %u, a micro-batch", index);
+        if (first == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status,
+                 wefti_lower_add_range(l, first, WEFT_DTYPE_F32,
+                                       l->first_begin + bucket->begin_bytes, bytes,
+                                       &bucket->levels[0]),
+                 fail);
+    }
+    for (uint32_t t = made_by_kernels(l, bucket) ? 1 : 0; t < levels; t++) {
         bucket->folds[t] = l->plan->kernel_count;
         WEFT_TRY(
             status,

@@ -262,10 +262,35 @@ fail:
     return status;
 }
 
+/* The same kernel for micro-batches that fold nothing, if it makes gradients: they go elsewhere. */
+static weft_status_t add_first_kernel(wefti_lowering_t *l, wefti_item_t *item)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_node_t *node = &l->graph->nodes[item->node];
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    bool makes_gradients = false;
+    for (uint32_t j = 0; l->first_of != NULL && j < node->output_count; j++) {
+        makes_gradients |=
+            node->outputs[j] != WEFTI_NONE && l->first_of[node->outputs[j]] != WEFTI_NONE;
+    }
+    if (!makes_gradients) {
+        return WEFT_OK;
+    }
+    item->first_kernel = l->plan->kernel_count;
+    WEFT_TRY(status, add_kernel(l, node), fail);
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        if (node->outputs[j] != WEFTI_NONE && l->first_of[node->outputs[j]] != WEFTI_NONE) {
+            kernel->outputs[j] = l->first_of[node->outputs[j]];
+        }
+    }
+fail:
+    return status;
+}
+
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    size_t most = 2 * (size_t)l->item_count +
+    size_t most = 3 * (size_t)l->item_count +
                   (size_t)l->bucket_count * ((size_t)wefti_lower_level_count(l) + 2);
     l->plan->kernels = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->kernels));
     if (l->plan->kernels == NULL) {
@@ -273,10 +298,11 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
     }
     for (uint32_t i = 0; i < l->item_count; i++) {
         wefti_item_t *item = &l->items[i];
-        item->kernel = item->eval_kernel = l->plan->kernel_count;
+        item->kernel = item->eval_kernel = item->first_kernel = l->plan->kernel_count;
         if (item->bucket == WEFTI_NONE) {
             WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
             WEFT_TRY(status, add_eval_kernel(l, item), fail);
+            WEFT_TRY(status, add_first_kernel(l, item), fail);
         } else {
             WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
         }

@@ -212,7 +212,9 @@ static bool write_fold(writer_t *w, uint32_t bucket)
     if (bucket >= w->l->bucket_count || w->l->buckets[bucket].folds == NULL) {
         return false;
     }
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->buckets[bucket].folds[w->level]);
+    if (w->l->buckets[bucket].folds[w->level] != WEFTI_NONE) {
+        push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->buckets[bucket].folds[w->level]);
+    }
     return true;
 }
 
@@ -240,7 +242,11 @@ static void write_item(writer_t *w, uint32_t item)
     if (w->waiting[item] != WEFTI_NONE) {
         push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
     }
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->eval ? at->eval_kernel : at->kernel);
+    bool first = w->level == 0 && w->l->first_of != NULL;
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL,
+         w->eval ? at->eval_kernel
+         : first ? at->first_kernel
+                 : at->kernel);
 }
 
 /* All sends have been added. Events are numbered over all programs, each is recorded by one. */

@@ -92,17 +92,19 @@ static uint32_t count_states(const wefti_lowering_t *l, const wefti_node_t *upda
 static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, uint64_t bytes)
 {
     const wefti_shard_cost_t *cost = l->params->shard_cost;
-    uint64_t shard = bytes / l->shards;
+    uint64_t shard = bytes / l->shards, sent = wefti_lower_grad_bytes(l, bytes);
     uint64_t states = 2ull * count_states(l, &l->graph->nodes[bucket->members[0].update]);
     uint64_t apart, sweep;
     if (cost == NULL || l->params->bucket_cost == NULL) {
         bucket->sweep = true;
         return WEFT_OK;
     }
-    apart = wefti_bucket_cost_ps(&cost->reduce_scatter, bytes) +
+    apart = wefti_bucket_cost_ps(&cost->reduce_scatter, sent) +
             wefti_bucket_cost_ps(&cost->all_gather, bytes) + shard * (3 + states) * PS_PER_BYTE;
-    sweep =
-        wefti_bucket_cost_ps(l->params->bucket_cost, bytes) + shard * (1 + states) * PS_PER_BYTE;
+    /* half of an all-reduce moves gradients, the other half weights */
+    sweep = wefti_bucket_cost_ps(l->params->bucket_cost, sent) / 2 +
+            wefti_bucket_cost_ps(l->params->bucket_cost, bytes) / 2 +
+            shard * (1 + states) * PS_PER_BYTE;
     bucket->sweep = sweep < apart;
     bucket->sweep_ps = sweep;
     bucket->sweep_why = wefti_arena_printf(

@@ -438,6 +438,24 @@ static void add_initializer(wefti_onnx_emit_t *emit, Onnx__GraphProto *to,
     to->initializer[to->n_initializer++] = make_tensor(emit, desc, name);
 }
 
+/* In the order of nodes, so that writing a graph that was read gives the same file. */
+static void add_infos(wefti_onnx_emit_t *emit)
+{
+    const wefti_graph_t *graph = emit->graph;
+    Onnx__GraphProto *main = emit->model->graph;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; node->phase != WEFTI_PHASE_UPDATE && k < node->output_count; k++) {
+            const wefti_value_t *value =
+                node->outputs[k] == WEFTI_NONE ? NULL : &graph->values[node->outputs[k]];
+            if (value != NULL && !(value->flags & WEFTI_VALUE_OUTPUT) &&
+                value->type.dtype != WEFT_DTYPE_NONE && !emit->failed) {
+                main->value_info[main->n_value_info++] = make_info(emit, value);
+            }
+        }
+    }
+}
+
 static weft_status_t add_values(wefti_onnx_emit_t *emit)
 {
     const wefti_graph_t *graph = emit->graph;
@@ -463,16 +481,11 @@ static weft_status_t add_values(wefti_onnx_emit_t *emit)
             }
             break;
         case WEFTI_VALUE_NODE:
-            if (!graph->nodes[value->producer].dead &&
-                graph->nodes[value->producer].phase != WEFTI_PHASE_UPDATE &&
-                !(value->flags & WEFTI_VALUE_OUTPUT) && value->type.dtype != WEFT_DTYPE_NONE) {
-                main->value_info[main->n_value_info++] = make_info(emit, value);
-            }
-            break;
         case WEFTI_VALUE_STATE:
             break;
         }
     }
+    add_infos(emit);
     for (uint32_t v = 0; v < graph->value_count && !emit->failed; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
             main->input[main->n_input++] = make_info(emit, &graph->values[v]);

@@ -125,7 +125,7 @@ static weft_status_t name_events(wefti_lowering_t *lowering)
             lowering->record_names[step->index] =
                 wefti_arena_printf(&session->arena, record ? "%s done" : "start %s", collective);
             lowering->event_names[step->index] = wefti_arena_printf(
-                &session->arena, record ? "wait for %s" : "%s: gradients", collective);
+                &session->arena, record ? "wait for %s" : "%s: ready", collective);
             if (!lowering->record_names[step->index] || !lowering->event_names[step->index]) {
                 return WEFT_ERR_NO_MEMORY;
             }

@@ -43,7 +43,8 @@ WEFT_EXTERN_C_BEGIN
 WEFT_API weft_status_t weft_session_create(const weft_session_params_t *params, weft_session_t **out_session);
 /** NULL is fine. Not collective. */
 WEFT_API void weft_session_destroy(weft_session_t *session);
-/** Copies bytes (exactly the input's size) into the input called name. Between steps only. */
+/** Copies bytes (exactly the input's size) into the input called name. Between steps only. Of a plan that splits the
+ * batch (weft_plan_info_t.split_batch) rank 0's inputs alone count, and its outputs alone mean something. */
 WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data, size_t bytes);
 /**
  * The input's own memory in the arena, for filling in place; valid as long as the session, written between

@@ -16,6 +16,9 @@ add_test(NAME tree_includes
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
+# Models that are made up.
+target_sources(runtime_random_shards PRIVATE graph/support_layers.c graph/support_onnx.c)
+
 # Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
 # only puts and signals go, late and out of order.
 # Under sanitizers runtime_put_links and some of them do: each whole program takes a minute there.

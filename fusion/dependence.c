@@ -49,23 +49,23 @@ static weft_status_t sort_edges(const weft_graph_view_t *view, wefti_arena_t *ar
     return WEFT_OK;
 }
 
-/* Does any candidate lie behind another? One walk in order of execution. */
-static weft_status_t find_any(const weft_graph_view_t *view, const uint32_t *ops, uint32_t count,
-                              wefti_arena_t *arena, bool *out_any)
+/* Which candidates lie behind others? later holds their places. One walk in order of execution. */
+static weft_status_t find_later(const weft_graph_view_t *view, const uint32_t *ops, uint32_t count,
+                                wefti_arena_t *arena, uint32_t *later, uint32_t *out_count)
 {
     weft_status_t status;
     incoming_t incoming = {0};
     bool *candidate = wefti_arena_array(arena, view->op_count, sizeof(*candidate));
     bool *behind =
         wefti_arena_array(arena, view->op_count, sizeof(*behind)); /* a candidate, or after one */
+    bool *is_later = wefti_arena_array(arena, view->op_count, sizeof(*is_later));
     WEFT_TRY(status, sort_edges(view, arena, &incoming), fail);
-    if (candidate == NULL || behind == NULL) {
+    if (candidate == NULL || behind == NULL || is_later == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < count; i++) {
         candidate[ops[i]] = true;
     }
-    *out_any = false;
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i];
         const weft_view_op_t *op = &view->ops[id];
@@ -77,8 +77,13 @@ static weft_status_t find_any(const weft_graph_view_t *view, const uint32_t *ops
         for (uint32_t j = incoming.first[id]; j < incoming.first[id + 1]; j++) {
             behind[id] |= behind[incoming.from[j]];
         }
-        *out_any |= candidate[id] && behind[id];
+        is_later[id] = candidate[id] && behind[id];
         behind[id] |= candidate[id];
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (is_later[ops[i]]) {
+            later[(*out_count)++] = i;
+        }
     }
 fail:
     return status;
@@ -90,10 +95,14 @@ weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_
 {
     weft_status_t status;
     wefti_reachability_t *reachability = NULL;
-    bool any = false;
+    uint32_t later_count = 0;
+    uint32_t *later = wefti_arena_array(arena, count, sizeof(*later));
     *out_dependence = (wefti_dependence_t){.count = count, .words = (count + 63) / 64};
-    WEFT_TRY(status, find_any(view, ops, count, arena, &any), done);
-    if (!any) {
+    if (later == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, find_later(view, ops, count, arena, later, &later_count), done);
+    if (later_count == 0) {
         goto done;
     }
     out_dependence->reach =
@@ -104,9 +113,9 @@ weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_
     }
     WEFT_TRY(status, wefti_reachability_create(view, arena->allocator, &reachability), done);
     for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t j = 0; j < count; j++) {
-            if (i != j && wefti_reachable(reachability, ops[i], ops[j])) {
-                add(out_dependence, i, j);
+        for (uint32_t k = 0; k < later_count; k++) {
+            if (i != later[k] && wefti_reachable(reachability, ops[i], ops[later[k]])) {
+                add(out_dependence, i, later[k]);
             }
         }
     }

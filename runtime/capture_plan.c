@@ -17,6 +17,11 @@
 static const weft_op_def_t data_def = {.domain = "capture", .name = "Data"};
 static const weft_op_def_t call_def = {
     .domain = "capture", .name = "Call", .effects = WEFT_EFFECT_COMMUNICATES};
+/* Nothing is fused over it. */
+static const weft_op_def_t barrier_def = {.domain = "capture",
+                                          .name = "Barrier",
+                                          .effects =
+                                              WEFT_EFFECT_COMMUNICATES | WEFT_EFFECT_UNKNOWN};
 static const weft_op_def_t all_reduce_def = {
     .domain = "weft", .name = "AllReduce", .effects = WEFT_EFFECT_COMMUNICATES};
 
@@ -28,7 +33,7 @@ typedef struct graph {
     weft_view_op_t *ops;
     uint32_t *order, *inputs, *outputs, *users, *edges;
     uint64_t *ready_ns;
-    size_t edge_count;
+    size_t edge_count; /* those of barriers too, which the view shows as effects */
 } graph_t;
 
 static bool may_be_fused(const wefti_captured_t *call)
@@ -41,6 +46,9 @@ static weft_status_t add_call(weft_capture_t *capture, wefti_arena_t *arena, gra
     const wefti_captured_t *call = &capture->calls[i];
     const wefti_request_t *request = &call->batched.request;
     bool fused = may_be_fused(call);
+    const weft_op_def_t *def = fused                            ? &all_reduce_def
+                               : request->op == WEFT_OP_BARRIER ? &barrier_def
+                                                                : &call_def;
     char *name = wefti_arena_printf(arena, "call %u", i);
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -58,8 +66,8 @@ static weft_status_t add_call(weft_capture_t *capture, wefti_arena_t *arena, gra
     g->ops[2 * i] = (weft_view_op_t){
         .name = name, .def = &data_def, .first_output = 2 * i, .output_count = fused, .present = 1};
     g->ops[2 * i + 1] = (weft_view_op_t){.name = name,
-                                         .def = fused ? &all_reduce_def : &call_def,
-                                         .effects = WEFT_EFFECT_COMMUNICATES,
+                                         .def = def,
+                                         .effects = def->effects,
                                          .first_input = i,
                                          .input_count = fused,
                                          .first_output = 2 * i + 1,
@@ -123,6 +131,7 @@ static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
     for (size_t i = 0; i < count; i++) {
         add_edge(g, conflicts[i].a, conflicts[i].b);
     }
+    g->view.edge_count = (uint32_t)g->edge_count;
     add_barriers(capture, g);
     g->view.value_count = 3 * n;
     g->view.values = g->values;
@@ -132,7 +141,6 @@ static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
     g->view.op_inputs = g->inputs;
     g->view.op_outputs = g->outputs;
     g->view.users = g->users;
-    g->view.edge_count = (uint32_t)g->edge_count;
     g->view.edges = g->edges;
 fail:
     return status;

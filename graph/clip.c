@@ -73,7 +73,9 @@ done:
 static weft_status_t add_over_ranks(clipper_t *c)
 {
     uint32_t node;
-    const weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"};
+    const weft_attr_t attrs[] = {
+        {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"},
+        {.name = "reason", .type = WEFT_ATTR_STRING, .s = "the global norm is that of all shards"}};
     const wefti_node_params_t params = {.domain = "weft",
                                         .op = "AllReduce",
                                         .name = "squares of all ranks",
@@ -81,8 +83,8 @@ static weft_status_t add_over_ranks(clipper_t *c)
                                         .inputs = &c->sum,
                                         .input_count = 1,
                                         .output_count = 1,
-                                        .attrs = &sum,
-                                        .attr_count = 1};
+                                        .attrs = attrs,
+                                        .attr_count = 2};
     weft_status_t status = wefti_graph_add_node(c->graph, &params, &node);
     if (status >= 0) {
         c->sum = c->graph->nodes[node].outputs[0];

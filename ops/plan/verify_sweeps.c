@@ -52,16 +52,16 @@ static const char *check_ranges(const weft_plan_t *plan, const wefti_plan_collec
     return NULL;
 }
 
-/* Not the shards of parameters and gradients: one element, or as many as a shard has, at one place
- * on all ranks and elsewhere. */
+/* Not the shards of parameters and gradients: as many elements as a shard has or, of what is only
+ * read, one; at one place on all ranks, and elsewhere. */
 static const char *check_operand(const weft_plan_t *plan, const wefti_plan_collective_t *sweep,
-                                 uint32_t operand)
+                                 uint32_t operand, int written)
 {
     if (operand == WEFTI_PLAN_NONE) {
         return NULL;
     }
     uint64_t count = elem_count(&plan->buffers[operand]);
-    if (count != 1 && count != sweep->elem_count / plan->world_size) {
+    if ((written || count != 1) && count != sweep->elem_count / plan->world_size) {
         return "an operand of its update is neither as long as a shard nor one element";
     }
     return overlap(plan, operand, sweep->buffer) || overlap(plan, operand, sweep->source)
@@ -82,10 +82,10 @@ static const char *check_kernel(const weft_plan_t *plan, const wefti_plan_collec
         return "its update does not read and write the shards of its ranges";
     }
     for (uint32_t i = 2; i < kernel->input_count && !what; i++) {
-        what = check_operand(plan, sweep, kernel->inputs[i]);
+        what = check_operand(plan, sweep, kernel->inputs[i], 0);
     }
     for (uint32_t i = 1; i < kernel->output_count && !what; i++) {
-        what = check_operand(plan, sweep, kernel->outputs[i]);
+        what = check_operand(plan, sweep, kernel->outputs[i], 1);
     }
     return what;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 /* Two graphs side by side, what they are called, and room for a line of each. */
@@ -107,6 +108,97 @@ fail:
     return status;
 }
 
+static bool contents_differ(const wefti_graph_t *const *graphs, uint32_t count, uint32_t value)
+{
+    const weft_tensor_desc_t *first = &graphs[0]->values[value].type;
+    size_t bytes = wefti_value_bytes(&graphs[0]->values[value]);
+    for (uint32_t r = 1; r < count; r++) {
+        const void *data = graphs[r]->values[value].type.data;
+        if (bytes > 0 && data != NULL && first->data != NULL && data != first->data &&
+            memcmp(data, first->data, bytes) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Do the outputs have the same types if nobody looks into the constants that differ? */
+static bool shapes_need(const wefti_graph_t *graph, uint32_t id, const bool *differs,
+                        wefti_arena_t *arena, weft_status_t *status)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    weft_node_desc_t desc;
+    *status = wefti_graph_node_desc(graph, id, arena, &desc);
+    weft_tensor_desc_t *inputs =
+        *status < 0 ? NULL
+                    : wefti_arena_memdup(arena, desc.inputs, desc.input_count * sizeof(*inputs));
+    if (inputs == NULL) {
+        *status = *status < 0 ? *status : WEFT_ERR_NO_MEMORY;
+        return false;
+    }
+    for (uint32_t i = 0; i < desc.input_count; i++) {
+        if (node->inputs[i] != WEFTI_NONE && differs[node->inputs[i]]) {
+            inputs[i].data = NULL;
+        }
+    }
+    desc.inputs = inputs;
+    for (uint32_t i = 0; i < desc.output_count; i++) {
+        desc.outputs[i] = (weft_tensor_desc_t){0};
+    }
+    if (wefti_op_infer(node->def, &desc) < 0) {
+        return true;
+    }
+    for (uint32_t i = 0; i < desc.output_count; i++) {
+        const weft_tensor_desc_t *made = &desc.outputs[i];
+        const weft_tensor_desc_t *is =
+            node->outputs[i] == WEFTI_NONE ? made : &graph->values[node->outputs[i]].type;
+        if (made->rank != is->rank ||
+            memcmp(made->dims, is->dims, is->rank * sizeof(is->dims[0])) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A plan has one shape of everything, so what decides shapes is the same on all ranks. */
+static weft_status_t check_shapes(const wefti_graph_t *const *graphs, uint32_t count)
+{
+    const wefti_graph_t *graph = graphs[0];
+    weft_status_t status = WEFT_OK;
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, graph->arena.allocator, 0);
+    bool *differs = wefti_arena_array(&arena, graph->value_count, sizeof(*differs));
+    if (differs == NULL) {
+        status = WEFT_ERR_NO_MEMORY;
+        goto done;
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        differs[v] =
+            graph->values[v].kind == WEFTI_VALUE_CONST && contents_differ(graphs, count, v);
+    }
+    for (uint32_t n = 0; n < graph->order_count; n++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[n]];
+        for (uint32_t i = 0; i < node->input_count; i++) {
+            uint32_t value = node->inputs[i];
+            if (value == WEFTI_NONE || !differs[value]) {
+                continue;
+            }
+            bool needed = shapes_need(graph, graph->order[n], differs, &arena, &status);
+            WEFT_TRY(status, status, done);
+            if (needed) {
+                status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                                     "node '%s' (%s): its constant '%s' decides a shape and "
+                                     "differs between the models of ranks",
+                                     node->name, node->def->name, graph->values[value].name);
+                goto done;
+            }
+        }
+    }
+done:
+    wefti_arena_deinit(&arena);
+    return status;
+}
+
 weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs,
                                         const char *const *labels, uint32_t count)
 {
@@ -119,5 +211,5 @@ weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs,
         wefti_text_deinit(&pair.line_a);
         wefti_text_deinit(&pair.line_b);
     }
-    return status;
+    return status >= 0 ? check_shapes(graphs, count) : status;
 }

@@ -129,6 +129,17 @@ class TensorParallel(Infer):
         message = self.weft("compile", *good, "-o", "p.weft", "--world", 2, "--batch", 1, code=2).stderr
         self.assertIn("expected one MODEL.onnx", message)
 
+    def test_constants_of_ranks(self):
+        """What is read when the step runs may differ, what decides shapes may not."""
+        def models(pads):
+            return [self.save(model([node("Add", ["x", "own"], "s"), node("Pad", ["s", "pads"], "y")], {"x": [3]}, ["y"],
+                                    {"own": np.float32(10 * r), "pads": np.array(pads[r])}), f"c{r}.onnx") for r in range(2)]
+        self.feed({"x": np.float32([1, 2, 3])})
+        self.infer(models([[1, 0], [1, 0]]), 2)
+        np.testing.assert_array_equal(self.output("y", 1), [0, 11, 12, 13])
+        message = self.weft("compile", *models([[1, 0], [0, 1]]), "-o", "p.weft", "--infer", "--world", 2, code=2).stderr
+        self.assertIn("node 'Pad_y' (Pad): its constant 'pads' decides a shape and differs", message)
+
     def test_plan_is_explained_and_verified(self):
         self.weft("compile", *self.split(Mlp(self.rng), 2), "-o", "p.weft", "--infer", "--world", 2, "--batch", 1)
         self.weft("explain", "p.weft")

@@ -147,6 +147,9 @@ int wefti_cmd_compile(int argc, char **argv)
         if (positional > 1) {
             command.compile.params.rank_models = (const char *const *)argv + 1;
             command.compile.params.rank_model_count = (uint32_t)positional;
+            if (command.compile.params.world_size == 0) {
+                command.compile.params.world_size = (uint32_t)positional;
+            }
         }
         code = compile_and_save(&command);
     }

@@ -124,6 +124,7 @@ class TensorParallel(Infer):
         other = self.save(model(net.nodes(all_reduce), net.inputs, net.outputs, part), "narrow.onnx")
         message = self.weft("compile", good[0], other, "-o", "p.weft", "--infer", "--world", 2, "--batch", 1, code=2).stderr
         self.assertRegex(message, r"f32\[1,6\].*f32\[1,5\]")
+        self.assertEqual(self.weft_json("compile", *good, "-o", "p.weft", "--infer", "--batch", 1)["world"], 2)
         message = self.weft("compile", *good, "-o", "p.weft", "--infer", "--world", 3, "--batch", 1, code=2).stderr
         self.assertIn("2 models for --world 3", message)
         message = self.weft("compile", *good, "-o", "p.weft", "--world", 2, "--batch", 1, code=2).stderr

@@ -15,8 +15,9 @@ typedef struct weft_input_shape {
 /** Zero and NULL mean the default. */
 typedef struct weft_compile_params {
     size_t struct_size;
+    /** A model, or a compiled graph (emit_path), whose parameters then need not be given and cannot be others. */
     const char *model_path;
-    uint32_t world_size;     /**< at least 1 */
+    uint32_t world_size;     /**< at least 1; 0 only for a compiled graph */
     int64_t batch;           /**< samples per rank and micro-batch (without accumulate: per step); 0: what the file says */
     const weft_input_shape_t *shapes;
     uint32_t shape_count;
@@ -55,8 +56,10 @@ typedef struct weft_compile_params {
     const char *const *rank_models; /**< with infer: one model per rank, equal except for initializers; NULL: model_path */
     uint32_t rank_model_count;      /**< 0, or world_size; rank_models[0] stands for model_path */
 
-    const char *ops_path;  /**< JSON declaring operators that Weft does not know; NULL: none */
-    const char *emit_path; /**< where the compiled graph is written as ONNX; NULL: nowhere */
+    const char *ops_path;  /**< JSON declaring operators that Weft does not know (weft_registry_load_ops), for
+                            * this compile alone; NULL: none */
+    const char *emit_path; /**< where the compiled graph is written as ONNX, which gives the same plan again;
+                            * NULL: nowhere */
 } weft_compile_params_t;
 
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \

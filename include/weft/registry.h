@@ -66,7 +66,7 @@ typedef struct weft_op_rules {
  * One operator: everything the importer, the passes, the documentation and another compiler need.
  * infer fills node->outputs (dtype, rank, dims; and data is left NULL) from inputs and attributes, and
  * returns WEFT_ERR_INVALID_ARGUMENT, with a message that names the cause but not the node, if they
- * contradict each other. Dimensions may be -1 on both sides. cost gives floating-point operations and
+ * contradict each other; where it is NULL, rules say the same as data. Dimensions may be -1 on both sides. cost gives floating-point operations and
  * bytes moved of one execution with known shapes.
  */
 typedef struct weft_op_def {

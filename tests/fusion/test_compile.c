@@ -494,8 +494,11 @@ static void counting_free(void *user, void *ptr)
     free(ptr);
 }
 
+#define PARTS WEFT_SOURCE_DIR "/samples/tensor_parallel/"
+
 static void fail_every_allocation(int mode)
 {
+    static const char *const rank_models[] = {PARTS "block.rank0.onnx", PARTS "block.rank1.onnx"};
     counting_t counting = {0, UINT64_MAX, 0};
     weft_allocator_t allocator = {counting_alloc, counting_realloc, counting_free, &counting};
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
@@ -508,6 +511,14 @@ static void fail_every_allocation(int mode)
     params.shard_optimizer = mode == 1;
     params.decouple = mode == 2;
     params.accumulate = mode == 2 ? 2 : 0;
+    if (mode >= 3) {
+        params.model_path = PARTS "whole.onnx";
+        params.bucket = NULL;
+        params.infer = 1;
+        params.split_batch = mode == 3;
+        params.rank_models = rank_models;
+        params.rank_model_count = mode == 4 ? 2 : 0;
+    }
     params.allocator = &allocator;
     assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
     weft_plan_release(plan);
@@ -528,7 +539,8 @@ static void fail_every_allocation(int mode)
 static void test_compile_survives_every_failing_allocation(void **state)
 {
     (void)state;
-    for (int mode = 0; mode <= 2; mode++) { /* whole, swept, decoupled updates */
+    /* whole, swept, decoupled updates; inference of a split batch, and of a model per rank */
+    for (int mode = 0; mode <= 4; mode++) {
         fail_every_allocation(mode);
     }
 }

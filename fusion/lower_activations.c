@@ -15,8 +15,7 @@ bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_
         const char *name = weft_collective_name((weft_collective_t)op);
         size_t length = strlen(name);
         /* The first half of a pair stands for both: events say when it begins and is waited for. */
-        if (strcmp(node->def->domain, "weft") == 0 &&
-            strncmp(node->def->name, name, length) == 0 &&
+        if (strcmp(node->def->domain, "weft") == 0 && strncmp(node->def->name, name, length) == 0 &&
             (node->def->name[length] == '\0' || strcmp(node->def->name + length, "Start") == 0)) {
             *out_op = (weft_collective_t)op;
             return true;

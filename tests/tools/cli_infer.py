@@ -101,12 +101,13 @@ class TensorParallel(Infer):
         self.assertLess(same, one + 2048)
         self.assertGreater(differ, one + 3 * 10 * 6 * 4)
 
-    def test_progress_and_transport_change_no_bit(self):
+    def test_how_it_is_run_changes_no_bit(self):
         net = Attention(self.rng)
         self.feed({"x": self.rng.standard_normal((3, 5, 16)).astype(np.float32)})
         models = self.split(net, 2)
         digests = {self.infer(models, 2, "--batch", 3, run=("--repeat", 3), env=env)["outputs"][0]["sha256"]
-                   for env in ({"WEFT_PROGRESS": "inline"}, {"WEFT_PROGRESS": "thread"}, {"WEFT_TRANSPORT": "tcp"})}
+                   for env in ({"WEFT_PROGRESS": "inline"}, {"WEFT_PROGRESS": "thread"}, {"WEFT_ISA": "portable"},
+                               {"WEFT_ALGO": "AllReduce=halving-doubling"}, {"WEFT_ALGO": "AllReduce=one-shot"})}
         self.assertEqual(len(digests), 1)
 
     def test_models_that_differ(self):

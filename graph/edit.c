@@ -397,6 +397,7 @@ done:
 
 static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
 {
+    uint32_t node;
     switch (edit->kind) {
     case WEFT_EDIT_INSERT_COLLECTIVE:
         return insert_collective(editor, edit);
@@ -409,7 +410,7 @@ static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
     case WEFT_EDIT_SPLIT:
         return split(editor->graph, edit);
     case WEFT_EDIT_START_WAIT: /* lowering places events itself */
-        return WEFT_OK;
+        return resolve(editor->graph, edit->op_a, "start and wait", &node);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist", (int)edit->kind);
 }

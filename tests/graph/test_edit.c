@@ -211,6 +211,30 @@ static void split_marks_one_tensor(void **state)
     test_graph_free(graph, registry);
 }
 
+/* Lowering sees to that itself: nothing of the graph changes. */
+static void start_and_wait_change_nothing(void **state)
+{
+    (void)state;
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    uint32_t x = test_input(graph, "x", DIMS(100));
+    uint32_t a = test_node_outputs(graph, "weft", "AllReduce", "a", INPUTS(x), 1, NULL, 0);
+    weft_edit_t edit = {.kind = WEFT_EDIT_START_WAIT, .op_a = a, .op_b = UINT32_MAX};
+    weft_edit_list_t *list = new_list();
+    uint32_t nodes = graph->node_count, values = graph->value_count;
+    CHECK(weft_edit_list_add(list, &edit));
+    CHECK(wefti_graph_apply(graph, list));
+    assert_int_equal(graph->node_count, nodes);
+    assert_int_equal(graph->value_count, values);
+    assert_int_equal(graph->nodes[a].attr_count, 0);
+    edit.op_a = 99;
+    CHECK(weft_edit_list_add(list, &edit));
+    test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
+                      "start and wait: operator 99 does not exist");
+    weft_edit_list_destroy(list);
+    test_graph_free(graph, registry);
+}
+
 /* a -> d and c -> b: {a, b} and {c, d} are each fine, together they close a cycle. */
 static void two_fusions_may_not_cross(void **state)
 {
@@ -405,6 +429,7 @@ int main(void)
         cmocka_unit_test(fuse_makes_one_node),
         cmocka_unit_test(fusion_refusals),
         cmocka_unit_test(split_marks_one_tensor),
+        cmocka_unit_test(start_and_wait_change_nothing),
         cmocka_unit_test(two_fusions_may_not_cross),
         cmocka_unit_test(order_edges_hold),
         cmocka_unit_test(random_graphs),

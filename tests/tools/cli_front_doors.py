@@ -190,6 +190,56 @@ class Collectives(Doors):
         self.same_as_own(doors.training(local, between=[node]), "--bucket", "one")
         self.assertEqual(len(self.explain("given.weft")["buckets"]), 1)
 
+    def paired(self):
+        """The gradients of the second layer travel while the next operator runs."""
+        local = {p: "local." + p for p in PARAMS[2:]}
+        proto = doors.training({**{p: p + "_grad" for p in PARAMS[:2]}, **local})
+        nodes = list(proto.graph.node)
+        at = next(i for i, n in enumerate(nodes) if n.name == "d_relu")
+        start = [helper.make_node("AllReduceStart", [local[p]], ["fly." + p], name="start_" + p, domain="weft",
+                                  reduction="avg") for p in local]
+        wait = [helper.make_node("AllReduceWait", ["fly." + p], [p + "_grad"], name="wait_" + p, domain="weft")
+                for p in local]
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes[:at] + start + nodes[at:at + 1] + wait + nodes[at + 1:])
+        return proto
+
+    def test_with_everything_that_lowering_does(self):
+        for options in (("--decouple", "--bucket", "bytes:16K"), ("--wire", "bf16", "--shards", "4"),
+                        ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2")):
+            with self.subTest(options=options):
+                digests = set()
+                for proto in (doors.forward(), self.reduced("AllReduce", reduction="avg"), self.paired()):
+                    self.plan(proto, *options)
+                    digests.add(self.digest("p.weft", steps=2))
+                self.assertEqual(len(digests), 1)
+                self.weft("verify", "p.weft")
+
+    def scaled(self, name="scale"):
+        """A gradient that is made of a reduced one, and not by a collective: it is not reduced again."""
+        local = {**{p: p + "_grad" for p in PARAMS}, "fc2.bias": "local"}
+        values = doors.weights()
+        values[name] = np.array(0.25, np.float32)
+        return doors.training(local, values, [
+            helper.make_node("AllReduce", ["local"], ["sum"], name="reduce", domain="weft"),
+            helper.make_node("Mul", ["sum", name], ["fc2.bias_grad"], name="scaled")])
+
+    def test_what_is_made_of_reduced_ones_is_not_reduced(self):
+        self.plan(self.scaled(), "--optimizer", "sgd", "--lr", "0.5")
+        self.weft("verify", "p.weft")
+        saved = self.saved("p.weft", steps=1, count=64)
+        before = doors.weights()
+        _, grads = doors.gradients(before, *self.data)
+        grads["fc2.bias"] = grads["fc2.bias"] * 2 * 0.25
+        for p in PARAMS:
+            np.testing.assert_allclose(saved[p], before[p] - 0.5 * grads[p], rtol=1e-4, atol=1e-6, err_msg=p)
+        for options in ((), ("--shard-optimizer",), ("--clip", "100")):
+            self.plan(self.scaled(), "--optimizer", "sgd", *options)
+            self.weft("verify", "p.weft")
+        for options in (("--accumulate", "2"), ("--shards", "4")):
+            done = self.plan(self.scaled(), *options, code=2)
+            self.assertIn("'fc2.bias_grad', the gradient of 'fc2.bias'", done.stderr.strip().splitlines()[-1])
+
     def summed(self, op, **attributes):
         """A sum over ranks, then half of it: the average of two ranks."""
         local = {p: "local." + p for p in PARAMS}

@@ -353,13 +353,16 @@ static void test_whatever_is_accepted_is_right(void **in)
         int shard, decouple;
         uint32_t accumulate;
         double clip;
+        uint32_t in_flight;
+        int infer;
     } rows[] = {
-        {"plain", NULL, 0, 0, 1, 0},
-        {"sweeps", NULL, 1, 0, 1, 0},
-        {"three passes, bf16", "bf16", 1, 0, 1, 0},
-        {"decoupled", NULL, 0, 1, 1, 0},
-        {"micro-batches, clipped", NULL, 0, 0, 3, 1},
-        {"decoupled micro-batches", "bf16", 0, 1, 5, 1},
+        {"plain", NULL, 0, 0, 1, 0, 0, 0},
+        {"sweeps", NULL, 1, 0, 1, 0, 0, 0},
+        {"three passes, bf16", "bf16", 1, 0, 1, 0, 0, 0},
+        {"decoupled", NULL, 0, 1, 1, 0, 0, 0},
+        {"micro-batches, clipped", NULL, 0, 0, 3, 1, 0, 0},
+        {"decoupled micro-batches", "bf16", 0, 1, 5, 1, 0, 0},
+        {"inference", NULL, 0, 0, 1, 0, 0, 1},
     };
     const char *seed = getenv("WEFT_TEST_SEED");
     weft_registry_t *registry;
@@ -379,7 +382,9 @@ static void test_whatever_is_accepted_is_right(void **in)
         params.decouple = rows[i].decouple;
         params.accumulate = rows[i].accumulate;
         params.clip_norm = rows[i].clip;
-        params.bucket = "bytes:64K";
+        params.in_flight = rows[i].in_flight;
+        params.infer = rows[i].infer;
+        params.bucket = rows[i].infer ? NULL : "bytes:64K";
         if (weft_compile(&params, &plan) != WEFT_OK) {
             fail_msg("%s: %s", rows[i].name, weft_last_error());
         }

@@ -80,9 +80,20 @@ endif()
 # Breaks plans for cli_verify.py.
 add_executable(break_plan tools/break_plan.c)
 target_link_libraries(break_plan PRIVATE weft_ops)
+
+# A plugin whose gradients are wrong, for tools/cli_gradients.py.
+add_library(faulty_gradients MODULE tools/faulty_gradients.c)
+target_include_directories(faulty_gradients PRIVATE ${PROJECT_SOURCE_DIR}/include)
+target_compile_definitions(faulty_gradients PRIVATE _GNU_SOURCE)
+target_link_libraries(faulty_gradients PRIVATE m)
+if(WEFT_SANITIZE)
+  target_link_options(faulty_gradients PRIVATE -fsanitize=${WEFT_SANITIZE})
+endif()
 if(TARGET weft_sample_host_compiler)
   add_test(NAME sample_host_compiler COMMAND weft_sample_host_compiler)
   add_test(NAME sample_host_compiler_pieces COMMAND weft_sample_host_compiler 4 bytes:48K)
-  set_tests_properties(sample_host_compiler sample_host_compiler_pieces
+  add_test(NAME sample_host_compiler_processes COMMAND
+    ${CMAKE_CURRENT_SOURCE_DIR}/tools/two_processes.sh $<TARGET_FILE:weft_sample_host_compiler>)
+  set_tests_properties(sample_host_compiler sample_host_compiler_pieces sample_host_compiler_processes
     PROPERTIES LABELS "unit;threads" TIMEOUT 120)
 endif()

@@ -357,43 +357,61 @@ static void note(gradient_report_t *row, const checker_t *checker, double gradie
     }
 }
 
-/* One line through the weights: the gradient along it, and the slope. Who seems wrong is measured
- * once more. */
+/* Along the line at hand. */
+static double gradient_along(const checker_t *checker)
+{
+    const checked_param_t *param = &checker->params[checker->param];
+    double sum = 0;
+    if (checker->element >= 0) {
+        return (double)param->gradient[checker->element];
+    }
+    for (int64_t k = 0; k < param->count; k++) {
+        sum += (double)param->gradient[k] * sign_of(checker->signs, k);
+    }
+    return sum;
+}
+
+/* A corner at 0 itself looks the same with a fraction of the step; any other would be out of sight,
+ * or less of it in. */
+static bool is_corner(const slope_t *slope, const slope_t *closer)
+{
+    return closer->step < slope->step / 3 && closer->spread > 0.6 * slope->spread &&
+           closer->spread > 4 * closer->error;
+}
+
+/* One line through the weights. A gradient that seems wrong is compared once more, closer to the
+ * weights as they are. */
 static weft_status_t check_line(checker_t *checker, gradient_report_t *row, double *worst)
 {
     const checked_param_t *param = &checker->params[checker->param];
-    double gradient = 0, rounding = ROUNDING * param->largest;
-    slope_t slope;
-    if (checker->element >= 0) {
-        gradient = (double)param->gradient[checker->element];
-    } else {
-        for (int64_t k = 0; k < param->count; k++) {
-            gradient += (double)param->gradient[k] * sign_of(checker->signs, k);
-        }
-        rounding *= sqrt((double)param->count);
-    }
-    double unit = unit_of(param, checker->element);
+    double gradient = gradient_along(checker);
+    double rounding =
+        ROUNDING * param->largest * (checker->element >= 0 ? 1 : sqrt((double)param->count));
+    double unit = unit_of(param, checker->element), excess = 0;
     slope_params_t params = {.at_zero = checker->report->loss,
                              .noise = checker->report->noise,
                              .step = power_of_two(unit * FIRST_STEP),
                              .most = unit * MOST_STEP,
                              .wanted = fabs(gradient)};
-    gradient_verdict_t verdict = GRADIENT_WRONG;
-    double excess = INFINITY;
-    for (int tries = 0; tries < 2 && verdict == GRADIENT_WRONG; tries++) {
-        slope_t again;
-        double again_excess;
-        weft_status_t status = wefti_slope_measure(&params, loss_at, checker, &again);
+    slope_t slope, closer;
+    weft_status_t status = wefti_slope_measure(&params, loss_at, checker, &slope);
+    if (status < 0) {
+        return status;
+    }
+    gradient_verdict_t verdict = wefti_slope_judge(gradient, &slope, rounding, &excess);
+    if (verdict == GRADIENT_WRONG && isfinite(gradient)) {
+        double closer_excess;
+        params.step = slope.step * 0.15625; /* no power of two: other roundings */
+        status = wefti_slope_measure(&params, loss_at, checker, &closer);
         if (status < 0) {
             return status;
         }
-        gradient_verdict_t found = wefti_slope_judge(gradient, &again, rounding, &again_excess);
-        if (tries == 0 || found != GRADIENT_WRONG || again_excess < excess) {
-            verdict = found;
-            slope = again;
-            excess = again_excess;
+        gradient_verdict_t again = wefti_slope_judge(gradient, &closer, rounding, &closer_excess);
+        verdict = is_corner(&slope, &closer) ? GRADIENT_KINK : again;
+        if (again != GRADIENT_WRONG) {
+            slope = closer;
+            excess = closer_excess;
         }
-        params.step = again.step * 0.15625; /* other roundings, fewer corners */
     }
     note(row, checker, gradient, &slope, verdict, excess, worst);
     return WEFT_OK;

@@ -225,11 +225,33 @@ static void test_random_graphs_over_put_links(void **state)
     }
 }
 
+/* Whoever carries collectives out, from one buffer to another or in place, the bits stay. */
+static void test_random_graphs_with_every_algorithm(void **state)
+{
+    static const char *const algorithms[] = {
+        "AllReduce=doubling,AllGather=bruck,ReduceScatter=halving,AllToAll=bruck,Broadcast=chain",
+        "AllReduce=halving-doubling,AllGather=ring,AllToAll=pairwise,Broadcast=binomial",
+        "AllReduce=one-shot,AllGather=log-step,Broadcast=scatter-gather"};
+    static job_t job;
+    uint64_t random = support_seed() | 1;
+    (void)state;
+    setenv("WEFT_PROGRESS", "inline", 1);
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t ranks = 2 + i % 2 * 2;
+        setenv("WEFT_ALGO", algorithms[i / 2], 1);
+        make_job(&job, ranks, &random);
+        support_rank_threads(ranks, infer, &job);
+        free_job(&job);
+    }
+    unsetenv("WEFT_ALGO");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_graphs),
         cmocka_unit_test(test_random_graphs_over_put_links),
+        cmocka_unit_test(test_random_graphs_with_every_algorithm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

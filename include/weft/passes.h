@@ -17,7 +17,8 @@
  * be applied to a view.
  *
  * Views are checked before they are used: ids out of range, operators out of order, cycles are
- * WEFT_ERR_INVALID_ARGUMENT naming the operator. Definitions of collectives come from a registry
+ * WEFT_ERR_INVALID_ARGUMENT naming the operator. (How long op_inputs, op_outputs and ready_ns are cannot be seen: that
+ * is the host's word.) Definitions of collectives come from a registry
  * (weft_registry_find_op(registry, "weft", "AllReduce", 1)), those of the host's own operators from
  * the host: only domain, name and effects are looked at.
  */

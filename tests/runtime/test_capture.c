@@ -41,6 +41,7 @@ typedef enum how {
     ON_THREAD,
     GRADUAL,
     GRADUAL_STREAMS,
+    GRADUAL_THREADS, /* the capture's stream has a thread, and so have the user's */
     HOW_COUNT,
 } how_t;
 
@@ -204,7 +205,7 @@ static void replay(run_t *run, weft_capture_t *capture, weft_stream_t *const *st
         RANK_OK(weft_stream_synchronize(streams[0]));
         break;
     default:
-        replay_gradually(run, capture, run->job->how == GRADUAL_STREAMS ? streams : NULL);
+        replay_gradually(run, capture, run->job->how != GRADUAL ? streams : NULL);
     }
 }
 
@@ -231,7 +232,7 @@ static void run_job(rank_world_t *world)
     run_t *run = calloc(1, sizeof *run);
     weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
     weft_stream_params_t stream_params = {sizeof stream_params, "user", WEFT_STREAM_INLINE, 0};
-    weft_stream_t *streams[2] = {NULL, NULL};
+    weft_stream_t *streams[3] = {NULL, NULL, NULL};
     weft_capture_t *capture = NULL;
     RANK_CHECK(run != NULL);
     run->job = job;
@@ -247,14 +248,16 @@ static void run_job(rank_world_t *world)
         RANK_OK(weft_mem_alloc(world->context, run->arena_bytes, &memory));
         run->arena = memory;
     }
-    stream_params.flags = job->how == ON_THREAD ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
-    for (uint32_t i = 0; i < 2; i++) {
+    bool threads = job->how == ON_THREAD || job->how == GRADUAL_THREADS;
+    stream_params.flags = threads ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
+    for (uint32_t i = 0; i < 3; i++) {
         RANK_OK(weft_stream_create(world->context, &stream_params, &streams[i]));
     }
     for (uint32_t i = 0; i < job->steps; i++) {
         make_step(run, &shared);
     }
     params.bucket = job->bucket;
+    params.stream = job->how == GRADUAL_THREADS ? streams[2] : NULL;
     RANK_OK(weft_capture_begin(run->group, &params));
     for (uint32_t i = 0; i < run->count; i++) {
         RANK_OK(issue(run, &run->steps[i], true, i % 3 == 0 ? streams[0] : NULL));
@@ -270,7 +273,7 @@ static void run_job(rank_world_t *world)
         check_info(run, capture, run->count > 0 || job->how < GRADUAL ? n + 1 : 0);
     }
     weft_capture_destroy(capture);
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 3; i++) {
         weft_stream_destroy(streams[i]);
     }
     RANK_OK(weft_mem_free(world->context, run->arena));

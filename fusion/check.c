@@ -87,6 +87,14 @@ static void write_text(check_t *check, wefti_text_t *out)
         wefti_text_add(out, "\n");
         return;
     }
+    if (check->plan->kind == WEFT_PLAN_INFERENCE) {
+        wefti_text_printf(out,
+                          "\ncompiles for inference: %" PRIu32 " weights of %s, batch %" PRId64
+                          " per rank, %" PRIu32 " collectives\n",
+                          check->param_count, wefti_format_bytes(check->param_bytes, bytes),
+                          check->plan->batch, check->plan->collective_count);
+        return;
+    }
     wefti_text_printf(out,
                       "\ncompiles: %" PRIu32 " parameters of %s are trained, batch %" PRId64
                       " per rank, %" PRIu32 " bucket%s\n",

@@ -37,7 +37,7 @@ static const char *reason_of(wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
     const char *reason = text_attr(node, "reason"), *split = text_attr(node, "split_reason");
-    if (bucket->parts > 1) {
+    if (bucket->parts > 1 && bucket->gradients) {
         return wefti_arena_printf(&l->plan->arena, "piece %u of %u of %s%s%s", bucket->part + 1,
                                   bucket->parts, l->graph->values[bucket->members[0].value].name,
                                   split[0] != '\0' ? ", which " : "", split);
@@ -106,7 +106,7 @@ static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index)
     collective->name = bucket->parts > 1
                            ? wefti_arena_printf(arena, "%s %u", node->name, bucket->part)
                            : wefti_arena_strdup(arena, node->name);
-    collective->reason = wefti_arena_strdup(arena, "given by the graph");
+    collective->reason = reason_of(l, bucket);
     collective->member_count = 1;
     collective->members = wefti_arena_array(arena, 1, sizeof(*collective->members));
     if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {

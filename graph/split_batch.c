@@ -37,11 +37,14 @@ static share_t compare(const weft_tensor_desc_t *part, const weft_tensor_desc_t 
 
 /* Adds op(value); the result gets the type that the operator infers. */
 static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32_t value,
-                                    const char *output_name, uint32_t ranks, uint32_t *out_value)
+                                    const char *output_name, uint32_t ranks, const char *reason,
+                                    uint32_t *out_value)
 {
     weft_status_t status;
     uint32_t node;
+    bool sized = strcmp(op, "Broadcast") != 0;
     weft_attr_t attrs[] = {{.name = "root", .type = WEFT_ATTR_INT},
+                           {.name = "reason", .type = WEFT_ATTR_STRING, .s = reason},
                            {.name = "group_size", .type = WEFT_ATTR_INT, .i = ranks}};
     char name[256];
     snprintf(name, sizeof(name), "%s of %.200s", op, graph->values[value].name);
@@ -54,7 +57,7 @@ static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32
                                   .output_names = &output_name,
                                   .output_count = 1,
                                   .attrs = attrs,
-                                  .attr_count = strcmp(op, "Broadcast") == 0 ? 1 : 2};
+                                  .attr_count = sized ? 3 : 2};
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
     *out_value = graph->nodes[node].outputs[0];
 fail:
@@ -82,7 +85,10 @@ static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whol
     graph->values[input].type = *type;
     WEFT_TRY(status,
              add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast", input, name,
-                            ranks, &part),
+                            ranks,
+                            share == SHARE_FIRST ? "ranks get their shares of rank 0's batch"
+                                                 : "ranks get what rank 0 was fed",
+                            &part),
              fail);
     wefti_graph_replace_uses(graph, input, part, graph->values[part].producer);
 fail:
@@ -105,7 +111,10 @@ static weft_status_t gather_output(wefti_graph_t *graph, const wefti_graph_t *wh
     }
     snprintf(name, sizeof(name), "%.200s.share", old_name);
     WEFT_TRY(status, wefti_graph_rename_value(graph, output, name), fail);
-    WEFT_TRY(status, add_collective(graph, "Gather", output, old_name, ranks, &all), fail);
+    WEFT_TRY(status,
+             add_collective(graph, "Gather", output, old_name, ranks,
+                            "rank 0 gets the results of all", &all),
+             fail);
     graph->values[output].flags &= ~WEFTI_VALUE_OUTPUT;
     graph->values[all].flags |= WEFTI_VALUE_OUTPUT;
     graph->outputs[index] = all;

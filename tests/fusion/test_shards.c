@@ -293,7 +293,7 @@ static void test_decoupled_weights_come_under_the_first_micro_batch(void **state
     static const struct {
         uint32_t accumulate;
         const char *compute, *comm;
-    } rows[] = {{2, "wkkk", "gr"}, {3, "wkkk", "gr"}, {4, "kkk", ""}};
+    } rows[] = {{2, "wkk", "gr"}, {3, "wkk", "gr"}, {4, "kk", ""}};
     fixture_t *f = *state;
     uint32_t a = add_value(f->graph, "a", WEFTI_VALUE_PARAM, 32);
     f->graph->loss = relu(f, a, WEFTI_PHASE_FORWARD);

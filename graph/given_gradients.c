@@ -436,6 +436,9 @@ weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph)
     weft_status_t status;
     copier_t c = {.graph = graph};
     uint32_t *readers = NULL, count = graph->order_count;
+    if (!wefti_graph_has_gradients(graph)) {
+        return WEFT_OK;
+    }
     uint8_t *local = mark_local(graph);
     WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
     WEFT_TRY(status, look_around(&c, &readers), done);

@@ -17,6 +17,7 @@ except ImportError:
     sys.exit(77)
 import door_models as doors
 from door_models import PARAMS
+from infer_models import load_tensor, save_tensor
 
 
 class Doors(support.Case):
@@ -267,6 +268,48 @@ class Collectives(Doors):
             done = self.plan(proto, code=2)
             self.assert_one_line(done.stderr)
             self.assertIn(words, done.stderr)
+
+
+class Inference(Doors):
+    def infer(self, nodes, arrays, shape):
+        """y of both ranks, which are fed different x."""
+        graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+                                  [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("weft", 1),
+                                                        helper.make_opsetid("com.microsoft", 1)])
+        proto.ir_version = 8
+        self.weft("compile", self.save(proto), "-o", "p.weft", "--world", 2, "--infer")
+        self.weft("verify", "p.weft")
+        for rank, array in enumerate(arrays):
+            save_tensor(self.dir / "in" / f"rank{rank}" / "x.pb", array)
+        self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
+        return [load_tensor(f)[1] for f in sorted((self.dir / "out").rglob("y.pb"))]
+
+    def test_gathers_along_any_axis(self):
+        rng = np.random.default_rng(5)
+        arrays = [rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(2)]
+        for axis in (0, 1, 2, -1, -2):
+            with self.subTest(axis=axis):
+                got = self.infer([helper.make_node("AllGather", ["x"], ["y"], name="gather", domain="com.microsoft",
+                                                   axis=axis, group_size=2)], arrays, [2, 3, 4])
+                self.assertTrue(got)
+                for y in got:
+                    np.testing.assert_array_equal(y, np.concatenate(arrays, axis))
+
+    def test_all_to_all_and_groups_of_parts(self):
+        arrays = [np.arange(8, dtype=np.float32).reshape(4, 2) + 100 * r for r in range(2)]
+        got = self.infer([helper.make_node("AllToAll", ["x"], ["z"], name="exchange", domain="com.microsoft", group_size=2),
+                          helper.make_node("NcclAllReduce", ["z"], ["y"], name="sum", domain="com.microsoft",
+                                           group_type=4)], arrays, [4, 2])
+        whole = np.concatenate([arrays[0][:2], arrays[1][:2]]) + np.concatenate([arrays[0][2:], arrays[1][2:]])
+        for y in got:
+            np.testing.assert_array_equal(y, whole)
+
+    def test_an_axis_is_needed(self):
+        with self.assertRaisesRegex(AssertionError, "attribute axis is missing"):
+            self.infer([helper.make_node("AllGather", ["x"], ["y"], name="g", domain="com.microsoft")], [], [2, 2])
+        with self.assertRaisesRegex(AssertionError, "axis"):
+            self.infer([helper.make_node("AllGather", ["x"], ["y"], name="g", domain="com.microsoft", axis=2)], [], [2, 2])
 
 
 class Operators(Doors):

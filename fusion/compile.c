@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "fusion/schedule_graph.h"
 #include "graph/onnx.h"
 #include "ops/op_defs.h"
 #include "runtime/base/error.h"
@@ -233,7 +234,8 @@ fail:
     return status;
 }
 
-/* Operators of unknown effect keep others apart: who does not know that wonders about the buckets. */
+/* Operators of unknown effect keep others apart: who does not know that wonders about the buckets.
+ */
 static void name_fences(const compiler_t *c, const wefti_graph_t *graph, const char *path)
 {
     uint32_t count = 0;
@@ -246,11 +248,12 @@ static void name_fences(const compiler_t *c, const wefti_graph_t *graph, const c
         }
     }
     if (first != NULL) {
-        wefti_log(&c->log, WEFT_LOG_WARN,
-                  "%s: %u operator%s of unknown effect, node '%s' (%s.%s) %s, that nothing is moved "
-                  "across; if it has none, say so with --ops",
-                  path, count, count == 1 ? "" : "s", first->name, first->def->domain,
-                  first->def->name, count == 1 ? "is it" : "is the first");
+        wefti_log(
+            &c->log, WEFT_LOG_WARN,
+            "%s: %u operator%s of unknown effect, node '%s' (%s.%s) %s, that nothing is moved "
+            "across; if it has none, say so with --ops",
+            path, count, count == 1 ? "" : "s", first->name, first->def->domain, first->def->name,
+            count == 1 ? "is it" : "is the first");
     }
 }
 
@@ -314,16 +317,6 @@ fail:
     return status;
 }
 
-/* Parameters whose part of the compiler does not exist yet; each goes with its line. */
-static weft_status_t refuse_unbuilt(const weft_compile_params_t *p)
-{
-    const char *what = p->in_flight > 0      ? "--in-flight"
-                       : p->arena_limit > 0  ? "--arena-limit"
-                                             : NULL;
-    return what == NULL ? WEFT_OK
-                        : wefti_error(WEFT_ERR_UNSUPPORTED, "%s is not supported yet", what);
-}
-
 /* Applies what a pass answered. */
 static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits)
 {
@@ -376,12 +369,31 @@ static void add_micro_batches(compiler_t *c, uint64_t *ready_ns)
     c->micro_batches_ns = before;
 }
 
+/* Micro-batches are added up in front of collectives: every gradient must have one. */
+static weft_status_t check_accumulated(const compiler_t *c)
+{
+    const wefti_graph_t *graph = c->graph;
+    bool several = c->params.accumulate > 1 || c->params.shards > 0;
+    for (uint32_t v = 0; several && v < graph->value_count; v++) {
+        const wefti_value_t *value = &graph->values[v];
+        if (value->grad_of != WEFTI_NONE && (value->flags & WEFTI_VALUE_REDUCED) != 0) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "'%s', the gradient of '%s', is made of reduced ones: with %s it "
+                               "cannot be added up over micro-batches",
+                               value->name, graph->values[value->grad_of].name,
+                               c->params.shards > 0 ? "--shards" : "--accumulate");
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t insert_and_fuse(compiler_t *c)
 {
     weft_status_t status;
     weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     weft_edit_list_t *edits = NULL;
     uint64_t *ready_ns = NULL;
+    WEFT_TRY(status, check_accumulated(c), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
     WEFT_TRY(status, apply(c, edits), fail);
@@ -471,29 +483,69 @@ static void use_inference(compiler_t *c, wefti_lower_params_t *params)
     params->rank_graph_count = c->params.rank_model_count;
 }
 
+static void read_lower_params(compiler_t *c, wefti_lower_params_t *params)
+{
+    const char *slash = strrchr(c->params.model_path, '/');
+    *params = (wefti_lower_params_t){.world_size = c->params.world_size,
+                                     .policy = c->params.bucket,
+                                     .optimizer = c->params.optimizer,
+                                     .model_name = slash == NULL ? c->params.model_path : slash + 1,
+                                     .forecast = c->compiled.known ? NULL : &c->forecast,
+                                     .bucket_cost = &c->bucket_cost,
+                                     .shard = c->sharded,
+                                     .decouple = c->sharded && c->params.decouple,
+                                     .sweep = c->sharded && !c->params.decouple &&
+                                              c->gradient_params.wire == WEFT_DTYPE_F32 &&
+                                              c->gradient_params.clip_norm == 0,
+                                     .shard_cost = c->sharded ? &c->shard_cost : NULL,
+                                     .gradients = c->gradient_params,
+                                     .in_flight = c->params.in_flight,
+                                     .costs = &c->costs,
+                                     .allocator = c->allocator};
+    if (c->params.infer) {
+        use_inference(c, params);
+    }
+}
+
+/* List scheduling: of inference always, of training where a bound asks for it. */
+static weft_status_t order_graph(compiler_t *c)
+{
+    wefti_lower_params_t lower;
+    wefti_schedule_options_t options = {.profile = &c->profile,
+                                        .cost = &c->bucket_cost,
+                                        .in_flight = c->params.in_flight,
+                                        .arena_limit = c->params.arena_limit,
+                                        .lower = &lower,
+                                        .arena = &c->arena,
+                                        .log = &c->log};
+    bool asked = c->params.in_flight > 0 || c->params.arena_limit > 0;
+    if (c->compiled.known || (!c->params.infer && !asked)) {
+        return WEFT_OK;
+    }
+    read_lower_params(c, &lower);
+    return wefti_schedule_graph(c->graph, &options);
+}
+
+static weft_status_t check_limit(const compiler_t *c, const weft_plan_t *plan)
+{
+    char text[2][32];
+    if (c->params.arena_limit == 0 || plan->arena_bytes <= c->params.arena_limit) {
+        return WEFT_OK;
+    }
+    wefti_format_bytes(c->params.arena_limit, text[0]);
+    wefti_format_bytes(plan->arena_bytes, text[1]);
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "--arena-limit %s: the plan needs %s", text[0],
+                       text[1]);
+}
+
 static weft_status_t finish_plan(compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
     weft_plan_t *plan = NULL;
-    const char *slash = strrchr(c->params.model_path, '/');
-    wefti_lower_params_t params = {.world_size = c->params.world_size,
-                                   .policy = c->params.bucket,
-                                   .optimizer = c->params.optimizer,
-                                   .model_name = slash == NULL ? c->params.model_path : slash + 1,
-                                   .forecast = c->compiled.known ? NULL : &c->forecast,
-                                   .bucket_cost = &c->bucket_cost,
-                                   .shard = c->sharded,
-                                   .decouple = c->sharded && c->params.decouple,
-                                   .sweep = c->sharded && !c->params.decouple &&
-                                            c->gradient_params.wire == WEFT_DTYPE_F32 &&
-                                            c->gradient_params.clip_norm == 0,
-                                   .shard_cost = c->sharded ? &c->shard_cost : NULL,
-                                   .gradients = c->gradient_params,
-                                   .allocator = c->allocator};
-    if (c->params.infer) {
-        use_inference(c, &params);
-    }
+    wefti_lower_params_t params;
+    read_lower_params(c, &params);
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
+    WEFT_TRY(status, check_limit(c, plan), fail);
     if (!c->params.infer) {
         WEFT_TRY(status, add_eval_model(c, plan), fail);
     }
@@ -577,6 +629,7 @@ static weft_status_t compile_inference(compiler_t *c, weft_plan_t **out_plan)
         WEFT_TRY(status, import_graph(c, c->params.model_path, c->params.batch, &c->graph), fail);
         WEFT_TRY(status, wefti_graph_prepare_inference(c->graph), fail);
     }
+    WEFT_TRY(status, order_graph(c), fail);
     WEFT_TRY(status, begin_emit(c), fail);
     WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
     WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
@@ -607,6 +660,7 @@ static weft_status_t compile(compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
     WEFT_TRY(status, c->compiled.known ? import_compiled(c) : make_training_graph(c), fail);
+    WEFT_TRY(status, order_graph(c), fail);
     WEFT_TRY(status, begin_emit(c), fail);
     WEFT_TRY(status, wefti_pass_layout(c->graph), fail);
     WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
@@ -628,7 +682,6 @@ weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **ou
     }
     *out_plan = NULL;
     WEFT_TRY(status, read_params(&c, params), done);
-    WEFT_TRY(status, refuse_unbuilt(&c.params), done);
     status = c.params.infer ? compile_inference(&c, out_plan) : compile(&c, out_plan);
 done:
     wefti_onnx_emit_destroy(c.emit);

@@ -155,6 +155,8 @@ typedef struct wefti_lower_params {
     bool sweep;    /* with shard: where it costs less, one collective reduces, updates and gives */
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and sweeps always win */
     wefti_gradient_params_t gradients; /* all 0: nothing special */
+    const wefti_costs_t *costs; /* what algorithms are chosen by; NULL: mesh */
+    uint32_t in_flight; /* most collectives issued and not waited for; 0: no bound */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

@@ -7,25 +7,6 @@
 
 #include "runtime/base/error.h"
 
-weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t *collective,
-                                         uint64_t bytes)
-{
-    wefti_plan_algorithm_t *mesh = wefti_arena_array(&l->plan->arena, 1, sizeof(*mesh));
-    if (mesh == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    mesh->name = wefti_arena_strdup(&l->plan->arena, "mesh");
-    mesh->capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL;
-    mesh->predicted_ps = l->params->bucket_cost != NULL && l->params->world_size > 1 &&
-                                 collective->op == WEFT_OP_ALL_REDUCE
-                             ? wefti_bucket_cost_ps(l->params->bucket_cost, bytes)
-                             : 0;
-    collective->algorithms = mesh;
-    collective->algorithm_count = 1;
-    collective->order = wefti_arena_strdup(&l->plan->arena, "tree");
-    return mesh->name == NULL || collective->order == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-}
-
 static const char *text_attr(const wefti_node_t *node, const char *name)
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);

@@ -29,7 +29,7 @@ typedef struct memory {
     uint32_t storage_count;
     uint32_t *storage_of; /* value -> storage, or WEFTI_NONE */
     uint32_t *last_use;   /* value -> the last time that it is needed */
-    uint32_t *item_use;   /* value -> the last time that an item needs it, 0: never */
+    uint32_t *item_use;   /* value -> the last (odd) time that an item needs it, 0: never */
     uint32_t *comm_reads; /* value -> how many collectives read it */
     uint32_t *comm_end;   /* bucket -> when it is over on all ranks */
 } memory_t;
@@ -57,9 +57,32 @@ static void note_use(memory_t *m, uint32_t value, uint32_t time)
     m->last_use[value] = time > m->last_use[value] ? time : m->last_use[value];
 }
 
+/* With a bound on collectives in flight one is over when that many more are issued. Those on
+ * activations are issued by every program that has what comes behind them. */
+static weft_status_t find_ends_by_bound(memory_t *m)
+{
+    const wefti_lowering_t *l = m->l;
+    uint32_t bound = l->params->in_flight, count = 0;
+    uint32_t *on_activations = wefti_lower_map(m->l, l->bucket_count);
+    if (on_activations == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (!l->buckets[b].gradients) {
+            on_activations[count++] = b;
+        }
+    }
+    for (uint32_t i = 0; bound > 0 && i + bound < count; i++) {
+        uint32_t b = on_activations[i];
+        uint32_t end = 2 * l->buckets[on_activations[i + bound]].ready;
+        m->comm_end[b] = end < m->comm_end[b] ? end : m->comm_end[b];
+    }
+    return WEFT_OK;
+}
+
 /* The comm stream runs in order: a collective is over when somebody waits for it or for a later
  * one. */
-static void find_comm_ends(memory_t *m)
+static weft_status_t find_comm_ends(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
@@ -81,11 +104,13 @@ static void find_comm_ends(memory_t *m)
             }
         }
     }
+    weft_status_t status = find_ends_by_bound(m);
     for (uint32_t b = l->bucket_count; b-- > 1;) {
         if (m->comm_end[b] < m->comm_end[b - 1]) {
             m->comm_end[b - 1] = m->comm_end[b];
         }
     }
+    return status;
 }
 
 static void find_last_uses(memory_t *m)
@@ -173,7 +198,7 @@ static bool runs_in_place(const memory_t *m, const wefti_bucket_t *bucket)
     uint32_t storage = m->storage_of[member->value];
     return may && storage != WEFTI_NONE && !m->storages[storage].output &&
            !is_output(graph, member->reduced) && m->comm_reads[member->value] == 1 &&
-           m->item_use[member->value] < 2 * bucket->ready;
+           m->item_use[member->value] <= 2 * bucket->ready;
 }
 
 static void assign_bucket(memory_t *m, uint32_t index)
@@ -330,8 +355,8 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     weft_status_t status;
     memory_t m = {.l = l};
     const wefti_graph_t *graph = l->graph;
-    /* Every value once, gradients once more in the type in which they travel, ranges of parameters,
-     * gradients, partial sums and states per bucket, and of all parameters. */
+    /* Every value once, gradients once more in the type in which they travel and as a micro-batch's,
+     * ranges of parameters, gradients, partial sums and states per bucket, and of all parameters. */
     size_t per_bucket = (size_t)l->state_count + wefti_lower_level_count(l) + 6;
     size_t capacity = (size_t)graph->value_count * 4 + l->bucket_count * per_bucket + 1;
     m.storages = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storages));
@@ -351,7 +376,7 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     memset(m.storage_of, 0xff, graph->value_count * sizeof(*m.storage_of));
     WEFT_TRY(status, wefti_lower_regions(l), fail);
     WEFT_TRY(status, alias_updates(&m), fail);
-    find_comm_ends(&m);
+    WEFT_TRY(status, find_comm_ends(&m), fail);
     find_last_uses(&m);
     assign_storages(&m);
     WEFT_TRY(status, place_activations(&m), fail);

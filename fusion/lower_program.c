@@ -93,6 +93,7 @@ typedef struct writer {
     uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
     bool eval;         /* kernels that only evaluation runs */
     uint32_t level;    /* of the buckets' folds: which the program runs */
+    uint32_t over;     /* sends that compute has waited for, or for one behind them */
 } writer_t;
 
 static bool is_needed(const writer_t *w, uint32_t node)
@@ -218,19 +219,34 @@ static bool write_fold(writer_t *w, uint32_t bucket)
     return true;
 }
 
+/* Before a collective that would be too many is issued, compute waits for the oldest that is out.
+ */
+static bool make_room(writer_t *w, uint32_t index)
+{
+    uint32_t bound = w->l->params->in_flight;
+    if (bound == 0 || index < bound || w->over > index - bound) {
+        return false;
+    }
+    push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[index - bound].done);
+    w->over = index - bound + 1;
+    return true;
+}
+
 static void write_send(writer_t *w, uint32_t index)
 {
     send_t *send = &w->sends[index];
     wefti_lowering_t *l = w->l;
     const send_t *last = index > 0 ? &w->sends[index - 1] : NULL;
     bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node;
-    with_last &= !write_fold(w, send->collective);
-    if (send->after > 0 && !with_last) {
+    bool waited = make_room(w, index);
+    with_last &= !write_fold(w, send->collective) && !waited;
+    if ((send->after > 0 || waited) && !with_last) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
     }
     push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
-    if (send->reader < l->item_count) {
+    bool makes_room = l->params->in_flight > 0 && index + l->params->in_flight < w->send_count;
+    if (send->reader < l->item_count || makes_room) {
         send->done = l->plan->event_count++;
         push(w->program, COMM, WEFTI_STEP_RECORD, send->done);
     }
@@ -241,6 +257,7 @@ static void write_item(writer_t *w, uint32_t item)
     const wefti_item_t *at = &w->l->items[item];
     if (w->waiting[item] != WEFTI_NONE) {
         push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
+        w->over = w->waiting[item] + 1 > w->over ? w->waiting[item] + 1 : w->over;
     }
     bool first = w->level == 0 && w->l->first_of != NULL;
     push(w->program, COMPUTE, WEFTI_STEP_KERNEL,
@@ -259,7 +276,7 @@ static weft_status_t write_program(writer_t *w, const char *name)
     WEFT_TRY(status, find_waits(w), fail);
     WEFT_TRY(status,
              begin_program(l, name,
-                           (size_t)l->item_count + 2 * (size_t)w->send_count + l->bucket_count,
+                           (size_t)l->item_count + 3 * (size_t)w->send_count + l->bucket_count,
                            3 * (size_t)w->send_count, &w->program),
              fail);
     for (uint32_t i = 0; i <= l->item_count; i++) {

@@ -321,8 +321,11 @@ static weft_status_t extend_reason(wefti_lowering_t *l, wefti_plan_collective_t 
 void wefti_lower_predict(wefti_plan_collective_t *collective, const wefti_bucket_cost_t *cost,
                          uint64_t bytes)
 {
+    double first = (double)collective->algorithms[0].predicted_ps;
     for (uint32_t i = 0; cost != NULL && i < collective->algorithm_count; i++) {
-        collective->algorithms[i].predicted_ps = wefti_bucket_cost_ps(cost, bytes);
+        double scale = first > 0 ? (double)collective->algorithms[i].predicted_ps / first : 1;
+        collective->algorithms[i].predicted_ps =
+            (uint64_t)((double)wefti_bucket_cost_ps(cost, bytes) * scale);
     }
 }
 
@@ -337,6 +340,8 @@ static weft_status_t make_sweep(wefti_lowering_t *l, uint32_t index,
     WEFT_TRY(status, wefti_lower_param_range(l, index), fail);
     collective->buffer = bucket->param_range;
     collective->update = bucket->kernel;
+    WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, wefti_lower_range_bytes(bucket)),
+             fail);
     for (uint32_t i = 0; i < collective->algorithm_count; i++) {
         collective->algorithms[i].predicted_ps = bucket->sweep_ps; /* the update included */
     }
@@ -368,6 +373,8 @@ weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
     collective->op = WEFT_OP_REDUCE_SCATTER;
     collective->buffer = bucket->grad_shard;
     collective->elem_count /= l->shards;
+    WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, wefti_lower_range_bytes(bucket)),
+             fail);
     wefti_lower_predict(
         collective, l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->reduce_scatter,
         wefti_lower_range_bytes(bucket));

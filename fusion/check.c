@@ -90,9 +90,10 @@ static void write_text(check_t *check, wefti_text_t *out)
     if (check->plan->kind == WEFT_PLAN_INFERENCE) {
         wefti_text_printf(out,
                           "\ncompiles for inference: %" PRIu32 " weights of %s, batch %" PRId64
-                          " per rank, %" PRIu32 " collectives\n",
+                          " per rank, %" PRIu32 " collective%s\n",
                           check->param_count, wefti_format_bytes(check->param_bytes, bytes),
-                          check->plan->batch, check->plan->collective_count);
+                          check->plan->batch, check->plan->collective_count,
+                          check->plan->collective_count == 1 ? "" : "s");
         return;
     }
     wefti_text_printf(out,

@@ -336,6 +336,44 @@ static void test_clipping_keeps_the_norm(void **state)
     free(want.weights);
 }
 
+/* One rank's image is infinite: nobody's weights are numbers any more, and everybody knows. */
+static void feed_infinity(rank_world_t *world)
+{
+    run_t *run = world->user;
+    weft_session_t *session = NULL;
+    void *image;
+    size_t bytes;
+    float norm = 0;
+    open_session(world, run->plan, &session);
+    RANK_OK(support_feed(session, run->plan, world->rank, 0));
+    RANK_OK(weft_session_input_memory(session, "image", &image, &bytes));
+    if (world->rank == 1) {
+        ((float *)image)[300] = INFINITY;
+    }
+    RANK_OK(weft_session_step(session));
+    RANK_OK(weft_session_get_output(session, "grad_norm", &norm, sizeof(norm), NULL));
+    RANK_CHECK(isnan(norm));
+    float *weights = malloc(total_of(session) * sizeof(float));
+    RANK_CHECK(weights != NULL);
+    read_weights(session, weights);
+    for (size_t i = 0; i < total_of(session); i++) {
+        RANK_CHECK(isnan(weights[i]));
+    }
+    free(weights);
+    weft_session_destroy(session);
+}
+
+static void test_a_norm_that_is_none_spoils_all_weights(void **state)
+{
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        run_t run = {.world = 2, .accumulate = 1, .clip = 1, .shard_optimizer = sharded};
+        compile_run(&run);
+        support_rank_threads(2, feed_infinity, &run);
+        weft_plan_release(run.plan);
+    }
+}
+
 static void wrong_calls(rank_world_t *world)
 {
     run_t *run = world->user;
@@ -401,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_one_tree_for_any_number_of_ranks),
         cmocka_unit_test(test_gradients_travel_as_bf16),
         cmocka_unit_test(test_clipping_keeps_the_norm),
+        cmocka_unit_test(test_a_norm_that_is_none_spoils_all_weights),
         cmocka_unit_test(test_calls_out_of_order_are_refused),
         cmocka_unit_test(test_bad_parameters_are_named),
     };

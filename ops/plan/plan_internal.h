@@ -57,6 +57,15 @@ typedef struct wefti_plan_layout {
 uint32_t wefti_plan_layout_at(const wefti_plan_layout_t *layout, uint64_t offset);
 void wefti_plan_layout_deinit(const weft_plan_t *plan, wefti_plan_layout_t *layout);
 
+typedef struct wefti_plan_place {
+    uint64_t offset_bytes;
+    uint32_t id;
+} wefti_plan_place_t;
+
+/* By offset, those at one place in the order in which they were. */
+weft_status_t wefti_plan_sort_places(const weft_plan_t *plan, wefti_plan_place_t *places,
+                                     size_t count);
+
 /* The parts of wefti_plan_verify. Each relies on those before it. */
 weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layout_t *out_layout);
 weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry);

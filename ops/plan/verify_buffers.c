@@ -6,7 +6,6 @@
 #include "ops/plan/plan_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -120,15 +119,6 @@ static weft_status_t check_buffer(const weft_plan_t *plan, uint32_t id)
 
 typedef wefti_plan_extent_t extent_t;
 
-static int compare_extents(const void *a, const void *b)
-{
-    const extent_t *left = a, *right = b;
-    if (left->begin != right->begin) {
-        return left->begin < right->begin ? -1 : 1;
-    }
-    return left->id < right->id ? -1 : left->id > right->id;
-}
-
 /*
  * Memory is shared only among temporaries, and between temporaries and outputs; whether their times
  * overlap is for verify_races. Sorted by where they begin, a buffer meets an earlier one exactly if
@@ -138,7 +128,6 @@ static weft_status_t check_overlap(const weft_plan_t *plan, extent_t *extents, s
 {
     static const uint8_t may_share[3][3] = {{0, 0, 0}, {0, 0, 1}, {0, 1, 1}};
     const extent_t *last[3] = {NULL, NULL, NULL}; /* of each class, the one that ends last so far */
-    qsort(extents, count, sizeof *extents, compare_extents);
     for (size_t i = 0; i < count; i++) {
         const extent_t *extent = &extents[i];
         for (int other = 0; other < 3; other++) {
@@ -258,23 +247,41 @@ static void split(extent_t *extents, size_t count, extent_t *scratch, wefti_plan
     }
 }
 
-static size_t find_extents(const weft_plan_t *plan, extent_t *extents)
+static extent_t extent_of(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    return (extent_t){
+        .begin = buffer->offset_bytes,
+        .end = wefti_plan_buffer_end(plan, buffer),
+        .id = id,
+        .class_ = buffer->kind == WEFTI_BUFFER_TEMP     ? 2
+                  : buffer->kind == WEFTI_BUFFER_OUTPUT ? 1
+                                                        : 0,
+    };
+}
+
+/* Of all buffers but ranges and those of no bytes, sorted by place. */
+static weft_status_t find_extents(const weft_plan_t *plan, extent_t *extents, size_t *out_count)
 {
     size_t count = 0;
+    wefti_plan_place_t *places =
+        wefti_alloc(plan->arena.allocator, ((size_t)plan->buffer_count + 1) * sizeof *places);
+    if (!places) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         const wefti_plan_buffer_t *buffer = &plan->buffers[i];
         if (buffer->kind != WEFTI_BUFFER_RANGE && buffer->size_bytes > 0) {
-            extents[count++] = (extent_t){
-                .begin = buffer->offset_bytes,
-                .end = wefti_plan_buffer_end(plan, buffer),
-                .id = i,
-                .class_ = buffer->kind == WEFTI_BUFFER_TEMP     ? 2
-                          : buffer->kind == WEFTI_BUFFER_OUTPUT ? 1
-                                                                : 0,
-            };
+            places[count++] = (wefti_plan_place_t){buffer->offset_bytes, i};
         }
     }
-    return count;
+    weft_status_t status = wefti_plan_sort_places(plan, places, count);
+    for (size_t i = 0; i < count && status == WEFT_OK; i++) {
+        extents[i] = extent_of(plan, places[i].id);
+    }
+    wefti_free(plan->arena.allocator, places);
+    *out_count = count;
+    return status;
 }
 
 weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layout_t *out_layout)
@@ -292,8 +299,11 @@ weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layo
     if (!extents) {
         return WEFT_ERR_NO_MEMORY;
     }
-    size_t count = find_extents(plan, extents);
-    status = check_overlap(plan, extents, count);
+    size_t count = 0;
+    status = find_extents(plan, extents, &count);
+    if (status == WEFT_OK) {
+        status = check_overlap(plan, extents, count);
+    }
     if (status == WEFT_OK) {
         split(extents, count, extents + plan->buffer_count, out_layout);
         number_runs(plan, out_layout);

@@ -12,7 +12,6 @@
  */
 #include "ops/plan/plan_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -57,23 +56,37 @@ typedef struct races {
     uint64_t work;
 } races_t;
 
-static int compare_edges(const void *a, const void *b)
+/* Edges are the ends of all buffers; every buffer learns its first segment and that behind it. */
+static weft_status_t find_edges(races_t *races)
 {
-    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-    return left < right ? -1 : left > right;
-}
-
-static uint32_t segment_at(const races_t *races, uint64_t offset)
-{
-    const uint64_t *found = bsearch(&offset, races->edges, (size_t)races->segment_count + 1,
-                                    sizeof offset, compare_edges);
-    return (uint32_t)(found - races->edges);
+    const weft_plan_t *plan = races->plan;
+    size_t count = 0, most = 2 * (size_t)plan->buffer_count;
+    wefti_plan_place_t *ends = wefti_alloc(plan->arena.allocator, (most + 1) * sizeof *ends);
+    if (!ends) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        ends[count++] = (wefti_plan_place_t){plan->buffers[i].offset_bytes, i};
+        ends[count++] = (wefti_plan_place_t){wefti_plan_buffer_end(plan, &plan->buffers[i]), i};
+    }
+    weft_status_t status = wefti_plan_sort_places(plan, ends, count);
+    for (size_t i = 0; i < count && status == WEFT_OK; i++) {
+        uint32_t id = ends[i].id;
+        if (ends[i].offset_bytes != races->edges[races->segment_count]) {
+            races->edges[++races->segment_count] = ends[i].offset_bytes;
+        }
+        if (ends[i].offset_bytes == plan->buffers[id].offset_bytes) {
+            races->first[id] = races->segment_count;
+        }
+        races->end[id] = races->segment_count; /* the end is met last */
+    }
+    wefti_free(plan->arena.allocator, ends);
+    return status;
 }
 
 static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
 {
     const weft_plan_t *plan = races->plan;
-    size_t count = 0;
     races->edges =
         wefti_arena_array(arena, 2 * (size_t)plan->buffer_count + 2, sizeof *races->edges);
     races->first = wefti_arena_array(arena, plan->buffer_count, sizeof *races->first);
@@ -81,16 +94,10 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     if (!races->edges || !races->first || !races->end) {
         return WEFT_ERR_NO_MEMORY;
     }
-    races->edges[count++] = 0;
-    for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        races->edges[count++] = plan->buffers[i].offset_bytes;
-        races->edges[count++] = wefti_plan_buffer_end(plan, &plan->buffers[i]);
-    }
-    qsort(races->edges, count, sizeof *races->edges, compare_edges);
-    for (size_t i = 1; i < count; i++) {
-        if (races->edges[i] != races->edges[races->segment_count]) {
-            races->edges[++races->segment_count] = races->edges[i];
-        }
+    races->edges[0] = 0;
+    weft_status_t status = find_edges(races);
+    if (status != WEFT_OK) {
+        return status;
     }
     races->made = wefti_arena_alloc(arena, races->segment_count);
     races->owned = wefti_arena_alloc(arena, races->segment_count);
@@ -104,8 +111,6 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         wefti_buffer_kind_t kind = plan->buffers[i].kind;
-        races->first[i] = segment_at(races, plan->buffers[i].offset_bytes);
-        races->end[i] = segment_at(races, wefti_plan_buffer_end(plan, &plan->buffers[i]));
         races->work += races->end[i] - races->first[i];
         if (races->work > WORK_LIMIT) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,

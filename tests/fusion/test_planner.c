@@ -11,7 +11,7 @@
 
 #include <weft/status.h>
 
-#include "fusion/planner.h"
+#include "fusion/fusion.h"
 
 #define INSTANCES 10000u
 #define MOST_ITEMS 11u
@@ -272,6 +272,34 @@ static void test_memory_may_run_out(void **state)
     }
 }
 
+/* Where half of a gradient's bytes travel, it costs what half of it would. */
+static void test_costs_of_what_travels(void **state)
+{
+    static const wefti_bucket_piece_t pieces[] = {{1000000, 2000}, {5000000, 600}};
+    static const wefti_bucket_point_t points[] = {{1024, 3000000}, {65536, 9000000}};
+    static const double shares[] = {0.5, 0.75};
+    const wefti_bucket_cost_t costs[] = {{.pieces = pieces, .piece_count = 2},
+                                         {.points = points, .point_count = 2}};
+    wefti_arena_t arena;
+    (void)state;
+    wefti_arena_init(&arena, NULL, 0);
+    for (size_t c = 0; c < 2; c++) {
+        for (size_t s = 0; s < 2; s++) {
+            wefti_bucket_cost_t shrunk;
+            assert_int_equal(wefti_bucket_cost_shrink(&costs[c], shares[s], &arena, &shrunk),
+                             WEFT_OK);
+            for (uint64_t bytes = 4096; bytes <= 1u << 20; bytes *= 4) {
+                uint64_t got = wefti_bucket_cost_ps(&shrunk, bytes);
+                uint64_t want =
+                    wefti_bucket_cost_ps(&costs[c], (uint64_t)((double)bytes * shares[s]));
+                uint64_t off = got > want ? got - want : want - got;
+                assert_true(off <= want / 1000 + 2);
+            }
+        }
+    }
+    wefti_arena_deinit(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +309,7 @@ int main(void)
         cmocka_unit_test(test_many_gradients),
         cmocka_unit_test(test_what_cannot_be_planned),
         cmocka_unit_test(test_memory_may_run_out),
+        cmocka_unit_test(test_costs_of_what_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

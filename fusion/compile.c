@@ -326,29 +326,34 @@ static weft_status_t apply(compiler_t *c, weft_edit_list_t *edits)
     return status;
 }
 
-/* What the comm stream spends on a bucket. Decoupled, weights are gathered later; else a sweep
- * updates the rank's shard, too. */
+/* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
+static bool may_sweep(const compiler_t *c)
+{
+    return c->sharded && !c->params.decouple && c->gradient_params.wire == WEFT_DTYPE_F32 &&
+           c->gradient_params.clip_norm == 0;
+}
+
+/* What the comm stream spends on a bucket. Of a sharded one that is a sweep, the update included,
+ * or the reduce-scatter alone: updates and gathers come later. */
 static weft_status_t planned_cost(compiler_t *c, wefti_bucket_cost_t *out_cost)
 {
     double states = c->optimizer.kind == WEFTI_OPTIMIZER_ADAM       ? 2
                     : c->optimizer.kind == WEFTI_OPTIMIZER_MOMENTUM ? 1
                                                                     : 0;
-    *out_cost = c->sharded && c->params.decouple ? c->shard_cost.reduce_scatter : c->bucket_cost;
-    return c->sharded && !c->params.decouple
-               ? wefti_bucket_cost_add(&c->bucket_cost,
-                                       (1 + 2 * states) / c->params.world_size *
-                                           WEFTI_UPDATE_NS_PER_BYTE,
-                                       &c->arena, out_cost)
-               : WEFT_OK;
+    *out_cost = c->sharded ? c->shard_cost.reduce_scatter : c->bucket_cost;
+    return may_sweep(c) ? wefti_bucket_cost_add(&c->bucket_cost,
+                                                (1 + 2 * states) / c->params.world_size *
+                                                    WEFTI_UPDATE_NS_PER_BYTE,
+                                                &c->arena, out_cost)
+                        : WEFT_OK;
 }
 
-/* In bf16 half as much travels; where weights are gathered as f32, that is half of half. */
+/* In bf16 half as much travels. */
 static weft_status_t wire_cost(compiler_t *c, wefti_bucket_cost_t *cost)
 {
-    double share = c->sharded && !c->params.decouple ? 0.75 : 0.5;
     wefti_bucket_cost_t whole = *cost;
     return c->gradient_params.wire == WEFT_DTYPE_BF16
-               ? wefti_bucket_cost_shrink(&whole, share, &c->arena, cost)
+               ? wefti_bucket_cost_shrink(&whole, 0.5, &c->arena, cost)
                : WEFT_OK;
 }
 
@@ -426,7 +431,7 @@ static weft_status_t predict_step(compiler_t *c)
             before = ready_ns[id];
         }
         before -= c->sharded ? updates : 0;
-        before += c->sharded && c->params.decouple ? updates / c->params.world_size : 0;
+        before += c->sharded && !may_sweep(c) ? updates / c->params.world_size : 0;
         c->forecast.compute_ps =
             (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
     }
@@ -494,9 +499,7 @@ static void read_lower_params(compiler_t *c, wefti_lower_params_t *params)
                                      .bucket_cost = &c->bucket_cost,
                                      .shard = c->sharded,
                                      .decouple = c->sharded && c->params.decouple,
-                                     .sweep = c->sharded && !c->params.decouple &&
-                                              c->gradient_params.wire == WEFT_DTYPE_F32 &&
-                                              c->gradient_params.clip_norm == 0,
+                                     .sweep = may_sweep(c),
                                      .shard_cost = c->sharded ? &c->shard_cost : NULL,
                                      .gradients = c->gradient_params,
                                      .in_flight = c->params.in_flight,

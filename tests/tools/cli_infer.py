@@ -245,20 +245,37 @@ class Collectives(Infer):
     def test_random_graphs(self):
         """Memory is reused while collectives are under way: every result must still be exact."""
         for i in range(2 if SLOW else 9):
-            ranks = (2, 3, 4)[i % 3]
+            ranks = (2, 3, 4)[i // 3 % 3]
             rng = np.random.default_rng(SEED + i)
             graph = RandomGraph(rng, ranks, 25)
             feeds = [{n: rng.integers(-4, 5, graph.shape).astype(np.float32) / 4 for n in ("x0", "x1")} for _ in range(ranks)]
             for rank, feed in enumerate(feeds):
                 self.feed(feed, rank)
-            with self.subTest(seed=SEED + i, ranks=ranks):
-                self.infer(self.save(graph.model()), ranks, run=("--repeat", 2),
+            bounds = ((), ("--in-flight", 1), ("--in-flight", 2))[i % 3]
+            with self.subTest(seed=SEED + i, ranks=ranks, bounds=bounds):
+                self.infer(self.save(graph.model()), ranks, *bounds, run=("--repeat", 2),
                            env={"WEFT_PROGRESS": ("inline", "thread")[i % 2]})
                 with np.errstate(over="ignore", invalid="ignore"):
                     want = graph.run(feeds)
                 for name in graph.outputs:
                     for r, got in enumerate(self.by_rank(name, ranks)):
                         np.testing.assert_array_equal(got, want[name][r], f"{name} on rank {r}")
+
+    def test_less_memory(self):
+        """A bound on the arena that a plan only just keeps changes no result."""
+        graph = RandomGraph(np.random.default_rng(SEED), 2, 25)
+        feeds = [{n: self.rng.integers(-4, 5, graph.shape).astype(np.float32) for n in ("x0", "x1")} for _ in range(2)]
+        for rank, feed in enumerate(feeds):
+            self.feed(feed, rank)
+        path = self.save(graph.model())
+        free = self.weft_json("compile", path, "-o", "p.weft", "--infer", "--world", 2)["arena_bytes"]
+        self.infer(path, 2, "--arena-limit", free)
+        want = graph.run(feeds)
+        for name in graph.outputs:
+            for r, got in enumerate(self.by_rank(name, 2)):
+                np.testing.assert_array_equal(got, want[name][r])
+        message = self.weft("compile", path, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", 64, code=2).stderr
+        self.assert_one_line(message)
 
     def test_what_cannot_be(self):
         def refused(nodes, inputs, outputs, text, world=2):

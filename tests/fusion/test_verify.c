@@ -362,6 +362,7 @@ static void test_whatever_is_accepted_is_right(void **in)
         {"decoupled", NULL, 0, 1, 1, 0, 0, 0},
         {"micro-batches, clipped", NULL, 0, 0, 3, 1, 0, 0},
         {"decoupled micro-batches", "bf16", 0, 1, 5, 1, 0, 0},
+        {"one in flight", NULL, 0, 1, 1, 0, 1, 0},
         {"inference", NULL, 0, 0, 0, 0, 0, 1},
     };
     const char *seed = getenv("WEFT_TEST_SEED");

@@ -67,7 +67,9 @@ const option_def_t wefti_compile_option_defs[] = {
     {KEY_IN_FLIGHT, "in-flight", "K", "most collectives issued and not yet waited for"},
     {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "most bytes of the arena (K, M, G)"},
     {KEY_INFER, "infer", NULL, "no training: run the graph as it is, with its collectives"},
-    {KEY_SPLIT_BATCH, "split-batch", NULL, "with --infer: scatter the batch, gather the results"},
+    {KEY_SPLIT_BATCH, "split-batch", NULL,
+     "with --infer: --batch is that of all ranks; rank 0's is scattered,\n"
+     "                                 its results are gathered"},
     {KEY_OPS, "ops", "OPS.json", "declare operators that Weft does not know"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compiles the model for one rank, feeds it by chance, and moves weights: single elements of each
+ * Moves weights of a model that was fed by chance: single elements of each
  * parameter (the one with the largest gradient, and some by chance), and all of them at once by
  * random signs, which meets every element. The loss is that of the plan's own step, with a learning
  * rate of 0.
@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/half.h"
 #include "runtime/base/sync.h"
 
 #define NOISE_POINTS 17
@@ -32,14 +31,9 @@ typedef struct checked_param {
 typedef struct checker {
     const gradients_options_t *options;
     gradients_report_t *report;
-    weft_plan_t *plan;
-    weft_context_t *context;
-    weft_session_t *session;
+    gradient_subject_t subject;
     checked_param_t *params; /* as report->params; values NULL where there is nothing to move */
     float *moved;            /* room for the largest of them */
-    bool has_lr;
-    int64_t classes;
-    uint64_t random;
     uint64_t shown_ns;
     /* the line at hand */
     size_t param;
@@ -47,131 +41,12 @@ typedef struct checker {
     uint64_t signs;
 } checker_t;
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-/* About normal: the sum of four uniform numbers. */
-static double random_normal(checker_t *checker)
-{
-    double sum = 0;
-    for (int i = 0; i < 4; i++) {
-        sum += (double)(next_random(&checker->random) >> 11) * 0x1p-53 - 0.5;
-    }
-    return sum * 1.732;
-}
-
 /* +1 or -1 of an element, the same whenever it is asked for. */
 static double sign_of(uint64_t seed, int64_t element)
 {
     uint64_t mixed = (seed ^ (uint64_t)element) * 0x9e3779b97f4a7c15u;
     mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
     return (mixed >> 63) != 0 ? 1 : -1;
-}
-
-/* ---- the plan ---- */
-
-static weft_status_t compile(checker_t *checker)
-{
-    weft_compile_params_t params = checker->options->compile->params;
-    params.model_path = checker->options->path;
-    params.world_size = 1;
-    params.optimizer = "sgd";
-    params.momentum = params.weight_decay = params.clip_norm = 0;
-    params.shard_optimizer = params.decouple = 0;
-    params.accumulate = params.shards = 0;
-    params.wire = NULL;
-    return weft_compile(&params, &checker->plan);
-}
-
-/* Class indices for labels; other integers are 0 or 1, which most tables can be asked for. */
-static void fill_element(checker_t *checker, const weft_binding_t *binding, uint8_t *to)
-{
-    int64_t whole = (int64_t)(next_random(&checker->random) >> 33);
-    double real = random_normal(checker);
-    float f32 = (float)real;
-    uint16_t half =
-        binding->desc.dtype == WEFT_DTYPE_F16 ? wefti_f16_from_f32(f32) : wefti_bf16_from_f32(f32);
-    whole %= binding->role == WEFT_ROLE_LABEL && checker->classes > 0 ? checker->classes : 2;
-    switch (binding->desc.dtype) {
-    case WEFT_DTYPE_F64:
-        memcpy(to, &real, sizeof real);
-        break;
-    case WEFT_DTYPE_F32:
-        memcpy(to, &f32, sizeof f32);
-        break;
-    case WEFT_DTYPE_F16:
-    case WEFT_DTYPE_BF16:
-        memcpy(to, &half, sizeof half);
-        break;
-    default: /* little endian: the lowest bytes */
-        memcpy(to, &whole, weft_dtype_size_bytes(binding->desc.dtype));
-        break;
-    }
-}
-
-static weft_status_t feed(checker_t *checker, const weft_binding_t *binding)
-{
-    size_t elem = weft_dtype_size_bytes(binding->desc.dtype);
-    size_t count = (size_t)weft_tensor_elem_count(&binding->desc);
-    uint8_t *data = malloc(count * elem + 1);
-    if (data == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for input '%s'", binding->name);
-    }
-    for (size_t i = 0; i < count; i++) {
-        fill_element(checker, binding, data + i * elem);
-    }
-    weft_status_t status =
-        weft_session_set_input(checker->session, binding->name, data, count * elem);
-    free(data);
-    return status;
-}
-
-static weft_status_t feed_all(checker_t *checker)
-{
-    weft_status_t status = WEFT_OK;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < weft_plan_binding_count(checker->plan) && status >= 0; i++) {
-            weft_binding_t binding = {.struct_size = sizeof binding};
-            status = weft_plan_get_binding(checker->plan, i, &binding);
-            bool fed = binding.role == WEFT_ROLE_INPUT || binding.role == WEFT_ROLE_LABEL;
-            if (status >= 0 && pass == 0 && binding.role == WEFT_ROLE_LOGITS &&
-                binding.desc.rank > 1) {
-                checker->classes = binding.desc.dims[1]; /* [samples, classes, ..] */
-            } else if (status >= 0 && pass == 1 && fed) {
-                status = feed(checker, &binding);
-            } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
-                checker->has_lr = true;
-            }
-        }
-    }
-    return status;
-}
-
-static weft_status_t open_session(checker_t *checker)
-{
-    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
-    context_params.rank = 0;
-    context_params.world_size = 1;
-    weft_status_t status = weft_context_create(&context_params, &checker->context);
-    if (status < 0) {
-        return status;
-    }
-    weft_session_params_t params = {.struct_size = sizeof params,
-                                    .context = checker->context,
-                                    .plan = checker->plan,
-                                    .registry = checker->options->compile->registry};
-    WEFT_TRY(status, weft_session_create(&params, &checker->session), done);
-    WEFT_TRY(status, feed_all(checker), done);
-    if (checker->has_lr) {
-        status = weft_session_set_scalar(checker->session, "lr", 0);
-    }
-done:
-    return status;
 }
 
 /* ---- the loss as a function of weights ---- */
@@ -197,7 +72,7 @@ static weft_status_t place_weights(checker_t *checker, double t)
             }
             values = checker->moved;
         }
-        status = weft_session_set_param(checker->session, i, values,
+        status = weft_session_set_param(checker->subject.session, i, values,
                                         (size_t)param->count * sizeof *values);
     }
     return status;
@@ -209,9 +84,11 @@ static weft_status_t loss_at(void *user, double t, double *out_loss)
     float loss = 0;
     weft_status_t status;
     WEFT_TRY(status, place_weights(checker, t), done);
-    WEFT_TRY(status, weft_session_set_steps_done(checker->session, 0), done); /* one dropout mask */
-    WEFT_TRY(status, weft_session_step(checker->session), done);
-    WEFT_TRY(status, weft_session_get_output(checker->session, "loss", &loss, sizeof loss, NULL),
+    WEFT_TRY(status, weft_session_set_steps_done(checker->subject.session, 0),
+             done); /* one dropout mask */
+    WEFT_TRY(status, weft_session_step(checker->subject.session), done);
+    WEFT_TRY(status,
+             weft_session_get_output(checker->subject.session, "loss", &loss, sizeof loss, NULL),
              done);
     checker->report->steps++;
     *out_loss = (double)loss;
@@ -221,20 +98,6 @@ done:
 
 /* ---- one model ---- */
 
-static weft_status_t refuse_loss(const checker_t *checker)
-{
-    for (size_t i = 0; i < weft_plan_binding_count(checker->plan); i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
-        if (weft_plan_get_binding(checker->plan, i, &binding) >= 0 &&
-            binding.role == WEFT_ROLE_LOSS && binding.desc.dtype == WEFT_DTYPE_F32 &&
-            weft_tensor_elem_count(&binding.desc) == 1) {
-            return WEFT_OK;
-        }
-    }
-    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "--gradients needs a loss that is one number of type f32");
-}
-
 static weft_status_t read_weights(checker_t *checker)
 {
     gradients_report_t *report = checker->report;
@@ -242,7 +105,8 @@ static weft_status_t read_weights(checker_t *checker)
     for (size_t i = 0; i < report->count; i++) {
         gradient_report_t *row = &report->params[i];
         checked_param_t *param = &checker->params[i];
-        weft_status_t status = weft_session_param_info(checker->session, i, &row->name, &row->desc);
+        weft_status_t status =
+            weft_session_param_info(checker->subject.session, i, &row->name, &row->desc);
         if (status < 0) {
             return status;
         }
@@ -256,7 +120,7 @@ static weft_status_t read_weights(checker_t *checker)
         if (param->values == NULL || param->gradient == NULL) {
             return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for parameter '%s'", row->name);
         }
-        status = weft_session_get_param(checker->session, i, param->values,
+        status = weft_session_get_param(checker->subject.session, i, param->values,
                                         (size_t)param->count * sizeof(float));
         if (status < 0) {
             return status;
@@ -281,8 +145,8 @@ static weft_status_t read_gradients(checker_t *checker)
         if (param->values == NULL) {
             continue;
         }
-        weft_status_t status = weft_session_get_gradient(checker->session, i, param->gradient,
-                                                         (size_t)param->count * sizeof(float));
+        weft_status_t status = weft_session_get_gradient(
+            checker->subject.session, i, param->gradient, (size_t)param->count * sizeof(float));
         if (status == WEFT_ERR_NOT_FOUND || status == WEFT_ERR_UNSUPPORTED) {
             checker->report->params[i].why =
                 status == WEFT_ERR_NOT_FOUND ? "not trained" : "its gradient is of another type";
@@ -326,7 +190,7 @@ static weft_status_t measure_noise(checker_t *checker)
         }
         checker->param = i;
         checker->element = -1;
-        checker->signs = next_random(&checker->random);
+        checker->signs = wefti_gradients_random(&checker->subject.random);
         double step = power_of_two(unit_of(param, -1) * FIRST_STEP / 16);
         for (int k = 0; k < NOISE_POINTS; k++) {
             weft_status_t status = loss_at(checker, (k - NOISE_POINTS / 2) * step, &values[k]);
@@ -451,12 +315,12 @@ static weft_status_t check_param(checker_t *checker, size_t index)
     samples = samples < param->count ? samples : param->count;
     for (int64_t s = -1; s < samples && status >= 0; s++) {
         show_progress(checker);
-        checker->signs = next_random(&checker->random);
+        checker->signs = wefti_gradients_random(&checker->subject.random);
         checker->element = s < 0                     ? -1
                            : samples == param->count ? s
-                           : s == 0
-                               ? largest_element(param)
-                               : (int64_t)(next_random(&checker->random) % (uint64_t)param->count);
+                           : s == 0                  ? largest_element(param)
+                                    : (int64_t)(wefti_gradients_random(&checker->subject.random) %
+                                                (uint64_t)param->count);
         status = check_line(checker, row, &worst);
     }
     row->verdict = row->wrong > 0                            ? GRADIENT_WRONG
@@ -504,11 +368,8 @@ weft_status_t wefti_gradients_check(const gradients_options_t *options,
     checker_t checker = {.options = options, .report = out_report};
     weft_status_t status;
     *out_report = (gradients_report_t){0};
-    checker.random = (options->seed + 1) * 0x9e3779b97f4a7c15u | 1;
-    WEFT_TRY(status, compile(&checker), done);
-    WEFT_TRY(status, refuse_loss(&checker), done);
-    WEFT_TRY(status, open_session(&checker), done);
-    out_report->count = weft_session_param_count(checker.session);
+    WEFT_TRY(status, wefti_gradients_open(&checker.subject, options), done);
+    out_report->count = weft_session_param_count(checker.subject.session);
     out_report->params = calloc(out_report->count + 1, sizeof *out_report->params);
     checker.params = calloc(out_report->count + 1, sizeof *checker.params);
     if (out_report->params == NULL || checker.params == NULL) {
@@ -533,9 +394,7 @@ done:
     }
     free(checker.params);
     free(checker.moved);
-    weft_session_destroy(checker.session);
-    weft_context_release(checker.context);
-    weft_plan_release(checker.plan);
+    wefti_gradients_close(&checker.subject);
     return status;
 }
 

@@ -84,6 +84,20 @@ typedef struct gradients_options {
     bool quiet;       /* no progress */
 } gradients_options_t;
 
+/* Zeroed at first; close accepts half-open ones. */
+typedef struct gradient_subject {
+    weft_plan_t *plan;
+    weft_context_t *context;
+    weft_session_t *session;
+    bool has_lr;
+    int64_t classes; /* of the logits; 0: not known */
+    uint64_t random; /* state */
+} gradient_subject_t;
+
+weft_status_t wefti_gradients_open(gradient_subject_t *subject, const gradients_options_t *options);
+void wefti_gradients_close(gradient_subject_t *subject);
+uint64_t wefti_gradients_random(uint64_t *state);
+
 weft_status_t wefti_gradients_check(const gradients_options_t *options,
                                     gradients_report_t *out_report);
 void wefti_gradients_free(gradients_report_t *report);

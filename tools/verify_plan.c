@@ -152,6 +152,9 @@ static void print_text(const proof_t *proof, const weft_plan_t *plan)
             wefti_text_printf(&text, " (left out: %s)", schedule->left_out);
         }
     }
+    if (proof->unlisted > 0) {
+        wefti_text_printf(&text, ", and %" PRIu32 " uses of others not looked at", proof->unlisted);
+    }
     wefti_text_add(&text, "\nproved\n");
     fputs(text.failed ? "" : text.data, stdout);
     wefti_text_deinit(&text);
@@ -198,6 +201,7 @@ static void add_numbers(wefti_json_t *json, const proof_t *proof, const weft_pla
     wefti_json_int(json, "streams", plan->stream_count);
     wefti_json_int(json, "meetings", (int64_t)done->meetings);
     add_schedules(json, proof);
+    wefti_json_int(json, "schedules_not_looked_at", proof->unlisted);
 }
 
 static void print_json(const proof_t *proof, const weft_plan_t *plan, weft_status_t status)

@@ -171,6 +171,12 @@ static weft_status_t prepare_clip_scale(const weft_node_desc_t *node, const weft
     weft_status_t status;
     (void)env;
     WEFT_TRY(status, check_limbs(wefti_infer_input(node, 0), "input"), out);
+    if (node->output_count != 2) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u outputs, expected 2, of which the second "
+                           "may be absent",
+                           node->output_count);
+    }
     for (uint32_t i = 0; i < 2; i++) {
         const weft_tensor_desc_t *out = wefti_node_output(node, i);
         if (i == 1 && out == NULL) {

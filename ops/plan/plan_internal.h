@@ -75,6 +75,7 @@ weft_status_t wefti_plan_verify_sweeps(const weft_plan_t *plan, const wefti_plan
                                        const weft_registry_t *registry);
 weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan);
+weft_status_t wefti_plan_verify_trees(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_races(const weft_plan_t *plan);
 /* The same, with how many pieces of memory there are and how many of them were visited. */
 weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_accesses,

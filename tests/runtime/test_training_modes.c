@@ -15,7 +15,7 @@
 
 #define MODEL WEFT_SOURCE_DIR "/samples/models/mlp.onnx"
 #define MICRO_BATCHES 4u
-#define STEPS 3u
+#define STEPS 2u
 
 typedef struct way {
     const char *name;
@@ -153,16 +153,11 @@ static void test_no_way_changes_a_bit_of_clipped_steps(void **state)
 static void test_no_way_changes_a_bit_of_what_travels_as_bf16(void **state)
 {
     (void)state;
-    for (uint32_t world = 2; world <= 4; world += 2) {
-        job_t job = {0};
-        way_t alone = {"whole, bf16", world, 0, 0, "one", NULL, WEFT_PROGRESS_INLINE, false};
-        for (size_t i = 0; i <= WAYS; i++) {
-            const way_t *way = i == 0 ? &alone : &ways[i - 1];
-            if (way->world != world || way->processes) {
-                continue;
-            }
-            job.plan = compile(way, 0, "bf16");
-            go(way, &job);
+    job_t job = {0};
+    for (size_t i = 0; i < WAYS; i++) {
+        if (ways[i].world == 2 && !ways[i].processes) {
+            job.plan = compile(&ways[i], 0, "bf16");
+            go(&ways[i], &job);
             weft_plan_release(job.plan);
         }
     }
@@ -170,6 +165,7 @@ static void test_no_way_changes_a_bit_of_what_travels_as_bf16(void **state)
 
 int main(void)
 {
+    setenv("WEFT_THREADS", "1", 1); /* of kernels: what is watched here is between ranks */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_way_changes_a_bit),
         cmocka_unit_test(test_no_way_changes_a_bit_of_clipped_steps),

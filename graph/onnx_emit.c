@@ -237,6 +237,10 @@ static weft_status_t choose_opset(const wefti_graph_t *graph, int32_t *out_opset
             return WEFT_OK;
         }
     }
+    if (odd == NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "--emit-onnx: version %d of ai.onnx is not known",
+                           first);
+    }
     return wefti_error(
         WEFT_ERR_UNSUPPORTED,
         "--emit-onnx: no version of ai.onnx from %d on has all operators of the "

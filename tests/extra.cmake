@@ -18,6 +18,7 @@ add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_header
 
 # Models that are made up.
 target_sources(runtime_random_shards PRIVATE graph/support_layers.c graph/support_onnx.c)
+target_sources(fusion_verify PRIVATE graph/support_layers.c graph/support_onnx.c)
 
 # Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
 # only puts and signals go, late and out of order.
@@ -52,6 +53,13 @@ add_test(NAME graph_onnx_saved COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR
 set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 120 SKIP_RETURN_CODE 77)
 
 # The ONNX reader under fuzzing: two seconds of damaged files; run it longer by hand.
+# Damaged models through the whole compiler.
+add_executable(fuzz_compile fusion/fuzz_compile.c)
+target_link_libraries(fuzz_compile PRIVATE weft_fusion)
+add_test(NAME fusion_fuzz_compile COMMAND fuzz_compile 2
+  ${CMAKE_CURRENT_SOURCE_DIR}/data/given_gradients.onnx ${CMAKE_CURRENT_SOURCE_DIR}/data/compiled_graph.onnx)
+set_tests_properties(fusion_fuzz_compile PROPERTIES LABELS fuzz TIMEOUT 120)
+
 add_executable(fuzz_onnx graph/fuzz_onnx.c)
 target_link_libraries(fuzz_onnx PRIVATE weft_graph)
 file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)

@@ -15,10 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <time.h>
+#include <unistd.h>
+
 #include <weft/compile.h>
 
 #include "ops/plan/plan_internal.h"
 #include "ops/plan/prove.h"
+#include "tests/graph/support_layers.h"
 
 enum { MAX_STEPS = 512, WORDS = MAX_STEPS / 64, ROUNDS = 250, WORLD = 3 };
 
@@ -395,9 +399,67 @@ static void test_whatever_is_accepted_is_right(void **in)
     weft_registry_destroy(registry);
 }
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The quickest of five proofs of a decoupled plan of so many layers, a bucket for each gradient. */
+static uint64_t time_of_proof(const weft_registry_t *registry, uint32_t layers)
+{
+    const layers_shape_t shape = {.layers = layers, .width = 4, .tanhs = 5};
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    char model[] = "/tmp/weft-test-verify-XXXXXX";
+    uint64_t least = UINT64_MAX;
+    weft_plan_t *plan;
+    int fd = mkstemp(model);
+    assert_true(fd >= 0);
+    close(fd);
+    wire_t file = onnx_layers(&shape);
+    write_file(model, file.data, file.size);
+    wire_free(&file);
+    params.model_path = model;
+    params.world_size = WORLD;
+    params.batch = 2;
+    params.decouple = 1;
+    params.bucket = "none";
+    params.registry = registry;
+    weft_status_t status = weft_compile(&params, &plan);
+    unlink(model);
+    if (status != WEFT_OK) {
+        fail_msg("%s", weft_last_error());
+    }
+    for (int i = 0; i < 5; i++) {
+        wefti_plan_proof_t proof;
+        uint64_t begin = cpu_ns();
+        assert_int_equal(wefti_plan_prove(plan, registry, &proof), WEFT_OK);
+        assert_int_equal(proof.buckets, 2 * layers);
+        uint64_t took = cpu_ns() - begin;
+        least = took < least ? took : least;
+    }
+    print_message("%u kernels, %u collectives: %.1f ms\n", plan->kernel_count,
+                  plan->collective_count, (double)least * 1e-6);
+    weft_plan_release(plan);
+    return least;
+}
+
+/* Eight times the plan takes about eight times as long; squares would take 64 times. */
+static void test_time_grows_with_the_plan(void **in)
+{
+    weft_registry_t *registry;
+    (void)in;
+    assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
+    uint64_t small = time_of_proof(registry, 200), large = time_of_proof(registry, 1600);
+    assert_true(large < 24 * small);
+    weft_registry_destroy(registry);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_time_grows_with_the_plan),
         cmocka_unit_test(test_whatever_is_accepted_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,8 +35,9 @@ class Accumulate(Case):
         return found
 
     def test_one_digest_for_any_number_of_ranks(self):
-        for model, worlds, extra in (("mlp.onnx", (1, 2, 4, 8), ("--optimizer", "adam")), ("lenet.onnx", (1, 4), ()),
-                                     ("mlp.onnx", (2, 8), ("--clip", "0.3"))):
+        rows = (("mlp.onnx", (1, 2, 4, 8), ("--optimizer", "adam")), ("lenet.onnx", (1, 4), ()),
+                ("mlp.onnx", (2, 8), ("--clip", "0.3")))
+        for model, worlds, extra in rows[2:] if support.SANITIZED else rows:
             found = self.digests(MODELS / model, 8, worlds, *extra)
             self.assertEqual(len(set(found.values())), 1, (model, extra, found))
 

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Micro-batches, one tree for any number of ranks, gradients that travel as bf16, clipping: by the command."""
 import sys
-import unittest
 
 import support
 from support import Case, MODELS, NEED_DATA

@@ -305,8 +305,8 @@ static weft_status_t edit(eval_t *eval)
     }
     WEFT_TRY(status, wefti_onnx_find_loss(&eval->file, eval->params->loss, &loss), fail);
     eval->logits = loss.logits;
-    uint32_t logits = eval->graph->logits;
-    if (eval->graph->values[logits].kind != WEFTI_VALUE_NODE) {
+    uint32_t logits = wefti_graph_find_value(eval->graph, loss.logits);
+    if (logits == WEFTI_NONE || eval->graph->values[logits].kind != WEFTI_VALUE_NODE) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: the loss reads '%s', which no node makes",
                            eval->file.label, eval->logits);
     }

@@ -105,3 +105,7 @@ if(TARGET weft_sample_host_compiler)
   set_tests_properties(sample_host_compiler sample_host_compiler_pieces sample_host_compiler_processes
     PROPERTIES LABELS "unit;threads" TIMEOUT 120)
 endif()
+if(TARGET weft_sample_capture)
+  add_test(NAME sample_capture COMMAND weft_sample_capture)
+  set_tests_properties(sample_capture PROPERTIES LABELS "unit;threads" TIMEOUT 120)
+endif()

@@ -39,14 +39,21 @@ weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
 weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
                                        wefti_record_t *record);
 
-/* bind_sweep.c */
-/* Whether a collective runs as a sweep, of the host's. */
-bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective);
-/* Checks all updates of collectives and makes the sweeps. */
+/* bind_sweep.c: checks all updates of collectives and makes the sweeps. */
 weft_status_t wefti_bind_updates(weft_session_t *session);
 void wefti_unbind_updates(weft_session_t *session);
-/* Records of a collective with an update, as wefti_bind_collective_records and
- * wefti_bind_collective, but for what all records of collectives have. */
+
+/* bind_update.c: collectives with an update. */
+/* Whether one runs as a sweep, of the host's. */
+bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective);
+uint64_t wefti_bind_shard_elems(const weft_session_t *session,
+                                const wefti_plan_collective_t *collective);
+/* Rank's copy of the shard of rank owner, of the range in buffer. */
+uint8_t *wefti_bind_shard_at(const weft_session_t *session,
+                             const wefti_plan_collective_t *collective, uint32_t buffer,
+                             uint32_t rank, uint32_t owner);
+/* Their records, as wefti_bind_collective_records and wefti_bind_collective, but for what all
+ * records of collectives have. */
 size_t wefti_bind_update_records(const wefti_lowering_t *lowering, uint32_t collective);
 weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uint32_t collective,
                                 wefti_record_t *records);

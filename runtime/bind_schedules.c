@@ -2,7 +2,7 @@
 /*
  * Collectives of a plan that the interpreter runs: each use in a program has a run of its own, with
  * counters and work memory of its own in the session's region. One with an update is two runs, the
- * update between them (bind_sweep.c).
+ * update between them (bind_update.c).
  *
  * A rank that is done with a collective goes on to the next without a word, so a peer may still be
  * reading its scratch: nothing is shared between uses, and the runs of one use follow each other

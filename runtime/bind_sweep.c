@@ -1,47 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives with an update. On the CPU, over shared memory, a sweep between two rounds of
- * signals:
- *
- *   SIGNAL  my gradients are there, and I read parameters no more
- *   WAIT    the same of everybody
- *   SWEEP   my shard of everybody's gradients -> my parameters and states -> everybody's parameters
- *   SIGNAL  my shard is written everywhere
- *   WAIT    so are the others
- *
- * On another device the same in whole shards: REDUCE, KERNEL, a COPY to each of the others. Where
- * links only put, what the sweep is made of: a reduce-scatter, the kernel, an all-gather, both by
- * the interpreter. All of them give the same bits.
+ * Sweeps of a session: where all ranks' shards are, the update prepared for a block and for what is
+ * left of the shard (bind_update.c has the records around them).
  */
 #include "runtime/bind.h"
-
-#include <string.h>
 
 #include "runtime/base/error.h"
 
 #define ALIGNMENT 64u
-#define PHASES 2u
-
-bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective)
-{
-    return session->plan->collectives[collective].update != WEFTI_PLAN_NONE &&
-           !session->interpreted[collective] && session->context->device == NULL;
-}
-
-static uint64_t shard_elems(const weft_session_t *session,
-                            const wefti_plan_collective_t *collective)
-{
-    return collective->elem_count / session->endpoint->world_size;
-}
-
-/* Rank's copy of the shard of rank owner, of the range in buffer. */
-static uint8_t *shard_at(const weft_session_t *session, const wefti_plan_collective_t *collective,
-                         uint32_t buffer, uint32_t rank, uint32_t owner)
-{
-    const wefti_plan_buffer_t *range = &session->plan->buffers[buffer];
-    uint64_t bytes = shard_elems(session, collective) * weft_dtype_size_bytes(range->dtype);
-    return wefti_bind_at(session, rank, wefti_session_offset(range, rank) + owner * bytes);
-}
 
 static weft_status_t bad(const wefti_plan_collective_t *collective, const char *what)
 {
@@ -64,7 +30,7 @@ static weft_status_t place_operand(const weft_session_t *session,
         return WEFT_OK;
     }
     out->elem_bytes = elem_bytes;
-    return planned->size_bytes == shard_elems(session, collective) * elem_bytes
+    return planned->size_bytes == wefti_bind_shard_elems(session, collective) * elem_bytes
                ? WEFT_OK
                : bad(collective, "its update has an operand that is not as long as a shard");
 }
@@ -103,8 +69,9 @@ static weft_status_t place_operands(weft_session_t *session,
 {
     const wefti_plan_kernel_t *kernel = &session->plan->kernels[collective->update];
     uint32_t own = session->endpoint->rank;
-    const uint8_t *gradients = shard_at(session, collective, collective->source, own, own);
-    const uint8_t *params = shard_at(session, collective, collective->buffer, own, own);
+    const uint8_t *gradients =
+        wefti_bind_shard_at(session, collective, collective->source, own, own);
+    const uint8_t *params = wefti_bind_shard_at(session, collective, collective->buffer, own, own);
     bool reads = false, writes = false;
     for (uint32_t i = 0; i < sweep->input_count + sweep->output_count; i++) {
         bool is_input = i < sweep->input_count;
@@ -158,13 +125,13 @@ static void find_ranks(const weft_session_t *session, const wefti_plan_collectiv
 {
     uint32_t n = sweep->rank_count, own = session->endpoint->rank;
     for (uint32_t r = 0; r < n; r++) {
-        sweep->gradients[r] = shard_at(session, collective, collective->source, r, own);
+        sweep->gradients[r] = wefti_bind_shard_at(session, collective, collective->source, r, own);
     }
     for (uint32_t i = 1; i < n; i++) {
         sweep->copies[i - 1] =
-            shard_at(session, collective, collective->buffer, (own + i) % n, own);
+            wefti_bind_shard_at(session, collective, collective->buffer, (own + i) % n, own);
     }
-    sweep->params = shard_at(session, collective, collective->buffer, own, own);
+    sweep->params = wefti_bind_shard_at(session, collective, collective->buffer, own, own);
 }
 
 /* Room for a block of gradients and for the kernel's scratch. */
@@ -198,7 +165,7 @@ static weft_status_t make_sweep(weft_session_t *session, uint32_t index)
     session->sweeps[index] = sweep;
     uint32_t n = session->endpoint->world_size, own = session->endpoint->rank;
     uint64_t block = WEFTI_SWEEP_BLOCK_BYTES / weft_dtype_size_bytes(collective->dtype);
-    uint64_t count = shard_elems(session, collective);
+    uint64_t count = wefti_bind_shard_elems(session, collective);
     *sweep = (wefti_sweep_t){.elem_count = count,
                              .block_elems = block,
                              .dtype = collective->dtype,
@@ -225,7 +192,7 @@ static weft_status_t make_sweep(weft_session_t *session, uint32_t index)
         status = make_memory(session, sweep);
     }
     if (status >= 0) {
-        redirect(sweep, shard_at(session, collective, collective->source, own, own));
+        redirect(sweep, wefti_bind_shard_at(session, collective, collective->source, own, own));
     }
     return status;
 }
@@ -286,124 +253,4 @@ void wefti_unbind_updates(weft_session_t *session)
             wefti_free(session->allocator, session->sweeps[i]->memory);
         }
     }
-}
-
-/* --- records ------------------------------------------------------------------------------- */
-
-size_t wefti_bind_update_records(const wefti_lowering_t *lowering, uint32_t collective)
-{
-    const weft_session_t *session = lowering->session;
-    uint32_t n = session->endpoint->world_size;
-    size_t work = session->interpreted[collective]         ? 3
-                  : wefti_bind_sweeps(session, collective) ? 1
-                                                           : 2 + (n - 1); /* and copies */
-    return work + (session->interpreted[collective] || n == 1 ? 0 : 2 * PHASES);
-}
-
-static weft_status_t add_round(wefti_lowering_t *lowering, uint32_t phase, wefti_record_t *records)
-{
-    wefti_record_t *signal = &records[0], *wait = &records[1];
-    signal->kind = WEFTI_RECORD_SIGNAL;
-    signal->signal.signal =
-        wefti_bind_collective_signal(lowering, lowering->session->endpoint->rank);
-    signal->signal.stride = PHASES;
-    signal->signal.offset = phase - PHASES;
-    weft_status_t status = wefti_bind_peer_wait(lowering, 0, UINT32_MAX, wait);
-    wait->wait.stride = PHASES;
-    wait->wait.offset = phase - PHASES;
-    return status;
-}
-
-static weft_status_t add_reduce(wefti_lowering_t *lowering,
-                                const wefti_plan_collective_t *collective, wefti_record_t *record)
-{
-    weft_session_t *session = lowering->session;
-    uint32_t n = session->endpoint->world_size, own = session->endpoint->rank;
-    const void **sources = wefti_arena_array(&session->arena, n, sizeof(*sources));
-    void **destination = wefti_arena_array(&session->arena, 1, sizeof(*destination));
-    if (sources == NULL || destination == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t r = 0; r < n; r++) {
-        sources[r] = shard_at(session, collective, collective->source, r, own);
-    }
-    destination[0] = shard_at(session, collective, collective->source, own, own);
-    record->kind = WEFTI_RECORD_REDUCE;
-    record->reduce = (weft_reduce_t){.sources = sources,
-                                     .source_count = n,
-                                     .destinations = destination,
-                                     .destination_count = 1,
-                                     .elem_count = shard_elems(session, collective),
-                                     .dtype = collective->dtype,
-                                     .reduction = collective->reduction,
-                                     .divisor = collective->divisor};
-    return WEFT_OK;
-}
-
-/* Of its shard, to the rank that is so far behind it. */
-static void add_copy(const weft_session_t *session, const wefti_plan_collective_t *collective,
-                     uint32_t distance, wefti_record_t *record)
-{
-    uint32_t n = session->endpoint->world_size, own = session->endpoint->rank;
-    const wefti_plan_buffer_t *params = &session->plan->buffers[collective->buffer];
-    record->kind = WEFTI_RECORD_COPY;
-    record->copy.src = shard_at(session, collective, collective->buffer, own, own);
-    record->copy.dst = shard_at(session, collective, collective->buffer, (own + distance) % n, own);
-    record->copy.size_bytes =
-        shard_elems(session, collective) * weft_dtype_size_bytes(params->dtype);
-}
-
-/* Whole shards, on a device's queue. */
-static weft_status_t add_shard(wefti_lowering_t *lowering, uint32_t stream, uint32_t index,
-                               wefti_record_t *records)
-{
-    weft_session_t *session = lowering->session;
-    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    weft_status_t status = add_reduce(lowering, collective, &records[0]);
-    if (status >= 0) {
-        status = wefti_bind_kernel_record(session, stream, collective->update, &records[1]);
-    }
-    for (uint32_t i = 1; i < session->endpoint->world_size; i++) {
-        add_copy(session, collective, i, &records[1 + i]);
-    }
-    return status;
-}
-
-/* Links that only put: a reduce-scatter, the update, an all-gather. */
-static weft_status_t add_runs(wefti_lowering_t *lowering, uint32_t stream, uint32_t index,
-                              wefti_record_t *records)
-{
-    weft_session_t *session = lowering->session;
-    wefti_bound_run_t *runs = &session->runs[WEFTI_USE_RUNS * lowering->next_collective];
-    for (uint32_t i = 0; i < 2; i++) {
-        records[2 * i].kind = WEFTI_RECORD_SCHEDULE;
-        records[2 * i].source = UINT16_MAX;
-        records[2 * i].schedule.bound = &runs[i];
-    }
-    return wefti_bind_kernel_record(session, stream, session->plan->collectives[index].update,
-                                    &records[1]);
-}
-
-weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uint32_t collective,
-                                wefti_record_t *records)
-{
-    weft_session_t *session = lowering->session;
-    if (session->interpreted[collective]) {
-        return add_runs(lowering, stream, collective, records);
-    }
-    size_t count = wefti_bind_update_records(lowering, collective);
-    bool alone = session->endpoint->world_size == 1;
-    wefti_record_t *work = alone ? records : records + 2;
-    weft_status_t status = WEFT_OK;
-    if (!alone) {
-        status = add_round(lowering, 1, records);
-        status = status >= 0 ? add_round(lowering, 2, records + count - 2) : status;
-    }
-    if (status >= 0 && session->sweeps[collective] != NULL) {
-        work->kind = WEFTI_RECORD_SWEEP;
-        work->sweep.sweep = session->sweeps[collective];
-    } else if (status >= 0) {
-        status = add_shard(lowering, stream, collective, work);
-    }
-    return status;
 }

@@ -22,6 +22,7 @@
 
 #define SUPPORT_PARAMS 5u
 #define SUPPORT_INPUTS 37u
+#define SUPPORT_LR 0.05
 extern const uint32_t support_sizes[SUPPORT_PARAMS];
 
 /* How a bucket's updates are carried out: whole everywhere, or each rank's shard of them. */

@@ -108,9 +108,9 @@ WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *
  */
 WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t index, const void *data, size_t bytes);
 /**
- * Copies the gradient of parameter index that the last step used: plain layout, type and shape of the parameter, summed or averaged
- * over ranks as the optimizer saw it. Where a plan shards its optimizer only the own shard is that; such plans and those
- * that hand gradients over in another type are refused.
+ * Copies the gradient of parameter index that the last step used: plain layout, type and shape of the parameter, reduced over
+ * ranks, before the update's own factors (of clipping, and 1 / shards where their number is fixed). Where a plan shards its
+ * optimizer only the own shard is that; such plans and those that hand gradients over in another type are refused. Not collective.
  * @return WEFT_ERR_STATE before the first step, WEFT_ERR_NOT_FOUND when the parameter has no gradient, WEFT_ERR_UNSUPPORTED
  */
 WEFT_API weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data, size_t bytes);

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 
 #define MAX_OPERAND_PAIRS ((uint64_t)1 << 20) /* of one kernel */
+#define ARENA_BYTES ((size_t)1 << 16)         /* of descriptions, before they are dropped */
 
 static weft_status_t bad_kernel(const weft_plan_t *plan, uint32_t index, const char *what)
 {
@@ -189,30 +190,40 @@ static weft_status_t check_operator(const weft_plan_t *plan, uint32_t index,
     return status == WEFT_OK ? check_types(plan, index, def, arena) : status;
 }
 
+static weft_status_t check_kernel(const weft_plan_t *plan, uint32_t index)
+{
+    const wefti_plan_kernel_t *kernel = &plan->kernels[index];
+    if (!kernel->op[0] || kernel->version < 1 || kernel->phase > 3) {
+        return bad_kernel(plan, index, "no operator, version or phase");
+    }
+    if (!ids_exist(plan, kernel->inputs, kernel->input_count) ||
+        !ids_exist(plan, kernel->outputs, kernel->output_count)) {
+        return bad_kernel(plan, index, "an operand is no buffer");
+    }
+    if (!outputs_writable(plan, kernel)) {
+        return bad_kernel(plan, index, "it writes a constant, an input or a scalar");
+    }
+    if (!attrs_known(kernel)) {
+        return bad_kernel(plan, index, "an attribute has an unknown type");
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry)
 {
     weft_status_t status = WEFT_OK;
+    wefti_arena_t arena; /* for some kernels at a time: chunks cost more than descriptions */
+    wefti_arena_init(&arena, plan->arena.allocator, 0);
     for (uint32_t i = 0; i < plan->kernel_count && status == WEFT_OK; i++) {
-        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
-        wefti_arena_t arena;
-        if (!kernel->op[0] || kernel->version < 1 || kernel->phase > 3) {
-            return bad_kernel(plan, i, "no operator, version or phase");
-        }
-        if (!ids_exist(plan, kernel->inputs, kernel->input_count) ||
-            !ids_exist(plan, kernel->outputs, kernel->output_count)) {
-            return bad_kernel(plan, i, "an operand is no buffer");
-        }
-        if (!outputs_writable(plan, kernel)) {
-            return bad_kernel(plan, i, "it writes a constant, an input or a scalar");
-        }
-        if (!attrs_known(kernel)) {
-            return bad_kernel(plan, i, "an attribute has an unknown type");
-        }
-        if (registry) {
-            wefti_arena_init(&arena, plan->arena.allocator, 0);
+        status = check_kernel(plan, i);
+        if (status == WEFT_OK && registry) {
             status = check_operator(plan, i, registry, &arena);
+        }
+        if (arena.used_bytes > ARENA_BYTES) {
             wefti_arena_deinit(&arena);
+            wefti_arena_init(&arena, plan->arena.allocator, 0);
         }
     }
+    wefti_arena_deinit(&arena);
     return status;
 }

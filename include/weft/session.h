@@ -19,7 +19,7 @@ typedef struct weft_session_params {
 typedef struct weft_session_stats {
     size_t struct_size;
     uint64_t steps;
-    double step_ms_p50, step_ms_mean;
+    double step_ms_p50, step_ms_mean; /**< these and the following: all micro-batches of a step together */
     double compute_ms_p50;
     double comm_ms_p50;         /**< from start to completion of collectives, summed over a step */
     double exposed_comm_ms_p50; /**< the compute stream waits for, or itself executes, communication */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support_ranks.h"
+
 #define MAX_WORLD 8u
 
 static const support_mode_t modes[] = {SUPPORT_SHARDED, SUPPORT_DECOUPLED, SUPPORT_SWEEP};
@@ -220,6 +222,49 @@ static void test_another_algorithm_than_the_sweeps_is_refused(void **state)
     }
 }
 
+typedef struct broken {
+    weft_plan_t *plan;
+    weft_registry_t *registry;
+    const char *what;
+} broken_t;
+
+static void refuse(rank_world_t *world)
+{
+    const broken_t *broken = world->user;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = {sizeof(params), world->context, broken->plan, broken->registry,
+                                    0};
+    RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_FORMAT);
+    RANK_CHECK(strstr(weft_last_error(), broken->what) != NULL);
+}
+
+/* The verifier would find these; a plan that was made by hand may not have been verified. */
+static void test_updates_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        broken_t broken = {0};
+        training_t training = {.world = 2, .buckets = 1, .mode = SUPPORT_SWEEP};
+        assert_int_equal(support_plan(&training, false, &broken.plan), WEFT_OK);
+        assert_int_equal(support_registry(true, &broken.registry), WEFT_OK);
+        wefti_plan_collective_t *bucket = &broken.plan->collectives[1];
+        uint32_t *inputs = broken.plan->kernels[bucket->update].inputs;
+        if (i == 0) { /* never sees the gradients */
+            inputs[1] = inputs[0];
+            broken.what = "does not take gradients to parameters";
+        } else if (i == 1) { /* of everybody, not of a shard */
+            inputs[1] = bucket->source;
+            broken.what = "not as long as a shard";
+        } else {
+            bucket->elem_count--;
+            broken.what = "in equal shards";
+        }
+        support_rank_threads(2, refuse, &broken);
+        weft_registry_destroy(broken.registry);
+        weft_plan_release(broken.plan);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_dies_ends_all_ranks),
         cmocka_unit_test(test_a_missing_update_is_named),
         cmocka_unit_test(test_another_algorithm_than_the_sweeps_is_refused),
+        cmocka_unit_test(test_updates_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

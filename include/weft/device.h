@@ -12,7 +12,7 @@
 
 #include <weft/registry.h>
 
-#define WEFT_DEVICE_ABI_VERSION 1u
+#define WEFT_DEVICE_ABI_VERSION 2u /* 2: weft_reduce_t has a divisor */
 
 typedef uint32_t weft_device_caps_t;
 #define WEFT_DEVICE_HOST_ACCESS (1u << 0) /**< the host may load and store device memory */

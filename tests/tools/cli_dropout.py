@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A model with Dropout trains, evaluates, is saved and explained; what its masks depend on, and what not."""
-import gzip
 import json
 import struct
 import sys
 import unittest
 
 import support
-from support import Case, DATA, NEED_DATA
+from support import Case, DATA, NEED_DATA, read_idx
 
 try:
     import numpy as np
@@ -43,11 +42,6 @@ def write_model(path, ratio):
                helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])]
     onnx.save(helper.make_model(helper.make_graph(nodes, "dropout", inputs, outputs, weights), ir_version=7,
                                 opset_imports=[helper.make_opsetid("", 13)]), path)
-
-
-def idx(name, offset):
-    with gzip.open(f"{DATA}/{name}") as file:
-        return np.frombuffer(file.read(), np.uint8, offset=offset)
 
 
 class Dropout(Case):
@@ -88,9 +82,9 @@ class Dropout(Case):
         onnx.checker.check_model(model, full_check=True)
         self.assertTrue(all(len(n.input) == 1 for n in model.graph.node if n.op_type == "Dropout"))
         w = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
-        images = idx("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 784).astype(np.float32) / 255
+        images = read_idx("t10k-images-idx3-ubyte.gz").reshape(-1, 784).astype(np.float32) / 255
         logits = np.maximum(images @ w["w1"].T + w["b1"], 0) @ w["w2"].T + w["b2"]
-        accuracy = np.mean(logits.argmax(1) == idx("t10k-labels-idx1-ubyte.gz", 8))
+        accuracy = np.mean(logits.argmax(1) == read_idx("t10k-labels-idx1-ubyte.gz"))
         self.assertGreater(accuracy, 0.6)
         self.assertAlmostEqual(report["test_accuracy"], accuracy, delta=2.5e-4)
 

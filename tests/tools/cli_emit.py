@@ -32,10 +32,6 @@ OPTIONS = (
 
 
 class Emit(support.Case):
-    def save(self, proto, name="m.onnx"):
-        onnx.save(proto, self.dir / name)
-        return self.dir / name
-
     def again(self, model, *options, world=4, batch=8, code=0):
         """Compiles a model, writes it, compiles that; both plans have one structure."""
         out = self.dir / "out.onnx"
@@ -223,6 +219,20 @@ class Emit(support.Case):
             self.assert_one_line(done.stderr)
             self.assertIn(words, done.stderr)
         self.assertIn("compiles", self.weft("check", "out.onnx").stdout)
+
+    def test_algorithms_of_buckets_stay(self):
+        (self.dir / "costs.json").write_text(json.dumps({"format": 1, "step_ns": 100000}))
+        options = ("--world", 4, "--batch", 8, "--bucket", "none")
+        self.weft("compile", self.save(doors.forward()), "-o", "a.weft", *options, "--costs", "costs.json", "--emit-onnx",
+                  "out.onnx")
+        done = self.weft("compile", "out.onnx", "-o", "b.weft")
+        self.assertIn("needs the same --costs", done.stderr)  # the broadcast of the first weights is in no graph
+        done = self.weft("compile", "out.onnx", "-o", "d.weft", "--costs", "costs.json")
+        self.assertNotIn("is not the one", done.stderr)
+        self.weft("compile", self.dir / "m.onnx", "-o", "c.weft", *options)
+        a, b, c = ([x["candidates"] for x in self.weft_json("explain", p)["buckets"]] for p in ("a.weft", "b.weft", "c.weft"))
+        self.assertEqual(a, b)
+        self.assertNotEqual(a, c)  # the costs did matter
 
     def test_other_costs_are_noticed(self):
         self.again(self.save(doors.forward()), "--bucket", "auto")

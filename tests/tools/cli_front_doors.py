@@ -21,10 +21,6 @@ from infer_models import load_tensor, save_tensor
 
 
 class Doors(support.Case):
-    def save(self, proto, name="m.onnx"):
-        onnx.save(proto, self.dir / name)
-        return self.dir / name
-
     def json(self, value, name):
         (self.dir / name).write_text(json.dumps(value))
         return self.dir / name
@@ -258,6 +254,14 @@ class Collectives(Doors):
             self.same_as_own(self.summed(op, **attributes), "--bucket", "one")
             report = self.explain("given.weft")
             self.assertEqual([b["reduction"] for b in report["buckets"]], ["avg"])
+
+    def test_algorithms_asked_for_are_a_list_of_their_own(self):
+        self.same_as_own(self.reduced("AllReduce", reduction="avg", algorithm="doubling,mesh"), "--bucket", "one")
+        self.assertEqual([b["candidates"] for b in self.explain("given.weft")["buckets"]], [["doubling", "mesh"]])
+        done = self.plan(self.reduced("AllReduce", algorithm="mesh,nonsense"), code=2)
+        self.assertIn("attribute algorithm: there is no 'nonsense' for it", done.stderr)
+        done = self.plan(self.reduced("AllReduce", algorithm=","), code=2)
+        self.assertIn("attribute algorithm is ','", done.stderr)
 
     def test_what_no_plan_has_is_refused(self):
         for proto, words in (

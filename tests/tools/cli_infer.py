@@ -32,10 +32,6 @@ class Infer(support.Case):
         super().setUp()
         self.rng = np.random.default_rng(SEED)
 
-    def save(self, proto, name="m.onnx"):
-        onnx.save(proto, self.dir / name)
-        return self.dir / name
-
     def feed(self, arrays, rank=None):
         for name, array in arrays.items():
             folder = self.dir / "in" if rank is None else self.dir / "in" / f"rank{rank}"

@@ -2,12 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training agrees with the same training written in numpy (MLP, in double precision) and in torch (LeNet): the same
 initial weights, order of samples, learning rates and optimizers."""
-import gzip
 import sys
 import unittest
 
 import support
-from support import Case, DATA, MODELS, NEED_DATA
+from support import Case, DATA, MODELS, NEED_DATA, read_idx
 
 try:
     import numpy as np
@@ -40,11 +39,6 @@ def shuffled(seed, epoch, count=COUNT):
         j = ((next(numbers) >> 32) * i) >> 32
         order[i - 1], order[j] = order[j], order[i - 1]
     return order
-
-
-def load(name, offset):
-    with gzip.open(f"{DATA}/{name}") as file:
-        return np.frombuffer(file.read(), np.uint8, offset=offset)
 
 
 def weights_of(path):
@@ -109,9 +103,9 @@ def lenet(weights, images, labels):
 class Oracle(Case):
     @classmethod
     def setUpClass(cls):
-        cls.images = (load("train-images-idx3-ubyte.gz", 16).reshape(COUNT, 28, 28).astype(np.float32) /
+        cls.images = (read_idx("train-images-idx3-ubyte.gz").reshape(COUNT, 28, 28).astype(np.float32) /
                       np.float32(255))
-        cls.labels = load("train-labels-idx1-ubyte.gz", 8).astype(np.int64)
+        cls.labels = read_idx("train-labels-idx1-ubyte.gz").astype(np.int64)
         cls.order = shuffled(SEED, 0)
 
     def expected(self, model, network, optimizer, lr, steps, convert):

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The saved model: names kept, label dropped, symbolic batch, and the same accuracy in onnxruntime."""
-import gzip
 import sys
 import unittest
 
 import support
-from support import Case, DATA, MODELS, NEED_DATA
+from support import Case, DATA, MODELS, NEED_DATA, read_idx
 
 try:
     import numpy as np
@@ -20,11 +19,6 @@ try:
     import onnxruntime
 except ImportError:
     onnxruntime = None
-
-
-def idx(name, offset):
-    with gzip.open(f"{DATA}/{name}") as file:
-        return np.frombuffer(file.read(), np.uint8, offset=offset)
 
 
 @NEED_DATA
@@ -53,8 +47,8 @@ class Save(Case):
         if onnxruntime is None:
             self.skipTest("onnxruntime cannot be imported; the rest of this test has passed")
         session = onnxruntime.InferenceSession(saved.SerializeToString(), providers=["CPUExecutionProvider"])
-        images = idx("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28).astype(np.float32) / 255
-        labels = idx("t10k-labels-idx1-ubyte.gz", 8)
+        images = read_idx("t10k-images-idx3-ubyte.gz").reshape(-1, 1, 28, 28).astype(np.float32) / 255
+        labels = read_idx("t10k-labels-idx1-ubyte.gz")
         right = 0
         for part in np.array_split(np.arange(len(labels)), 7):  # any batch size goes
             answer, = session.run(None, {saved.graph.input[0].name: images[part]})

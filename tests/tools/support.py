@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command share: running it, reading its JSON, temporary folders."""
+"""What the tests of the command share: running it, reading its JSON, temporary folders, data."""
+import gzip
 import json
 import os
 import pathlib
@@ -16,6 +17,16 @@ MODELS = SOURCE / "samples" / "models"
 DATA = "/usr/share/datasets/fashion-mnist"
 HAVE_DATA = os.path.exists(DATA)
 NEED_DATA = unittest.skipUnless(HAVE_DATA, f"{DATA} is missing (Debian package dataset-fashion-mnist)")
+
+
+def read_idx(name):
+    """Images [count, rows * columns] or labels [count] of the data set, as bytes."""
+    import numpy as np
+    with gzip.open(f"{DATA}/{name}") as file:
+        raw = file.read()
+    dims = [int.from_bytes(raw[4 + 4 * i:8 + 4 * i], "big") for i in range(raw[3])]
+    values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
+    return values.reshape(dims[0], -1) if len(dims) > 1 else values
 
 
 class Case(unittest.TestCase):
@@ -40,6 +51,12 @@ class Case(unittest.TestCase):
         plan = self.dir / name
         self.weft("compile", MODELS / model, "-o", plan, "--world", world, "--batch", batch, *extra)
         return plan
+
+    def save(self, proto, name="m.onnx"):
+        """An ONNX model in the temporary folder."""
+        import onnx
+        onnx.save(proto, self.dir / name)
+        return self.dir / name
 
     def train(self, plan, *extra, world=2, steps=20, evaluate=False, **kwargs):
         """Trains a plan and returns the report; without the test set, which costs more than a few steps."""

@@ -23,6 +23,21 @@ static const char *plural(uint32_t count)
     return count == 1 ? "" : "s";
 }
 
+/* Do gradients travel in a type that no parameter has? Then in which. */
+static const char *wire_type(const weft_plan_t *plan)
+{
+    uint64_t position = 0;
+    uint32_t stream;
+    const wefti_plan_collective_t *bucket = wefti_plan_next_bucket(plan, &position, &stream);
+    for (uint32_t i = 0; bucket && i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM &&
+            plan->buffers[i].dtype == bucket->dtype) {
+            return NULL;
+        }
+    }
+    return bucket ? weft_dtype_name(bucket->dtype) : NULL;
+}
+
 /* What a step is made of, where it is more than one batch and an all-reduce of every gradient. */
 static void add_training(wefti_text_t *out, const weft_plan_t *plan)
 {
@@ -49,6 +64,10 @@ static void add_training(wefti_text_t *out, const weft_plan_t *plan)
             plan->flags & WEFTI_PLAN_DECOUPLED
                 ? "\n  decoupled: weights are gathered under the next forward pass, or by flush"
                 : "");
+    }
+    if (wire_type(plan)) {
+        wefti_text_printf(out, "  wire: gradients are rounded to %s once, and travel so\n",
+                          wire_type(plan));
     }
     if (plan->clip_norm > 0) {
         wefti_text_printf(out, "  clipped: gradients are scaled down to a global norm of %g\n",

@@ -10,6 +10,7 @@
  *     weft_pass_algorithms           what carries each of them out, the best first
  *     weft_pass_order                the order that all ranks keep, where values do not say it
  *     weft_pass_start_wait           where each may start and must be waited for
+ *     weft_pass_schedule             which order ends earliest within bounds on memory and on what is in flight
  *
  * Passes look at nothing but their arguments and decide by content (never by pointer, hash or
  * time): ranks that describe the same graph get the same edits. None changes the view, none keeps
@@ -88,6 +89,37 @@ typedef struct weft_algorithms_params {
 #define WEFT_ALGORITHMS_PARAMS_INIT                                                                \
     {sizeof(weft_algorithms_params_t), 0, 0, WEFT_ORDER_TREE, 0, 0, 0}
 
+/** Zero and NULL mean the default. */
+typedef struct weft_schedule_params {
+    size_t struct_size;
+    const uint64_t *op_ns;    /**< [op_count] time of each op, collectives included; required */
+    const uint8_t *kept;      /**< [value_count] not 0: has memory of its own, which is not counted. What no op
+                               * makes is never counted. NULL: none */
+    const uint8_t *to_end;    /**< [value_count] not 0: readable after the step, memory is not handed on. NULL: none */
+    uint32_t in_flight;       /**< most collectives issued and not waited for; 0: no bound */
+    uint64_t most_live_bytes; /**< of values alive at one time; 0: as many as the view's own order has */
+    const weft_allocator_t *allocator;
+} weft_schedule_params_t;
+
+#define WEFT_SCHEDULE_PARAMS_INIT {sizeof(weft_schedule_params_t), 0, 0, 0, 0, 0, 0}
+
+/** What an order comes to: one stream of compute, one channel of communication. */
+typedef struct weft_schedule_cost {
+    uint64_t finish_ps;
+    uint64_t exposed_ps; /**< compute waits for communication */
+    uint64_t peak_bytes; /**< most bytes of values alive at one time, unpadded */
+    uint32_t in_flight;  /**< most collectives issued and not waited for */
+} weft_schedule_cost_t;
+
+typedef struct weft_schedule_report {
+    size_t struct_size;
+    weft_schedule_cost_t given;  /**< the view's own order */
+    weft_schedule_cost_t chosen; /**< the order that the edits ask for */
+    int changed;                 /**< the edits say something */
+} weft_schedule_report_t;
+
+#define WEFT_SCHEDULE_REPORT_INIT {sizeof(weft_schedule_report_t), {0, 0, 0, 0}, {0, 0, 0, 0}, 0}
+
 WEFT_EXTERN_C_BEGIN
 /**
  * Predicted time of one execution of an operator: what its definition's cost rule gives, at 100
@@ -139,6 +171,19 @@ WEFT_API weft_status_t weft_pass_order(const weft_graph_view_t *view, const weft
 /** A START_WAIT edit for every collective: as early and as late as values and edges allow in the view's order. */
 WEFT_API weft_status_t weft_pass_start_wait(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                                             weft_edit_list_t **out_edits);
+/**
+ * List scheduling (Graham 1969): runs, of the operators that could run next, the one with the longest path to the end
+ * behind it that keeps the bound on memory. ORDER edits between operators fix the order of compute; one between two
+ * collectives says that compute waits for the first before it issues the second. The view's own order stays where the
+ * new one is not more than 0.1 % quicker and the old one keeps the bounds. Results are handed the memory of an input
+ * that dies where the operator's in-place rule allows it; what a collective touches lives until compute has waited for
+ * it or for a later one. Operators that update in place stay last. Whether the bound on memory could be kept is in
+ * the report; in_flight always is.
+ * @param[out] out_edits  destroyed by the caller
+ * @param[out] out_report struct_size is set by the caller; may be NULL
+ */
+WEFT_API weft_status_t weft_pass_schedule(const weft_graph_view_t *view, const weft_schedule_params_t *params,
+                                          weft_edit_list_t **out_edits, weft_schedule_report_t *out_report);
 /**
  * Proves that edits may be applied to view: ids exist, inserted collectives have a value to follow, members of a
  * fusion are collectives of one group, kind, reduction and type and of one tensor each, nobody is fused

@@ -190,6 +190,45 @@ static void test_order_and_start_wait(void **state)
     weft_edit_list_destroy(edits);
 }
 
+/* Two branches with a collective each: one hides behind the other. */
+static void test_schedule(void **state)
+{
+    static view_builder_t b;
+    uint64_t op_ns[VIEW_MAX];
+    weft_schedule_params_t params = WEFT_SCHEDULE_PARAMS_INIT;
+    weft_schedule_report_t report = WEFT_SCHEDULE_REPORT_INIT;
+    weft_edit_list_t *edits = NULL;
+    (void)state;
+    view_begin(&b);
+    for (uint32_t i = 0; i < VIEW_MAX; i++) {
+        op_ns[i] = 100;
+    }
+    for (int branch = 0; branch < 2; branch++) {
+        uint32_t value = view_op(&b, "Compute", NULL, 0, WEFT_DTYPE_F32, 64);
+        value = view_op(&b, "AllReduce", &value, 1, WEFT_DTYPE_F32, 64);
+        view_op(&b, "Compute", &value, 1, WEFT_DTYPE_F32, 64);
+    }
+    const weft_graph_view_t *view = view_end(&b);
+    params.op_ns = op_ns;
+    params.most_live_bytes = 1 << 20;
+    assert_int_equal(weft_pass_schedule(view, &params, &edits, &report), WEFT_OK);
+    assert_int_equal(report.given.finish_ps, 600000);
+    assert_int_equal(report.chosen.finish_ps, 400000);
+    assert_int_equal(report.chosen.in_flight, 2);
+    assert_true(report.changed);
+    assert_int_equal(count_kind(edits, WEFT_EDIT_ORDER), weft_edit_list_count(edits));
+    assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
+    weft_edit_list_destroy(edits);
+    FAILS(weft_pass_schedule(view, NULL, &edits, NULL), "params");
+    assert_null(edits);
+    params.op_ns = NULL;
+    FAILS(weft_pass_schedule(view, &params, &edits, NULL), "op_ns");
+    params.op_ns = op_ns;
+    report.struct_size = 0;
+    FAILS(weft_pass_schedule(view, &params, &edits, &report), "out_report");
+    FAILS(weft_pass_schedule(view, &params, NULL, NULL), "out_edits");
+}
+
 static void test_predicted_times(void **state)
 {
     weft_registry_t *registry = NULL;
@@ -462,6 +501,14 @@ static void test_damaged_views(void **state)
         if (weft_pass_start_wait(view, NULL, &edits) == WEFT_OK) {
             weft_edit_list_destroy(edits);
         }
+        static const uint64_t op_ns[VIEW_MAX];
+        weft_schedule_params_t schedule = WEFT_SCHEDULE_PARAMS_INIT;
+        schedule.op_ns = op_ns;
+        schedule.in_flight = n % 3;
+        if (weft_pass_schedule(view, &schedule, &edits, NULL) == WEFT_OK) {
+            assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
+            weft_edit_list_destroy(edits);
+        }
     }
 }
 
@@ -512,6 +559,7 @@ int main(void)
         cmocka_unit_test(test_bucket_and_forecast),
         cmocka_unit_test(test_algorithms),
         cmocka_unit_test(test_order_and_start_wait),
+        cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_predicted_times),
         cmocka_unit_test(test_buckets_of_random_graphs),
         cmocka_unit_test(test_fusions_that_close_a_cycle),

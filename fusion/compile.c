@@ -374,31 +374,12 @@ static void add_micro_batches(compiler_t *c, uint64_t *ready_ns)
     c->micro_batches_ns = before;
 }
 
-/* Micro-batches are added up in front of collectives: every gradient must have one. */
-static weft_status_t check_accumulated(const compiler_t *c)
-{
-    const wefti_graph_t *graph = c->graph;
-    bool several = c->params.accumulate > 1 || c->params.shards > 0;
-    for (uint32_t v = 0; several && v < graph->value_count; v++) {
-        const wefti_value_t *value = &graph->values[v];
-        if (value->grad_of != WEFTI_NONE && (value->flags & WEFTI_VALUE_REDUCED) != 0) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "'%s', the gradient of '%s', is made of reduced ones: with %s it "
-                               "cannot be added up over micro-batches",
-                               value->name, graph->values[value->grad_of].name,
-                               c->params.shards > 0 ? "--shards" : "--accumulate");
-        }
-    }
-    return WEFT_OK;
-}
-
 static weft_status_t insert_and_fuse(compiler_t *c)
 {
     weft_status_t status;
     weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     weft_edit_list_t *edits = NULL;
     uint64_t *ready_ns = NULL;
-    WEFT_TRY(status, check_accumulated(c), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
     WEFT_TRY(status, apply(c, edits), fail);

@@ -162,6 +162,9 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *lowering, uint32_t id);
  * list already is forgotten. */
 weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
                                          wefti_plan_collective_t *collective, uint64_t bytes);
+/* In place of these, those that the graph asks for, and no others. */
+weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *lowering, const wefti_node_t *node,
+                                          wefti_plan_collective_t *collective);
 /* lower_accumulate.c: how many partial sums there are, and programs of micro-steps. */
 uint32_t wefti_lower_level_count(const wefti_lowering_t *lowering);
 /* How many bytes of what is reduced belong to so many bytes of gradients; and its type. */

@@ -198,3 +198,61 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collect
 fail:
     return status;
 }
+
+/* The next name of a comma-separated list, NULL at the end; in arena. */
+static const char *next_name(wefti_arena_t *arena, const char **at, bool *out_failed)
+{
+    size_t length = strcspn(*at, ",");
+    char *name = length > 0 ? wefti_arena_printf(arena, "%.*s", (int)length, *at) : NULL;
+    *out_failed = length > 0 && name == NULL;
+    *at += length + ((*at)[length] == ',');
+    return name;
+}
+
+static uint64_t listed_ps(const wefti_plan_collective_t *collective, const char *name)
+{
+    for (uint32_t i = 0; i < collective->algorithm_count; i++) {
+        if (strcmp(collective->algorithms[i].name, name) == 0) {
+            return collective->algorithms[i].predicted_ps;
+        }
+    }
+    return 0;
+}
+
+weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *l, const wefti_node_t *node,
+                                          wefti_plan_collective_t *collective)
+{
+    const weft_attr_t *attr = wefti_node_attr(node, "algorithm");
+    const char *at = attr != NULL && attr->type == WEFT_ATTR_STRING ? attr->s : "";
+    uint32_t count = 0;
+    bool failed = false;
+    if (*at == '\0' || strcmp(at, "auto") == 0) {
+        return WEFT_OK;
+    }
+    wefti_plan_algorithm_t *out =
+        wefti_arena_array(&l->plan->arena, strlen(at) / 2 + 1, sizeof(*out));
+    for (const char *name; out != NULL && (name = next_name(&l->plan->arena, &at, &failed)) != NULL;
+         count++) {
+        if (weft_registry_find_algorithm(l->graph->registry, collective->op, name) == NULL) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "node '%s' (%s): attribute algorithm: there is no '%.60s' for it; "
+                               "'weft algos' lists what there is",
+                               node->name, node->def->name, name);
+        }
+        out[count] =
+            (wefti_plan_algorithm_t){.name = name,
+                                     .capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL,
+                                     .predicted_ps = listed_ps(collective, name)};
+    }
+    if (out == NULL || failed) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (count == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "node '%s' (%s): attribute algorithm is '%.60s'", node->name,
+                           node->def->name, attr->s);
+    }
+    collective->algorithms = out;
+    collective->algorithm_count = count;
+    return WEFT_OK;
+}

@@ -94,8 +94,11 @@ static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index)
         return WEFT_ERR_NO_MEMORY;
     }
     collective->members[0] = collective->buffer;
-    return wefti_lower_add_algorithms(l, collective,
-                                      l->plan->buffers[collective->buffer].size_bytes);
+    WEFT_TRY(status,
+             wefti_lower_add_algorithms(l, collective,
+                                        l->plan->buffers[collective->buffer].size_bytes),
+             fail);
+    return wefti_lower_take_algorithms(l, node, collective);
 fail:
     return status;
 }
@@ -152,6 +155,9 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
         collective->members[i] = l->buffer_of[bucket->members[i].reduced];
     }
     WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, buffer->size_bytes), fail);
+    if (!bucket->sharded) { /* else another collective is made of it */
+        WEFT_TRY(status, wefti_lower_take_algorithms(l, node, collective), fail);
+    }
     return wefti_lower_shard_collective(l, index, collective);
 fail:
     return status;

@@ -181,11 +181,11 @@ static weft_status_t add_shard(wefti_lowering_t *l, uint32_t index, const char *
                                weft_dtype_t dtype, uint64_t begin, uint64_t bytes,
                                uint32_t *out_buffer)
 {
-    char *name = wefti_arena_printf(&l->arena, "bucket %u %s, a shard", index, what);
     weft_status_t status = WEFT_OK;
     if (*out_buffer != WEFTI_NONE) {
         return WEFT_OK;
     }
+    char *name = wefti_arena_printf(&l->arena, "bucket %u %s, a shard", index, what);
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }

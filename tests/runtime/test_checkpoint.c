@@ -381,5 +381,6 @@ int main(void)
         cmocka_unit_test(test_parameters_are_set_and_gradients_read),
         cmocka_unit_test(test_mistakes_are_everybodys_errors),
     };
+    setenv("WEFT_THREADS", "1", 1); /* ranks are threads already */
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

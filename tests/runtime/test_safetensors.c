@@ -316,5 +316,6 @@ int main(void)
         cmocka_unit_test(test_damaged_contents_are_not_loaded),
         cmocka_unit_test(test_random_damage),
     };
+    setenv("WEFT_THREADS", "1", 1); /* ranks are threads already */
     return cmocka_run_group_tests(tests, prepare, clean);
 }

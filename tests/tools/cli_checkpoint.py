@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+import door_models
 import support
 from support import Case, DATA, MODELS, NEED_DATA, SANITIZED, WEFT
 
@@ -108,14 +109,17 @@ class Checkpoint(Case):
         self.resumed(plans[4], [(plans[1], 1)], world=4, until=6, at=3)
 
     def test_the_epoch_goes_on_where_it_was(self):
-        """Across the end of an epoch, and from there: 60,000 images are 5 steps of 2 ranks with 5,500 each."""
-        plan = self.compile("mlp.onnx", "plan.weft", 2, 5500)
-        whole = self.digest(plan, steps=6)
-        for at in (4,) if SANITIZED else (4, 5):
-            self.train(plan, "--checkpoint", self.file, steps=at)
+        """Across the end of an epoch, at it and behind it: 167 images are 5 steps of 2 ranks with 16 each."""
+        data = self.dir / "data"
+        door_models.write_data(data, 167)
+        plan = self.compile("mlp.onnx", "plan.weft", 2, 16)
+        whole = self.digest(plan, "--epochs", 3, data=data, steps=None)
+        for at in (4, 5, 6, 14):
+            self.train(plan, "--checkpoint", self.file, data=data, steps=at)
             metadata = read_safetensors(self.file)[1]
-            self.assertEqual((metadata["weft.epoch"], metadata["weft.sample"]), (str(at // 5), str(at % 5 * 11000)))
-            self.assertEqual(self.digest(plan, "--resume", self.file, steps=6), whole)
+            self.assertEqual((metadata["weft.epoch"], metadata["weft.sample"], metadata["weft.sample_count"]),
+                             (str(at // 5), str(at % 5 * 32), "167"))
+            self.assertEqual(self.digest(plan, "--epochs", 3, "--resume", self.file, data=data, steps=None), whole)
 
     def test_seed_and_learning_rate_are_taken_from_the_file(self):
         plan = self.compile("mlp.onnx", "plan.weft", 2, 16)

@@ -58,10 +58,10 @@ class Case(unittest.TestCase):
         onnx.save(proto, self.dir / name)
         return self.dir / name
 
-    def train(self, plan, *extra, world=2, steps=20, evaluate=False, **kwargs):
-        """Trains a plan and returns the report; without the test set, which costs more than a few steps."""
-        more = () if evaluate else ("--no-eval",)
-        return self.weft_json("run", plan, "-n", world, "--data", DATA, "--steps", steps, *more, *extra, **kwargs)
+    def train(self, plan, *extra, world=2, steps=20, evaluate=False, data=DATA, **kwargs):
+        """Trains a plan and returns the report; without the test set, which costs more than a few steps. steps None: extra says."""
+        more = (() if evaluate else ("--no-eval",)) + (() if steps is None else ("--steps", steps))
+        return self.weft_json("run", plan, "-n", world, "--data", data, *more, *extra, **kwargs)
 
     def assert_one_line(self, text):
         self.assertEqual(len(text.strip().splitlines()), 1, text)

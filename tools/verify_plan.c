@@ -108,53 +108,76 @@ static const char *plural(uint64_t count)
     return count == 1 ? "" : "s";
 }
 
-static void print_text(const proof_t *proof, const weft_plan_t *plan)
+static void tell_program(wefti_text_t *text, const proof_t *proof, const weft_plan_t *plan)
 {
     const wefti_plan_proof_t *done = &proof->plan;
-    wefti_text_t text;
     char bytes[32], hex[65];
-    wefti_text_init(&text, NULL);
-    wefti_text_add(&text, "plan of ");
-    wefti_text_add_printable(&text, plan->model_name[0] ? plan->model_name : "(unnamed model)");
-    wefti_text_printf(&text, ": %" PRIu32 " rank%s, structure %.16s\n", plan->world_size,
+    wefti_text_add(text, "plan of ");
+    wefti_text_add_printable(text, plan->model_name[0] ? plan->model_name : "(unnamed model)");
+    wefti_text_printf(text, ": %" PRIu32 " rank%s, structure %.16s\n", plan->world_size,
                       plural(plan->world_size), wefti_digest_hex(&plan->structure_digest, hex));
-    wefti_text_printf(&text,
+    wefti_text_printf(text,
                       "  operators     %" PRIu32
                       " kernels: defined, their operands of the right types and shapes\n",
                       plan->kernel_count);
-    wefti_text_printf(&text,
+    wefti_text_printf(text,
                       "  dependencies  %" PRIu32 " programs, %" PRIu64 " steps, %" PRIu64
                       " waits: nothing is read before it is made, no two accesses race\n",
                       plan->program_count, done->steps, done->waits);
-    wefti_text_printf(&text, "  memory        %" PRIu32 " buffers in %" PRIu32 " pieces of %s",
+    wefti_text_printf(text, "  memory        %" PRIu32 " buffers in %" PRIu32 " pieces of %s",
                       plan->buffer_count, done->pieces,
                       wefti_format_bytes(plan->arena_bytes, bytes));
-    wefti_text_printf(&text, "; %s shared, never while in use\n",
+    wefti_text_printf(text, "; %s shared, never while in use\n",
                       wefti_format_bytes(done->shared_bytes, bytes));
+}
+
+static void tell_ranks(wefti_text_t *text, const proof_t *proof, const weft_plan_t *plan)
+{
+    const wefti_plan_proof_t *done = &proof->plan;
+    char bytes[32];
     if (plan->kind == WEFT_PLAN_TRAINING) {
-        wefti_text_printf(&text, "  gradients     %" PRIu32 ", %s: ", done->gradients,
+        wefti_text_printf(text, "  gradients     %" PRIu32 ", %s: ", done->gradients,
                           wefti_format_bytes(done->bucket_bytes, bytes));
-        wefti_text_printf(&text, "every byte in exactly one of %" PRIu32 " bucket%s\n",
+        wefti_text_printf(text, "every byte in exactly one of %" PRIu32 " bucket%s\n",
                           done->buckets, plural(done->buckets));
     }
-    wefti_text_printf(&text,
+    if (plan->accumulate > 1) {
+        wefti_text_printf(text,
+                          "  micro-batches %" PRIu32
+                          " of a rank: each is added once, in the order of the tree\n",
+                          plan->accumulate);
+    }
+    wefti_text_printf(text,
                       "  deadlock      %" PRIu32 " rank%s, %" PRIu32
                       " streams each, threads or inline: all end, having met %" PRIu64 " times\n",
                       done->simulated_ranks, plural(done->simulated_ranks), plan->stream_count,
                       done->meetings);
-    wefti_text_printf(&text, "  schedules     %" PRIu32 " proved", proof->proved);
+}
+
+static void tell_schedules(wefti_text_t *text, const proof_t *proof)
+{
+    wefti_text_printf(text, "  schedules     %" PRIu32 " proved", proof->proved);
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         const schedule_t *schedule = &proof->schedules[i];
-        wefti_text_printf(&text, "%s%s ", i == 0 ? ": " : ", ", weft_collective_name(schedule->op));
-        wefti_text_add_printable(&text, schedule->algorithm);
-        wefti_text_add(&text, schedule->in_place ? " in place" : "");
+        wefti_text_printf(text, "%s%s ", i == 0 ? ": " : ", ", weft_collective_name(schedule->op));
+        wefti_text_add_printable(text, schedule->algorithm);
+        wefti_text_add(text, schedule->in_place ? " in place" : "");
         if (schedule->left_out != NULL) {
-            wefti_text_printf(&text, " (left out: %s)", schedule->left_out);
+            wefti_text_printf(text, " (left out: %s)", schedule->left_out);
         }
     }
     if (proof->unlisted > 0) {
-        wefti_text_printf(&text, ", and %" PRIu32 " uses of others not looked at", proof->unlisted);
+        wefti_text_printf(text, ", and %" PRIu32 " uses of others not looked at", proof->unlisted);
     }
+}
+
+static void print_text(const proof_t *proof, const weft_plan_t *plan)
+{
+    wefti_text_t text;
+    wefti_text_init(&text, NULL);
+    tell_program(&text, proof, plan);
+    tell_ranks(&text, proof, plan);
+    tell_schedules(&text, proof);
     wefti_text_add(&text, "\nproved\n");
     fputs(text.failed ? "" : text.data, stdout);
     wefti_text_deinit(&text);
@@ -185,6 +208,7 @@ static void add_numbers(wefti_json_t *json, const proof_t *proof, const weft_pla
     wefti_json_string(json, "model", plan->model_name);
     wefti_json_string(json, "structure_digest", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_json_int(json, "world", plan->world_size);
+    wefti_json_int(json, "accumulate", plan->accumulate);
     wefti_json_int(json, "kernels", plan->kernel_count);
     wefti_json_int(json, "programs", plan->program_count);
     wefti_json_int(json, "steps", (int64_t)done->steps);

@@ -441,6 +441,37 @@ static int micro_step_does_nothing(weft_plan_t *plan)
     return micro != NULL;
 }
 
+static wefti_plan_kernel_t *find_fold(weft_plan_t *plan, uint32_t inputs)
+{
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        if (strcmp(kernel->op, "TreeFold") == 0 && kernel->input_count >= inputs) {
+            return kernel;
+        }
+    }
+    return NULL;
+}
+
+static int fold_in_another_order(weft_plan_t *plan)
+{
+    wefti_plan_kernel_t *fold = find_fold(plan, 3);
+    if (fold) {
+        uint32_t moved = fold->inputs[1];
+        fold->inputs[1] = fold->inputs[2];
+        fold->inputs[2] = moved;
+    }
+    return fold != NULL;
+}
+
+static int fold_leaves_one_out(weft_plan_t *plan)
+{
+    wefti_plan_kernel_t *fold = find_fold(plan, 2);
+    if (fold) {
+        fold->input_count--;
+    }
+    return fold != NULL;
+}
+
 static int shards_are_not_micro_batches(weft_plan_t *plan)
 {
     plan->shards = plan->accumulate * plan->world_size + 1;
@@ -479,6 +510,8 @@ static const way_t ways[] = {
     {"micro-step-missing", micro_step_missing, "fold 0 is missing"},
     {"micro-step-reduces", micro_step_reduces, "program step only|never satisfied"},
     {"micro-step-does-nothing", micro_step_does_nothing, "before it is written"},
+    {"fold-in-another-order", fold_in_another_order, "order of the tree"},
+    {"fold-leaves-one-out", fold_leaves_one_out, "partial sum is missing|is not reduced"},
     {"shards-are-not-micro-batches", shards_are_not_micro_batches, "shards are not"},
 };
 

@@ -27,6 +27,8 @@ static const command_help_t help = {
     "an inference plan. Several models are one per rank, equal but for initializers.",
     "example:\n"
     "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n"
+    "  weft compile mlp.onnx -o mlp.weft --world 2 --batch 64 --emit-onnx compiled.onnx\n"
+    "  weft compile compiled.onnx -o again.weft\n"
     "  weft compile m.rank0.onnx m.rank1.onnx -o tp.weft --world 2 --infer --batch 1\n",
 };
 

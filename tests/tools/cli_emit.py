@@ -27,6 +27,7 @@ OPTIONS = (
     ("--shard-optimizer",), ("--shard-optimizer", "--optimizer", "adam", "--bucket", "bytes:64K"),
     ("--decouple",), ("--decouple", "--accumulate", "2"), ("--accumulate", "3", "--optimizer", "sgd"),
     ("--shards", "8"), ("--wire", "bf16"), ("--clip", "1.5"),
+    ("--in-flight", "1"), ("--in-flight", "1", "--decouple", "--bucket", "none"), ("--arena-limit", "64M"),
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
 )
 

@@ -60,6 +60,21 @@ static int handle(void *user, int key, const char *value)
     return wefti_compile_option(&command->compile, "compile", key, value);
 }
 
+/* ", decoupled, 4 micro-batches, clipped": what is not as in most plans. */
+static void describe_training(const weft_plan_info_t *info, char *out, size_t bytes)
+{
+    size_t used = (size_t)snprintf(out, bytes, "%s",
+                                   info->decouple          ? ", decoupled"
+                                   : info->shard_optimizer ? ", sharded"
+                                                           : "");
+    if (info->accumulate > 1) {
+        used += (size_t)snprintf(out + used, bytes - used, ", %u micro-batches", info->accumulate);
+    }
+    if (info->clip_norm > 0) {
+        snprintf(out + used, bytes - used, ", clipped");
+    }
+}
+
 static void print_result(const compile_command_t *command, const weft_plan_info_t *info)
 {
     char arena[32];
@@ -74,8 +89,11 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
                    wefti_format_bytes(info->arena_bytes, arena), info->structure_digest);
             return;
         }
-        printf("%s: %u ranks, batch %lld per rank, %s, %u bucket%s (%s), arena %s, digest %.16s\n",
-               command->output, info->world_size, (long long)info->batch, info->optimizer,
+        char more[96] = "";
+        describe_training(info, more, sizeof more);
+        printf("%s: %u ranks, batch %lld per rank, %s%s, %u bucket%s (%s), arena %s, digest "
+               "%.16s\n",
+               command->output, info->world_size, (long long)info->batch, info->optimizer, more,
                info->bucket_count, info->bucket_count == 1 ? "" : "s", info->policy,
                wefti_format_bytes(info->arena_bytes, arena), info->structure_digest);
         return;
@@ -92,6 +110,11 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_json_int(&json, "batch", info->batch);
     wefti_json_string(&json, "optimizer", info->optimizer);
     wefti_json_string(&json, "policy", info->policy);
+    wefti_json_int(&json, "accumulate", info->accumulate);
+    wefti_json_int(&json, "shards", info->shards);
+    wefti_json_bool(&json, "sharded", info->shard_optimizer != 0);
+    wefti_json_bool(&json, "decoupled", info->decouple != 0);
+    wefti_json_double(&json, "clip_norm", info->clip_norm);
     wefti_json_int(&json, "buckets", info->bucket_count);
     wefti_json_int(&json, "arena_bytes", (int64_t)info->arena_bytes);
     wefti_json_int(&json, "live_bytes", (int64_t)info->live_bytes);

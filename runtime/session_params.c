@@ -2,6 +2,7 @@
 /* Trained parameters, as the outside sees them. */
 #include "runtime/session_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/digest.h"
@@ -73,8 +74,32 @@ weft_status_t weft_session_set_param(weft_session_t *session, size_t index, cons
     return status < 0 ? status : wefti_session_write_plain(session, buffer, data);
 }
 
+typedef struct named {
+    const char *name;
+    uint32_t index;
+} named_t;
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const named_t *)a)->name, ((const named_t *)b)->name);
+}
+
+/* Plans may hold the same parameters in different orders. */
+static named_t *sort_names(const weft_session_t *session)
+{
+    named_t *names = wefti_alloc(session->allocator, (session->param_count + 1u) * sizeof *names);
+    for (uint32_t i = 0; names != NULL && i < session->param_count; i++) {
+        names[i] = (named_t){session->plan->buffers[session->params[i]].name, i};
+    }
+    if (names != NULL) {
+        qsort(names, session->param_count, sizeof *names, compare_names);
+    }
+    return names;
+}
+
 weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
 {
+    named_t *names = NULL;
     wefti_hasher_t *hasher = NULL;
     wefti_digest_t digest;
     uint8_t *data = NULL;
@@ -87,10 +112,12 @@ weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
     WEFT_TRY(status, wefti_fault_get(&session->fault), out);
     WEFT_TRY(status, wefti_hasher_create(&hasher), out);
     data = wefti_alloc(session->allocator, largest);
-    status = data != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    names = sort_names(session);
+    status = data != NULL && names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < session->param_count && status >= 0; i++) {
-        size_t bytes = session->plan->buffers[session->params[i]].size_bytes;
-        status = weft_session_get_param(session, i, data, bytes);
+        uint32_t index = names[i].index;
+        size_t bytes = session->plan->buffers[session->params[index]].size_bytes;
+        status = weft_session_get_param(session, index, data, bytes);
         if (status >= 0) {
             wefti_hasher_add(hasher, data, bytes);
         }
@@ -100,6 +127,7 @@ weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
         wefti_digest_hex(&digest, buffer);
     }
 out:
+    wefti_free(session->allocator, names);
     wefti_free(session->allocator, data);
     wefti_hasher_destroy(hasher);
     return status;

@@ -100,7 +100,7 @@ WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, si
                                                weft_tensor_desc_t *out_desc);
 /** Copies parameter index into data, which has exactly its size. Between steps only. Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data, size_t bytes);
-/** SHA-256, in hex, over all parameters in plan order, plain layout; buffer holds 65 bytes. Not collective, unless the plan is decoupled (weft_session_flush). */
+/** SHA-256, in hex, over all parameters in the order of their names, plain layout; buffer holds 65 bytes. Not collective, unless the plan is decoupled (weft_session_flush). */
 WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer);
 /**
  * Replaces parameter index by data, which has exactly its size, plain layout. Between steps only. All ranks set the same, or their

@@ -17,6 +17,7 @@ static const struct diff_rule {
     {"Add", wefti_diff_add},
     {"AveragePool", wefti_diff_average_pool},
     {"Conv", wefti_diff_conv},
+    {"Div", wefti_diff_div},
     {"Dropout", wefti_diff_dropout},
     {"Flatten", wefti_diff_same_elements},
     {"Gemm", wefti_diff_gemm},

@@ -79,6 +79,7 @@ weft_status_t wefti_diff_need_output(wefti_diff_t *diff, const char *domain, con
 /* One per operator, in differentiate_<family>.c. */
 weft_status_t wefti_diff_add(wefti_diff_t *diff);
 weft_status_t wefti_diff_sub(wefti_diff_t *diff);
+weft_status_t wefti_diff_div(wefti_diff_t *diff);
 weft_status_t wefti_diff_mul(wefti_diff_t *diff);
 weft_status_t wefti_diff_relu(wefti_diff_t *diff);
 weft_status_t wefti_diff_tanh(wefti_diff_t *diff);

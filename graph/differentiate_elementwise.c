@@ -53,6 +53,33 @@ weft_status_t wefti_diff_mul(wefti_diff_t *diff)
     return wefti_diff_each_input(diff, mul_input);
 }
 
+/* dA = dY / B, dB = -dA Y. */
+static weft_status_t div_input(wefti_diff_t *diff, uint32_t index)
+{
+    weft_status_t status;
+    uint32_t grad;
+    uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_input(diff, 1)};
+    wefti_diff_op_t op = {.domain = "", .op = "Div", .inputs = inputs, .input_count = 2};
+    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
+    if (index == 1) {
+        inputs[0] = grad;
+        inputs[1] = wefti_diff_output(diff, 0);
+        op.op = "Mul";
+        WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
+        weft_tensor_desc_t type = diff->graph->values[wefti_diff_input(diff, 1)].type;
+        WEFT_TRY(status, wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad), done);
+        WEFT_TRY(status, wefti_diff_scale(diff, grad, -1.0, &grad), done);
+    }
+    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_div(wefti_diff_t *diff)
+{
+    return wefti_diff_each_input(diff, div_input);
+}
+
 /* Operators whose gradient is a function of dY and Y. */
 static weft_status_t from_result(wefti_diff_t *diff, const char *domain, const char *name)
 {

@@ -219,6 +219,7 @@ static const weft_op_def_t defs[] = {
     BINARY("Add", "Y = A + B, broadcasting"),
     BINARY("Sub", "Y = A - B, broadcasting"),
     BINARY("Mul", "Y = A B element by element, broadcasting"),
+    BINARY("Div", "Y = A / B element by element, broadcasting"),
     UNARY("Relu", "Y = max(X, 0)"),
     UNARY("Tanh", "Y = tanh(X)"),
     GEMM(7, 3),

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Add, Sub and Mul with broadcasting. */
+/* Add, Sub, Mul and Div with broadcasting. */
 #include "ops/compute/own_kernels.h"
 
 #include "ops/compute/support.h"
 #include "runtime/base/error.h"
 
-typedef enum { OP_ADD, OP_SUB, OP_MUL } op_t;
+typedef enum { OP_ADD, OP_SUB, OP_MUL, OP_DIV } op_t;
 
 /* The innermost loop; a stride of 0 repeats one element. y has stride 1. */
 typedef void (*inner_fn)(const float *a, int64_t sa, const float *b, int64_t sb, float *y,
@@ -13,7 +13,7 @@ typedef void (*inner_fn)(const float *a, int64_t sa, const float *b, int64_t sb,
 
 WEFTI_INLINE float apply(op_t op, float a, float b)
 {
-    return op == OP_ADD ? a + b : op == OP_SUB ? a - b : a * b;
+    return op == OP_ADD ? a + b : op == OP_SUB ? a - b : op == OP_MUL ? a * b : a / b;
 }
 
 WEFTI_INLINE void inner(op_t op, const float *a, int64_t sa, const float *b, int64_t sb, float *y,
@@ -57,9 +57,14 @@ WEFTI_INLINE void mul_body PARAMS
 {
     inner(OP_MUL, a, sa, b, sb, y, count);
 }
+WEFTI_INLINE void div_body PARAMS
+{
+    inner(OP_DIV, a, sa, b, sb, y, count);
+}
 WEFTI_CLONES(add, PARAMS, ARGS);
 WEFTI_CLONES(sub, PARAMS, ARGS);
 WEFTI_CLONES(mul, PARAMS, ARGS);
+WEFTI_CLONES(div, PARAMS, ARGS);
 
 typedef struct {
     wefti_nest_t nest;
@@ -143,7 +148,9 @@ static weft_status_t run_binary(const weft_kernel_call_t *call)
 PREPARE(prepare_add, add)
 PREPARE(prepare_sub, sub)
 PREPARE(prepare_mul, mul)
+PREPARE(prepare_div, div)
 
 WEFTI_KERNEL(wefti_kernel_add, "", "Add", prepare_add, run_binary);
 WEFTI_KERNEL(wefti_kernel_sub, "", "Sub", prepare_sub, run_binary);
 WEFTI_KERNEL(wefti_kernel_mul, "", "Mul", prepare_mul, run_binary);
+WEFTI_KERNEL(wefti_kernel_div, "", "Div", prepare_div, run_binary);

@@ -21,6 +21,7 @@ const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
         &wefti_kernel_add,
         &wefti_kernel_sub,
         &wefti_kernel_mul,
+        &wefti_kernel_div,
         &wefti_kernel_sum_to,
         &wefti_kernel_identity,
         &wefti_kernel_reshape,

@@ -7,7 +7,7 @@
 
 extern const weft_kernel_t wefti_kernel_relu, wefti_kernel_relu_grad;
 extern const weft_kernel_t wefti_kernel_tanh, wefti_kernel_tanh_grad;
-extern const weft_kernel_t wefti_kernel_add, wefti_kernel_sub, wefti_kernel_mul;
+extern const weft_kernel_t wefti_kernel_add, wefti_kernel_sub, wefti_kernel_mul, wefti_kernel_div;
 extern const weft_kernel_t wefti_kernel_dropout, wefti_kernel_dropout_mask;
 extern const weft_kernel_t wefti_kernel_dropout_grad;
 extern const weft_kernel_t wefti_kernel_sum_to;

@@ -223,6 +223,27 @@ static void broadcast_binary(void **state)
     }
 }
 
+/* By numbers that are not near zero. */
+static void division(void **state)
+{
+    (void)state;
+    static const float two = 2.0f;
+    static const int64_t shapes[][2][5] = {{{3, 4}, {3, 4}}, {{2, 3, 4}, {3, 1}}, {{1}, {2, 3}}};
+    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .data = &two};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        fixture_t f;
+        uint32_t c;
+        start(&f);
+        uint32_t a = test_param(f.graph, "a", shapes[i][0]),
+                 b = test_param(f.graph, "b", shapes[i][1]);
+        assert_int_equal(wefti_graph_add_value(f.graph, "two", WEFTI_VALUE_CONST, &type, &c),
+                         WEFT_OK);
+        b = test_node(f.graph, "Tanh", "small", INPUTS(b), NULL, 0);
+        b = test_node(f.graph, "Add", "large", INPUTS(b, c), NULL, 0);
+        finish_with_loss(&f, test_node(f.graph, "Div", "y", INPUTS(a, b), NULL, 0));
+    }
+}
+
 static void unary(void **state)
 {
     (void)state;
@@ -435,10 +456,19 @@ static void lenet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gemm),    cmocka_unit_test(matmul), cmocka_unit_test(broadcast_binary),
-        cmocka_unit_test(unary),   cmocka_unit_test(shapes), cmocka_unit_test(conv),
-        cmocka_unit_test(pooling), cmocka_unit_test(pad),    cmocka_unit_test(cross_entropy),
-        cmocka_unit_test(dropout), cmocka_unit_test(lenet),  cmocka_unit_test(shared_and_skipped),
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(matmul),
+        cmocka_unit_test(broadcast_binary),
+        cmocka_unit_test(division),
+        cmocka_unit_test(unary),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(conv),
+        cmocka_unit_test(pooling),
+        cmocka_unit_test(pad),
+        cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(dropout),
+        cmocka_unit_test(lenet),
+        cmocka_unit_test(shared_and_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

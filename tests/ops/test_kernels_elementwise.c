@@ -109,8 +109,8 @@ static int64_t broadcast_offset(const weft_tensor_desc_t *t, const weft_tensor_d
 
 static void check_binary(const int64_t *a_dims, const int64_t *b_dims)
 {
-    static const char *const ops[] = {"Add", "Sub", "Mul"};
-    for (int o = 0; o < 3; o++) {
+    static const char *const ops[] = {"Add", "Sub", "Mul", "Div"};
+    for (int o = 0; o < 4; o++) {
         op_case_t c = case_make("", ops[o], 14);
         float *a = case_input(&c, a_dims), *b = case_input(&c, b_dims);
         random_fill(a, case_count(&c.inputs[0]), -1.0f, 1.0f);
@@ -121,7 +121,7 @@ static void check_binary(const int64_t *a_dims, const int64_t *b_dims)
         for (int64_t i = 0; i < case_count(&c.outputs[0]); i++) {
             float x = a[broadcast_offset(&c.inputs[0], &c.outputs[0], i)];
             float y = b[broadcast_offset(&c.inputs[1], &c.outputs[0], i)];
-            float want = o == 0 ? x + y : o == 1 ? x - y : x * y;
+            float want = o == 0 ? x + y : o == 1 ? x - y : o == 2 ? x * y : x / y;
             assert_true(((float *)c.out[0])[i] == want);
         }
         case_free(&c);

@@ -237,20 +237,21 @@ class Collectives(Doors):
             done = self.plan(self.scaled(), *options, code=2)
             self.assertIn("fc2.bias_grad is not the result of an all-reduce", done.stderr)
 
-    def summed(self, op, **attributes):
-        """A sum over ranks, then half of it: the average of two ranks."""
+    def summed(self, op, divide=False, **attributes):
+        """A sum over ranks, then half of it, by either way: the average of two ranks."""
         local = {p: "local." + p for p in PARAMS}
         nodes = []
         for p in PARAMS:
             nodes += [helper.make_node(op, [local[p]], ["sum." + p], name="reduce_" + p, domain="com.microsoft",
                                        **attributes),
-                      helper.make_node("Mul", ["sum." + p, "half"], [p + "_grad"], name="average_" + p)]
+                      helper.make_node("Div" if divide else "Mul", ["sum." + p, "half"], [p + "_grad"],
+                                       name="average_" + p)]
         values = doors.weights()
-        values["half"] = np.array(0.5, np.float32)
+        values["half"] = np.array(2 if divide else 0.5, np.float32)
         return doors.training(local, values, nodes)
 
     def test_microsoft_names(self):
-        for op, attributes in (("AllReduce", {}), ("NcclAllReduce", {"group_type": 1}), ("NcclAllReduce", {})):
+        for op, attributes in (("AllReduce", {}), ("NcclAllReduce", {"group_type": 1}), ("AllReduce", {"divide": True})):
             self.same_as_own(self.summed(op, **attributes), "--bucket", "one")
             report = self.explain("given.weft")
             self.assertEqual([b["reduction"] for b in report["buckets"]], ["avg"])

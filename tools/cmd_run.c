@@ -263,12 +263,15 @@ static weft_status_t prepare_inference(run_command_t *command)
     const char *rank = getenv("WEFT_RANK");
     long long first = 0;
     weft_status_t status;
-    if (command->data_path != NULL || train->save_path != NULL || train->steps > 0) {
+    const char *training = command->data_path != NULL       ? "--data"
+                           : train->save_path != NULL       ? "--save"
+                           : train->steps > 0               ? "--steps"
+                           : train->checkpoint_path != NULL ? "--checkpoint"
+                           : train->resume_path != NULL     ? "--resume"
+                                                            : NULL;
+    if (training != NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s is for training, the plan is for inference",
-                           command->data_path != NULL ? "--data"
-                           : train->save_path != NULL ? "--save"
-                                                      : "--steps");
+                           "%s is for training, the plan is for inference", training);
     }
     infer->plan = train->plan;
     infer->registry = command->compile.registry;

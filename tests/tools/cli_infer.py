@@ -399,7 +399,8 @@ class Run(Infer):
         self.assertEqual(report["steps"], 21)
         self.assertGreater(report["step_ms_p50"], 0)
         self.assertIn("20", self.weft("run", "p.weft", "--inputs", "in", "--repeat", 19).stdout)
-        for extra, text in ((("--data", "x"), "--data is for training"), (("--scalar", "lr=1"), "no scalar of that name"),
+        for extra, text in ((("--data", "x"), "--data is for training"), (("--resume", "x"), "--resume is for training"),
+                            (("--scalar", "lr=1"), "no scalar of that name"),
                             (("--scalar", "lr"), "expected NAME=X"), (("--repeat", 0), "--repeat"), (("-n", 2), "compiled for 1")):
             self.assertIn(text, self.weft("run", "p.weft", "--inputs", "in", *extra, code=2).stderr)
         self.assertIn("missing", self.weft("run", "p.weft", code=2).stderr)

@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import door_models
 import support
 from support import BINARY, Case, MODELS, SANITIZED, SOURCE
 
@@ -72,6 +73,17 @@ class Gradients(Case):
         self.assertRegex(text, r"WRONG +before .*gradient .*, slope .*samples are wrong")
         self.assertRegex(text, r"ok +behind ")
         self.assertIn("wrong: the gradients of 1 of 2 parameters", text)
+
+    def test_gradients_that_a_graph_brings_along_are_checked_too(self):
+        """A training graph of the user's own; then one whose backward pass forgets a Relu on one way."""
+        proto = door_models.training()
+        report, rows = self.check(self.save(proto), "--batch", 4)
+        self.assertEqual((report["wrong"], len(rows)), (0, 4), report)
+        node = next(node for node in proto.graph.node if "fc1.bias_grad" in node.output)
+        self.assertEqual(node.input[0], "d_h")
+        node.input[0] = "d_a"
+        report, rows = self.check(self.save(proto), "--batch", 4, code=1)
+        self.assertEqual([name for name, row in rows.items() if row["verdict"] == "wrong"], ["fc1.bias"], report)
 
     def test_a_gradient_that_is_no_number_is_wrong(self):
         report, rows = self.check(self.model("NotANumber"), "--kernels", PLUGIN, code=1)

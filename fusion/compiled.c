@@ -196,34 +196,61 @@ static const char *join_names(const wefti_plan_collective_t *collective, wefti_a
     return text;
 }
 
-/* What the plan chose, for the nodes of the file. */
+/* The node that a plan's collective is, or is a part of: one that the graph has makes the member,
+ * and gave its name; a bucket's reads it. */
+static uint32_t find_node(const wefti_graph_t *graph, const weft_plan_t *plan,
+                          const wefti_plan_collective_t *collective, const uint32_t *reader)
+{
+    uint32_t buffer = collective->member_count > 0 ? collective->members[0] : collective->source;
+    uint32_t value = buffer < plan->buffer_count
+                         ? wefti_graph_find_value(graph, plan->buffers[buffer].name)
+                         : WEFTI_NONE;
+    if (value == WEFTI_NONE || graph->values[value].producer == WEFTI_NONE) {
+        return WEFTI_NONE; /* weights at the beginning, or gathered */
+    }
+    const wefti_node_t *producer = &graph->nodes[graph->values[value].producer];
+    bool own = (producer->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
+               strncmp(collective->name, producer->name, strlen(producer->name)) == 0;
+    return own ? graph->values[value].producer : reader[value];
+}
+
+/* What the plan chose, for the nodes of the file. Where parts of a node were given different
+ * algorithms, it has no list: reading it chooses them again. */
 static weft_status_t write_choices(const wefti_graph_t *graph, const weft_plan_t *plan,
                                    wefti_arena_t *arena, wefti_onnx_emit_t *emit)
 {
     weft_status_t status = WEFT_OK;
     uint32_t *reader = find_collectives(graph, arena);
-    bool *done = wefti_arena_array(arena, (size_t)graph->node_count + 1, sizeof(*done));
-    if (reader == NULL || done == NULL) {
+    /* By node: the first collective, and its list while all have the same. */
+    uint32_t *first = wefti_arena_array(arena, (size_t)graph->node_count + 1, sizeof(*first));
+    const char **lists = wefti_arena_array(arena, (size_t)graph->node_count + 1, sizeof(*lists));
+    if (reader == NULL || first == NULL || lists == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    memset(first, 0xff, ((size_t)graph->node_count + 1) * sizeof(*first));
     for (uint32_t c = 0; c < plan->collective_count; c++) {
-        const wefti_plan_collective_t *collective = &plan->collectives[c];
-        uint32_t buffer =
-            collective->member_count > 0 ? collective->members[0] : collective->source;
-        uint32_t value = buffer < plan->buffer_count
-                             ? wefti_graph_find_value(graph, plan->buffers[buffer].name)
-                             : WEFTI_NONE;
-        uint32_t node = value == WEFTI_NONE ? WEFTI_NONE : reader[value];
-        if (node == WEFTI_NONE || done[node]) {
-            continue; /* an initial broadcast, or a piece of what is written */
+        uint32_t node = find_node(graph, plan, &plan->collectives[c], reader);
+        if (node == WEFTI_NONE) {
+            continue;
         }
-        const char *names = join_names(collective, arena);
+        const char *names = join_names(&plan->collectives[c], arena);
         WEFT_TRY(status, names == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+        if (first[node] == WEFTI_NONE) {
+            first[node] = c;
+            lists[node] = names;
+        } else if (lists[node] != NULL && strcmp(lists[node], names) != 0) {
+            lists[node] = NULL;
+        }
+    }
+    for (uint32_t node = 0; node < graph->node_count; node++) {
+        if (first[node] == WEFTI_NONE) {
+            continue;
+        }
+        const char *order = plan->collectives[first[node]].order;
         WEFT_TRY(status,
-                 wefti_onnx_emit_choice(emit, node, c, names,
-                                        collective->order != NULL ? collective->order : "tree"),
+                 wefti_onnx_emit_choice(emit, node, first[node], lists[node],
+                                        order != NULL ? order : "tree"),
                  fail);
-        done[node] = true;
     }
 fail:
     return status;

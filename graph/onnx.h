@@ -54,7 +54,8 @@ typedef struct wefti_onnx_emit wefti_onnx_emit_t;
 /* Takes the graph as it is now: nodes may be added to it afterwards, but it has to live on. */
 weft_status_t wefti_onnx_emit_begin(const wefti_graph_t *graph, const weft_allocator_t *allocator,
                                     wefti_onnx_emit_t **out_emit);
-/* What was chosen for a collective: candidates, comma-separated, and the order of the reduction. */
+/* What was chosen for a collective: candidates, comma-separated (NULL: not one list for all of it),
+ * and the order of the reduction. */
 weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uint32_t bucket,
                                      const char *algorithm, const char *order);
 /* All or nothing. Properties are the compiler's own; those of the graph are added. */

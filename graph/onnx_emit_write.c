@@ -184,6 +184,9 @@ weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uin
     for (size_t i = 0; i < sizeof(extra) / sizeof(extra[0]); i++) {
         weft_attr_t attr = extra[i];
         size_t at = 0;
+        if (attr.type == WEFT_ATTR_STRING && attr.s == NULL) {
+            continue;
+        }
         while (at < made->n_attribute && strcmp(made->attribute[at]->name, attr.name) != 0) {
             at++;
         }

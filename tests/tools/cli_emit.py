@@ -194,6 +194,39 @@ class Emit(support.Case):
         proto.graph.node[-1].input[0] = "part"
         self.again(self.save(proto), "--infer", "--split-batch", world=2)
 
+    def test_collectives_on_one_tensor(self):
+        """Each keeps its own algorithms; where parts of a node have different ones, they are chosen again."""
+        def add(op, inputs, outputs, **attrs):
+            nodes.append(helper.make_node(op, inputs, outputs, "node_" + outputs[0], domain=domain(op), **attrs))
+
+        def domain(op):
+            return "" if op == "Add" else "weft"
+        nodes = []
+        add("AllReduce", ["x"], ["a"])
+        add("Broadcast", ["a"], ["b"], root=1)
+        add("AllReduce", ["a"], ["c"], reduction="max")
+        add("Broadcast", ["x"], ["d"], root=0)
+        add("AllReduce", ["big", "c"], ["bigger", "e"])
+        add("Add", ["b", "d"], ["f"])
+        add("Add", ["e", "f"], ["y"])
+        graph = helper.make_graph(
+            nodes, "several", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4]),
+                               helper.make_tensor_value_info("big", TensorProto.FLOAT, [1 << 22])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4]),
+             helper.make_tensor_value_info("bigger", TensorProto.FLOAT, [1 << 22])])
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("weft", 1)])
+        proto.ir_version = 8
+        for world in (2, 3):
+            self.weft("compile", self.save(proto), "-o", "a.weft", "--world", world, "--infer", "--emit-onnx", "out.onnx")
+            self.assertEqual(self.weft("compile", "out.onnx", "-o", "b.weft").stderr, "")
+            self.assertEqual(*(self.weft_json("explain", p)["structure_digest"] for p in ("a.weft", "b.weft")))
+            for node in onnx.load(self.dir / "out.onnx").graph.node:
+                names = [a.s.decode() for a in node.attribute if a.name == "algorithm"]
+                if node.op_type == "Broadcast":
+                    self.assertNotIn("one-shot", names[0])
+                elif node.op_type == "AllReduce":
+                    self.assertNotIn("binomial", "".join(names))
+
     def test_operators_of_ones_own(self):
         proto = doors.training()
         at = next(i for i, n in enumerate(proto.graph.node) if n.name == "d_relu")

@@ -4,7 +4,7 @@
 import sys
 
 import support
-from support import Case, MODELS, NEED_DATA
+from support import Case, MODELS, NEED_DATA, read_idx
 
 try:
     import cli_oracle as oracle
@@ -81,8 +81,8 @@ class Accumulate(Case):
     def test_clipping_is_that_of_others(self):
         """Against numpy in double precision, with the factor of torch.nn.utils.clip_grad_norm_, max / (norm + 1e-6)."""
         limit, lr, steps = 0.4, 0.1, 5
-        images = oracle.load("train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28) / np.float32(255)
-        labels = oracle.load("train-labels-idx1-ubyte.gz", 8).astype(np.int64)
+        images = read_idx("train-images-idx3-ubyte.gz").reshape(-1, 28, 28) / np.float32(255)
+        labels = read_idx("train-labels-idx1-ubyte.gz").astype(np.int64)
         order = oracle.shuffled(3, 0)
         weights = {name: value.astype(np.float64) for name, value in oracle.weights_of(MODELS / "mlp.onnx").items()}
         update, clipped = oracle.Update("sgd"), 0

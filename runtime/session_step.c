@@ -46,16 +46,6 @@ static void add_times(weft_session_t *session)
     sum->exposed_ms += run->exposed_ms;
 }
 
-static bool communicates(const weft_session_t *session, uint32_t program)
-{
-    for (uint32_t s = 0; s < session->plan->stream_count; s++) {
-        if (wefti_bind_count_collectives(session->plan, program, s) > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 weft_status_t weft_session_step(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
@@ -120,7 +110,7 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
                            session->micro_count + 1, plan->accumulate);
     }
     /* Where the program does not gather the weights itself, they are gathered before it. */
-    if (session->behind && !communicates(session, program)) {
+    if (session->behind && !wefti_plan_gathers_weights(plan, &plan->programs[program])) {
         status = wefti_session_gather_weights(session);
     }
     if (status >= 0) {

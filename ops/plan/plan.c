@@ -92,6 +92,33 @@ const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const ch
     return NULL;
 }
 
+static uint32_t first_collective(const weft_plan_t *plan, const wefti_plan_program_t *program)
+{
+    for (uint32_t s = 0; s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
+            if (program->streams[s].steps[i].kind == WEFTI_STEP_COLLECTIVE) {
+                return program->streams[s].steps[i].index;
+            }
+        }
+    }
+    return WEFTI_PLAN_NONE;
+}
+
+bool wefti_plan_gathers_weights(const weft_plan_t *plan, const wefti_plan_program_t *program)
+{
+    const wefti_plan_program_t *flush = wefti_plan_program(plan, "flush");
+    uint32_t gather = flush != NULL ? first_collective(plan, flush) : WEFTI_PLAN_NONE;
+    for (uint32_t s = 0; s < plan->stream_count && gather != WEFTI_PLAN_NONE; s++) {
+        for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
+            const wefti_plan_step_t *step = &program->streams[s].steps[i];
+            if (step->kind == WEFTI_STEP_COLLECTIVE && step->index == gather) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* Describes one operand; constants carry their contents, so that shape rules can read them, but not
  * where ranks have their own: all ranks must come to the same shapes. */
 static void describe(const weft_plan_t *plan, uint32_t id, weft_tensor_desc_t *out_desc)

@@ -225,6 +225,9 @@ weft_status_t wefti_plan_seal(weft_plan_t *plan);
  * be satisfied, kernels known by arity. registry may be NULL: then operators are not looked up. */
 weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *registry);
 const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name);
+/* Does a program of a decoupled plan gather weights, or has flush to run before it? What else it
+ * communicates says nothing. */
+bool wefti_plan_gathers_weights(const weft_plan_t *plan, const wefti_plan_program_t *program);
 /* Fills a node description of kernel from its buffers; arrays come from arena. */
 weft_status_t wefti_plan_kernel_desc(const weft_plan_t *plan, uint32_t kernel, wefti_arena_t *arena,
                                      weft_node_desc_t *out_desc);

@@ -377,25 +377,14 @@ static weft_status_t run_named(races_t *races, const char *name)
     return program ? run_program(races, program) : WEFT_OK;
 }
 
-static int gathers(const weft_plan_t *plan, const wefti_plan_program_t *program)
-{
-    for (uint32_t s = 0; s < plan->stream_count; s++) {
-        for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
-            if (program->streams[s].steps[i].kind == WEFTI_STEP_COLLECTIVE) {
-                return 1;
-            }
-        }
-    }
-    return 0;
-}
-
 static weft_status_t run_step_programs(races_t *races)
 {
     const weft_plan_t *plan = races->plan;
     const wefti_plan_program_t *program;
     weft_status_t status = WEFT_OK;
     program = wefti_plan_micro_step(plan, 0);
-    if ((plan->flags & WEFTI_PLAN_DECOUPLED) && program && !gathers(plan, program)) {
+    if ((plan->flags & WEFTI_PLAN_DECOUPLED) && program &&
+        !wefti_plan_gathers_weights(plan, program)) {
         WEFT_TRY(status, run_named(races, "flush"), fail); /* before the first micro-batch */
     }
     /* A program that folds more first runs later, and what is made only grows: this order finds all

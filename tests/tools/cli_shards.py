@@ -58,6 +58,17 @@ class Shards(Case):
             for bucket in late["buckets"]:
                 self.assertIn("a rank reduces and updates", bucket["reason"])
 
+    @NEED_DATA
+    def test_micro_batches_that_communicate_gather_no_weights(self):
+        """With four micro-batches weights are gathered before a step, whatever else its programs send."""
+        try:
+            from door_models import average_of_images
+        except ImportError:
+            self.skipTest("python3-numpy or python3-onnx is missing")
+        model = self.save(average_of_images())
+        for count in 2, 4:
+            self.assert_equal_digests("--accumulate", count, model=model)
+
     def test_one_rank_shards_nothing(self):
         plans = [self.weft_json("explain", plan)["structure_digest"] for plan in self.plans(world=1)]
         self.assertEqual(len(set(plans)), 1)

@@ -59,6 +59,14 @@ def forward(values=None):
     return model(forward_nodes(), values or weights())
 
 
+def average_of_images(values=None):
+    """All ranks learn from the average of their images: a forward pass that communicates, before its first weight."""
+    nodes = forward_nodes()
+    nodes[0].output[0] = "own"
+    nodes.insert(1, helper.make_node("AllReduce", ["own"], ["x"], name="average", domain="weft", reduction="avg"))
+    return model(nodes, values or weights())
+
+
 def training(names=None, values=None, between=(), outputs=("loss",), more=()):
     """Forward and backward; between: nodes behind them, such as collectives of its own."""
     names = names or {p: p + "_grad" for p in PARAMS}

@@ -259,7 +259,8 @@ fail:
 static weft_status_t add_outputs(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
-    if (proto->n_output == 0) {
+    /* A compiled graph may be there for its updates alone. */
+    if (proto->n_output == 0 && import->params->compiled == NULL) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: the graph has no outputs", import->file->label);
     }
     for (size_t i = 0; i < proto->n_output; i++) {

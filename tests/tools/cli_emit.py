@@ -150,6 +150,14 @@ class Emit(support.Case):
                                   reduction="avg") for p in PARAMS]
         self.again(self.save(doors.training(local, between=nodes)), "--bucket", "one")
 
+    def test_gradients_alone(self):
+        """A graph whose only output was the gradient has none left, and is read back."""
+        proto = doors.training()
+        del proto.graph.output[:]
+        proto.graph.output.append(helper.make_tensor_value_info(PARAMS[0] + "_grad", TensorProto.FLOAT, None))
+        out = self.again(self.save(proto))
+        self.assertEqual(len(out.graph.output), 0)
+
     def test_starts_and_waits(self):
         """They are written as pairs again, at the same places."""
         local = {p: "local." + p for p in PARAMS}

@@ -128,7 +128,11 @@ static weft_status_t check_inference(const weft_compile_params_t *p)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "--split-batch takes one model, which all ranks run");
     }
-    if (p->split_batch && (p->batch == 0 || p->batch % p->world_size != 0)) {
+    if (p->split_batch && p->batch == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "--split-batch needs --batch, that of all ranks together");
+    }
+    if (p->split_batch && p->batch % p->world_size != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "--batch %lld: with --split-batch it is the batch of all ranks "
                            "together, a multiple of --world %u",
@@ -551,23 +555,24 @@ fail:
 /* The graphs of all ranks; the first is the one that is compiled. */
 static weft_status_t import_rank_models(compiler_t *c)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t count = c->params.rank_model_count;
     c->rank_graphs = wefti_arena_array(&c->arena, count, sizeof(*c->rank_graphs));
     if (c->rank_graphs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t r = 0; r < count; r++) {
-        WEFT_TRY(status,
-                 import_graph(c, c->params.rank_models[r], c->params.batch, &c->rank_graphs[r]),
-                 fail);
-        WEFT_TRY(status, wefti_graph_prepare_inference(c->rank_graphs[r]), fail);
+        weft_status_t status =
+            import_graph(c, c->params.rank_models[r], c->params.batch, &c->rank_graphs[r]);
+        if (status >= 0) {
+            status = wefti_graph_prepare_inference(c->rank_graphs[r]);
+        }
+        if (status < 0) {
+            return wefti_error_prefix(status, "the model of rank %u", r);
+        }
     }
     c->graph = c->rank_graphs[0];
-    status = wefti_graph_compare_ranks((const wefti_graph_t *const *)c->rank_graphs,
-                                       c->params.rank_models, count);
-fail:
-    return status;
+    return wefti_graph_compare_ranks((const wefti_graph_t *const *)c->rank_graphs,
+                                     c->params.rank_models, count);
 }
 
 /* The graph for a rank's share of the batch, between the operators that give and gather it. */

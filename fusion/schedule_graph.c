@@ -170,7 +170,7 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
     return wefti_error(
         WEFT_ERR_UNSUPPORTED,
         "--arena-limit %s: the plan needs %s (%llu bytes) in the best order found; a "
-        "smaller --batch, --shard-optimizer or --accumulate take less",
+        "smaller --batch takes less, and in training --shard-optimizer and --accumulate",
         text[0], text[1], (unsigned long long)least);
 fail:
     return status;

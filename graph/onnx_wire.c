@@ -38,6 +38,7 @@ typedef struct walker {
     size_t cost_bytes;
     uint8_t *out;
     size_t out_size, out_capacity;
+    const char *kind; /* of file: "model", "tensor" */
     uint32_t depth;
     place_t places[WEFTI_ONNX_MAX_DEPTH + 1];
 } walker_t;
@@ -72,8 +73,9 @@ static const char *describe(const walker_t *walker, char *buffer, size_t size_by
 static weft_status_t damaged(const walker_t *walker, const uint8_t *at, const char *what)
 {
     char path[160];
-    return wefti_error(WEFT_ERR_FORMAT, "not an ONNX model, or damaged: %s at byte %zu (%s)", what,
-                       (size_t)(at - walker->data), describe(walker, path, sizeof(path)));
+    return wefti_error(WEFT_ERR_FORMAT, "not an ONNX %s, or damaged: %s at byte %zu (%s)",
+                       walker->kind, what, (size_t)(at - walker->data),
+                       describe(walker, path, sizeof(path)));
 }
 
 static bool read_varint(cursor_t *cursor, uint64_t *out)
@@ -317,10 +319,13 @@ weft_status_t wefti_onnx_reduce(const ProtobufCMessageDescriptor *descriptor, co
                                 const weft_allocator_t *allocator, uint8_t **out,
                                 size_t *out_size_bytes)
 {
-    walker_t walker = {.allocator = allocator, .data = data, .budget_bytes = budget_bytes};
+    walker_t walker = {.allocator = allocator,
+                       .data = data,
+                       .budget_bytes = budget_bytes,
+                       .kind = descriptor == &onnx__tensor_proto__descriptor ? "tensor" : "model"};
     weft_status_t status = walk_message(&walker, descriptor, data, size_bytes);
     if (status == WEFT_OK && walker.out == NULL) {
-        status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX model: it has no known field");
+        status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX %s: it has no known field", walker.kind);
     }
     if (status < 0) {
         wefti_free(allocator, walker.out);

@@ -83,7 +83,7 @@ typedef struct run_command {
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
-    bool seed_given, lr_given;
+    bool seed_given, lr_given, epochs_given;
 } run_command_t;
 
 static int parse_count(const char *option, const char *value, long long high, uint64_t *out_count)
@@ -115,6 +115,7 @@ static int handle(void *user, int key, const char *value)
     case KEY_EPOCHS:
         code = parse_count("--epochs", value, 1000000, &count);
         train->epochs = (uint32_t)count;
+        command->epochs_given = true;
         return code;
     case KEY_STEPS:
         return parse_count("--steps", value, 100000000, &train->steps);
@@ -206,11 +207,10 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     if (is_plan) {
         command->train.lr = params->lr > 0 ? params->lr : -1;
         params->lr = 0;
-        if (params->world_size != 0 || params->batch != 0 || params->shape_count != 0 ||
-            params->loss != NULL || params->optimizer != NULL || params->momentum > 0 ||
-            params->weight_decay > 0 || params->bucket != NULL) {
+        if (command->compile.used) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "%s is a plan: of the compile options only --lr and --kernels apply",
+                               "%s is a plan: of the compile options only --lr, --ops and "
+                               "--kernels apply",
                                path);
         }
         return weft_plan_load(path, command->compile.registry, &command->train.plan);
@@ -266,6 +266,9 @@ static weft_status_t prepare_inference(run_command_t *command)
     const char *training = command->data_path != NULL       ? "--data"
                            : train->save_path != NULL       ? "--save"
                            : train->steps > 0               ? "--steps"
+                           : command->epochs_given          ? "--epochs"
+                           : command->lr_given              ? "--lr"
+                           : train->linear_lr               ? "--lr-schedule"
                            : train->checkpoint_path != NULL ? "--checkpoint"
                            : train->resume_path != NULL     ? "--resume"
                                                             : NULL;

@@ -108,6 +108,13 @@ static int parse_shape(compile_options_t *options, const char *command, const ch
         (size_t)(equals - value) >= sizeof options->shape_names[0]) {
         return wefti_usage_error(command, "--shape '%s': expected NAME=D,D,..", value);
     }
+    for (uint32_t i = 0; i < index; i++) {
+        if (strlen(options->shape_names[i]) == (size_t)(equals - value) &&
+            strncmp(options->shape_names[i], value, (size_t)(equals - value)) == 0) {
+            return wefti_usage_error(command, "--shape '%s': %s has one already", value,
+                                     options->shape_names[i]);
+        }
+    }
     weft_input_shape_t *shape = &options->shapes[index];
     snprintf(options->shape_names[index], sizeof options->shape_names[0], "%.*s",
              (int)(equals - value), value);
@@ -163,7 +170,7 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
     weft_compile_params_t *params = &options->params;
     long long number = 0;
     weft_status_t status = WEFT_OK;
-    options->used = options->used || (key != KEY_KERNELS && key != KEY_OPS);
+    options->used = options->used || (key != KEY_KERNELS && key != KEY_OPS && key != KEY_LR);
     switch (key) {
     case KEY_WORLD:
         if (!wefti_parse_int(value, 1, 1024, &number)) {
@@ -219,7 +226,7 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
     case KEY_IN_FLIGHT:
         return parse_count(command, "in-flight", value, 65536, &params->in_flight);
     case KEY_ARENA_LIMIT:
-        return wefti_parse_size(command, "arena-limit", value, &params->arena_limit);
+        return wefti_parse_size(command, "--arena-limit", value, &params->arena_limit);
     case KEY_INFER:
         params->infer = 1;
         return EXIT_OK;

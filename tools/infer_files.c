@@ -58,18 +58,45 @@ weft_status_t wefti_infer_output_path(const infer_options_t *options, const char
     return join(options->outputs, rank, file, buffer);
 }
 
-/* The first file that is there, in path; WEFT_ERR_NOT_FOUND says what was looked for. */
-static weft_status_t find_input(const char *folder, const char *name, size_t index, uint32_t rank,
-                                char *path)
+/* Another input's file has the same name, so that only the number tells them apart. */
+static bool name_is_shared(const weft_plan_t *plan, const char *name)
 {
+    char own[NAME_MAX - 8], other[NAME_MAX - 8];
+    file_name(name, own, sizeof own);
+    for (size_t i = 0; i < weft_plan_binding_count(plan); i++) {
+        weft_binding_t binding = {.struct_size = sizeof binding};
+        if (weft_plan_get_binding(plan, i, &binding) < 0 || strcmp(binding.name, name) == 0 ||
+            (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL)) {
+            continue;
+        }
+        file_name(binding.name, other, sizeof other);
+        if (strcmp(own, other) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first file that is there, in path; WEFT_ERR_NOT_FOUND says what was looked for. */
+static weft_status_t find_input(const infer_options_t *options, const char *name, size_t index,
+                                uint32_t rank, char *path)
+{
+    const char *folder = options->inputs;
+    bool shared = name_is_shared(options->plan, name);
     char files[2][NAME_MAX - 8];
     file_name(name, files[0], sizeof files[0]);
     snprintf(files[1], sizeof files[1], "input_%zu", index);
     for (int place = 0; place < 4; place++) {
         weft_status_t status = join(folder, place < 2 ? (int32_t)rank : -1, files[place % 2], path);
-        if (status < 0 || access(path, F_OK) == 0) {
+        if (status < 0 || ((place % 2 != 0 || !shared) && access(path, F_OK) == 0)) {
             return status;
         }
+    }
+    if (shared) {
+        return wefti_error(WEFT_ERR_NOT_FOUND,
+                           "%s: no file for input '%s': %s.pb is not there (%s.pb would be another "
+                           "input's, too)",
+                           folder, name, files[1], files[0]);
     }
     return wefti_error(WEFT_ERR_NOT_FOUND,
                        "%s: no file for input '%s': neither %s.pb nor %s.pb is there, nor one of "
@@ -116,7 +143,7 @@ static weft_status_t load_rank(const infer_options_t *options, uint32_t rank, in
                             "the plan has an input '%s': --inputs DIR is missing", binding.name);
         }
         if (status >= 0) {
-            status = find_input(options->inputs, binding.name, feed->count, rank, path);
+            status = find_input(options, binding.name, feed->count, rank, path);
         }
         if (status >= 0) {
             size_t at = feed->count++;
@@ -202,6 +229,10 @@ weft_status_t wefti_infer_check(const infer_options_t *options)
 {
     struct stat info;
     weft_status_t status = check_scalars(options);
+    if (status >= 0 && options->inputs != NULL &&
+        (stat(options->inputs, &info) != 0 || !S_ISDIR(info.st_mode))) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--inputs %s: not a folder", options->inputs);
+    }
     if (status < 0 || options->outputs == NULL) {
         return status;
     }

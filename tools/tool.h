@@ -62,7 +62,7 @@ typedef struct compile_options {
     weft_input_shape_t shapes[16];
     char shape_names[16][128];
     weft_registry_t *registry;
-    bool used; /* any of them was given */
+    bool used; /* any was given that only a compiler can heed: not --lr, --ops, --kernels */
 } compile_options_t;
 
 extern const option_def_t wefti_compile_option_defs[];

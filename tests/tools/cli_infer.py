@@ -319,7 +319,7 @@ class SplitBatch(Infer):
             self.assert_one_line(message)
             return message
         self.assertIn("a multiple of --world 2", refused(path, "--infer", "--split-batch", "--batch", 7))
-        self.assertIn("a multiple of --world 2", refused(path, "--infer", "--split-batch"))
+        self.assertIn("needs --batch", refused(path, "--infer", "--split-batch"))
         self.assertIn("without --infer", refused(path, "--split-batch", "--batch", 8))
         turned = self.save(model([node("Transpose", ["x"], "y", perm=[1, 0])], {"x": ["batch", 3]}, ["y"]), "turned.onnx")
         self.assertIn("output 'y' does not have the batch as its first dimension",
@@ -479,6 +479,63 @@ class Conformance(Infer):
                     np.testing.assert_allclose(got, load_tensor(data / f"output_{i}.pb")[1], rtol=1e-4, atol=1e-5)
                 ran += 1
         self.assertGreater(ran, 3 if SLOW else 30)
+
+
+class Refusals(Infer):
+    """What would be ignored, or written over, is said."""
+
+    def setUp(self):
+        super().setUp()
+        self.net = self.save(model([node("Relu", ["x"], "y")], {"x": ["b", 3]}, {"y": ["b", 3]}, {}))
+        self.feed({"x": np.ones((2, 3), np.float32)})
+
+    def says(self, words, *args):
+        done = self.weft(*args, code=2)
+        self.assert_one_line(done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def test_options_without_effect(self):
+        self.weft("compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--batch", 2)
+        for option in (("--infer",), ("--in-flight", 1), ("--arena-limit", "1M"), ("--decouple",), ("--clip", 1),
+                       ("--accumulate", 2), ("--costs", "c.json"), ("--bucket", "one")):
+            self.says("p.weft is a plan", "run", "p.weft", "--inputs", "in", *option)
+        for option in (("--epochs", 2), ("--lr", 1), ("--lr-schedule", "linear"), ("--steps", 1)):
+            self.says(f"{option[0]} is for training", "run", "p.weft", "--inputs", "in", *option)
+
+    def test_files(self):
+        compile_it = ("compile", self.net, "--infer", "--world", 2, "--batch", 2)
+        before = self.net.read_bytes()
+        (self.dir / "link.onnx").symlink_to(self.net)
+        self.says("would be written over", *compile_it, "-o", self.net)
+        self.says("would be written over", *compile_it, "-o", "link.onnx")
+        self.says("would be written over", *compile_it, "-o", "p.weft", "--emit-onnx", self.net)
+        self.says("both say", *compile_it, "-o", "p.weft", "--emit-onnx", "p.weft")
+        self.assertEqual(before, self.net.read_bytes())
+        self.weft(*compile_it, "-o", "p.weft")
+        self.says("not a folder", "run", "p.weft", "--inputs", "nowhere")
+        (self.dir / "in" / "x.pb").write_bytes(b"\n\x05")
+        self.says("not an ONNX tensor", "run", "p.weft", "--inputs", "in")
+
+    def test_shapes_and_batches(self):
+        self.says("needs --batch", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--split-batch")
+        self.says("x has one already", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--shape", "x=2,3",
+                  "--shape", "x=4,3")
+        self.says("--arena-limit 'a'", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", "a")
+
+    def test_model_of_a_rank(self):
+        """What is wrong with one of several models is said of that one."""
+        bad = self.save(model([node("Nothing", ["x"], "y")], {"x": ["b", 3]}, {"y": ["b", 3]}, {}), "bad.onnx")
+        self.says("the model of rank 1: ", "compile", self.net, bad, "-o", "p.weft", "--infer", "--batch", 2)
+
+    def test_inputs_with_one_file_name(self):
+        """Their numbers tell them apart."""
+        net = self.save(model([node("Sub", ["x/y", "x_y"], "z")], {"x/y": [2, 3], "x_y": [2, 3]}, {"z": [2, 3]}, {}))
+        self.weft("compile", net, "-o", "p.weft", "--infer", "--world", 2)
+        self.feed({"x_y": np.ones((2, 3), np.float32)})
+        self.says("another input's", "run", "p.weft", "--inputs", "in")
+        self.feed({"input_0": np.full((2, 3), 5, np.float32), "input_1": np.full((2, 3), 3, np.float32)})
+        self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
+        np.testing.assert_array_equal(self.output("z"), np.full((2, 3), 2, np.float32))
 
 
 if __name__ == "__main__":

@@ -109,11 +109,12 @@ struct weft_capture {
     bool reachable;  /* buffer is from weft_mem_alloc */
     weft_capture_info_t info;
 
-    bool active; /* a gradual replay */
+    bool active;      /* a gradual replay */
+    bool was_gradual; /* of the last replay: its end is in the last unit's event */
     uint32_t waited;
     wefti_capture_cursor_t cursor; /* of it */
     uint32_t target;               /* the count of its stream behind what was handed over last */
-    weft_stream_t *last_stream;    /* of the last launch; only compared */
+    weft_stream_t *last_stream;    /* of the last replay; only compared */
     weft_event_t *over;            /* behind the last launch */
 };
 

@@ -220,12 +220,40 @@ static weft_status_t broken(weft_capture_t *capture, weft_status_t status)
 
 /* ---- at once ---- */
 
+/* Behind the last replay: the next one uses the same buffers, the capture's own among them. */
+static weft_event_t *last_replay(const weft_capture_t *capture)
+{
+    return capture->was_gradual ? capture->units[capture->unit_count - 1].event : capture->over;
+}
+
+/* stream goes on behind the last replay. */
+static weft_status_t follow_replay(weft_capture_t *capture, weft_stream_t *stream)
+{
+    weft_status_t status;
+    while ((status = weft_stream_wait_event(stream, last_replay(capture))) == WEFT_AGAIN) {
+        status = wait_some(capture, stream);
+        if (status < 0) {
+            break;
+        }
+    }
+    return status;
+}
+
 static weft_status_t check(weft_capture_t *capture)
 {
     if (capture == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
     }
     return wefti_group_check(capture->group);
+}
+
+static weft_status_t check_stream(const weft_capture_t *capture, const weft_stream_t *stream)
+{
+    return stream == NULL || stream->context == capture->context
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "stream \"%s\" belongs to another context than the capture",
+                             stream->name);
 }
 
 weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream)
@@ -237,17 +265,13 @@ weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream
     if (capture->active) {
         return wefti_error(WEFT_ERR_STATE, "a replay by weft_capture_ready is under way");
     }
-    if (stream != NULL && stream->context != capture->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "stream \"%s\" belongs to another context than the capture",
-                           stream->name);
-    }
+    WEFT_TRY(status, check_stream(capture, stream), fail);
     bool waits = stream == NULL;
-    if (waits) { /* what a launch before it left in flight uses the same buffers */
-        WEFT_TRY(status, weft_event_synchronize(capture->over), fail);
+    if (waits) {
+        WEFT_TRY(status, weft_event_synchronize(last_replay(capture)), fail);
         stream = capture->context->device != NULL ? capture->stream : NULL;
     } else if (stream != capture->last_stream) {
-        WEFT_TRY(status, weft_stream_wait_event(stream, capture->over), fail);
+        WEFT_TRY(status, follow_replay(capture, stream), fail);
     }
     wefti_capture_cursor_t k = {.stream = stream};
     status = pump_all(capture, &k);
@@ -262,6 +286,7 @@ weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream
             status = weft_event_record(capture->over, stream);
         } while (status == WEFT_AGAIN && wait_some(capture, stream) == WEFT_OK);
         capture->last_stream = stream;
+        capture->was_gradual = false;
     }
     capture->info.replays += status == WEFT_OK;
 fail:
@@ -278,6 +303,14 @@ static weft_status_t check_call(weft_capture_t *capture, uint32_t call)
                              capture->call_count);
     }
     return status;
+}
+
+static void end_replay(weft_capture_t *capture)
+{
+    capture->active = false;
+    capture->was_gradual = true;
+    capture->last_stream = capture->stream;
+    capture->info.replays++;
 }
 
 static weft_status_t begin_replay(weft_capture_t *capture)
@@ -306,11 +339,6 @@ static weft_status_t mark_event(weft_capture_t *capture, wefti_captured_t *call,
                                 weft_stream_t *stream)
 {
     weft_status_t status = WEFT_OK;
-    if (stream->context != capture->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "stream \"%s\" belongs to another context than the capture",
-                           stream->name);
-    }
     if (call->event == NULL) {
         status = weft_event_create(capture->context, &call->event);
     }
@@ -326,6 +354,10 @@ weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_st
         return status;
     }
     wefti_captured_t *entry = &capture->calls[call];
+    status = check_stream(capture, stream);
+    if (status < 0) {
+        return status;
+    }
     if (capture->active && entry->is_ready) {
         char text[160];
         wefti_capture_describe(entry, call, text, sizeof text);
@@ -375,8 +407,7 @@ static void note_waited(weft_capture_t *capture, wefti_captured_t *call)
     capture->waited += !call->is_waited;
     call->is_waited = true;
     if (capture->waited == capture->call_count) {
-        capture->active = false;
-        capture->info.replays++;
+        end_replay(capture);
     }
 }
 
@@ -411,12 +442,11 @@ weft_status_t weft_capture_wait_all(weft_capture_t *capture)
         return status;
     }
     if (!capture->active) {
-        return weft_event_synchronize(capture->over);
+        return weft_event_synchronize(last_replay(capture));
     }
     WEFT_TRY(status, hand_over(capture, capture->unit_count - 1), fail);
     WEFT_TRY(status, weft_event_synchronize(capture->units[capture->unit_count - 1].event), fail);
-    capture->active = false;
-    capture->info.replays++;
+    end_replay(capture);
 fail:
     return status;
 }

@@ -18,6 +18,8 @@
  * WEFT_ERR_STATE in between. Other groups' calls run as ever. A captured call moves no data, so what
  * the captured step computes from results is worth nothing.
  *
+ * Replays of one capture run one behind the other, whatever their streams.
+ *
  * Buffers: their addresses are captured, so they must stay where they are until the capture is
  * destroyed; contents are read and written when replayed. Memory that peers reach (weft_mem_alloc,
  * weft_mem_register) is quickest, as for any call.
@@ -109,7 +111,7 @@ WEFT_API weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call
  *         or comes behind in the agreed order
  */
 WEFT_API weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call, weft_stream_t *stream);
-/** Waits for all of a replay's calls, or of the last launch with no stream of its own, and ends it. */
+/** Waits for all of a replay's calls, and ends it; when none is under way, for the last replay to be over. */
 WEFT_API weft_status_t weft_capture_wait_all(weft_capture_t *capture);
 /** @param[in,out] info struct_size set by the caller */
 WEFT_API weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_info_t *info);

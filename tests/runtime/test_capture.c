@@ -513,6 +513,83 @@ static void test_overlap_on_one_rank(void **state)
     support_rank_threads(2, overlap_on_one_rank, NULL);
 }
 
+/* ---- one behind the other, on streams that do not wait for each other ---- */
+
+static weft_status_t nothing(void *user)
+{
+    (void)user;
+    return WEFT_OK;
+}
+
+/* Replays share the buffer in which members are packed. The second one is on its way before the
+ * first has run. */
+static void replay_twice(rank_world_t *world)
+{
+    enum { TENSORS = 4, COUNT = 64, ROUNDS = 20 };
+    weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
+    weft_stream_params_t stream_params = {sizeof stream_params, "user", WEFT_STREAM_INLINE, 0};
+    weft_capture_info_t info = WEFT_CAPTURE_INFO_INIT;
+    weft_capture_t *capture = NULL;
+    weft_stream_t *first, *second;
+    int32_t data[TENSORS][2 * COUNT], n = (int32_t)world->size;
+    params.bucket = "index:1";
+    params.no_times = 1;
+    RANK_OK(weft_stream_create(world->context, &stream_params, &first));
+    RANK_OK(weft_stream_create(world->context, &stream_params, &second));
+    RANK_OK(weft_capture_begin(world->group, &params));
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        RANK_OK(
+            weft_all_reduce(data[t], data[t], COUNT, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+    }
+    RANK_OK(weft_capture_end(world->group, &capture));
+    RANK_OK(weft_capture_get_info(capture, &info));
+    RANK_CHECK(info.bucket_count == 2 && info.buffer_bytes > 0);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        bool gradual = round % 2 == 0;
+        for (uint32_t i = 0; i < TENSORS * COUNT; i++) {
+            data[i / COUNT][i % COUNT] = (int32_t)(i + round);
+        }
+        for (uint32_t t = 0; t < TENSORS && gradual; t++) {
+            RANK_OK(weft_capture_ready(capture, t, first));
+        }
+        for (uint32_t t = 0; t < TENSORS && gradual; t++) {
+            RANK_OK(weft_capture_wait(capture, t, first));
+        }
+        if (gradual) {
+            RANK_OK(weft_capture_launch(capture, round % 4 == 0 ? NULL : second));
+        } else {
+            RANK_OK(weft_capture_launch(capture, first));
+            while (weft_stream_launch_host(second, nothing, NULL) ==
+                   WEFT_OK) { /* until it is full */
+            }
+            RANK_OK(weft_capture_launch(capture, second));
+        }
+        RANK_OK(weft_stream_synchronize(second));
+        RANK_OK(weft_stream_synchronize(first));
+        for (uint32_t i = 0; i < TENSORS * COUNT; i++) {
+            RANK_CHECK(data[i / COUNT][i % COUNT] == n * n * (int32_t)(i + round));
+        }
+    }
+    for (uint32_t t = 0; t < TENSORS;
+         t++) { /* nothing else is waited for: all of it is over then */
+        RANK_OK(weft_capture_ready(capture, t, NULL));
+    }
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        RANK_OK(weft_capture_wait(capture, t, second));
+    }
+    RANK_OK(weft_capture_wait_all(capture));
+    RANK_CHECK(data[TENSORS - 1][1] == n * n * n * ((TENSORS - 1) * COUNT + 1 + ROUNDS - 1));
+    weft_capture_destroy(capture);
+    weft_stream_destroy(first);
+    weft_stream_destroy(second);
+}
+
+static void test_one_replay_behind_the_other(void **state)
+{
+    (void)state;
+    support_rank_threads(2, replay_twice, NULL);
+}
+
 /* ---- ranks that differ, wrong use ---- */
 
 static void expect(weft_status_t got, weft_status_t wanted, const char *text)
@@ -869,6 +946,7 @@ int main(void)
         cmocka_unit_test(test_explain),
         cmocka_unit_test(test_replays_allocate_nothing),
         cmocka_unit_test(test_overlap_on_one_rank),
+        cmocka_unit_test(test_one_replay_behind_the_other),
         cmocka_unit_test(test_ranks_differ),
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_leaving_in_the_middle),

@@ -56,6 +56,19 @@ static void add_op(wefti_text_t *out, const wefti_onnx_op_use_t *op)
     wefti_text_add(out, "\n");
 }
 
+/* Of a step: not those that give all ranks the weights before the first one. */
+static uint32_t count_collectives(const weft_plan_t *plan)
+{
+    const wefti_plan_program_t *step = wefti_plan_program(plan, "step");
+    uint32_t count = 0;
+    for (uint32_t s = 0; step != NULL && s < plan->stream_count; s++) {
+        for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
+            count += step->streams[s].steps[i].kind == WEFTI_STEP_COLLECTIVE;
+        }
+    }
+    return count;
+}
+
 static void write_text(check_t *check, wefti_text_t *out)
 {
     const wefti_onnx_survey_t *survey = &check->survey;
@@ -88,19 +101,22 @@ static void write_text(check_t *check, wefti_text_t *out)
         return;
     }
     if (check->plan->kind == WEFT_PLAN_INFERENCE) {
+        uint32_t collectives = count_collectives(check->plan);
         wefti_text_printf(out,
-                          "\ncompiles for inference: %" PRIu32 " weights of %s, batch %" PRId64
+                          "\ncompiles for inference: %" PRIu32 " weight%s of %s, batch %" PRId64
                           " per rank, %" PRIu32 " collective%s\n",
-                          check->param_count, wefti_format_bytes(check->param_bytes, bytes),
-                          check->plan->batch, check->plan->collective_count,
-                          check->plan->collective_count == 1 ? "" : "s");
+                          check->param_count, check->param_count == 1 ? "" : "s",
+                          wefti_format_bytes(check->param_bytes, bytes), check->plan->batch,
+                          collectives, collectives == 1 ? "" : "s");
         return;
     }
     wefti_text_printf(out,
-                      "\ncompiles: %" PRIu32 " parameters of %s are trained, batch %" PRId64
+                      "\ncompiles: %" PRIu32 " parameter%s of %s %s trained, batch %" PRId64
                       " per rank, %" PRIu32 " bucket%s\n",
-                      check->param_count, wefti_format_bytes(check->param_bytes, bytes),
-                      check->plan->batch, check->bucket_count, check->bucket_count == 1 ? "" : "s");
+                      check->param_count, check->param_count == 1 ? "" : "s",
+                      wefti_format_bytes(check->param_bytes, bytes),
+                      check->param_count == 1 ? "is" : "are", check->plan->batch,
+                      check->bucket_count, check->bucket_count == 1 ? "" : "s");
 }
 
 static void write_json(check_t *check, wefti_text_t *out)

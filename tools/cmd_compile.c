@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "runtime/base/text.h"
 #include "tools/tool.h"
@@ -128,25 +127,17 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_text_deinit(&text);
 }
 
-/* Is it the same file, whatever it is called? */
-static bool same_file(const char *a, const char *b)
-{
-    struct stat of_a, of_b;
-    return strcmp(a, b) == 0 ||
-           (stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && S_ISREG(of_a.st_mode) &&
-            of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino);
-}
-
 /* Nothing that is read, or written too, may be written over. */
 static int check_files(const compile_command_t *command, char *const *models, int count)
 {
     const char *emit = command->compile.params.emit_path;
     for (int i = 0; i < count; i++) {
-        if (same_file(command->output, models[i]) || (emit && same_file(emit, models[i]))) {
+        if (wefti_same_file(command->output, models[i]) ||
+            (emit && wefti_same_file(emit, models[i]))) {
             return wefti_usage_error("compile", "%s would be written over", models[i]);
         }
     }
-    return emit && same_file(command->output, emit)
+    return emit && wefti_same_file(command->output, emit)
                ? wefti_usage_error("compile", "-o and --emit-onnx both say %s", emit)
                : EXIT_OK;
 }

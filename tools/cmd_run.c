@@ -235,7 +235,7 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
 }
 
 /* Nobody wants to hear after two epochs that a directory is missing. */
-static weft_status_t check_outputs(const train_options_t *train)
+static weft_status_t check_outputs(const train_options_t *train, const char *path)
 {
     static const char *const names[] = {"--save", "--trace", "--profile", "--checkpoint"};
     const char *const paths[] = {train->save_path, train->trace_path, train->profile_path,
@@ -245,8 +245,12 @@ static weft_status_t check_outputs(const train_options_t *train)
         if (status < 0) {
             return status;
         }
+        if (paths[i] != NULL && wefti_same_file(paths[i], path)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s would be written over", names[i],
+                               path);
+        }
         for (size_t j = 0; j < i; j++) {
-            if (paths[i] != NULL && paths[j] != NULL && strcmp(paths[i], paths[j]) == 0) {
+            if (paths[i] != NULL && paths[j] != NULL && wefti_same_file(paths[i], paths[j])) {
                 return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s and %s both say %s", names[j],
                                    names[i], paths[i]);
             }
@@ -308,7 +312,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     weft_status_t status = WEFT_OK;
     train_binding_t binding;
     weft_plan_info_t info = {.struct_size = sizeof info};
-    WEFT_TRY(status, check_outputs(&command->train), done);
+    WEFT_TRY(status, check_outputs(&command->train, path), done);
     WEFT_TRY(status, load_or_compile(command, path), done);
     WEFT_TRY(status, weft_plan_get_info(command->train.plan, &info), done);
     if (command->ranks == 0) {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MAX_OPTIONS 48
 #define KEY_HELP 1
@@ -157,6 +158,14 @@ bool wefti_parse_double(const char *text, double *out_value)
     }
     *out_value = value;
     return true;
+}
+
+bool wefti_same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return strcmp(a, b) == 0 ||
+           (stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && S_ISREG(of_a.st_mode) &&
+            of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino);
 }
 
 int wefti_parse_size(const char *command, const char *option, const char *text, uint64_t *out_bytes)

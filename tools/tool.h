@@ -52,6 +52,8 @@ exit_code_t wefti_exit_code(weft_status_t status);
 /* Numbers from the command line: whole text, within range; false otherwise. */
 bool wefti_parse_int(const char *text, long long low, long long high, long long *out_value);
 bool wefti_parse_double(const char *text, double *out_value);
+/* Is it one file, whatever it is called? */
+bool wefti_same_file(const char *a, const char *b);
 /* "8", "4K", "64M", "1G", not 0; EXIT_BAD_INPUT with a line printed when it is wrong. */
 int wefti_parse_size(const char *command, const char *option, const char *text,
                      uint64_t *out_bytes);

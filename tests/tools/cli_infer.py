@@ -512,6 +512,8 @@ class Refusals(Infer):
         self.says("both say", *compile_it, "-o", "p.weft", "--emit-onnx", "p.weft")
         self.assertEqual(before, self.net.read_bytes())
         self.weft(*compile_it, "-o", "p.weft")
+        for option in ("--trace", "--profile"):
+            self.says("would be written over", "run", "p.weft", "--inputs", "in", option, self.dir / "p.weft")
         self.says("not a folder", "run", "p.weft", "--inputs", "nowhere")
         (self.dir / "in" / "x.pb").write_bytes(b"\n\x05")
         self.says("not an ONNX tensor", "run", "p.weft", "--inputs", "in")
@@ -521,6 +523,12 @@ class Refusals(Infer):
         self.says("x has one already", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--shape", "x=2,3",
                   "--shape", "x=4,3")
         self.says("--arena-limit 'a'", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", "a")
+
+    def test_check_counts_collectives_of_a_step(self):
+        net = self.save(model([node("MatMul", ["x", "w"], "y")], {"x": ["b", 3]}, {"y": ["b", 3]},
+                              {"w": np.ones((3, 3), np.float32)}))
+        done = self.weft("check", net, "--infer", "--batch", 2)
+        self.assertIn("1 weight of 36 B, batch 2 per rank, 0 collectives", done.stdout)
 
     def test_model_of_a_rank(self):
         """What is wrong with one of several models is said of that one."""

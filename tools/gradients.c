@@ -212,8 +212,10 @@ static void note(gradient_report_t *row, const checker_t *checker, double gradie
     row->noisy += verdict == GRADIENT_NOISE;
     row->kinks += verdict == GRADIENT_KINK;
     row->wrong += verdict == GRADIENT_WRONG;
-    if (row->samples == 1 || excess > *worst) {
+    /* A line with a corner fits as badly as it likes: it stands for those that tell less only. */
+    if (row->samples == 1 || verdict > row->shown || (verdict == row->shown && excess > *worst)) {
         *worst = excess;
+        row->shown = verdict;
         row->direction = checker->element < 0;
         row->element = checker->element;
         row->gradient = gradient;

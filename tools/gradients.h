@@ -59,7 +59,8 @@ typedef struct gradient_report {
     weft_tensor_desc_t desc;
     gradient_verdict_t verdict;
     uint32_t samples, noisy, kinks, wrong; /* elements, and one random direction */
-    /* The sample that fits worst: */
+    /* Of the samples that tell most the one that fits worst: */
+    gradient_verdict_t shown;
     bool direction;  /* all elements at once, by random signs */
     int64_t element; /* else */
     double gradient;

@@ -46,12 +46,12 @@ class Gradients(Case):
 
     def test_right_gradients_pass(self):
         """Models with corners, windows and dropout, and an operator of a plugin, with inputs by several seeds."""
-        models = [] if SANITIZED else [(MODELS / "lenet.onnx", ("--batch", 2, "--samples", 1))]
+        models = [] if SANITIZED else [(MODELS / "lenet.onnx", ("--batch", 2, "--samples", 4))]
         models += [(self.model("Right"), ("--kernels", PLUGIN))]
         models += [(SOURCE / "tests" / "data" / f"torch_{name}_batch4.onnx", ())
                    for name in ("mlp", "dropout", "lenet_avgpool", "reshape")]
         for path, extra in models:
-            for seed in SEEDS if "lenet" not in path.name else [1]:
+            for seed in SEEDS if "lenet" not in path.name else [5]:
                 report, rows = self.check(path, "--seed", seed, *extra)
                 self.assertEqual(report["wrong"], 0)
                 self.assertGreater(report["steps"], 50)
@@ -59,7 +59,7 @@ class Gradients(Case):
                 self.assertGreaterEqual(len(told), len(rows) - 1, report)
                 for row in told:
                     self.assertLess(abs(row["worst"]["gradient"] - row["worst"]["slope"]),
-                                    4.1 * row["worst"]["error"] + 4.1 * row["worst"]["spread"] + 3e-3)
+                                    4.1 * row["worst"]["error"] + 3e-3 * abs(row["worst"]["slope"]) + 1e-4)
 
     def test_wrong_gradients_are_caught(self):
         """What lies before the faulty operator is wrong, what lies behind it is right."""

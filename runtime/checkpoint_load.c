@@ -3,6 +3,7 @@
 #include "runtime/checkpoint.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,9 @@ static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_
     WEFT_TRY(status, read_real(file, "weft.lr", &info->lr), done);
     if (info->step > MAX_STEPS) {
         return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.step\" is too large");
+    }
+    if (isinf(info->lr)) {
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.lr\" is not finite");
     }
     info->world_size = world_size > UINT32_MAX ? UINT32_MAX : (uint32_t)world_size;
     snprintf(info->optimizer, sizeof info->optimizer, "%s", optimizer != NULL ? optimizer : "");
@@ -229,6 +233,7 @@ typedef struct loader {
     uint32_t tensor_count;
     weft_checkpoint_info_t info;
     double *scalars; /* [binding] */
+    bool *is_told;   /* [binding] the file has it */
     wefti_digest_t digest;
 } loader_t;
 
@@ -239,7 +244,9 @@ static weft_status_t read_scalars(loader_t *loader)
     weft_status_t status = WEFT_OK;
     loader->scalars =
         wefti_arena_array(&loader->arena, plan->binding_count + 1u, sizeof *loader->scalars);
-    if (loader->scalars == NULL) {
+    loader->is_told =
+        wefti_arena_array(&loader->arena, plan->binding_count + 1u, sizeof *loader->is_told);
+    if (loader->scalars == NULL || loader->is_told == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < plan->binding_count && status >= 0; i++) {
@@ -248,6 +255,7 @@ static weft_status_t read_scalars(loader_t *loader)
                                            plan->bindings[i].name);
             status = key == NULL ? WEFT_ERR_NO_MEMORY
                                  : read_real(&loader->file, key, &loader->scalars[i]);
+            loader->is_told[i] = status >= 0 && wefti_safetensors_text(&loader->file, key) != NULL;
         }
     }
     return status;
@@ -318,10 +326,7 @@ static weft_status_t take_scalars(loader_t *loader)
     const weft_plan_t *plan = loader->session->plan;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < plan->binding_count && status >= 0; i++) {
-        char key[256];
-        snprintf(key, sizeof key, WEFTI_CHECKPOINT_SCALAR "%s", plan->bindings[i].name);
-        if (wefti_checkpoint_has_scalar(&plan->bindings[i]) &&
-            wefti_safetensors_text(&loader->file, key) != NULL) {
+        if (wefti_checkpoint_has_scalar(&plan->bindings[i]) && loader->is_told[i]) {
             status = weft_session_set_scalar(loader->session, plan->bindings[i].name,
                                              loader->scalars[i]);
         }

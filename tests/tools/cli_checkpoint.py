@@ -152,6 +152,7 @@ class Checkpoint(Case):
         for change, words in (({"weft.sample_count": "59999"}, "made with 59999 training images"),
                               ({"weft.sample": "65"}, "is not where 4 steps of 32 lead"),
                               ({"weft.format": "9"}, "checkpoint format 9"),
+                              ({"weft.lr": "inf"}, '"weft.lr" is not finite'),
                               ({"weft.step": "x"}, '"weft.step" is not a number')):
             write_safetensors(self.file, tensors, {**metadata, **change})
             self.refused(plan, words=words)

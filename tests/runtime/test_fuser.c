@@ -666,13 +666,15 @@ static void run_destroy(rank_world_t *world)
         weft_fuser_t *fuser = NULL;
         RANK_OK(weft_stream_create(world->context, &stream_params, &params.stream));
         RANK_OK(weft_fuser_create(world->group, &params, &fuser));
-        for (uint32_t step = 0; late && step < 2; step++) {
-            for (uint32_t i = 0; i < 3; i++) {
-                RANK_OK(add_f32(fuser, x[i], 1000, names[i]));
-            }
-            RANK_OK(weft_fuser_wait(fuser));
-        }
         weft_status_t status = WEFT_OK;
+        for (uint32_t step = 0; late && step < 2; step++) {
+            for (uint32_t i = 0; status == WEFT_OK && i < 3; i++) {
+                status = add_f32(fuser, x[i], 1000, names[i]);
+            }
+            status = status == WEFT_OK ? weft_fuser_wait(fuser) : status;
+            /* Who is done with the second step may have left before another has seen its end. */
+            RANK_CHECK(status == WEFT_OK || (status == WEFT_ERR_ABORTED && step == 1));
+        }
         bool leaves = all || world->rank == 1;
         for (uint32_t i = 0; status == WEFT_OK && i < 3; i++) {
             /* not all have the same in flight */

@@ -219,6 +219,10 @@ weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph);
 /* graph/split_batch.c: the graph is bound to a rank's share of the batch, whole (the same model) to all of it: inputs
  * that differ are scattered from rank 0, the others broadcast; outputs are gathered there. */
 weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t world_size);
+/* graph/split_check.c: WEFT_ERR_UNSUPPORTED where samples meet, so that part, the graph bound to a rank's share, would not
+ * compute a share of what whole does. arena: working memory. */
+weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_graph_t *whole, uint32_t world_size,
+                                      wefti_arena_t *arena);
 
 /* graph/collectives_in.c: collectives that the graph brings along, in one form; before shapes are bound. infer: groups
  * of parts of a model are the world. collectives_tidy.c: what needs shapes. */

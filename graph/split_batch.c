@@ -133,6 +133,7 @@ weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t 
     if (world_size == 1) {
         return WEFT_OK;
     }
+    WEFT_TRY(status, wefti_graph_check_split(graph, whole, world_size, &graph->arena), fail);
     for (uint32_t i = 0; i < graph->input_count; i++) {
         WEFT_TRY(status, split_input(graph, whole, i, world_size), fail);
     }

@@ -325,6 +325,50 @@ class SplitBatch(Infer):
         self.assertIn("output 'y' does not have the batch as its first dimension",
                       refused(turned, "--infer", "--split-batch", "--batch", 4))
 
+    def test_samples_that_meet(self):
+        """Ranks would come to other results than one rank does, so such graphs are not split."""
+        i64 = np.int64
+        size = [node("Shape", ["x"], "shape"), node("Cast", ["shape"], "size", to=TensorProto.FLOAT)]
+        for nodes, words in (
+                ([node("Softmax", ["x"], "y", axis=0)], "lets samples meet"),
+                ([node("LogSoftmax", ["x"], "y", axis=-2)], "lets samples meet"),
+                ([node("Transpose", ["x"], "t", perm=[1, 0]), node("MatMul", ["t", "x"], "g"),
+                  node("MatMul", ["x", "g"], "y")], "makes one result of several samples"),
+                ([node("Gemm", ["x", "x"], "g", transA=1), node("MatMul", ["x", "g"], "y")],
+                 "makes one result of several samples"),
+                ([node("Transpose", ["x"], "t", perm=[1, 0]), node("Softmax", ["t"], "s"),
+                  node("Transpose", ["s"], "y", perm=[1, 0])], "(Softmax) lets samples meet"),
+                ([node("Transpose", ["x"], "t", perm=[1, 0]), node("Reshape", ["t", "flat"], "y")], "lets samples meet"),
+                (size + [node("Gather", ["size", "zero"], "n"), node("Div", ["x", "n"], "y")], "batch's size")):
+            path = self.save(model(nodes, {"x": ["batch", 3]}, ["y"], {"flat": np.array([-1, 1], i64),
+                                                                      "zero": np.array([0], i64)}), "meet.onnx")
+            with self.subTest(last=nodes[-1].op_type):
+                done = self.weft("compile", path, "-o", "p.weft", "--world", 2, "--infer", "--split-batch", "--batch", 4,
+                                 code=2)
+                self.assert_one_line(done.stderr)
+                self.assertIn(words, done.stderr)
+
+    def test_samples_that_only_move(self):
+        """Heads of an attention, turned and put together again: samples stay apart."""
+        w = self.rng.standard_normal((6, 6)).astype(np.float32)
+        split, join = np.array([0, 0, 2, 3]), np.array([0, 0, 6])
+        nodes = [node("MatMul", ["x", "w"], "q"), node("Reshape", ["q", "split"], "q4"),
+                 node("Transpose", ["q4"], "qh", perm=[0, 2, 1, 3]), node("Transpose", ["q4"], "kh", perm=[0, 2, 3, 1]),
+                 node("MatMul", ["qh", "kh"], "scores"), node("Softmax", ["scores"], "p", axis=-1),
+                 node("MatMul", ["p", "qh"], "m"), node("Transpose", ["m"], "back", perm=[2, 0, 1, 3]),
+                 node("Transpose", ["back"], "again", perm=[1, 0, 2, 3]), node("Reshape", ["again", "join"], "z"),
+                 node("Add", ["z", "x"], "y")]
+        path = self.save(model(nodes, {"x": ["batch", 5, 6]}, ["y"], {"w": w, "split": split, "join": join}))
+        x = self.rng.standard_normal((6, 5, 6)).astype(np.float32)
+        self.feed({"x": x})
+        q = (x @ w).reshape(6, 5, 2, 3).transpose(0, 2, 1, 3)
+        scores = np.exp(q @ q.transpose(0, 1, 3, 2))
+        mixed = (scores / scores.sum(-1, keepdims=True)) @ q
+        want = mixed.transpose(0, 2, 1, 3).reshape(6, 5, 6) + x
+        for ranks in (1, 2, 3):
+            self.infer(path, ranks, "--split-batch", "--batch", 6)
+            np.testing.assert_allclose(self.output("y"), want, rtol=1e-3, atol=1e-4)
+
 
 class Run(Infer):
     def test_models_run_as_they_are(self):

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * May a batch be split? Only where samples do not meet: what a rank makes of its share has to be a
+ * share of what one rank makes of all. Which dimension carries samples is seen by comparing with
+ * the model bound to the whole batch: the one that is as many times as long as there are ranks.
+ * What depends on the batch and has none, or more than one, was made of several samples; operators
+ * that let samples meet and keep the dimension are known by name.
+ */
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+#define NO_DIM UINT32_MAX
+
+typedef struct check {
+    const wefti_graph_t *part, *whole;
+    int64_t ranks;
+    uint32_t *dims; /* by value: the dimension of samples; NO_DIM: does not depend on the batch */
+} check_t;
+
+static weft_status_t refuse(const wefti_node_t *node, const char *why)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "--split-batch: node '%s' (%s) %s, so ranks cannot have shares of the batch",
+                       node->name, node->def->name, why);
+}
+
+/* The only dimension that differs, and by the number of ranks. */
+static uint32_t sample_dim(const check_t *check, uint32_t value)
+{
+    const weft_tensor_desc_t *part = &check->part->values[value].type;
+    const weft_tensor_desc_t *whole = &check->whole->values[value].type;
+    uint32_t found = NO_DIM, different = 0;
+    for (uint32_t d = 0; part->rank == whole->rank && d < part->rank; d++) {
+        if (part->dims[d] != whole->dims[d]) {
+            found =
+                whole->dims[d] % check->ranks == 0 && whole->dims[d] / check->ranks == part->dims[d]
+                    ? d
+                    : NO_DIM;
+            different++;
+        }
+    }
+    return different == 1 ? found : NO_DIM;
+}
+
+static int64_t product_before(const weft_tensor_desc_t *type, uint32_t dim)
+{
+    int64_t product = 1;
+    for (uint32_t d = 0; d < dim; d++) {
+        product *= type->dims[d];
+    }
+    return product;
+}
+
+static bool is_one_of(const wefti_node_t *node, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        if (strcmp(node->def->name, *names) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Does the operator let samples of its first input meet, which lie along dim, and keep them? */
+static bool mixes(const check_t *check, const wefti_node_t *node, uint32_t dim)
+{
+    static const char *const softmaxes[] = {"Softmax", "LogSoftmax", NULL};
+    static const char *const windows[] = {"MaxPool", "AveragePool", "MaxPoolMask", NULL};
+    static const char *const along[] = {"Concat", "Gather", NULL};
+    static const char *const reshapes[] = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", NULL};
+    const weft_tensor_desc_t *type = &check->part->values[node->inputs[0]].type;
+    const weft_attr_t *attr = wefti_node_attr(node, "axis");
+    bool softmax = is_one_of(node, softmaxes), flat = softmax && node->version < 13;
+    int64_t axis = attr != NULL && attr->type == WEFT_ATTR_INT ? attr->i
+                   : softmax                                   ? (flat ? 1 : -1)
+                                                               : 0;
+    axis += axis < 0 ? type->rank : 0;
+    if (softmax) {
+        return flat ? axis <= (int64_t)dim : axis == (int64_t)dim;
+    }
+    if (is_one_of(node, along)) {
+        return axis == (int64_t)dim;
+    }
+    if (is_one_of(node, reshapes)) { /* samples stay one behind the other within what is in front */
+        uint32_t out = node->outputs[0];
+        return product_before(type, dim) !=
+               product_before(&check->part->values[out].type, sample_dim(check, out));
+    }
+    return (strcmp(node->def->name, "Conv") == 0 && dim > 0) ||
+           (is_one_of(node, windows) && dim > 1);
+}
+
+/* A number made of the batch's size is another one on a rank; in a Reshape it is its shape. */
+static bool takes_size(const check_t *check, const wefti_node_t *node, uint32_t input)
+{
+    const wefti_value_t *part = &check->part->values[node->inputs[input]];
+    const wefti_value_t *whole = &check->whole->values[node->inputs[input]];
+    return part->kind == WEFTI_VALUE_CONST && whole->kind == WEFTI_VALUE_CONST &&
+           part->type.data != NULL && whole->type.data != NULL &&
+           wefti_value_bytes(part) == wefti_value_bytes(whole) &&
+           memcmp(part->type.data, whole->type.data, (size_t)wefti_value_bytes(part)) != 0 &&
+           strcmp(node->def->name, "Reshape") != 0;
+}
+
+static weft_status_t check_node(check_t *check, const wefti_node_t *node)
+{
+    bool depends = false, communicates = (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        uint32_t input = node->inputs[i];
+        if (input != WEFTI_NONE && takes_size(check, node, i)) {
+            return refuse(node, "takes a number made of the batch's size");
+        }
+        depends = depends || (input != WEFTI_NONE && check->dims[input] != NO_DIM);
+    }
+    for (uint32_t i = 0; depends && i < node->output_count; i++) {
+        uint32_t output = node->outputs[i];
+        if (output == WEFTI_NONE) {
+            continue;
+        }
+        check->dims[output] = sample_dim(check, output);
+        if (check->dims[output] == NO_DIM && !communicates) {
+            return refuse(node, "makes one result of several samples");
+        }
+    }
+    uint32_t first = depends && node->input_count > 0 ? node->inputs[0] : WEFTI_NONE;
+    if (first != WEFTI_NONE && check->dims[first] != NO_DIM && !communicates &&
+        mixes(check, node, check->dims[first])) {
+        return refuse(node, "lets samples meet");
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
+                                      uint32_t world_size, wefti_arena_t *arena)
+{
+    weft_status_t status = WEFT_OK;
+    check_t check = {.part = part, .whole = whole, .ranks = world_size};
+    bool same = part->value_count == whole->value_count && part->order_count == whole->order_count;
+    for (uint32_t i = 0; same && i < part->order_count; i++) {
+        same = part->order[i] == whole->order[i] &&
+               part->nodes[part->order[i]].def == whole->nodes[whole->order[i]].def;
+    }
+    if (!same) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "--split-batch: the batch decides what the graph computes");
+    }
+    check.dims = wefti_arena_array(arena, (size_t)part->value_count + 1, sizeof(*check.dims));
+    if (check.dims == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(check.dims, 0xff, ((size_t)part->value_count + 1) * sizeof(*check.dims));
+    for (uint32_t i = 0; i < part->input_count; i++) {
+        check.dims[part->inputs[i]] = sample_dim(&check, part->inputs[i]);
+    }
+    for (uint32_t i = 0; i < part->order_count; i++) {
+        WEFT_TRY(status, check_node(&check, &part->nodes[part->order[i]]), fail);
+    }
+fail:
+    return status;
+}

@@ -79,18 +79,31 @@ static weft_status_t find_def(const wefti_graph_t *graph, const char *domain, co
     return WEFT_OK;
 }
 
+static weft_status_t wrong_count(const weft_op_def_t *def, const char *name, uint32_t count,
+                                 const char *what, uint32_t least, uint32_t most)
+{
+    char takes[32];
+    if (most == WEFT_VARIADIC) {
+        snprintf(takes, sizeof(takes), "at least %u", least);
+    } else if (least == most) {
+        snprintf(takes, sizeof(takes), "%u", least);
+    } else {
+        snprintf(takes, sizeof(takes), "%u to %u", least, most);
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s) has %u %s, expected %s", name,
+                       def->name, count, what, takes);
+}
+
 static weft_status_t check_counts(const weft_op_def_t *def, const char *name, uint32_t input_count,
                                   uint32_t output_count)
 {
     if (input_count < def->inputs_min ||
         (def->inputs_max != WEFT_VARIADIC && input_count > def->inputs_max)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s) has %u inputs", name,
-                           def->name, input_count);
+        return wrong_count(def, name, input_count, "inputs", def->inputs_min, def->inputs_max);
     }
     if (output_count < def->outputs_min ||
         (def->outputs_max != WEFT_VARIADIC && output_count > def->outputs_max)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s) has %u outputs", name,
-                           def->name, output_count);
+        return wrong_count(def, name, output_count, "outputs", def->outputs_min, def->outputs_max);
     }
     return WEFT_OK;
 }

@@ -139,8 +139,10 @@ weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_gra
     check_t check = {.part = part, .whole = whole, .ranks = world_size};
     bool same = part->value_count == whole->value_count && part->order_count == whole->order_count;
     for (uint32_t i = 0; same && i < part->order_count; i++) {
-        same = part->order[i] == whole->order[i] &&
-               part->nodes[part->order[i]].def == whole->nodes[whole->order[i]].def;
+        const weft_op_def_t *a = part->nodes[part->order[i]].def; /* foreign ones have their own */
+        const weft_op_def_t *b = whole->nodes[whole->order[i]].def;
+        same = part->order[i] == whole->order[i] && strcmp(a->name, b->name) == 0 &&
+               strcmp(a->domain, b->domain) == 0;
     }
     if (!same) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -348,6 +348,13 @@ class SplitBatch(Infer):
                 self.assert_one_line(done.stderr)
                 self.assertIn(words, done.stderr)
 
+    def test_operators_that_nobody_knows(self):
+        """They are taken to keep samples apart, if they keep their number."""
+        proto = model([node("Foo", ["x"], "y", "my"), node("Relu", ["y"], "z")], {"x": ["batch", 3]}, ["z"],
+                      opsets=(("", 13), ("my", 1)))
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3]))
+        self.weft("compile", self.save(proto), "-o", "p.weft", "--world", 2, "--infer", "--split-batch", "--batch", 4)
+
     def test_samples_that_only_move(self):
         """Heads of an attention, turned and put together again: samples stay apart."""
         w = self.rng.standard_normal((6, 6)).astype(np.float32)

@@ -170,6 +170,9 @@ uint32_t wefti_lower_level_count(const wefti_lowering_t *lowering);
 /* How many bytes of what is reduced belong to so many bytes of gradients; and its type. */
 uint64_t wefti_lower_grad_bytes(const wefti_lowering_t *lowering, uint64_t bytes);
 weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* A gradient that travels in another type is left in it: only updates read that. */
+weft_status_t wefti_lower_check_wire(const wefti_lowering_t *l, const wefti_readers_t *readers,
+                                     const wefti_bucket_t *bucket);
 /* Buffers of partial sums, where buckets are placed; then the kernels that fold them. */
 weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);

@@ -38,6 +38,30 @@ weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *l, const wefti_bucke
                : l->graph->values[bucket->members[0].param].type.dtype;
 }
 
+weft_status_t wefti_lower_check_wire(const wefti_lowering_t *l, const wefti_readers_t *readers,
+                                     const wefti_bucket_t *bucket)
+{
+    if (!bucket->gradients || l->params->gradients.wire != WEFT_DTYPE_BF16) {
+        return WEFT_OK;
+    }
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_member_t *member = &bucket->members[i];
+        uint32_t value = member->reduced;
+        if (value == WEFTI_NONE) {
+            continue;
+        }
+        for (uint32_t r = readers->first[value]; r < readers->first[value + 1]; r++) {
+            const wefti_node_t *node = &l->graph->nodes[readers->nodes[r]];
+            if (node->phase != WEFTI_PHASE_UPDATE && !wefti_lower_is_square_sum(node)) {
+                return wefti_error(WEFT_ERR_UNSUPPORTED,
+                                   "--wire bf16: gradient %s is read by %s after it was reduced",
+                                   l->graph->values[member->value].name, node->name);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 static bool folds(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     return bucket->gradients &&

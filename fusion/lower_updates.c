@@ -164,6 +164,7 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_
                                  ? WEFTI_NONE
                                  : find_update(l, readers, member->reduced);
         }
+        WEFT_TRY(status, wefti_lower_check_wire(l, readers, bucket), fail);
         bucket->coalesced = can_coalesce(l, bucket);
         WEFT_TRY(status, wefti_lower_choose_shards(l, readers, bucket), fail);
     }

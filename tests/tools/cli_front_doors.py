@@ -71,6 +71,14 @@ class Gradients(Doors):
         self.assertEqual(done.stderr, "")
         self.assertEqual(self.members("given.weft"), sorted(names.values()))
 
+    def test_that_are_read_once_they_are_reduced_travel_as_they_are(self):
+        """What is reduced as bf16 stays bf16, which nothing but updates reads."""
+        reduced = [helper.make_node("AllReduce", ["fc2.bias_grad"], ["reduced"], domain="weft", reduction="avg"),
+                   helper.make_node("Relu", ["reduced"], ["positive"], name="reader")]
+        self.plan(doors.training(between=reduced))
+        self.assertIn("--wire bf16: gradient fc2.bias_grad is read by reader",
+                      self.plan(doors.training(between=reduced), "--wire", "bf16", code=2).stderr)
+
     def test_that_are_outputs_or_read_by_others(self):
         names = {p: p + "_grad" for p in PARAMS}
         values = doors.weights()

@@ -4,7 +4,8 @@
  * share of what one rank makes of all. Which dimension carries samples is seen by comparing with
  * the model bound to the whole batch: the one that is as many times as long as there are ranks.
  * What depends on the batch and has none, or more than one, was made of several samples; operators
- * that let samples meet and keep the dimension are known by name.
+ * that let samples meet and keep the dimension are known by name, others are taken not to.
+ * Collectives that the graph holds are its own affair.
  */
 #include <string.h>
 

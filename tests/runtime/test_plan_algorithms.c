@@ -147,7 +147,11 @@ static weft_plan_t *compile(uint32_t world, const char *bucket)
 static void test_every_algorithm_trains_to_the_same_bits(void **state)
 {
     (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    static const uint32_t worlds[] = {3};
+#else
     static const uint32_t worlds[] = {2, 3, 5};
+#endif
     static const weft_collective_t ops[] = {WEFT_OP_ALL_REDUCE, WEFT_OP_BROADCAST};
     const weft_algorithm_t *algorithm;
     for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives and buckets of a training graph, by what they are predicted to cost. */
+#include "fusion/compile.h"
+
+#include "runtime/base/error.h"
+
+/* Applies what a pass answered. */
+static weft_status_t apply(wefti_compiler_t *c, weft_edit_list_t *edits)
+{
+    weft_status_t status = wefti_graph_apply(c->graph, edits);
+    wefti_log(&c->log, WEFT_LOG_DEBUG, "%zu edits", weft_edit_list_count(edits));
+    weft_edit_list_destroy(edits);
+    return status;
+}
+
+/* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
+bool wefti_compile_may_sweep(const wefti_compiler_t *c)
+{
+    return c->sharded && !c->params.decouple && c->gradient_params.wire == WEFT_DTYPE_F32 &&
+           c->gradient_params.clip_norm == 0;
+}
+
+/* What the comm stream spends on a bucket. Of a sharded one that is a sweep, the update included,
+ * or the reduce-scatter alone: updates and gathers come later. */
+static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_cost)
+{
+    double states = c->optimizer.kind == WEFTI_OPTIMIZER_ADAM       ? 2
+                    : c->optimizer.kind == WEFTI_OPTIMIZER_MOMENTUM ? 1
+                                                                    : 0;
+    *out_cost = c->sharded ? c->shard_cost.reduce_scatter : c->bucket_cost;
+    return wefti_compile_may_sweep(c)
+               ? wefti_bucket_cost_add(&c->bucket_cost,
+                                       (1 + 2 * states) / c->params.world_size *
+                                           WEFTI_UPDATE_NS_PER_BYTE,
+                                       &c->arena, out_cost)
+               : WEFT_OK;
+}
+
+/* In bf16 half as much travels. */
+static weft_status_t wire_cost(wefti_compiler_t *c, wefti_bucket_cost_t *cost)
+{
+    wefti_bucket_cost_t whole = *cost;
+    return c->gradient_params.wire == WEFT_DTYPE_BF16
+               ? wefti_bucket_cost_shrink(&whole, 0.5, &c->arena, cost)
+               : WEFT_OK;
+}
+
+/* Gradients are reduced behind a step's last micro-batch: those before it take as long each. */
+static void add_micro_batches(wefti_compiler_t *c, uint64_t *ready_ns)
+{
+    uint64_t last = 0, most = 1000000000000000ull, before;
+    for (uint32_t i = 0; i < c->graph->order_count; i++) {
+        uint64_t ready = ready_ns[c->graph->order[i]];
+        last = ready > last ? ready : last;
+    }
+    if (__builtin_mul_overflow(last, c->gradient_params.accumulate - 1, &before) || before > most) {
+        before = most;
+    }
+    for (uint32_t i = 0; i < c->graph->order_count && last < most; i++) {
+        ready_ns[c->graph->order[i]] += before;
+    }
+    c->micro_batches_ns = before;
+}
+
+weft_status_t wefti_compile_insert_and_fuse(wefti_compiler_t *c)
+{
+    weft_status_t status;
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
+    weft_edit_list_t *edits = NULL;
+    uint64_t *ready_ns = NULL;
+    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
+    WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
+    WEFT_TRY(status, apply(c, edits), fail);
+    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
+    WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
+    add_micro_batches(c, ready_ns);
+    wefti_bucket_cost_t cost;
+    WEFT_TRY(status, planned_cost(c, &cost), fail);
+    WEFT_TRY(status, wire_cost(c, &cost), fail);
+    wefti_bucket_params_t params = {&c->policy, ready_ns, &cost, c->allocator, &c->arena};
+    WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
+    WEFT_TRY(status, apply(c, edits), fail);
+fail:
+    return status;
+}
+
+/* All kernels of a step, updates included, of which a rank has its share; sweeps count theirs as
+ * communication. */
+weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
+{
+    weft_status_t status = WEFT_OK;
+    uint64_t *ready_ns = NULL, before = 0, updates = 0;
+    if (c->profile.known) {
+        c->forecast.compute_ps = (uint64_t)(c->profile.compute_ns * 1e3);
+    } else if (c->graph->order_count > 0) {
+        WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
+        for (uint32_t i = 0; i < c->graph->order_count; i++) {
+            uint32_t id = c->graph->order[i];
+            updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
+            before = ready_ns[id];
+        }
+        before -= c->sharded ? updates : 0;
+        before += c->sharded && !wefti_compile_may_sweep(c) ? updates / c->params.world_size : 0;
+        c->forecast.compute_ps =
+            (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
+    }
+    c->forecast.compute_ps += c->micro_batches_ns * 1000;
+fail:
+    return status;
+}

@@ -33,7 +33,9 @@ run_suite() { # run_suite TITLE DIR LABELS [cmake options]
   local title=$1 dir=$2 labels=$3
   shift 3
   say "$title"
-  configure_and_build "$dir" all -DWEFT_WERROR=ON "$@" || { failed=1; return; }
+  local target=all
+  [ "$labels" = threads ] && target=weft_threaded_tests
+  configure_and_build "$dir" "$target" -DWEFT_WERROR=ON "$@" || { failed=1; return; }
   [ "$labels" = none ] && return
   ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$jobs" ${labels:+-L "$labels"} || failed=1
 }

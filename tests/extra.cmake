@@ -17,14 +17,14 @@ add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_header
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
 # Models that are made up.
-target_sources(runtime_random_shards PRIVATE graph/support_layers.c graph/support_onnx.c)
+target_sources(runtime_random_shards PRIVATE graph/support_layers.c)
 target_sources(fusion_verify PRIVATE graph/support_layers.c graph/support_onnx.c)
 
 # Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
 # only puts and signals go, late and out of order.
 # Under sanitizers runtime_put_links and some of them do: each whole program takes a minute there.
 foreach(test groups collectives batch algorithms capture)
-  if(WEFT_SANITIZE AND test MATCHES "collectives|algorithms|capture")
+  if(WEFT_SANITIZE AND test MATCHES "collectives|algorithms|capture|batch")
     continue()
   endif()
   add_test(NAME runtime_${test}_hosts COMMAND runtime_${test})
@@ -52,7 +52,6 @@ add_test(NAME graph_onnx_saved COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR
   $<TARGET_FILE:graph_onnx_eval> ${PROJECT_SOURCE_DIR})
 set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 120 SKIP_RETURN_CODE 77)
 
-# The ONNX reader under fuzzing: two seconds of damaged files; run it longer by hand.
 # Damaged models through the whole compiler.
 add_executable(fuzz_compile fusion/fuzz_compile.c)
 target_link_libraries(fuzz_compile PRIVATE weft_fusion)
@@ -60,6 +59,7 @@ add_test(NAME fusion_fuzz_compile COMMAND fuzz_compile 2
   ${CMAKE_CURRENT_SOURCE_DIR}/data/given_gradients.onnx ${CMAKE_CURRENT_SOURCE_DIR}/data/compiled_graph.onnx)
 set_tests_properties(fusion_fuzz_compile PROPERTIES LABELS fuzz TIMEOUT 120)
 
+# The ONNX reader under fuzzing: two seconds of damaged files; run it longer by hand.
 add_executable(fuzz_onnx graph/fuzz_onnx.c)
 target_link_libraries(fuzz_onnx PRIVATE weft_graph)
 file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)
@@ -111,3 +111,9 @@ if(TARGET weft_sample_capture)
   add_test(NAME sample_capture COMMAND weft_sample_capture)
   set_tests_properties(sample_capture PROPERTIES LABELS "unit;threads" TIMEOUT 120)
 endif()
+
+foreach(sample mesh_all_gather tensor_parallel fuser host_compiler capture)
+  if(TARGET weft_sample_${sample})
+    add_dependencies(weft_threaded_tests weft_sample_${sample})
+  endif()
+endforeach()

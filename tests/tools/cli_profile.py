@@ -51,13 +51,15 @@ class Profile(support.Case):
     def test_slow_collectives_make_fewer_buckets(self):
         path, _, profile = self.measure("mlp.onnx")
         counts = []
-        for ns in (1, 10**9):
+        for ns in (1, 10**12):
             for item in profile["collectives"]:
                 item["ns"] = ns
             profile["inline_progress"] = False
             path.write_text(json.dumps(profile))
             plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--profile", path)
             counts.append(len(self.weft_json("explain", plan)["buckets"]))
+        # Nothing gains 0.1 % of a thousand seconds by starting earlier.
+        self.assertEqual(counts[1], 1)
         self.assertGreaterEqual(counts[0], counts[1])
 
     def test_inline_collectives_cost_what_the_step_takes_longer(self):

@@ -6,14 +6,6 @@
  */
 #include "fusion/lower.h"
 
-static uint32_t live(const wefti_graph_t *graph, uint32_t node)
-{
-    while (node != WEFTI_NONE && graph->nodes[node].dead) {
-        node = graph->nodes[node].replaced_by;
-    }
-    return node;
-}
-
 static bool communicates(const wefti_graph_t *graph, uint32_t node)
 {
     return (graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
@@ -31,8 +23,8 @@ static weft_status_t collect(wefti_lowering_t *l)
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t c = 0; c < graph->constraint_count; c++) {
-        uint32_t before = live(graph, graph->constraints[c].before);
-        uint32_t after = live(graph, graph->constraints[c].after);
+        uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
+        uint32_t after = wefti_graph_live_node(graph, graph->constraints[c].after);
         if (before == WEFTI_NONE || after == WEFTI_NONE || before == after ||
             (!communicates(graph, before) && !communicates(graph, after))) {
             continue;

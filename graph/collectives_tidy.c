@@ -9,7 +9,6 @@
 
 #include "graph/ir.h"
 #include "runtime/base/error.h"
-#include "runtime/base/half.h"
 
 /* New nodes go where their node was: keys by node, as for wefti_graph_sort_by. */
 typedef struct tidy {
@@ -29,30 +28,7 @@ static bool is(const wefti_node_t *node, const char *domain, const char *op)
 /* A constant of one element. */
 static bool read_constant(const wefti_value_t *value, double *out)
 {
-    const weft_tensor_desc_t *type = &value->type;
-    float f32;
-    uint16_t half;
-    if (value->kind != WEFTI_VALUE_CONST || type->data == NULL ||
-        weft_tensor_elem_count(type) != 1) {
-        return false;
-    }
-    switch (type->dtype) {
-    case WEFT_DTYPE_F64:
-        memcpy(out, type->data, sizeof(*out));
-        return true;
-    case WEFT_DTYPE_F32:
-        memcpy(&f32, type->data, sizeof(f32));
-        *out = (double)f32;
-        return true;
-    case WEFT_DTYPE_F16:
-    case WEFT_DTYPE_BF16:
-        memcpy(&half, type->data, sizeof(half));
-        *out = (double)(type->dtype == WEFT_DTYPE_F16 ? wefti_f16_to_f32(half)
-                                                      : wefti_bf16_to_f32(half));
-        return true;
-    default:
-        return false;
-    }
+    return value->kind == WEFTI_VALUE_CONST && wefti_tensor_number(&value->type, out);
 }
 
 static weft_status_t set_key(tidy_t *t, uint32_t id, uint64_t key)

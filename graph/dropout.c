@@ -11,7 +11,6 @@
 
 #include "graph/differentiate.h"
 #include "runtime/base/error.h"
-#include "runtime/base/half.h"
 
 static bool is_dropout(const wefti_node_t *node)
 {
@@ -31,33 +30,6 @@ static const weft_tensor_desc_t *input_of(const wefti_graph_t *graph, const weft
                : NULL;
 }
 
-/* One constant element of a floating type. */
-static bool read_number(const weft_tensor_desc_t *type, double *out_number)
-{
-    float f32;
-    uint16_t half;
-    if (type->data == NULL || weft_tensor_elem_count(type) != 1) {
-        return false;
-    }
-    switch (type->dtype) {
-    case WEFT_DTYPE_F64:
-        memcpy(out_number, type->data, sizeof(*out_number));
-        return true;
-    case WEFT_DTYPE_F32:
-        memcpy(&f32, type->data, sizeof(f32));
-        *out_number = (double)f32;
-        return true;
-    case WEFT_DTYPE_F16:
-    case WEFT_DTYPE_BF16:
-        memcpy(&half, type->data, sizeof(half));
-        *out_number = (double)(type->dtype == WEFT_DTYPE_F16 ? wefti_f16_to_f32(half)
-                                                             : wefti_bf16_to_f32(half));
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Does the node drop, and how much? */
 static weft_status_t read_form(const wefti_graph_t *graph, const wefti_node_t *node, bool *out_on,
                                double *out_ratio)
@@ -75,7 +47,7 @@ static weft_status_t read_form(const wefti_graph_t *graph, const wefti_node_t *n
         }
         *out_on = *(const uint8_t *)mode->data != 0;
     }
-    if (*out_on && ratio != NULL && !read_number(ratio, out_ratio)) {
+    if (*out_on && ratio != NULL && !wefti_tensor_number(ratio, out_ratio)) {
         return refuse(node, "ratio is not a constant");
     }
     if (*out_on && !(*out_ratio >= 0.0 && *out_ratio < 1.0)) {

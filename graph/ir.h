@@ -168,6 +168,8 @@ uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
 /* The same with a key per node (of graph->node_count) in place of the present position; small keys go first. */
 weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
+/* graph/order_edges.c: the live node that does node's work now, or WEFTI_NONE. */
+uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node);
 /* Every "before, after" that no value shows: constraints, then readers before in-place updates. Free with
  * the graph's allocator (graph->arena.allocator). */
 weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges, size_t *out_count);
@@ -253,6 +255,9 @@ weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph);
  * model that has the name gets another one. */
 weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, weft_dtype_t dtype,
                                       double default_value, uint32_t *out_value);
+
+/* The number in a tensor of one floating-point element whose contents are known; else false. */
+bool wefti_tensor_number(const weft_tensor_desc_t *type, double *out_number);
 
 /* graph/dropout.c: Dropout that drops becomes DropoutMask with scalars "seed", "step", "rank"; of other Dropout nodes
  * only the first input stays. wefti_graph_differentiate begins with it. */

@@ -309,14 +309,6 @@ typedef struct waits {
     uint32_t at_end;
 } waits_t;
 
-static uint32_t live(const wefti_graph_t *graph, uint32_t node)
-{
-    while (node != WEFTI_NONE && graph->nodes[node].dead) {
-        node = graph->nodes[node].replaced_by;
-    }
-    return node;
-}
-
 static bool reads(const wefti_node_t *node, const wefti_node_t *start)
 {
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -352,8 +344,8 @@ static weft_status_t place_waits(wefti_onnx_emit_t *emit, waits_t *w)
             continue;
         }
         for (uint32_t c = 0; c < graph->constraint_count; c++) {
-            uint32_t before = live(graph, graph->constraints[c].before);
-            uint32_t after = live(graph, graph->constraints[c].after);
+            uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
+            uint32_t after = wefti_graph_live_node(graph, graph->constraints[c].after);
             if (before == id && after != WEFTI_NONE && position[after] < at) {
                 at = position[after];
             }

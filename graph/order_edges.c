@@ -21,8 +21,7 @@ static weft_status_t add_edge(edge_list_t *list, uint32_t before, uint32_t after
     return status;
 }
 
-/* The live node that does node's work now. */
-static uint32_t live_node(const wefti_graph_t *graph, uint32_t node)
+uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node)
 {
     while (node != WEFTI_NONE && graph->nodes[node].dead) {
         node = graph->nodes[node].replaced_by;
@@ -86,8 +85,8 @@ weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constrai
     *out_edges = NULL;
     *out_count = 0;
     for (uint32_t i = 0; i < graph->constraint_count; i++) {
-        uint32_t before = live_node(graph, graph->constraints[i].before);
-        uint32_t after = live_node(graph, graph->constraints[i].after);
+        uint32_t before = wefti_graph_live_node(graph, graph->constraints[i].before);
+        uint32_t after = wefti_graph_live_node(graph, graph->constraints[i].after);
         if (before != WEFTI_NONE && after != WEFTI_NONE) {
             WEFT_TRY(status, add_edge(&list, before, after), fail);
         }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scalar plan inputs: lr, step, seed, rank. */
+/* Scalar plan inputs: lr, step, seed, rank; numbers in constants. */
 #include <stdio.h>
+#include <string.h>
 
 #include "graph/ir.h"
 #include "runtime/base/error.h"
+#include "runtime/base/half.h"
 
 weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, weft_dtype_t dtype,
                                       double default_value, uint32_t *out_value)
@@ -33,4 +35,30 @@ weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, we
         graph->values[*out_value].default_value = default_value;
     }
     return status;
+}
+
+bool wefti_tensor_number(const weft_tensor_desc_t *type, double *out_number)
+{
+    float f32;
+    uint16_t half;
+    if (type->data == NULL || weft_tensor_elem_count(type) != 1) {
+        return false;
+    }
+    switch (type->dtype) {
+    case WEFT_DTYPE_F64:
+        memcpy(out_number, type->data, sizeof(*out_number));
+        return true;
+    case WEFT_DTYPE_F32:
+        memcpy(&f32, type->data, sizeof(f32));
+        *out_number = (double)f32;
+        return true;
+    case WEFT_DTYPE_F16:
+    case WEFT_DTYPE_BF16:
+        memcpy(&half, type->data, sizeof(half));
+        *out_number = (double)(type->dtype == WEFT_DTYPE_F16 ? wefti_f16_to_f32(half)
+                                                             : wefti_bf16_to_f32(half));
+        return true;
+    default:
+        return false;
+    }
 }

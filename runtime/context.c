@@ -8,10 +8,11 @@
 #include <errno.h>
 #include <omp.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define HELLO_SETTINGS 16u
+#define HELLO_SETTINGS 32u
 
 /* What ranks tell each other when they meet. */
 typedef struct hello {
@@ -333,4 +334,32 @@ void weft_context_abort(weft_context_t *context, const char *message)
 void wefti_context_enter_thread(const weft_context_t *context)
 {
     omp_set_num_threads((int)context->kernel_threads);
+}
+
+weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank,
+                                     weft_peer_info_t *out_info)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    if (out_info == NULL || out_info->struct_size < sizeof *out_info ||
+        rank >= endpoint->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "rank %u of %u, or out_info without struct_size", rank,
+                           endpoint->world_size);
+    }
+    out_info->host = endpoint->host_of[rank];
+    snprintf(out_info->host_name, sizeof out_info->host_name, "%s",
+             endpoint->host_names != NULL ? endpoint->host_names[out_info->host] : "");
+    wefti_endpoint_describe(endpoint, rank, out_info->transport, sizeof out_info->transport,
+                            out_info->reason, sizeof out_info->reason);
+    return WEFT_OK;
+}
+
+uint32_t weft_context_host_count(const weft_context_t *context)
+{
+    return context->endpoint->host_count;
+}
+
+const char *weft_context_launcher(const weft_context_t *context)
+{
+    return context->launcher;
 }

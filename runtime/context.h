@@ -36,6 +36,7 @@ struct weft_context {
     weft_allocator_t own_allocator;
     wefti_settings_t settings;
     wefti_log_t log;
+    char launcher[24];     /* what started the ranks */
     wefti_wanted_t wanted; /* WEFT_ALGO */
     wefti_costs_t costs;   /* WEFT_COSTS */
     wefti_endpoint_t *endpoint;

@@ -65,7 +65,7 @@ static weft_status_t adopt(weft_group_t *group, const wefti_channel_t *channel)
     memcpy(text, channel->abort.text, sizeof text);
     text[sizeof text - 1] = '\0';
     int32_t status = channel->abort.status;
-    if (status >= 0 || status < WEFT_ERR_INTERNAL) {
+    if (status >= 0 || status < WEFT_ERR_LINK) {
         status = WEFT_ERR_ABORTED;
     }
     wefti_fault_set(&group->fault, (weft_status_t)status, text);

@@ -121,6 +121,7 @@ exit_code_t wefti_exit_code(weft_status_t status)
         return EXIT_BAD_INPUT;
     case WEFT_ERR_MISMATCH:
     case WEFT_ERR_PEER_DIED:
+    case WEFT_ERR_LINK:
     case WEFT_ERR_TIMEOUT:
     case WEFT_ERR_ABORTED:
     case WEFT_ERR_STATE:

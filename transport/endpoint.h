@@ -12,6 +12,7 @@
 extern const wefti_transport_ops_t wefti_transport_null;
 extern const wefti_transport_ops_t wefti_transport_inproc;
 extern const wefti_transport_ops_t wefti_transport_shm;
+extern const wefti_transport_ops_t wefti_transport_hosts;
 
 /* The end of a wait that starts now; UINT64_MAX when the settings say for ever. */
 uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint);

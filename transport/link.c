@@ -50,6 +50,17 @@ weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset
     return endpoint->ops->put(endpoint, peer, offset, data, bytes, lane);
 }
 
+weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                             const void *data, size_t bytes, uint32_t lane, _Atomic uint32_t *lent)
+{
+    if (endpoint->ops->put_lent == NULL || bytes == 0 || data == NULL || lent == NULL) {
+        return wefti_put(endpoint, peer, offset, data, bytes, lane);
+    }
+    weft_status_t status = check_place(endpoint, "put", peer, offset, bytes, lane);
+    return status < 0 ? status
+                      : endpoint->ops->put_lent(endpoint, peer, offset, data, bytes, lane, lent);
+}
+
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                 uint32_t value, uint32_t lane)
 {

@@ -51,7 +51,7 @@ static weft_status_t check_params(const wefti_endpoint_params_t *params)
                            params->rank, params->world_size);
     }
     if (params->hub == NULL && params->world_size > 1 &&
-        (params->address == NULL || params->address[0] == '\0')) {
+        (params->address == NULL || params->address[0] == '\0') && params->job == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "a world of %u ranks needs an address (WEFT_ADDRESS) or a hub",
                            params->world_size);
@@ -64,7 +64,13 @@ static const wefti_transport_ops_t *choose_backend(const wefti_endpoint_params_t
     if (params->hub != NULL) {
         return &wefti_transport_inproc;
     }
-    return params->world_size == 1 ? &wefti_transport_null : &wefti_transport_shm;
+    if (params->world_size == 1) {
+        return &wefti_transport_null;
+    }
+    /* One host, as the address says; anything else is found out when ranks meet. */
+    return params->address != NULL && strncmp(params->address, "unix:", 5) == 0
+               ? &wefti_transport_shm
+               : &wefti_transport_hosts;
 }
 
 /* A page that the kernel clears in forked children, so that they can be told apart for the price of
@@ -100,6 +106,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->world_size = count;
     endpoint->caps = ops->caps;
     endpoint->local_rank_count = count;
+    endpoint->host_count = 1;
     endpoint->device = params->device;
     endpoint->settings = params->settings;
     endpoint->log = params->log;
@@ -111,8 +118,9 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
     endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);
     endpoint->verdicts = wefti_alloc(params->allocator, count * sizeof(verdict_t));
+    endpoint->host_of = wefti_alloc(params->allocator, count * sizeof *endpoint->host_of);
     if (endpoint->peer_caps == NULL || endpoint->control == NULL || endpoint->region_of == NULL ||
-        endpoint->verdicts == NULL) {
+        endpoint->verdicts == NULL || endpoint->host_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t r = 0; r < count; r++) {
@@ -128,6 +136,9 @@ static void endpoint_free(wefti_endpoint_t *endpoint)
         munmap((void *)(uintptr_t)endpoint->owner_word, WEFTI_PAGE_BYTES);
     }
     wefti_free(allocator, endpoint->blocks);
+    wefti_free(allocator, endpoint->faults);
+    wefti_free(allocator, endpoint->host_names);
+    wefti_free(allocator, endpoint->host_of);
     wefti_free(allocator, endpoint->verdicts);
     wefti_free(allocator, endpoint->region_of);
     wefti_free(allocator, endpoint->control);
@@ -257,6 +268,9 @@ weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
     if (status < 0) {
         return status;
     }
+    if (endpoint->ops->barrier != NULL) {
+        return endpoint->ops->barrier(endpoint);
+    }
     uint32_t epoch = ++endpoint->barrier_epoch;
     wefti_signal_post(&endpoint->control[endpoint->rank]->barrier, epoch);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
@@ -302,6 +316,10 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
             wefti_futex_wake_all(&control->barrier.value);
         }
     }
+    if (endpoint->ops->aborted != NULL) {
+        endpoint->ops->aborted(endpoint, status < 0 ? status : WEFT_ERR_ABORTED,
+                               text != NULL ? text : "");
+    }
 }
 
 /* Turns the record into this thread's error; it was written by a peer, so nothing in it is trusted.
@@ -312,7 +330,7 @@ static weft_status_t adopt_abort(const wefti_control_t *control)
     memcpy(text, control->abort_text, sizeof text);
     text[sizeof text - 1] = '\0';
     int32_t status = control->abort_status;
-    if (status >= 0 || status < WEFT_ERR_INTERNAL) {
+    if (status >= 0 || status < WEFT_ERR_LINK) {
         status = WEFT_ERR_ABORTED;
     }
     if (text[0] == '\0') {
@@ -360,4 +378,38 @@ bool wefti_endpoint_deserted(const wefti_endpoint_t *endpoint)
         }
     }
     return endpoint->world_size > 1;
+}
+
+bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_link_fault_t *out)
+{
+    /* Acquire: the record is complete before it is counted. */
+    uint32_t count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
+    if (*at >= count) {
+        return false;
+    }
+    *out = endpoint->faults[(*at)++];
+    return true;
+}
+
+void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,
+                             size_t name_bytes, char *reason, size_t reason_bytes)
+{
+    snprintf(reason, reason_bytes, "%s", "");
+    if (peer == endpoint->rank) {
+        snprintf(name, name_bytes, "self");
+    } else if (endpoint->ops->describe != NULL) {
+        endpoint->ops->describe(endpoint, peer, name, name_bytes, reason, reason_bytes);
+    } else {
+        snprintf(name, name_bytes, "%s", endpoint->ops->name);
+        snprintf(reason, reason_bytes, "%s",
+                 endpoint->ops == &wefti_transport_shm ? "processes of one host" : "");
+    }
+}
+
+void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)
+{
+    memset(out, 0, sizeof *out);
+    if (endpoint->ops->link_stats != NULL && peer != endpoint->rank) {
+        endpoint->ops->link_stats(endpoint, peer, out);
+    }
 }

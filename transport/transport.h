@@ -8,8 +8,9 @@
  *   link            what two ranks can do with each other's region: load and store it (DIRECT), or
  * only put bytes into it and raise counters in it, on lanes (link.c)
  *
- * Backends: shm (processes; memfds passed over a unix socket, pidfds for liveness), inproc (threads
- * of one process meeting at a hub), null (a world of one; the copy to start a new backend from).
+ * Backends: shm (processes of one host; memfds passed over a unix socket, pidfds for liveness),
+ * inproc (threads of one process meeting at a hub), null (a world of one; the copy to start a new
+ * backend from), hosts (processes of several hosts: shm or null inside each, links between them).
  * Dispatch and argument checks sit in transport.c; backends stay short.
  */
 #ifndef WEFT_TRANSPORT_TRANSPORT_H
@@ -52,13 +53,22 @@ typedef struct wefti_endpoint wefti_endpoint_t;
 
 typedef struct wefti_endpoint_params {
     uint32_t rank, world_size;
-    const char *address;              /* shm: "unix:@name" or "unix:/path" */
-    weft_hub_t *hub;                  /* inproc */
-    weft_device_t *device;            /* NULL: host memory */
+    const char *address;         /* shm: "unix:@name" or "unix:/path"; others: see job */
+    const struct wefti_job *job; /* transport/bootstrap/bootstrap.h: how ranks find each other; may
+                                  * be NULL with a hub, a unix address or a world of one */
+    weft_hub_t *hub;             /* inproc */
+    weft_device_t *device;       /* NULL: host memory */
     const wefti_settings_t *settings; /* borrowed for the endpoint's life */
     const wefti_log_t *log;           /* likewise */
     const weft_allocator_t *allocator;
 } wefti_endpoint_params_t;
+
+/* What went over a link that puts since it was opened; for reports of slow links and tests. */
+typedef struct wefti_link_stats {
+    uint64_t bytes_sent, bytes_received; /* of puts */
+    uint64_t messages_sent, messages_received;
+    uint64_t busy_ns; /* while something for this peer was waiting to be sent */
+} wefti_link_stats_t;
 
 typedef struct wefti_transport_ops {
     uint32_t abi_version;
@@ -88,6 +98,22 @@ typedef struct wefti_transport_ops {
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
     void (*flush)(wefti_endpoint_t *endpoint);
+
+    /* What follows may be NULL: where control blocks and regions of all ranks are mapped. */
+    weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
+    /* The world ended here: tells ranks whose control blocks are not mapped. */
+    void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+    /* As wefti_put_lent says. NULL: put, which needs data no more when it returns. */
+    weft_status_t (*put_lent)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                              const void *data, size_t bytes, uint32_t lane,
+                              _Atomic uint32_t *lent);
+    /* As wefti_endpoint_progress and wefti_endpoint_doze say. */
+    void (*progress)(wefti_endpoint_t *endpoint);
+    void (*doze)(wefti_endpoint_t *endpoint);
+    /* What this rank and the peer reach each other by, and why: "tcp", "10.0.0.1 eth0 -> ..". */
+    void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                     char *reason, size_t reason_bytes);
+    void (*link_stats)(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
 } wefti_transport_ops_t;
 
 /* One live allocation; the array is sorted by offset and equal on every rank. */
@@ -100,10 +126,16 @@ struct wefti_endpoint {
     const wefti_transport_ops_t *ops;
     wefti_endpoint_t *host; /* device_side.c: the endpoint that this one is beside, else NULL */
     uint32_t rank, world_size;
-    uint64_t caps;             /* what all of this rank's links can do */
-    uint64_t *peer_caps;       /* [world_size] what the link to each rank can do */
-    uint32_t local_rank_count; /* ranks on this machine, for waiting and progress */
-    weft_device_t *device;     /* NULL: host memory */
+    uint64_t caps;                /* what all of this rank's links can do */
+    uint64_t *peer_caps;          /* [world_size] what the link to each rank can do */
+    uint32_t local_rank_count;    /* ranks on this machine, for waiting and progress */
+    uint32_t host_count;          /* hosts are numbered by their first ranks */
+    uint32_t *host_of;            /* [world_size] */
+    char (*host_names)[64];       /* [host_count]; NULL: one host, or hosts without names */
+    wefti_endpoint_t *inner;      /* hosts: the ranks of this host among themselves, else NULL */
+    _Atomic uint32_t link_faults; /* links that broke although both ends live: wefti_link_fault_t */
+    struct wefti_link_fault *faults; /* [link_faults], under the backend's lock */
+    weft_device_t *device;           /* NULL: host memory */
     const wefti_settings_t *settings;
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
@@ -189,6 +221,53 @@ weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset
  */
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                 uint32_t value, uint32_t lane);
+
+/*
+ * As wefti_put, but data is read until *lent is 0 again: each put adds to it before it returns, and
+ * takes away what it added when data is needed no more (that is not when it has landed), whatever
+ * becomes of the link. For what would be costly to copy. Whoever waits for 0 makes progress.
+ */
+weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                             const void *data, size_t bytes, uint32_t lane, _Atomic uint32_t *lent);
+
+/*
+ * Moves what is on its way in both directions, as far as it goes without blocking. Every loop that
+ * looks at a counter calls it, since nothing else may be receiving; where regions are mapped it
+ * costs a load. By any thread.
+ */
+static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
+{
+    if (endpoint->ops->progress != NULL) {
+        endpoint->ops->progress(endpoint);
+    }
+}
+
+/* The caller stops looking (it sleeps, or computes for long): somebody else must make progress. */
+static inline void wefti_endpoint_doze(wefti_endpoint_t *endpoint)
+{
+    if (endpoint->ops->doze != NULL) {
+        endpoint->ops->doze(endpoint);
+    }
+}
+
+/*
+ * A link between two live ranks that broke. What is on its way over it is lost, so every group with
+ * both of them fails with WEFT_ERR_LINK and text, once; later puts take another path, or fail where
+ * WEFT_FALLBACK says so. All ranks learn of it.
+ */
+typedef struct wefti_link_fault {
+    uint32_t ranks[2];
+    char text[240]; /* names the link */
+} wefti_link_fault_t;
+/* The first one from index *at on; moves *at behind it. False: no more. */
+bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_link_fault_t *out);
+
+/* All zero where regions are mapped. */
+void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
+
+/* "shm", "tcp", "verbs", "inproc" or "self", and a reason for people; never fails. */
+void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,
+                             size_t name_bytes, char *reason, size_t reason_bytes);
 
 /* Waits until everything that this rank has put and signalled has landed, or never will. Before
  * memory that it went to is used for something else, and before the rank leaves. */

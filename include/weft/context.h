@@ -2,7 +2,10 @@
 /**
  * @file context.h A context holds everything one rank has; there are no globals.
  *
- * Ranks are processes (shared memory, found over a unix socket) or threads of one process (a hub).
+ * Ranks are processes, on one host or several, or threads of one process (a hub). Who they are and where they meet is
+ * said by the parameters, else by whatever started them, looked for in this order: WEFT_RANK, WEFT_WORLD_SIZE and
+ * WEFT_ADDRESS; torchrun; PMIx (mpirun, prterun, srun); PMI-1 (hydra); RANK, WORLD_SIZE and MASTER_ADDR; WEFT_GROUP (one
+ * host); else a world of one.
  */
 #ifndef WEFT_CONTEXT_H
 #define WEFT_CONTEXT_H
@@ -24,7 +27,11 @@ typedef struct weft_context_params {
     size_t struct_size;
     int32_t rank;         /**< -1: from WEFT_RANK, else 0 */
     int32_t world_size;   /**< -1: from WEFT_WORLD_SIZE, else 1 */
-    const char *address;  /**< NULL: WEFT_ADDRESS; "unix:@name" (abstract socket) or "unix:/path" */
+    /**
+     * NULL: WEFT_ADDRESS. "unix:@name" (abstract socket) or "unix:/path": ranks of one host; "host:port" (rank 0
+     * listens there; "[v6]:port") or "file:///shared/path": ranks of any hosts
+     */
+    const char *address;
     weft_hub_t *hub;      /**< not NULL: ranks are threads meeting here; address is not used */
     weft_device_t *device; /**< NULL: the CPU device; borrowed */
     weft_progress_t progress;
@@ -67,6 +74,23 @@ WEFT_API weft_status_t weft_context_set_device(weft_context_t *context, weft_dev
 WEFT_API weft_device_t *weft_context_device(const weft_context_t *context);
 WEFT_API uint32_t weft_context_rank(const weft_context_t *context);
 WEFT_API uint32_t weft_context_world_size(const weft_context_t *context);
+
+/** How this rank and another one reach each other. Text stays valid as long as the context. */
+typedef struct weft_peer_info {
+    size_t struct_size;
+    uint32_t host;         /**< number of the rank's host; hosts are numbered by their lowest rank */
+    char host_name[64];    /**< "" where there are no names */
+    char transport[16];    /**< "self", "shm", "inproc", "tcp" or "verbs" */
+    char reason[160];      /**< for people: addresses, interfaces, devices, and why it is this transport */
+} weft_peer_info_t;
+#define WEFT_PEER_INFO_INIT {sizeof(weft_peer_info_t), 0, "", "", ""}
+/** @return WEFT_ERR_INVALID_ARGUMENT for a rank that there is not. Local. */
+WEFT_API weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank, weft_peer_info_t *out_info);
+/** @return what started the ranks: "arguments", "environment", "torchrun", "pmix", "pmi-1", "plain", "group", "alone", "hub". */
+WEFT_API const char *weft_context_launcher(const weft_context_t *context);
+/** @return number of hosts that the world's ranks are on. */
+WEFT_API uint32_t weft_context_host_count(const weft_context_t *context);
+
 /** Waits for all ranks; host side, for start and end rather than for steps. */
 WEFT_API weft_status_t weft_context_barrier(weft_context_t *context);
 /** Host-side all-gather of bytes per rank, equal on all ranks; recv holds world_size * bytes. */

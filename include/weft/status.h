@@ -26,7 +26,8 @@
     X(ERR_TIMEOUT, -9, "the deadline passed")                                                      \
     X(ERR_ABORTED, -10, "another rank or the caller ended the group")                              \
     X(ERR_STATE, -11, "the object is not in a state for this call")                                \
-    X(ERR_INTERNAL, -12, "a bug in Weft, please report it")
+    X(ERR_INTERNAL, -12, "a bug in Weft, please report it")                                        \
+    X(ERR_LINK, -13, "a link between two live ranks broke, call again: another path is taken")
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, value, text) WEFT_##name = (value),

@@ -219,6 +219,113 @@ static weft_status_t parse_order(const char *text, void *field)
     return WEFT_OK;
 }
 
+static weft_status_t parse_transport(const char *text, void *field)
+{
+    static const char *const names[] = {"auto", "shm", "tcp", "verbs"};
+    const char *at = text;
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        char name[16] = "";
+        if (length < sizeof name) {
+            memcpy(name, at, length);
+        }
+        int found = choice(name, names, 4);
+        if (found < 0 || (found == 0 && strcmp(text, "auto") != 0)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "\"%s\" is not auto, or some of shm, tcp and verbs with commas "
+                               "between",
+                               text);
+        }
+        if (at[length] == '\0') {
+            break;
+        }
+        at += length + 1;
+    }
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->transport);
+}
+
+static weft_status_t parse_ifname(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->ifname);
+}
+
+static weft_status_t parse_host_id(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->host_id);
+}
+
+static weft_status_t parse_verbs_device(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_verbs_settings_t *)0)->device);
+}
+
+static weft_status_t parse_fallback(const char *text, void *field)
+{
+    static const char *const names[] = {"off", "tcp"};
+    int found = choice(text, names, 2);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not tcp or off", text);
+    }
+    *(uint32_t *)field = (uint32_t)found;
+    return WEFT_OK;
+}
+
+/* A whole number from least to most. */
+static weft_status_t parse_within(const char *text, long least, long most, long *out)
+{
+    char *rest = NULL;
+    errno = 0;
+    long value = strtol(text, &rest, 10);
+    if (rest == text || *rest != '\0' || errno != 0 || value < least || value > most) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "\"%s\" is not a whole number from %ld to %ld", text, least, most);
+    }
+    *out = value;
+    return WEFT_OK;
+}
+
+static weft_status_t parse_sockets(const char *text, void *field)
+{
+    long value = 0;
+    weft_status_t status = parse_within(text, 1, 8, &value);
+    *(uint32_t *)field = (uint32_t)value;
+    return status;
+}
+
+static weft_status_t parse_gid_index(const char *text, void *field)
+{
+    long value = 0;
+    weft_status_t status = parse_within(text, -1, 255, &value);
+    *(int32_t *)field = (int32_t)value;
+    return status;
+}
+
+static weft_status_t parse_mtu(const char *text, void *field)
+{
+    long value = 0;
+    weft_status_t status = parse_within(text, 0, 4096, &value);
+    if (status == WEFT_OK && value != 0 && (value < 256 || (value & (value - 1)) != 0)) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "\"%s\" is not 0, 256, 512, 1024, 2048 or 4096", text);
+    }
+    *(uint32_t *)field = (uint32_t)value;
+    return status;
+}
+
+#define PARSE_UP_TO(name, most)                                                                    \
+    static weft_status_t name(const char *text, void *field)                                       \
+    {                                                                                              \
+        long value = 0;                                                                            \
+        weft_status_t status = parse_within(text, 0, most, &value);                                \
+        *(uint32_t *)field = (uint32_t)value;                                                      \
+        return status;                                                                             \
+    }
+PARSE_UP_TO(parse_up_to_7, 7)
+PARSE_UP_TO(parse_up_to_15, 15)
+PARSE_UP_TO(parse_up_to_16, 16)
+PARSE_UP_TO(parse_up_to_31, 31)
+PARSE_UP_TO(parse_up_to_255, 255)
+
 /* name, field, parser, default, unit, collective, help */
 #define SETTINGS(X)                                                                                \
     X("WEFT_ISA", isa, parse_isa, "auto", "", 0,                                                   \
@@ -261,7 +368,42 @@ static weft_status_t parse_order(const char *text, void *field)
     X("WEFT_COSTS", costs, parse_costs, "", "", 1,                                                 \
       "cost table by which algorithms are chosen, as weft tune writes it; unset: the built-in "    \
       "one; "                                                                                      \
-      "ranks must have equal tables")
+      "ranks must have equal tables")                                                              \
+    X("WEFT_TRANSPORT", transport, parse_transport, "auto", "", 1,                                 \
+      "what ranks may reach each other by: auto, or some of shm, tcp and verbs with commas "       \
+      "between; without shm every rank counts as a host of its own")                               \
+    X("WEFT_IFNAME", ifname, parse_ifname, "", "", 0,                                              \
+      "network interfaces: patterns with commas between (eth*,ib0), a leading ^ takes all "        \
+      "others; unset: all that are up, loopback last")                                             \
+    X("WEFT_HOST_ID", host_id, parse_host_id, "", "", 0,                                           \
+      "which host a rank is on, where boot id and namespaces do not say so: ranks with equal ids " \
+      "share memory")                                                                              \
+    X("WEFT_CONNECT_TIMEOUT", connect_timeout_ns, parse_seconds, "60", "s", 0,                     \
+      "how long ranks wait for all others to come")                                                \
+    X("WEFT_LINK_TIMEOUT", link_timeout_ns, parse_seconds, "15", "s", 0,                           \
+      "how long another host may not answer before its link counts as broken")                     \
+    X("WEFT_LATE", late_ns, parse_seconds, "10", "s", 0,                                           \
+      "how long a call waits until a warning says for which ranks and links; 0: never")            \
+    X("WEFT_SOCKETS", sockets, parse_sockets, "2", "", 1,                                          \
+      "tcp: sockets per pair of ranks, 1 to 8")                                                    \
+    X("WEFT_FALLBACK", fallback, parse_fallback, "tcp", "", 1,                                     \
+      "what follows when a verbs link breaks: tcp (the call in flight fails, the next ones take "  \
+      "tcp, with a warning) or off (all calls fail)")                                              \
+    X("WEFT_VERBS_DEVICE", verbs.device, parse_verbs_device, "", "", 0,                            \
+      "verbs: devices and ports, as patterns (mlx5_*, rxe0:1); unset: the one next to the rank")   \
+    X("WEFT_VERBS_GID_INDEX", verbs.gid_index, parse_gid_index, "-1", "", 0,                       \
+      "verbs: index of the GID; -1: RoCE v2 with an address of the peers' family")                 \
+    X("WEFT_VERBS_MTU", verbs.mtu, parse_mtu, "0", "bytes", 0,                                     \
+      "verbs: 256 to 4096; 0: the port's")                                                         \
+    X("WEFT_VERBS_SL", verbs.service_level, parse_up_to_15, "0", "", 0, "verbs: service level")    \
+    X("WEFT_VERBS_TRAFFIC_CLASS", verbs.traffic_class, parse_up_to_255, "0", "", 0,                \
+      "verbs: traffic class")                                                                      \
+    X("WEFT_VERBS_TIMEOUT", verbs.timeout, parse_up_to_31, "16", "", 0,                            \
+      "verbs: 4.096 us * 2^timeout until an unacknowledged packet is sent again")                  \
+    X("WEFT_VERBS_RETRY", verbs.retry, parse_up_to_7, "7", "", 0,                                  \
+      "verbs: how often it is sent again before the link counts as broken")                        \
+    X("WEFT_VERBS_QUEUE_PAIRS", verbs.queue_pairs, parse_up_to_16, "0", "", 1,                     \
+      "verbs: queue pairs per pair of ranks; 0: by the link")
 
 static const wefti_setting_def_t defs[] = {
 #define SETTING_DEF(env, field, parse, text, unit, collective, help)                               \

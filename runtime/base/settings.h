@@ -30,6 +30,23 @@ typedef enum wefti_check {
     WEFTI_CHECK_RESULTS = 1, /* compare digests of collectives' results over the ranks */
 } wefti_check_t;
 
+typedef enum wefti_fallback {
+    WEFTI_FALLBACK_OFF = 0,
+    WEFTI_FALLBACK_TCP = 1, /* a broken verbs link goes on over tcp, with a warning */
+} wefti_fallback_t;
+
+/* How links of the verbs transport are made; 0 (gid_index: -1): the device's own choice. */
+typedef struct wefti_verbs_settings {
+    char device[64];        /* WEFT_VERBS_DEVICE: "" any; "mlx5_0", "mlx5_*,rxe0:1" */
+    int32_t gid_index;      /* WEFT_VERBS_GID_INDEX */
+    uint32_t mtu;           /* WEFT_VERBS_MTU: 256 .. 4096 bytes */
+    uint32_t service_level; /* WEFT_VERBS_SL: 0 .. 15 */
+    uint32_t traffic_class; /* WEFT_VERBS_TRAFFIC_CLASS: 0 .. 255 */
+    uint32_t timeout;       /* WEFT_VERBS_TIMEOUT: 4.096 us * 2^timeout */
+    uint32_t retry;         /* WEFT_VERBS_RETRY: 0 .. 7 */
+    uint32_t queue_pairs;   /* WEFT_VERBS_QUEUE_PAIRS: per pair of ranks */
+} wefti_verbs_settings_t;
+
 #define WEFTI_ORDER_SETTING_BLOCKS 64u
 
 /* WEFT_ORDER: tree, any, or blocks with the ranks of each */
@@ -55,6 +72,15 @@ typedef struct wefti_settings {
     char algo[256];   /* WEFT_ALGO: "ring" or "AllReduce=ring,AllGather=bruck"; "": by cost */
     char costs[1024]; /* WEFT_COSTS: path of a cost table; "": the built-in one */
     wefti_order_setting_t order; /* WEFT_ORDER: of the reductions of the world's groups */
+    char transport[64];          /* WEFT_TRANSPORT: "auto", or names of what may be used */
+    char ifname[128];            /* WEFT_IFNAME: "", or patterns of interfaces */
+    char host_id[128];           /* WEFT_HOST_ID: ""; what else tells hosts apart */
+    uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: seconds until all ranks have come */
+    uint64_t link_timeout_ns;    /* WEFT_LINK_TIMEOUT: seconds without an answer of a host */
+    uint64_t late_ns;            /* WEFT_LATE: seconds until a wait is reported; 0: never */
+    uint32_t sockets;            /* WEFT_SOCKETS: per pair of ranks */
+    uint32_t fallback;           /* WEFT_FALLBACK: off, tcp */
+    wefti_verbs_settings_t verbs;
 } wefti_settings_t;
 
 typedef struct wefti_setting_def {

@@ -25,12 +25,13 @@ CORNERS = {
     "onnx.pb-c.h": r"graph/onnx_",
     "plan.pb-c.h": r"ops/plan/",
     "protobuf-c": r"(graph/onnx_|ops/plan/)",
-    "hwloc": r"transport/topology_hwloc\.c",
+    "hwloc": r"transport/topology_hwloc[a-z_]*\.c",
     "infiniband": r"transport/verbs/",
     "dnnl": r"ops/compute/onednn_",
     "dnnl.h": r"ops/compute/onednn_",
     "openssl": r"runtime/base/",
     "omp.h": r"(runtime/|ops/compute/)",
+    "pmix.h": r"transport/bootstrap/pmix\.c",
 }
 FOLDERS = ["include/weft", "runtime/base", "ops", "transport", "graph", "fusion", "runtime", "tools",
            "samples"]

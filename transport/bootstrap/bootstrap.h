@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How ranks that were started somewhere become a world.
+ *
+ *   wefti_job_probe      who am I, how many are we, where do we meet: arguments, then the variables
+ *                        and services of launchers, in a fixed order
+ *   wefti_overlay_open   meets: one rendezvous (rank 0 listens; host:port, or through a file, PMIx
+ *                        or PMI), authenticated; then every rank has connections to the ranks at
+ *                        distance +-1, +-2, +-4, ... and the rendezvous is over
+ *   wefti_overlay_*      small things between all ranks in O(log n) messages per rank: all-gather,
+ *                        floods (abort, link faults), who left, who died
+ */
+#ifndef WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
+#define WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
+
+#include "runtime/base/log.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/settings.h"
+
+#define WEFTI_SECRET_BYTES 64u
+
+typedef struct wefti_job {
+    char launcher[24]; /* "arguments", "environment", "torchrun", "pmix", "pmi-1", "plain", "group",
+                          "alone" */
+    uint32_t rank, world_size;
+    /* "unix:@name" or "unix:/path" (one host), "host:port" ("[v6]:port"), "file:///path", "pmix:",
+     * "pmi-1:", "" (a world of one) */
+    char address[512];
+    bool delivered; /* the address came from a launcher that keeps strangers out */
+    uint8_t secret[WEFTI_SECRET_BYTES];
+    uint32_t secret_bytes; /* 0: none */
+    void *service;         /* of PMIx or PMI-1, until wefti_job_deinit */
+} wefti_job_t;
+
+/* What the caller says itself; -1 and NULL: nothing. */
+typedef struct wefti_job_wish {
+    int32_t rank, world_size;
+    const char *address;
+} wefti_job_wish_t;
+
+/*
+ * In this order: arguments and WEFT_RANK, WEFT_WORLD_SIZE, WEFT_ADDRESS; torchrun (RANK,
+ * WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_RUN_ID); PMIx; PMI-1 (PMI_FD); RANK, WORLD_SIZE,
+ * MASTER_ADDR, MASTER_PORT; WEFT_GROUP (one host); a world of one. Half of a set of variables is an
+ * error that names what is missing. The secret: WEFT_SECRET, WEFT_SECRET_FILE.
+ */
+weft_status_t wefti_job_probe(const wefti_job_wish_t *wish, const wefti_log_t *log,
+                              wefti_job_t *out_job);
+void wefti_job_deinit(wefti_job_t *job);
+
+typedef struct wefti_overlay wefti_overlay_t;
+
+typedef struct wefti_overlay_params {
+    const wefti_job_t *job;
+    const wefti_settings_t *settings; /* connect_timeout_ns, link_timeout_ns, ifname; borrowed */
+    const wefti_log_t *log;           /* borrowed */
+    const weft_allocator_t *allocator;
+    void *user;
+    /* Called by whoever makes progress, without locks held. told: each flood once per rank. */
+    void (*told)(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
+    void (*left)(void *user, uint32_t rank);
+    void (*died)(void *user, uint32_t rank, const char *how); /* without having left */
+} wefti_overlay_params_t;
+
+#define WEFTI_FLOOD_BYTES 768u
+
+/* Collective. WEFT_ERR_TIMEOUT names the ranks missing; WEFT_ERR_MISMATCH a wrong version, size or
+ * a rank that came twice; a wrong secret is an error on both sides. The same on all ranks. */
+weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
+                                 wefti_overlay_t **out_overlay);
+/* [32] bytes that only ranks of this world have. */
+const uint8_t *wefti_overlay_key(const wefti_overlay_t *overlay);
+/* The address that the connection to rank 0 (or, on rank 0, its listening) goes by: "10.0.0.2". */
+const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
+/*
+ * Collective; bytes equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
+ * and then, whose error ends it. ceil(log2 n) messages.
+ */
+weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
+                                       void *recv, uint64_t deadline_ns,
+                                       weft_status_t (*check)(void *user), void *user);
+/* Tells all ranks, by way of others; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
+void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes);
+/* Readable when there is something for progress. */
+int wefti_overlay_poll_fd(const wefti_overlay_t *overlay);
+/* Receives and forwards; never blocks, and returns at once while another thread is in it. */
+void wefti_overlay_progress(wefti_overlay_t *overlay);
+/* Says goodbye first. In a forked child (forked) only gives back descriptors. */
+void wefti_overlay_close(wefti_overlay_t *overlay, bool forked);
+
+#endif

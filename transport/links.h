@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What moves bytes between hosts: drivers behind the hosts backend (transport/hosts.c), which owns
+ * the control plane, the region and the thread that makes progress.
+ *
+ *   open      this rank's side: devices, listening sockets. A driver that has nothing to work with
+ *             says why, and another one is taken
+ *   card      what peers must know to connect; all-gathered
+ *   join      the peers it is chosen for (the first driver of the list that both have). Connections
+ *             may be made now (verbs) or at the first put (tcp)
+ *   grow      the own region has memory in [from, to): registers it; keys are all-gathered
+ *   put, signal, progress   by any thread, at any time; drivers lock for themselves
+ */
+#ifndef WEFT_TRANSPORT_LINKS_H
+#define WEFT_TRANSPORT_LINKS_H
+
+#include "transport/transport.h"
+
+#define WEFTI_LINK_KEY_BYTES 32u
+
+/* What a driver may use of its owner; valid until close. */
+typedef struct wefti_link_params {
+    uint32_t rank, world_size;
+    const uint32_t *host_of;          /* [world_size] */
+    const char (*host_names)[64];     /* [hosts] */
+    const wefti_settings_t *settings; /* interface patterns, time-outs, ... */
+    const wefti_log_t *log;
+    const weft_allocator_t *allocator;
+    const uint8_t *key; /* [WEFTI_LINK_KEY_BYTES] known to this world's ranks only */
+    void *owner;
+    /*
+     * The link to peer is broken. died: the process or its host is gone (the world ends, naming
+     * it); else it is a link fault. Once per peer and break; called with no lock held.
+     */
+    void (*broken)(void *owner, uint32_t peer, bool died, const char *text);
+    /* Whoever makes progress in the background is to look now: by any thread. */
+    void (*wake)(void *owner);
+} wefti_link_params_t;
+
+typedef struct wefti_link_driver {
+    const char *name; /* "tcp", "verbs" */
+    uint64_t caps;    /* WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL */
+    size_t card_bytes;
+    size_t key_bytes; /* 0: peers need none */
+    /* WEFT_ERR_UNSUPPORTED with the reason: not on this rank. Fills out_card. */
+    weft_status_t (*open)(const wefti_link_params_t *params, void **out_driver, void *out_card);
+    /* cards: [world_size * card_bytes]; peers: [world_size] whom this driver serves. Local; what it
+     * needs of peers while it runs goes over its own connections. */
+    weft_status_t (*join)(void *driver, const uint8_t *cards, const bool *peers);
+    /* base: the own region, whose address never changes. */
+    weft_status_t (*grow)(void *driver, uint8_t *base, size_t from, size_t to, void *out_key);
+    /* All ranks' keys of the latest growth, [world_size * key_bytes]; before any put goes there. */
+    weft_status_t (*grown)(void *driver, const uint8_t *keys);
+    /* lent NULL: data is free on return. Never blocks. */
+    weft_status_t (*put)(void *driver, uint32_t peer, size_t offset, const void *data, size_t bytes,
+                         uint32_t lane, _Atomic uint32_t *lent);
+    weft_status_t (*signal)(void *driver, uint32_t peer, size_t offset, uint32_t value,
+                            uint32_t lane);
+    /* Never blocks, and returns at once while another thread is in it. True: something moved. */
+    bool (*progress)(void *driver);
+    /* Readable when progress has something to do (an epoll descriptor, say); -1: poll me. */
+    int (*poll_fd)(void *driver);
+    /* True when all that was put and signalled has landed, or never will. Without blocking. */
+    bool (*flushed)(void *driver);
+    /* A broken link is not used any more (or was never): forget the peer. */
+    void (*drop)(void *driver, uint32_t peer);
+    void (*describe)(void *driver, uint32_t peer, char *text, size_t bytes);
+    void (*stats)(void *driver, uint32_t peer, wefti_link_stats_t *out);
+    /* forked: in a child, which only gives back its copies of descriptors and memory. */
+    void (*close)(void *driver, bool forked);
+} wefti_link_driver_t;
+
+extern const wefti_link_driver_t wefti_link_tcp;
+/* In builds with libibverbs; the best first, NULL at the end. */
+extern const wefti_link_driver_t *const wefti_link_drivers[];
+
+#endif

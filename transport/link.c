@@ -51,7 +51,7 @@ weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset
 }
 
 weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                             const void *data, size_t bytes, uint32_t lane, _Atomic uint32_t *lent)
+                             const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent)
 {
     if (endpoint->ops->put_lent == NULL || bytes == 0 || data == NULL || lent == NULL) {
         return wefti_put(endpoint, peer, offset, data, bytes, lane);
@@ -59,6 +59,14 @@ weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t o
     weft_status_t status = check_place(endpoint, "put", peer, offset, bytes, lane);
     return status < 0 ? status
                       : endpoint->ops->put_lent(endpoint, peer, offset, data, bytes, lane, lent);
+}
+
+void wefti_lent_back(wefti_signal_t *lent, uint32_t parts)
+{
+    /* release: data was read before. Who sleeps is not counted first: the owner may be gone. */
+    if (atomic_fetch_add_explicit(&lent->value, parts, memory_order_release) + parts == 0) {
+        wefti_futex_wake_all(&lent->value);
+    }
 }
 
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,

@@ -51,9 +51,10 @@ typedef struct wefti_link_driver {
     weft_status_t (*grow)(void *driver, uint8_t *base, size_t from, size_t to, void *out_key);
     /* All ranks' keys of the latest growth, [world_size * key_bytes]; before any put goes there. */
     weft_status_t (*grown)(void *driver, const uint8_t *keys);
-    /* lent NULL: data is free on return. Never blocks. */
+    /* lent NULL: data is free on return; else wefti_lend now, wefti_lent_back later. Never blocks.
+     */
     weft_status_t (*put)(void *driver, uint32_t peer, size_t offset, const void *data, size_t bytes,
-                         uint32_t lane, _Atomic uint32_t *lent);
+                         uint32_t lane, wefti_signal_t *lent);
     weft_status_t (*signal)(void *driver, uint32_t peer, size_t offset, uint32_t value,
                             uint32_t lane);
     /* Never blocks, and returns at once while another thread is in it. True: something moved. */

@@ -105,8 +105,7 @@ typedef struct wefti_transport_ops {
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
     /* As wefti_put_lent says. NULL: put, which needs data no more when it returns. */
     weft_status_t (*put_lent)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                              const void *data, size_t bytes, uint32_t lane,
-                              _Atomic uint32_t *lent);
+                              const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent);
     /* As wefti_endpoint_progress and wefti_endpoint_doze say. */
     void (*progress)(wefti_endpoint_t *endpoint);
     void (*doze)(wefti_endpoint_t *endpoint);
@@ -223,12 +222,22 @@ weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_
                                 uint32_t value, uint32_t lane);
 
 /*
- * As wefti_put, but data is read until *lent is 0 again: each put adds to it before it returns, and
- * takes away what it added when data is needed no more (that is not when it has landed), whatever
- * becomes of the link. For what would be costly to copy. Whoever waits for 0 makes progress.
+ * As wefti_put, but data is read until lent has reached 0 again (wefti_signal_reached(value, 0)):
+ * each put takes from it before it returns (wefti_lend), so that it lies below 0, and gives back
+ * what it took when data is needed no more (wefti_lent_back; that is not when it has landed),
+ * whatever becomes of the link. For what would be costly to copy. Whoever waits for 0 makes
+ * progress, or sleeps on it as on any signal.
  */
 weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                             const void *data, size_t bytes, uint32_t lane, _Atomic uint32_t *lent);
+                             const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent);
+/* For backends and drivers; by any thread. */
+static inline void wefti_lend(wefti_signal_t *lent, uint32_t parts)
+{
+    /* relaxed: whoever gives back learns of the data by other means */
+    atomic_fetch_sub_explicit(&lent->value, parts, memory_order_relaxed);
+}
+/* Wakes who sleeps on it when everything is back; lent may be gone right after. */
+void wefti_lent_back(wefti_signal_t *lent, uint32_t parts);
 
 /*
  * Moves what is on its way in both directions, as far as it goes without blocking. Every loop that

@@ -8,6 +8,7 @@
  *   card      what peers must know to connect; all-gathered
  *   join      the peers it is chosen for (the first driver of the list that both have). Connections
  *             may be made now (verbs) or at the first put (tcp)
+ *   offer     what each peer alone must know of this rank (queue pairs): handed to it as offered
  *   grow      the own region has memory in [from, to): registers it; keys are all-gathered
  *   put, signal, progress   by any thread, at any time; drivers lock for themselves
  */
@@ -30,7 +31,8 @@ typedef struct wefti_link_params {
     void *owner;
     /*
      * The link to peer is broken. died: the process or its host is gone (the world ends, naming
-     * it); else it is a link fault. Once per peer and break; called with no lock held.
+     * it); else it is a link fault. Once per peer and break; called with no lock held. A driver
+     * need not know of a peer that left: its owner does.
      */
     void (*broken)(void *owner, uint32_t peer, bool died, const char *text);
     /* Whoever makes progress in the background is to look now: by any thread. */
@@ -47,6 +49,12 @@ typedef struct wefti_link_driver {
     /* cards: [world_size * card_bytes]; peers: [world_size] whom this driver serves. Local; what it
      * needs of peers while it runs goes over its own connections. */
     weft_status_t (*join)(void *driver, const uint8_t *cards, const bool *peers);
+    /* NULL in all three: nothing to offer. Equal on all ranks; called before open too. */
+    size_t (*offer_bytes)(const wefti_link_params_t *params);
+    /* After join: out_offers [world_size * offer_bytes], the part of each peer in its place. They
+     * are all-gathered, and every rank is given what each rank offers it. */
+    weft_status_t (*offer)(void *driver, uint8_t *out_offers);
+    weft_status_t (*offered)(void *driver, const uint8_t *offers); /* [world_size * offer_bytes] */
     /* base: the own region, whose address never changes. */
     weft_status_t (*grow)(void *driver, uint8_t *base, size_t from, size_t to, void *out_key);
     /* All ranks' keys of the latest growth, [world_size * key_bytes]; before any put goes there. */
@@ -61,6 +69,9 @@ typedef struct wefti_link_driver {
     bool (*progress)(void *driver);
     /* Readable when progress has something to do (an epoll descriptor, say); -1: poll me. */
     int (*poll_fd)(void *driver);
+    /* Before somebody sleeps on poll_fd, every time; NULL: not needed. Asking a device for events
+     * costs more than polling it. False: call progress again instead of sleeping. */
+    bool (*arm)(void *driver);
     /* True when all that was put and signalled has landed, or never will. Without blocking. */
     bool (*flushed)(void *driver);
     /* A broken link is not used any more (or was never): forget the peer. */
@@ -72,6 +83,9 @@ typedef struct wefti_link_driver {
 } wefti_link_driver_t;
 
 extern const wefti_link_driver_t wefti_link_tcp;
+#if WEFT_HAVE_VERBS
+extern const wefti_link_driver_t wefti_link_verbs;
+#endif
 /* In builds with libibverbs; the best first, NULL at the end. */
 extern const wefti_link_driver_t *const wefti_link_drivers[];
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/base/digest.h"
 
+#include <errno.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
@@ -71,4 +74,79 @@ const char *wefti_digest_hex(const wefti_digest_t *digest, char *buffer)
     }
     buffer[2 * sizeof digest->bytes] = '\0';
     return buffer;
+}
+
+#define BLOCK_BYTES 64u /* of SHA-256, which HMAC pads keys to */
+
+/* SHA-256 of the padded key with every byte exchanged by pad, then of up to two parts. */
+static weft_status_t padded_hash(const uint8_t key[BLOCK_BYTES], uint8_t pad, const void *first,
+                                 size_t first_bytes, const void *second, size_t second_bytes,
+                                 wefti_digest_t *out)
+{
+    uint8_t block[BLOCK_BYTES];
+    wefti_hasher_t *hasher;
+    weft_status_t status = wefti_hasher_create(&hasher);
+    if (status < 0) {
+        return status;
+    }
+    for (size_t i = 0; i < BLOCK_BYTES; i++) {
+        block[i] = key[i] ^ pad;
+    }
+    wefti_hasher_add(hasher, block, sizeof block);
+    wefti_hasher_add(hasher, first, first_bytes);
+    wefti_hasher_add(hasher, second, second_bytes);
+    wefti_hasher_finish(hasher, out);
+    if (hasher->failed) {
+        status = wefti_error(WEFT_ERR_SYSTEM, "libcrypto cannot hash");
+    }
+    wefti_hasher_destroy(hasher);
+    wefti_forget(block, sizeof block);
+    return status;
+}
+
+weft_status_t wefti_hmac(const void *key, size_t key_bytes, const char *label, const void *data,
+                         size_t data_bytes, wefti_digest_t *out_mac)
+{
+    uint8_t padded[BLOCK_BYTES] = {0};
+    wefti_digest_t inner;
+    weft_status_t status = WEFT_OK;
+    if (key_bytes > BLOCK_BYTES) {
+        wefti_digest_t shorter;
+        status = wefti_digest_of(key, key_bytes, &shorter);
+        memcpy(padded, shorter.bytes, sizeof shorter.bytes);
+    } else if (key_bytes > 0) {
+        memcpy(padded, key, key_bytes);
+    }
+    if (status == WEFT_OK) {
+        status = padded_hash(padded, 0x36, label, strlen(label) + 1, data, data_bytes, &inner);
+    }
+    if (status == WEFT_OK) {
+        status = padded_hash(padded, 0x5c, inner.bytes, sizeof inner.bytes, NULL, 0, out_mac);
+    }
+    wefti_forget(padded, sizeof padded);
+    return status;
+}
+
+bool wefti_digest_equal(const wefti_digest_t *a, const wefti_digest_t *b)
+{
+    return CRYPTO_memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
+weft_status_t wefti_random_bytes(void *out, size_t bytes)
+{
+    uint8_t *at = out;
+    while (bytes > 0) {
+        ssize_t got = getrandom(at, bytes, 0);
+        if (got < 0 && errno != EINTR) {
+            return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "no random bytes");
+        }
+        at += got > 0 ? got : 0;
+        bytes -= got > 0 ? (size_t)got : 0;
+    }
+    return WEFT_OK;
+}
+
+void wefti_forget(void *secret, size_t bytes)
+{
+    OPENSSL_cleanse(secret, bytes);
 }

@@ -3,6 +3,7 @@
 #include "runtime/base/error.h"
 #include "runtime/call.h"
 #include "runtime/device_call.h"
+#include "runtime/interpreter.h"
 #include "runtime/stream.h"
 
 /* What a call published since sleepers were looked for. */
@@ -45,6 +46,9 @@ void wefti_call_settle(wefti_call_t *call)
 
 void wefti_call_finish(wefti_call_t *call)
 {
+    if (call->state == WEFTI_CALL_MOVING && call->path == &wefti_path_schedule) {
+        wefti_run_settle(call->run); /* after an error: the caller gets its buffers back */
+    }
     /* Once it is published, another thread may have its place in the ring for a call of its own. */
     published_t published = take_published(call);
     call->state = WEFTI_CALL_DONE;

@@ -9,6 +9,8 @@
 #define SETTLE_BYTES 4096u /* moves from here on make sleepers wait too long */
 #define LOOKS_AHEAD 6u     /* counters of a wait for many are fetched side by side */
 #define REFRESH_PHASES (1u << 28)
+#define LEND_BYTES ((size_t)16 << 10) /* copying less is cheaper than looking after it */
+#define SETTLE_NAP_NS 1000000ull
 
 static bool reached(const wefti_signal_t *signal, uint32_t target)
 {
@@ -63,6 +65,17 @@ static wefti_signal_t *awaited(const wefti_run_t *run, const wefti_task_t *task,
                                                                     task->signal.peer));
 }
 
+/* What this run lent is back. */
+static bool is_back(const wefti_signal_t *lent)
+{
+    return reached(lent, 0);
+}
+
+static wefti_signal_t *lent_now(wefti_run_t *run)
+{
+    return &run->lent[run->number & 1];
+}
+
 /* What a lane is blocked on, or NULL when its task may run. */
 static wefti_signal_t *blocked_on(wefti_run_t *run, uint32_t lane, const wefti_task_t *task,
                                   uint32_t *out_target)
@@ -83,6 +96,9 @@ static wefti_signal_t *blocked_on(wefti_run_t *run, uint32_t lane, const wefti_t
     } else if (task->op == WEFTI_DO_AWAIT && run->number >= task->signal.back) {
         wefti_signal_t *signal = awaited(run, task, out_target);
         return reached(signal, *out_target) ? NULL : signal;
+    } else if ((task->flags & WEFTI_STEP_AFTER_LENT) != 0 && !is_back(lent_now(run))) {
+        *out_target = 0;
+        return lent_now(run);
     }
     return NULL;
 }
@@ -131,6 +147,31 @@ static weft_status_t reduce(wefti_run_t *run, const wefti_task_t *task,
     return wefti_reduce_step(&step, run->memory->isa);
 }
 
+/* Memory that a call borrowed may be gone when it has failed; the region stays. */
+static bool may_lend(const wefti_run_t *run, const wefti_task_t *task, const void *from,
+                     size_t bytes)
+{
+    const wefti_run_memory_t *memory = run->memory;
+    size_t least = memory->lend_bytes > 0 ? memory->lend_bytes : LEND_BYTES;
+    uintptr_t base = (uintptr_t)memory->bases[run->params.rank];
+    /* relaxed: it only grows */
+    size_t limit = __atomic_load_n(&memory->endpoint->region_bytes, __ATOMIC_RELAXED);
+    return (task->flags & WEFTI_STEP_LEND) != 0 && bytes >= least && (uintptr_t)from >= base &&
+           (uintptr_t)from - base <= limit && bytes <= limit - ((uintptr_t)from - base);
+}
+
+static weft_status_t put(wefti_run_t *run, uint32_t lane, const wefti_task_t *task,
+                         const wefti_extent_t *ranges, const void *from, size_t bytes)
+{
+    const wefti_run_memory_t *memory = run->memory;
+    uint32_t peer = memory->ranks[ranges[1].rank];
+    uintptr_t to = place_of(run, &ranges[1], 0);
+    if (may_lend(run, task, from, bytes)) {
+        return wefti_put_lent(memory->endpoint, peer, to, from, bytes, lane, lent_now(run));
+    }
+    return wefti_put(memory->endpoint, peer, to, from, bytes, lane);
+}
+
 /* A task that is not blocked. */
 static weft_status_t run_task(wefti_run_t *run, uint32_t lane, const wefti_task_t *task)
 {
@@ -163,14 +204,21 @@ static weft_status_t run_task(wefti_run_t *run, uint32_t lane, const wefti_task_
     }
     const void *from = address_of(run, &ranges[0], 0);
     if (task->op == WEFTI_DO_PUT) {
-        return wefti_put(memory->endpoint, memory->ranks[ranges[1].rank],
-                         place_of(run, &ranges[1], 0), from, bytes, lane);
+        return put(run, lane, task, ranges, from, bytes);
     }
     void *to = address_of(run, &ranges[1], 0);
     if (to != from) {
         wefti_copy(to, from, bytes);
     }
     return WEFT_OK;
+}
+
+/* Nothing else may be receiving while this rank looks. */
+static void make_progress(const wefti_run_t *run)
+{
+    if (run->sent != NULL) {
+        wefti_endpoint_progress(run->memory->endpoint);
+    }
 }
 
 /* As far as the lane goes. WEFT_IN_PROGRESS: blocked, on *out. */
@@ -187,6 +235,7 @@ static weft_status_t run_lane(wefti_run_t *run, uint32_t lane, uint32_t tries, w
                 out->target = target;
                 return WEFT_IN_PROGRESS;
             }
+            make_progress(run);
         }
         weft_status_t status = run_task(run, lane, task);
         if (status < 0) {
@@ -217,8 +266,48 @@ static weft_status_t run_lanes(wefti_run_t *run, wefti_blocked_t *out)
         if (done) {
             return WEFT_OK;
         }
+        make_progress(run);
     }
     return WEFT_IN_PROGRESS;
+}
+
+/* What must be back before the run that is over counts as over; NULL: nothing that is not. */
+static const wefti_signal_t *still_lent(const wefti_run_t *run)
+{
+    bool last = run->slice.at + run->slice.elem_count >= run->total;
+    const wefti_signal_t *own = &run->lent[run->number & 1];
+    const wefti_signal_t *former = &run->lent[(run->number + 1) & 1];
+    if (!is_back(former)) {
+        return former;
+    }
+    return (last || run->settles_each) && !is_back(own) ? own : NULL;
+}
+
+static weft_status_t take_back(wefti_run_t *run, wefti_blocked_t *out)
+{
+    uint32_t tries = run->memory->polls ? 0 : run->memory->endpoint->may_spin ? TRIES : 1;
+    const wefti_signal_t *lent;
+    for (uint32_t i = 0; (lent = still_lent(run)) != NULL; i++) {
+        if (i == tries) {
+            out->signal = &run->lent[lent - run->lent];
+            out->target = 0;
+            return WEFT_IN_PROGRESS;
+        }
+        make_progress(run);
+    }
+    return WEFT_OK;
+}
+
+void wefti_run_settle(wefti_run_t *run)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        while (!is_back(&run->lent[i]) && wefti_endpoint_owned(run->memory->endpoint)) {
+            wefti_endpoint_progress(run->memory->endpoint);
+            wefti_futex_wait(&run->lent[i].value,
+                             atomic_load_explicit(&run->lent[i].value, memory_order_relaxed),
+                             SETTLE_NAP_NS);
+        }
+    }
 }
 
 /* A lane whose phases nobody waits for would fall behind by half the range of its counter. */
@@ -254,8 +343,12 @@ static void end_run(wefti_run_t *run)
 weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked)
 {
     weft_status_t status;
+    make_progress(run);
     for (;;) {
         status = run_lanes(run, out_blocked);
+        if (status == WEFT_OK) {
+            status = take_back(run, out_blocked);
+        }
         if (status != WEFT_OK) {
             break;
         }
@@ -274,22 +367,32 @@ weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked)
     return status;
 }
 
+static bool lane_ready(const wefti_run_t *run, uint32_t lane)
+{
+    const wefti_run_lane_t *own = &run->lane[lane];
+    const wefti_task_t *task = &run->tasks.tasks[own->at];
+    const wefti_signal_t *signal = NULL;
+    uint32_t target = 0;
+    if (task->op == WEFTI_DO_WAIT) {
+        signal = waited_for(run, lane, task, own->seen, &target);
+    } else if (task->op == WEFTI_DO_AWAIT) {
+        signal = awaited(run, task, &target);
+    } else if (task->flags & WEFTI_STEP_AFTER_LENT) {
+        signal = &run->lent[run->number & 1];
+    }
+    return signal == NULL || reached(signal, target);
+}
+
 bool wefti_run_ready(const wefti_run_t *run)
 {
+    bool ended = true;
     for (uint32_t lane = 0; lane < run->lanes; lane++) {
-        const wefti_run_lane_t *own = &run->lane[lane];
-        if (own->at == own->end) {
-            continue;
-        }
-        const wefti_task_t *task = &run->tasks.tasks[own->at];
-        uint32_t target;
-        const wefti_signal_t *signal = task->op == WEFTI_DO_WAIT
-                                           ? waited_for(run, lane, task, own->seen, &target)
-                                       : task->op == WEFTI_DO_AWAIT ? awaited(run, task, &target)
-                                                                    : NULL;
-        if (signal == NULL || reached(signal, target)) {
-            return true;
+        if (run->lane[lane].at != run->lane[lane].end) {
+            ended = false;
+            if (lane_ready(run, lane)) {
+                return true;
+            }
         }
     }
-    return false;
+    return ended && still_lent(run) == NULL;
 }

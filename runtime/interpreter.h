@@ -21,6 +21,9 @@
  * and the signals of (rank, lane) to a peer by their number in one run, whatever the call was:
  * wefti_run_counters_t keeps where they stand between runs of different schedules.
  *
+ * Large puts lend their source (wefti_put_lent) where it lies in the rank's region; whoever writes
+ * there waits until it is back, and so does the end of a call.
+ *
  * A wait that reaches back before the first run of a call is satisfied at once: a call starts when
  * all ranks are known to have finished the one before (they posted this one). Where calls follow
  * each other without postings, as in plans, calls say so (`follows`), and waits reach back into the
@@ -62,7 +65,8 @@ typedef struct wefti_run_memory {
     uint64_t work, work_bytes; /* 64-byte aligned */
     wefti_run_counters_t *counters;
     wefti_isa_t isa;
-    bool polls; /* the caller has other work: it looks again itself, so nothing spins here */
+    size_t lend_bytes; /* puts of so many bytes and more lend their source; 0: the default */
+    bool polls;        /* the caller has other work: it looks again itself, so nothing spins here */
 } wefti_run_memory_t;
 
 /* One call. */
@@ -112,6 +116,12 @@ weft_status_t wefti_run_start(wefti_run_t *run, const wefti_run_memory_t *memory
  * published is visible and its sleepers are woken, whatever is returned.
  */
 weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked);
+/*
+ * After an error: waits until puts of this run need their sources no more, before whoever called
+ * gets its memory back. Links give back what is lent when they break, so this takes long only while
+ * a peer does not read. Accepts a run that never started.
+ */
+void wefti_run_settle(wefti_run_t *run);
 /* Whether a lane could go on: cheap, for the poll function of a wait. */
 bool wefti_run_ready(const wefti_run_t *run);
 

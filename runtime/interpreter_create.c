@@ -103,6 +103,9 @@ static weft_status_t build_lowered(wefti_run_t *run, const weft_algorithm_t *alg
     if (status >= 0 && links->put != NULL) {
         status = count_signals(run, schedules);
     }
+    if (status >= 0 && links->put != NULL) {
+        status = wefti_run_find_lent(run, schedules);
+    }
     if (status >= 0) {
         for (uint32_t rank = 0; rank < n; rank++) {
             const wefti_schedule_t *s = &schedules[rank];
@@ -198,6 +201,7 @@ void wefti_run_destroy(wefti_run_t *run)
     if (run == NULL) {
         return;
     }
+    wefti_run_settle(run); /* what is lent points here */
     wefti_schedule_deinit(&run->schedule);
     wefti_tasks_deinit(&run->tasks);
     wefti_free(run->allocator, run->sent);

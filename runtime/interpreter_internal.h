@@ -3,6 +3,7 @@
  * What the files of the interpreter share.
  *
  *   interpreter_create.c  schedules of all ranks, memory, counters
+ *   interpreter_lend.c    which puts lend their source, who waits until it is back
  *   interpreter_bind.c    one call: chunks, sizes, addresses
  *   interpreter.c         walking the tasks
  */
@@ -28,6 +29,7 @@ struct wefti_run {
     /* Signals of one run: [lane * group_size + peer] from this rank, and to it; NULL: none. */
     uint32_t *sent, *arrived;
     wefti_tasks_t tasks;
+    bool settles_each; /* runs end when what they lent is back, and not one run later */
 
     /* The call at hand. */
     const wefti_run_memory_t *memory;
@@ -42,13 +44,16 @@ struct wefti_run {
     uint32_t elem_bytes[WEFTI_BUFFER_COUNT];
     uintptr_t *places; /* [buffer * group_size + rank]: address, or offset over a put link */
     wefti_run_lane_t lane[WEFTI_MAX_LANES];
-    uint32_t unsettled;   /* bits of lanes whose sleepers were not looked for since they posted */
-    uint8_t *area;        /* own */
-    const void **sources; /* of one reduction */
+    uint32_t unsettled;     /* bits of lanes whose sleepers were not looked for since they posted */
+    uint8_t *area;          /* own */
+    wefti_signal_t lent[2]; /* of even and odd runs: below 0 while puts lend what they read */
+    const void **sources;   /* of one reduction */
     uint8_t *wide;
     void **destinations;
 };
 
+/* interpreter_lend.c: marks steps of this rank. */
+weft_status_t wefti_run_find_lent(wefti_run_t *run, wefti_schedule_t *schedules);
 /* interpreter_bind.c: the next slice is where it belongs. */
 weft_status_t wefti_run_begin(wefti_run_t *run);
 

@@ -638,7 +638,8 @@ static void open_rank(rank_t *me)
                                       .work = offset + area,
                                       .work_bytes = WORK_BYTES,
                                       .counters = &me->counters,
-                                      .isa = wefti_isa_detect()};
+                                      .isa = wefti_isa_detect(),
+                                      .lend_bytes = 1}; /* the network reads it late */
 }
 
 static void close_rank(rank_t *me)

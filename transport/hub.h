@@ -42,7 +42,8 @@ struct weft_hub {
     size_t part_bytes;
     uint32_t arrived, departed;
     bool delivering;
-    wefti_network_t *network; /* NULL: one host; not changed once somebody has joined */
+    wefti_endpoint_t **endpoints; /* [world_size] who is there, to hear of broken links */
+    wefti_network_t *network;     /* NULL: one host; not changed once somebody has joined */
 };
 
 #endif

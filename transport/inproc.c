@@ -41,7 +41,9 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     hub->controls = aligned_alloc(128, world_size * sizeof *hub->controls);
     hub->ranges = wefti_alloc(NULL, world_size * sizeof *hub->ranges);
     hub->joined = wefti_alloc(NULL, world_size * sizeof *hub->joined);
-    if (hub->controls == NULL || hub->ranges == NULL || hub->joined == NULL) {
+    hub->endpoints = wefti_alloc(NULL, world_size * sizeof *hub->endpoints);
+    if (hub->controls == NULL || hub->ranges == NULL || hub->joined == NULL ||
+        hub->endpoints == NULL) {
         weft_hub_destroy(hub);
         return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a hub of %u ranks", world_size);
     }
@@ -101,6 +103,7 @@ void weft_hub_destroy(weft_hub_t *hub)
     free(hub->controls);
     wefti_free(NULL, hub->ranges);
     wefti_free(NULL, hub->joined);
+    wefti_free(NULL, hub->endpoints);
     wefti_free(NULL, hub);
 }
 
@@ -144,8 +147,8 @@ static weft_status_t missing_error(const weft_hub_t *hub)
 }
 
 /* Takes this rank's place. An old world that is ending is waited for. Called with the lock held. */
-static weft_status_t take_place(weft_hub_t *hub, const wefti_endpoint_params_t *params,
-                                uint64_t deadline)
+static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
+                                const wefti_endpoint_params_t *params, uint64_t deadline)
 {
     while ((hub->complete && hub->present_count < hub->world_size) || hub->failure != WEFT_OK) {
         if (!wait_slice(hub, deadline)) {
@@ -171,6 +174,7 @@ static weft_status_t take_place(weft_hub_t *hub, const wefti_endpoint_params_t *
         return status;
     }
     hub->joined[params->rank] = true;
+    hub->endpoints[params->rank] = endpoint;
     hub->joined_count++;
     hub->present_count++;
     hub->controls[params->rank].pid = (uint32_t)getpid();
@@ -200,7 +204,7 @@ static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoin
     weft_hub_t *hub = params->hub;
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     pthread_mutex_lock(&hub->lock);
-    weft_status_t status = take_place(hub, params, deadline);
+    weft_status_t status = take_place(hub, endpoint, params, deadline);
     if (status == WEFT_OK) {
         inproc->hub = hub;
         while (!hub->complete && hub->failure == WEFT_OK) {
@@ -227,6 +231,7 @@ static void inproc_close(wefti_endpoint_t *endpoint)
         return; /* a child may have been forked while another thread held the lock */
     }
     pthread_mutex_lock(&hub->lock);
+    hub->endpoints[endpoint->rank] = NULL;
     if (--hub->present_count == 0) {
         reset(hub);
     }
@@ -337,15 +342,36 @@ static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes
     return status;
 }
 
-static weft_status_t inproc_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                const void *data, size_t bytes, uint32_t lane)
+/* Over a broken link nothing goes any more, where no other path may be taken. */
+static weft_status_t check_link(const wefti_endpoint_t *endpoint, const wefti_network_t *network,
+                                uint32_t peer)
+{
+    if (endpoint->settings->fallback != WEFTI_FALLBACK_OFF ||
+        !wefti_network_broken(network, endpoint->rank, peer)) {
+        return WEFT_OK;
+    }
+    return wefti_error(WEFT_ERR_LINK, "the link between rank %u and rank %u is broken",
+                       endpoint->rank, peer);
+}
+
+static weft_status_t inproc_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                     const void *data, size_t bytes, uint32_t lane,
+                                     wefti_signal_t *lent)
 {
     weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
     if (!wefti_network_between(hub->network, endpoint->rank, peer)) {
         return wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
     }
-    return wefti_network_put(hub->network, endpoint->rank, peer, lane,
-                             hub->ranges[peer].base + offset, data, bytes);
+    weft_status_t status = check_link(endpoint, hub->network, peer);
+    return status < 0 ? status
+                      : wefti_network_put(hub->network, endpoint->rank, peer, lane,
+                                          hub->ranges[peer].base + offset, data, bytes, lent);
+}
+
+static weft_status_t inproc_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                const void *data, size_t bytes, uint32_t lane)
+{
+    return inproc_put_lent(endpoint, peer, offset, data, bytes, lane, NULL);
 }
 
 static weft_status_t inproc_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -356,7 +382,36 @@ static weft_status_t inproc_signal(wefti_endpoint_t *endpoint, uint32_t peer, si
         return wefti_signal_direct(endpoint, peer, offset, value, lane);
     }
     wefti_signal_t *signal = (wefti_signal_t *)(void *)(hub->ranges[peer].base + offset);
-    return wefti_network_signal(hub->network, endpoint->rank, peer, lane, signal, value);
+    weft_status_t status = check_link(endpoint, hub->network, peer);
+    return status < 0
+               ? status
+               : wefti_network_signal(hub->network, endpoint->rank, peer, lane, signal, value);
+}
+
+/* What is under way is lost, and all ranks that are here hear of it. */
+static weft_status_t inproc_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    weft_status_t status = WEFT_OK;
+    wefti_network_break(hub->network, endpoint->rank, peer);
+    pthread_mutex_lock(&hub->lock);
+    for (uint32_t r = 0; r < hub->world_size; r++) {
+        if (hub->endpoints[r] != NULL) {
+            weft_status_t noted =
+                wefti_endpoint_note_fault(hub->endpoints[r], endpoint->rank, peer, text);
+            status = status == WEFT_OK ? noted : status;
+        }
+    }
+    pthread_mutex_unlock(&hub->lock);
+    return status;
+}
+
+static void inproc_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)
+{
+    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    if (wefti_network_between(hub->network, endpoint->rank, peer)) {
+        wefti_network_stats(hub->network, endpoint->rank, peer, out);
+    }
 }
 
 static void inproc_flush(wefti_endpoint_t *endpoint)
@@ -388,4 +443,7 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .put = inproc_put,
     .signal = inproc_signal,
     .flush = inproc_flush,
+    .put_lent = inproc_put_lent,
+    .link_stats = inproc_link_stats,
+    .break_link = inproc_break_link,
 };

@@ -16,6 +16,8 @@
 #define VERDICT_TEXT_BYTES 764u
 /* How often an abort record that is being written is looked at before its text is given up. */
 #define ABORT_READ_TRIES 200u
+/* A link breaks once or twice: more is a network that should not be used. */
+#define LINK_FAULTS_MAX 256u
 
 /* One rank's part of wefti_endpoint_agree. */
 typedef struct verdict {
@@ -389,6 +391,37 @@ bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_l
     }
     *out = endpoint->faults[(*at)++];
     return true;
+}
+
+weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, uint32_t b,
+                                        const char *text)
+{
+    /* relaxed: only whoever holds the lock adds */
+    uint32_t count = atomic_load_explicit(&endpoint->link_faults, memory_order_relaxed);
+    if (endpoint->faults == NULL) { /* it never moves: readers hold no lock */
+        endpoint->faults =
+            wefti_alloc(endpoint->allocator, LINK_FAULTS_MAX * sizeof *endpoint->faults);
+    }
+    if (endpoint->faults == NULL || count == LINK_FAULTS_MAX) {
+        return wefti_error(WEFT_ERR_LINK, "%u links broke; the last one: %s", count + 1, text);
+    }
+    wefti_link_fault_t *fault = &endpoint->faults[count];
+    fault->ranks[0] = a < b ? a : b;
+    fault->ranks[1] = a < b ? b : a;
+    snprintf(fault->text, sizeof fault->text, "%s", text);
+    /* Release: the record is complete before it is counted. */
+    atomic_store_explicit(&endpoint->link_faults, count + 1, memory_order_release);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_endpoint_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
+{
+    if (peer >= endpoint->world_size || peer == endpoint->rank ||
+        endpoint->ops->break_link == NULL || wefti_endpoint_direct(endpoint, peer)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "rank %u has no link to rank %u that could break",
+                           endpoint->rank, peer);
+    }
+    return endpoint->ops->break_link(endpoint, peer, text);
 }
 
 void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,

@@ -113,6 +113,8 @@ typedef struct wefti_transport_ops {
     void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                      char *reason, size_t reason_bytes);
     void (*link_stats)(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
+    /* As wefti_endpoint_break_link says. */
+    weft_status_t (*break_link)(wefti_endpoint_t *endpoint, uint32_t peer, const char *text);
 } wefti_transport_ops_t;
 
 /* One live allocation; the array is sorted by offset and equal on every rank. */
@@ -270,6 +272,16 @@ typedef struct wefti_link_fault {
 } wefti_link_fault_t;
 /* The first one from index *at on; moves *at behind it. False: no more. */
 bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_link_fault_t *out);
+
+/*
+ * For tests: the link to peer breaks now, as if its driver had said so. WEFT_ERR_UNSUPPORTED where
+ * links do not break (mapped memory), or nothing could be chosen in its place.
+ */
+weft_status_t wefti_endpoint_break_link(wefti_endpoint_t *endpoint, uint32_t peer,
+                                        const char *text);
+/* For backends, under a lock of theirs, once per break: notes a fault for link_fault to find. */
+weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, uint32_t b,
+                                        const char *text);
 
 /* All zero where regions are mapped. */
 void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);

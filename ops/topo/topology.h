@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Where ranks are, as far as algorithms care: runs of consecutive ranks on hosts. Read from a file
- * ({"format": 1, "hosts": [4, {"name": "b", "ranks": 4}]}) or gathered at bootstrap.
- */
+/* Where ranks are as runs of consecutive ranks on hosts; cluster.h has all that is known. */
 #ifndef WEFT_OPS_TOPO_TOPOLOGY_H
 #define WEFT_OPS_TOPO_TOPOLOGY_H
 
-#include "runtime/base/memory.h"
+#include "ops/topo/cluster.h"
 
 typedef struct wefti_topology {
     const weft_allocator_t *allocator;
@@ -17,7 +14,9 @@ typedef struct wefti_topology {
 /* From the host of every rank. Ranks of one host that are not neighbours count as several hosts. */
 weft_status_t wefti_topology_from_hosts(const uint64_t *host_of_rank, uint32_t rank_count,
                                         const weft_allocator_t *allocator, wefti_topology_t *out);
-/* WEFT_ERR_FORMAT names the place. */
+weft_status_t wefti_topology_from_cluster(const wefti_cluster_t *cluster,
+                                          const weft_allocator_t *allocator, wefti_topology_t *out);
+/* Of a cluster's description. WEFT_ERR_FORMAT names the place. */
 weft_status_t wefti_topology_decode(const char *text, size_t bytes,
                                     const weft_allocator_t *allocator, wefti_topology_t *out);
 weft_status_t wefti_topology_load(const char *path, const weft_allocator_t *allocator,

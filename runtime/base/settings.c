@@ -270,6 +270,23 @@ static weft_status_t parse_fallback(const char *text, void *field)
     return WEFT_OK;
 }
 
+static weft_status_t parse_topology(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->topology);
+}
+
+static weft_status_t parse_bind(const char *text, void *field)
+{
+    static const char *const names[] = {"auto", "none", "core", "numa"};
+    int found = choice(text, names, 4);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%s\" is not auto, none, core or numa",
+                           text);
+    }
+    *(uint32_t *)field = (uint32_t)found;
+    return WEFT_OK;
+}
+
 /* A whole number from least to most. */
 static weft_status_t parse_within(const char *text, long least, long most, long *out)
 {
@@ -403,7 +420,13 @@ PARSE_UP_TO(parse_up_to_255, 255)
     X("WEFT_VERBS_RETRY", verbs.retry, parse_up_to_7, "7", "", 0,                                  \
       "verbs: how often it is sent again before the link counts as broken")                        \
     X("WEFT_VERBS_QUEUE_PAIRS", verbs.queue_pairs, parse_up_to_16, "0", "", 1,                     \
-      "verbs: queue pairs per pair of ranks; 0: by the link")
+      "verbs: queue pairs per pair of ranks; 0: by the link")                                       \
+    X("WEFT_TOPOLOGY", topology, parse_topology, "", "", 1,                                        \
+      "description of the cluster (JSON) in place of what is found; ranks must have equal ones")   \
+    X("WEFT_BIND", bind, parse_bind, "auto", "", 0,                                                \
+      "processors of ranks: core (cores of its own for each), numa (all of its cores' NUMA "       \
+      "nodes), none, or auto: weft run and weft bench bind to cores, other programs' ranks are "   \
+      "left as they were started")
 
 static const wefti_setting_def_t defs[] = {
 #define SETTING_DEF(env, field, parse, text, unit, collective, help)                               \

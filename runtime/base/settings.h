@@ -81,6 +81,8 @@ typedef struct wefti_settings {
     uint32_t sockets;            /* WEFT_SOCKETS: per pair of ranks */
     uint32_t fallback;           /* WEFT_FALLBACK: off, tcp */
     wefti_verbs_settings_t verbs;
+    char topology[1024]; /* WEFT_TOPOLOGY: path of a cluster's description; "": what is found */
+    uint32_t bind;       /* WEFT_BIND: auto, none, core, numa: wefti_bind_t */
 } wefti_settings_t;
 
 typedef struct wefti_setting_def {

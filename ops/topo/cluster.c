@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hosts, ranks and links put together, and what follows from them. */
+#include "ops/topo/cluster.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+/* Gigabytes of hosts are no description of a cluster. */
+#define BUDGET_BYTES ((size_t)1 << 30)
+
+void wefti_cluster_init(wefti_cluster_t *cluster, const weft_allocator_t *allocator)
+{
+    *cluster = (wefti_cluster_t){.name = ""};
+    wefti_arena_init(&cluster->arena, allocator, BUDGET_BYTES);
+}
+
+void wefti_cluster_deinit(wefti_cluster_t *cluster)
+{
+    wefti_arena_deinit(&cluster->arena);
+    *cluster = (wefti_cluster_t){.name = ""};
+}
+
+/* An array of an arena is replaced by one more than as long at every power of two. */
+static void *grown(wefti_arena_t *arena, void *array, uint32_t count, size_t elem_bytes)
+{
+    if (array != NULL && (count & (count - 1)) != 0) {
+        return array;
+    }
+    void *larger = wefti_arena_array(arena, count == 0 ? 1 : (size_t)count * 2, elem_bytes);
+    if (larger != NULL && count > 0) {
+        memcpy(larger, array, count * elem_bytes);
+    }
+    return larger;
+}
+
+weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
+                                     const wefti_hardware_t *hardware)
+{
+    static const wefti_hardware_t unknown = {.cpu = ""};
+    if (cluster->host_count == WEFTI_TOPO_MAX_HOSTS) {
+        return wefti_error(WEFT_ERR_FORMAT, "more than %u hosts", WEFTI_TOPO_MAX_HOSTS);
+    }
+    wefti_topo_host_t *hosts =
+        grown(&cluster->arena, cluster->hosts, cluster->host_count, sizeof *hosts);
+    char *copy = wefti_arena_strdup(&cluster->arena, name);
+    if (hosts == NULL || copy == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    cluster->hosts = hosts;
+    cluster->hosts[cluster->host_count++] =
+        (wefti_topo_host_t){.name = copy, .hardware = hardware != NULL ? hardware : &unknown};
+    return WEFT_OK;
+}
+
+weft_status_t wefti_cluster_set_ranks(wefti_cluster_t *cluster, const uint32_t *host_of,
+                                      uint32_t rank_count)
+{
+    wefti_topo_rank_t *ranks = wefti_arena_array(&cluster->arena, rank_count, sizeof *ranks);
+    uint32_t *lists = wefti_arena_array(&cluster->arena, rank_count, sizeof *lists);
+    if (ranks == NULL || lists == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        cluster->hosts[h].rank_count = 0;
+    }
+    for (uint32_t r = 0; r < rank_count; r++) {
+        if (host_of[r] >= cluster->host_count) {
+            return wefti_error(WEFT_ERR_FORMAT, "rank %u is on host %u of %u", r, host_of[r],
+                               cluster->host_count);
+        }
+        cluster->hosts[host_of[r]].rank_count++;
+        ranks[r] = (wefti_topo_rank_t){
+            .host = host_of[r], .card = WEFTI_TOPO_NONE, .nic = WEFTI_TOPO_NONE};
+    }
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        cluster->hosts[h].ranks = lists;
+        lists += cluster->hosts[h].rank_count;
+        cluster->hosts[h].rank_count = 0;
+    }
+    for (uint32_t r = 0; r < rank_count; r++) {
+        wefti_topo_host_t *host = &cluster->hosts[host_of[r]];
+        host->ranks[host->rank_count++] = r;
+    }
+    cluster->ranks = ranks;
+    cluster->rank_count = rank_count;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count)
+{
+    uint64_t weight = 0, before = 0;
+    uint32_t *host_of = wefti_alloc(NULL, (rank_count + 1ul) * sizeof *host_of);
+    weft_status_t status = host_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (cluster->host_count == 0) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no hosts for %u ranks", rank_count);
+    }
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        uint32_t cores = cluster->hosts[h].hardware->core_count;
+        weight += cores > 0 ? cores : 1;
+    }
+    for (uint32_t h = 0; h < cluster->host_count && status >= 0; h++) {
+        uint32_t cores = cluster->hosts[h].hardware->core_count;
+        uint64_t first = before * rank_count / weight;
+        before += cores > 0 ? cores : 1;
+        for (uint64_t r = first; r < before * rank_count / weight; r++) {
+            host_of[r] = h;
+        }
+    }
+    if (status >= 0) {
+        status = wefti_cluster_set_ranks(cluster, host_of, rank_count);
+    }
+    wefti_free(NULL, host_of);
+    return status;
+}
+
+/* Interfaces that carry what ranks send: those with a known speed, or with any link. */
+static wefti_topo_link_t link_of(const wefti_hardware_t *hardware)
+{
+    uint64_t fastest = 0;
+    wefti_topo_link_t link = {.rails = 0};
+    for (uint32_t i = 0; i < hardware->nic_count; i++) {
+        const wefti_topo_device_t *nic = &hardware->nics[i];
+        fastest = !nic->down && nic->bits_per_s > fastest ? nic->bits_per_s : fastest;
+    }
+    for (uint32_t i = 0; i < hardware->nic_count; i++) {
+        const wefti_topo_device_t *nic = &hardware->nics[i];
+        /* A slow one beside fast ones is for logging in. */
+        if (!nic->down && nic->bits_per_s >= fastest / 2) {
+            link.bits_per_s += nic->bits_per_s;
+            link.rails++;
+        }
+    }
+    link.rails = link.rails > 0 ? link.rails : 1;
+    return link;
+}
+
+wefti_topo_link_t wefti_cluster_link(const wefti_cluster_t *cluster, uint32_t a, uint32_t b)
+{
+    for (uint32_t i = 0; i < cluster->link_count; i++) {
+        const wefti_topo_link_t *link = &cluster->links[i];
+        if ((link->hosts[0] == a && link->hosts[1] == b) ||
+            (link->hosts[0] == b && link->hosts[1] == a)) {
+            return *link;
+        }
+    }
+    for (uint32_t i = 0; i < cluster->link_count; i++) {
+        if (cluster->links[i].hosts[0] == WEFTI_TOPO_NONE) {
+            return cluster->links[i];
+        }
+    }
+    wefti_topo_link_t of_a = link_of(cluster->hosts[a].hardware),
+                      of_b = link_of(cluster->hosts[b].hardware);
+    wefti_topo_link_t both = {.hosts = {a, b}};
+    both.rails = of_a.rails < of_b.rails ? of_a.rails : of_b.rails;
+    both.bits_per_s = of_a.bits_per_s < of_b.bits_per_s ? of_a.bits_per_s : of_b.bits_per_s;
+    return both;
+}
+
+wefti_topo_link_t wefti_cluster_slowest_link(const wefti_cluster_t *cluster)
+{
+    wefti_topo_link_t slowest = {.hosts = {WEFTI_TOPO_NONE, WEFTI_TOPO_NONE}};
+    uint32_t first = WEFTI_TOPO_NONE;
+    bool all_pairs = cluster->link_count > 1 && cluster->host_count <= 256;
+    for (uint32_t a = 0; a < cluster->host_count; a++) {
+        if (cluster->hosts[a].rank_count == 0) {
+            continue;
+        }
+        first = first == WEFTI_TOPO_NONE ? a : first;
+        for (uint32_t b = all_pairs ? 0 : first; b < a; b = all_pairs ? b + 1 : a) {
+            if (cluster->hosts[b].rank_count == 0) {
+                continue;
+            }
+            wefti_topo_link_t link = wefti_cluster_link(cluster, a, b);
+            bool slower = slowest.bits_per_s == 0 ||
+                          (link.bits_per_s > 0 && link.bits_per_s < slowest.bits_per_s);
+            double latency_ns =
+                link.latency_ns > slowest.latency_ns ? link.latency_ns : slowest.latency_ns;
+            uint32_t rails =
+                slowest.rails == 0 || link.rails < slowest.rails ? link.rails : slowest.rails;
+            slowest.bits_per_s = slower ? link.bits_per_s : slowest.bits_per_s;
+            slowest.latency_ns = latency_ns;
+            slowest.rails = rails;
+        }
+    }
+    return slowest;
+}
+
+static void add_number(wefti_hasher_t *hasher, uint64_t number)
+{
+    uint8_t bytes[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        bytes[i] = (uint8_t)(number >> 8 * i);
+    }
+    wefti_hasher_add(hasher, bytes, sizeof bytes);
+}
+
+static void add_links(wefti_hasher_t *hasher, const wefti_cluster_t *cluster)
+{
+    for (uint32_t i = 0; i < cluster->link_count; i++) {
+        const wefti_topo_link_t *link = &cluster->links[i];
+        add_number(hasher, link->hosts[0]);
+        add_number(hasher, link->hosts[1]);
+        add_number(hasher, link->bits_per_s);
+        add_number(hasher, (uint64_t)link->latency_ns);
+        add_number(hasher, link->rails);
+    }
+}
+
+static weft_status_t add_hardware(wefti_hasher_t *hasher, const wefti_hardware_t *hardware)
+{
+    wefti_text_t packed;
+    wefti_hardware_t nameless = *hardware;
+    nameless.cpu = "";
+    wefti_text_init(&packed, NULL);
+    weft_status_t status = wefti_hardware_pack(&nameless, &packed);
+    if (status >= 0) {
+        add_number(hasher, packed.length);
+        wefti_hasher_add(hasher, packed.data, packed.length);
+    }
+    wefti_text_deinit(&packed);
+    return status;
+}
+
+weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest)
+{
+    wefti_hasher_t *hasher;
+    weft_status_t status = wefti_hasher_create(&hasher);
+    if (status < 0) {
+        return status;
+    }
+    add_number(hasher, cluster->host_count);
+    for (uint32_t h = 0; h < cluster->host_count && status >= 0; h++) {
+        const wefti_hardware_t *hardware = cluster->hosts[h].hardware;
+        uint32_t same = 0;
+        for (; same < h && cluster->hosts[same].hardware != hardware; same++) {
+        }
+        add_number(hasher, same);
+        status = same == h ? add_hardware(hasher, hardware) : WEFT_OK;
+    }
+    add_number(hasher, cluster->rank_count);
+    for (uint32_t r = 0; r < cluster->rank_count; r++) {
+        const wefti_topo_rank_t *rank = &cluster->ranks[r];
+        add_number(hasher, rank->host);
+        add_number(hasher, rank->card);
+        add_number(hasher, rank->cpu_count);
+        for (uint32_t i = 0; i < rank->cpu_count; i++) {
+            add_number(hasher, rank->cpus[i]);
+        }
+    }
+    add_links(hasher, cluster);
+    wefti_hasher_finish(hasher, out_digest);
+    wefti_hasher_destroy(hasher);
+    return status;
+}
+
+weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
+                                             wefti_digest_t *out_digest)
+{
+    wefti_hasher_t *hasher;
+    weft_status_t status = wefti_hasher_create(&hasher);
+    if (status < 0) {
+        return status;
+    }
+    add_number(hasher, cluster->rank_count);
+    for (uint32_t r = 0; r < cluster->rank_count; r++) {
+        const wefti_topo_host_t *host = &cluster->hosts[cluster->ranks[r].host];
+        add_number(hasher, host->ranks[0]); /* hosts are known by their lowest rank */
+    }
+    wefti_hasher_finish(hasher, out_digest);
+    wefti_hasher_destroy(hasher);
+    return status;
+}
+
+const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, size_t bytes)
+{
+    uint32_t used = 0, first = 0, runs = 0;
+    bool even = true;
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        uint32_t count = cluster->hosts[h].rank_count;
+        even = even && (count == 0 || first == 0 || count == first);
+        first = first == 0 ? count : first;
+        used += count > 0;
+    }
+    for (uint32_t r = 0; r < cluster->rank_count; r++) {
+        runs += r == 0 || cluster->ranks[r].host != cluster->ranks[r - 1].host;
+    }
+    const char *dealt = runs > used ? ", dealt round" : "";
+    if (used <= 1) {
+        snprintf(buffer, bytes, "1 host, %u rank%s", cluster->rank_count,
+                 cluster->rank_count == 1 ? "" : "s");
+    } else if (even) {
+        snprintf(buffer, bytes, "%u hosts x %u rank%s%s", used, first, first == 1 ? "" : "s",
+                 dealt);
+    } else {
+        size_t at = (size_t)snprintf(buffer, bytes, "%u hosts, ", used);
+        uint32_t listed = 0;
+        for (uint32_t h = 0; h < cluster->host_count && at + 40 < bytes; h++) {
+            if (cluster->hosts[h].rank_count > 0 && listed++ < 8) {
+                at += (size_t)snprintf(buffer + at, bytes - at, "%s%u", listed > 1 ? " + " : "",
+                                       cluster->hosts[h].rank_count);
+            }
+        }
+        snprintf(buffer + at, bytes - at, "%s ranks%s", listed < used ? " + .." : "", dealt);
+    }
+    return buffer;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A cluster as data: hosts and what is in them, which ranks run where, links between hosts. Read
+ * from a file (README.md beside this one), filled by discovery (transport/topology_hwloc.c), or
+ * gathered from all ranks when a world is made. Nothing here looks at the machine it runs on.
+ */
+#ifndef WEFT_OPS_TOPO_CLUSTER_H
+#define WEFT_OPS_TOPO_CLUSTER_H
+
+#include <stdbool.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/text.h"
+
+#define WEFTI_TOPO_NONE UINT32_MAX /* no such thing, or nobody knows which */
+#define WEFTI_TOPO_MAX_HOSTS 8192u
+#define WEFTI_TOPO_MAX_RANKS 65536u
+#define WEFTI_TOPO_MAX_CORES 65536u /* of a host */
+#define WEFTI_TOPO_MAX_CPUS 262144u /* and numbers of its processors */
+#define WEFTI_TOPO_MAX_DEVICES 1024u
+
+typedef struct wefti_topo_numa {
+    uint32_t os_index;
+    uint32_t socket; /* WEFTI_TOPO_NONE: it is on several */
+    uint64_t memory_bytes;
+} wefti_topo_numa_t;
+
+/* Cores are in the machine's order: neighbours share more than others. */
+typedef struct wefti_topo_core {
+    uint32_t socket, numa;
+    uint32_t l2, l3; /* numbers of caches, for who shares one; WEFTI_TOPO_NONE: there is none */
+    uint32_t first_cpu, cpu_count; /* in the hardware's cpus[]: its hardware threads */
+} wefti_topo_core_t;
+
+/* A network interface, or a card that computes. */
+typedef struct wefti_topo_device {
+    const char *name;      /* "eth0", "card0" */
+    const char *kind;      /* "ethernet", "infiniband", "roce"; "cuda", "opencl", ...; or "" */
+    const char *rdma;      /* of a network interface that does RDMA: "mlx5_0"; else "" */
+    const char *bus;       /* "0000:3b:00.0", or "" */
+    uint64_t bits_per_s;   /* of a network interface; 0: nobody knows */
+    uint32_t socket, numa; /* next to which; WEFTI_TOPO_NONE */
+    uint32_t pci_switch;   /* equal for devices behind one switch; WEFTI_TOPO_NONE */
+    bool down;             /* there, and without a link */
+} wefti_topo_device_t;
+
+/* Hosts that are equal share one of these. */
+typedef struct wefti_hardware {
+    const char *cpu; /* the model's name, or "" */
+    uint32_t socket_count, numa_count, core_count, cpu_count, nic_count, card_count;
+    uint64_t l1_bytes, l2_bytes, l3_bytes; /* of one cache; 0: none, or nobody knows */
+    wefti_topo_numa_t *numas;
+    wefti_topo_core_t *cores; /* none: all that is known is where ranks are */
+    uint32_t *cpus;           /* the system's numbers of processors, core by core */
+    wefti_topo_device_t *nics, *cards;
+} wefti_hardware_t;
+
+typedef struct wefti_topo_host {
+    const char *name;
+    const wefti_hardware_t *hardware;
+    uint32_t rank_count;
+    uint32_t *ranks; /* growing */
+} wefti_topo_host_t;
+
+typedef struct wefti_topo_rank {
+    uint32_t host;
+    uint32_t cpu_count; /* 0: not bound, or nobody knows */
+    uint32_t *cpus;     /* growing */
+    uint32_t card;      /* WEFTI_TOPO_NONE: it computes on the processor */
+    uint32_t nic;       /* next to it; WEFTI_TOPO_NONE: there is none */
+} wefti_topo_rank_t;
+
+/* Between two hosts: all rails of one direction together. */
+typedef struct wefti_topo_link {
+    uint32_t hosts[2];   /* WEFTI_TOPO_NONE twice: all that are not said */
+    uint64_t bits_per_s; /* 0: nobody knows */
+    double latency_ns;   /* one way; 0: nobody knows */
+    uint32_t rails;      /* interfaces of a host that work side by side; at least 1 */
+} wefti_topo_link_t;
+
+typedef struct wefti_cluster {
+    wefti_arena_t arena;
+    const char *name;
+    uint32_t host_count, rank_count, link_count;
+    wefti_topo_host_t *hosts;
+    wefti_topo_rank_t *ranks;
+    wefti_topo_link_t *links;
+} wefti_cluster_t;
+
+/* An empty one; nothing of it is allocated yet. */
+void wefti_cluster_init(wefti_cluster_t *cluster, const weft_allocator_t *allocator);
+void wefti_cluster_deinit(wefti_cluster_t *cluster);
+
+/* Reads a host's hardware from another file that the cluster's names ("hwloc"); into arena. */
+typedef weft_status_t (*wefti_hardware_file_fn)(const char *path, wefti_arena_t *arena,
+                                                wefti_hardware_t *out);
+/* cluster_read.c. WEFT_ERR_FORMAT names the place. read_file NULL: files that name others are
+ * refused. base: the folder that such names are relative to, or NULL. Initialises *out. */
+weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *base,
+                                   wefti_hardware_file_fn read_file,
+                                   const weft_allocator_t *allocator, wefti_cluster_t *out);
+weft_status_t wefti_cluster_load(const char *path, wefti_hardware_file_fn read_file,
+                                 const weft_allocator_t *allocator, wefti_cluster_t *out);
+/* cluster_write.c: decoding what it writes gives the same cluster. */
+void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out);
+
+/* Adds a host without ranks; hardware is borrowed by the arena's life, name is copied. */
+weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
+                                     const wefti_hardware_t *hardware);
+/* Says on which host each rank is, in place of what was said; hosts' lists follow. */
+weft_status_t wefti_cluster_set_ranks(wefti_cluster_t *cluster, const uint32_t *host_of,
+                                      uint32_t rank_count);
+/* Says it by itself: consecutive ranks on each host, as many as cores allow, evenly. */
+weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count);
+/* Indices within range, no processor twice, every rank on one host. For what comes from outside. */
+weft_status_t wefti_hardware_check(const wefti_hardware_t *hardware);
+
+/* What is between two hosts: as said, else by their network interfaces. */
+wefti_topo_link_t wefti_cluster_link(const wefti_cluster_t *cluster, uint32_t a, uint32_t b);
+/* The slowest of all pairs of hosts that have ranks, for one number. rails 0: one host only. */
+wefti_topo_link_t wefti_cluster_slowest_link(const wefti_cluster_t *cluster);
+
+/* Of everything but names of hosts and processors' models. */
+weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest);
+/* Of which ranks share a host, however hosts are numbered: what a plan was made for is compared by
+ * it. */
+weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
+                                             wefti_digest_t *out_digest);
+/* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, dealt round"; returns buffer. */
+const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, size_t bytes);
+
+/*
+ * cluster_pack.c: hardware as few bytes, for sending. Unpacking takes what strangers wrote.
+ */
+weft_status_t wefti_hardware_pack(const wefti_hardware_t *hardware, wefti_text_t *out);
+weft_status_t wefti_hardware_unpack(const void *bytes, size_t size_bytes, wefti_arena_t *arena,
+                                    wefti_hardware_t *out);
+
+/*
+ * hardware.c: sockets, NUMA nodes, caches and cores that divide evenly, numbered as Linux mostly
+ * does: first threads of all cores, then second ones (or, adjacent, a core's threads together).
+ */
+typedef struct wefti_regular {
+    uint32_t sockets, numas, l3s, l2s, cores, threads;
+    bool adjacent;
+} wefti_regular_t;
+weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *arena,
+                                  wefti_hardware_t *out);
+/* Is it what wefti_hardware_make makes of *out_shape? */
+bool wefti_hardware_is_regular(const wefti_hardware_t *hardware, wefti_regular_t *out_shape);
+/* The core that has processor cpu, or WEFTI_TOPO_NONE. */
+uint32_t wefti_hardware_core_of(const wefti_hardware_t *hardware, uint32_t cpu);
+/* "0-3,8" as growing numbers below limit; in arena. *out_count 0 and an error when it is no list.
+ */
+weft_status_t wefti_cpulist_parse(const char *text, uint32_t limit, wefti_arena_t *arena,
+                                  uint32_t **out_cpus, uint32_t *out_count);
+/* The other way round; cut to the buffer, which is returned. */
+const char *wefti_cpulist_format(const uint32_t *cpus, uint32_t count, char *buffer, size_t bytes);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a host is made of: regular ones made by numbers, all of them checked, lists of processors.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/topo/cluster.h"
+#include "runtime/base/error.h"
+
+static weft_status_t check_shape(const wefti_regular_t *s)
+{
+    bool good = s->cores >= 1 && s->cores <= WEFTI_TOPO_MAX_CORES && s->threads >= 1 &&
+                s->threads <= 16 && s->sockets >= 1 && s->numas >= 1 && s->sockets <= s->cores &&
+                s->numas <= s->cores && s->l3s <= s->cores && s->l2s <= s->cores &&
+                (uint64_t)s->cores * s->threads <= WEFTI_TOPO_MAX_CPUS;
+    return good ? WEFT_OK
+                : wefti_error(WEFT_ERR_FORMAT,
+                              "%u cores of %u threads, %u sockets, %u NUMA nodes, %u L3 and %u L2 "
+                              "caches are no machine",
+                              s->cores, s->threads, s->sockets, s->numas, s->l3s, s->l2s);
+}
+
+/* Which of count equal parts of all cores core is in. */
+static uint32_t part_of(uint32_t core, uint32_t count, uint32_t cores)
+{
+    return count == 0 ? WEFTI_TOPO_NONE : (uint32_t)((uint64_t)core * count / cores);
+}
+
+static uint32_t cpu_of(const wefti_regular_t *shape, uint32_t core, uint32_t thread)
+{
+    return shape->adjacent ? core * shape->threads + thread : thread * shape->cores + core;
+}
+
+/* Of the cores' sockets: the only one of each node, if there is one. */
+static void find_sockets(const wefti_hardware_t *hardware)
+{
+    for (uint32_t n = 0; n < hardware->numa_count; n++) {
+        uint32_t socket = WEFTI_TOPO_NONE, seen = 0;
+        for (uint32_t c = 0; c < hardware->core_count; c++) {
+            if (hardware->cores[c].numa == n &&
+                (seen == 0 || hardware->cores[c].socket != socket)) {
+                socket = hardware->cores[c].socket;
+                seen++;
+            }
+        }
+        hardware->numas[n].socket = seen == 1 ? socket : WEFTI_TOPO_NONE;
+    }
+}
+
+weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *arena,
+                                  wefti_hardware_t *out)
+{
+    weft_status_t status = check_shape(shape);
+    *out = (wefti_hardware_t){.cpu = ""};
+    if (status < 0) {
+        return status;
+    }
+    out->socket_count = shape->sockets;
+    out->numa_count = shape->numas;
+    out->core_count = shape->cores;
+    out->cpu_count = shape->cores * shape->threads;
+    out->numas = wefti_arena_array(arena, shape->numas, sizeof *out->numas);
+    out->cores = wefti_arena_array(arena, shape->cores, sizeof *out->cores);
+    out->cpus = wefti_arena_array(arena, out->cpu_count, sizeof *out->cpus);
+    if (out->numas == NULL || out->cores == NULL || out->cpus == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t n = 0; n < shape->numas; n++) {
+        out->numas[n].os_index = n;
+    }
+    for (uint32_t c = 0; c < shape->cores; c++) {
+        out->cores[c] = (wefti_topo_core_t){part_of(c, shape->sockets, shape->cores),
+                                            part_of(c, shape->numas, shape->cores),
+                                            part_of(c, shape->l2s, shape->cores),
+                                            part_of(c, shape->l3s, shape->cores),
+                                            c * shape->threads,
+                                            shape->threads};
+        for (uint32_t t = 0; t < shape->threads; t++) {
+            out->cpus[c * shape->threads + t] = cpu_of(shape, c, t);
+        }
+    }
+    find_sockets(out);
+    return WEFT_OK;
+}
+
+/* How many different numbers a cache level of the cores has, if they are 0, 1, ... in order. */
+static uint32_t cache_count(const wefti_hardware_t *hardware, bool l3)
+{
+    uint32_t count = 0;
+    for (uint32_t c = 0; c < hardware->core_count; c++) {
+        uint32_t cache = l3 ? hardware->cores[c].l3 : hardware->cores[c].l2;
+        count = cache != WEFTI_TOPO_NONE && cache >= count ? cache + 1 : count;
+    }
+    return count;
+}
+
+bool wefti_hardware_is_regular(const wefti_hardware_t *hardware, wefti_regular_t *out_shape)
+{
+    if (hardware->core_count == 0) {
+        return false;
+    }
+    wefti_regular_t shape = {.sockets = hardware->socket_count,
+                             .numas = hardware->numa_count,
+                             .l3s = cache_count(hardware, true),
+                             .l2s = cache_count(hardware, false),
+                             .cores = hardware->core_count,
+                             .threads = hardware->cores[0].cpu_count};
+    shape.adjacent = shape.threads > 1 && hardware->cpus[1] == 1;
+    bool regular = hardware->cpu_count == shape.cores * shape.threads && shape.sockets >= 1 &&
+                   shape.numas >= 1 && shape.numas <= shape.cores && shape.sockets <= shape.cores &&
+                   shape.threads <= 16;
+    for (uint32_t c = 0; c < shape.cores && regular; c++) {
+        const wefti_topo_core_t *core = &hardware->cores[c];
+        regular = core->cpu_count == shape.threads && core->first_cpu == c * shape.threads &&
+                  core->socket == part_of(c, shape.sockets, shape.cores) &&
+                  core->numa == part_of(c, shape.numas, shape.cores) &&
+                  core->l2 == part_of(c, shape.l2s, shape.cores) &&
+                  core->l3 == part_of(c, shape.l3s, shape.cores);
+        for (uint32_t t = 0; t < shape.threads && regular; t++) {
+            regular = hardware->cpus[core->first_cpu + t] == cpu_of(&shape, c, t);
+        }
+    }
+    for (uint32_t n = 0; n < shape.numas && regular; n++) {
+        regular = hardware->numas[n].os_index == n;
+    }
+    *out_shape = shape;
+    return regular;
+}
+
+static bool within(uint32_t index, uint32_t count)
+{
+    return index == WEFTI_TOPO_NONE || index < count;
+}
+
+static weft_status_t check_devices(const wefti_hardware_t *h, const wefti_topo_device_t *devices,
+                                   uint32_t count, const char *what)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_topo_device_t *device = &devices[i];
+        if (device->name == NULL || device->name[0] == '\0' ||
+            !within(device->socket, h->socket_count) || !within(device->numa, h->numa_count) ||
+            device->bits_per_s > 1ull << 50) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "%s %u (%s): no name, or a socket, NUMA node or speed that there is "
+                               "not",
+                               what, i, device->name != NULL ? device->name : "");
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_cores(const wefti_hardware_t *h)
+{
+    uint32_t next = 0;
+    for (uint32_t c = 0; c < h->core_count; c++) {
+        const wefti_topo_core_t *core = &h->cores[c];
+        if (core->socket >= h->socket_count || core->numa >= h->numa_count ||
+            core->first_cpu != next || core->cpu_count == 0 ||
+            core->cpu_count > h->cpu_count - next || !within(core->l2, h->core_count) ||
+            !within(core->l3, h->core_count)) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "core %u: no processor, or a socket, NUMA node or cache that there "
+                               "is not",
+                               c);
+        }
+        next += core->cpu_count;
+    }
+    return next == h->cpu_count
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT, "%u processors are on no core", h->cpu_count - next);
+}
+
+/* Each processor is on one core; a bit for each. */
+static weft_status_t check_cpus(const wefti_hardware_t *h)
+{
+    uint8_t *seen = wefti_alloc(NULL, WEFTI_TOPO_MAX_CPUS / 8);
+    weft_status_t status = seen != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < h->cpu_count && status >= 0; i++) {
+        uint32_t cpu = h->cpus[i];
+        if (cpu >= WEFTI_TOPO_MAX_CPUS || (seen[cpu / 8] & (1u << cpu % 8)) != 0) {
+            status = wefti_error(WEFT_ERR_FORMAT, "processor %u is %s", cpu,
+                                 cpu >= WEFTI_TOPO_MAX_CPUS ? "too high a number" : "on two cores");
+        } else {
+            seen[cpu / 8] |= (uint8_t)(1u << cpu % 8);
+        }
+    }
+    wefti_free(NULL, seen);
+    return status;
+}
+
+weft_status_t wefti_hardware_check(const wefti_hardware_t *hardware)
+{
+    weft_status_t status = WEFT_OK;
+    if (hardware->core_count > WEFTI_TOPO_MAX_CORES || hardware->cpu_count > WEFTI_TOPO_MAX_CPUS ||
+        hardware->numa_count > WEFTI_TOPO_MAX_CORES ||
+        hardware->socket_count > WEFTI_TOPO_MAX_CORES ||
+        hardware->nic_count > WEFTI_TOPO_MAX_DEVICES ||
+        hardware->card_count > WEFTI_TOPO_MAX_DEVICES) {
+        return wefti_error(WEFT_ERR_FORMAT, "too many cores or devices for one host");
+    }
+    for (uint32_t n = 0; n < hardware->numa_count; n++) {
+        if (!within(hardware->numas[n].socket, hardware->socket_count)) {
+            return wefti_error(WEFT_ERR_FORMAT, "NUMA node %u: there is no socket %u", n,
+                               hardware->numas[n].socket);
+        }
+    }
+    WEFT_TRY(status, check_cores(hardware), out);
+    if (hardware->cpu_count > 0) {
+        WEFT_TRY(status, check_cpus(hardware), out);
+    }
+    WEFT_TRY(status, check_devices(hardware, hardware->nics, hardware->nic_count, "interface"),
+             out);
+    WEFT_TRY(status, check_devices(hardware, hardware->cards, hardware->card_count, "card"), out);
+out:
+    return status;
+}
+
+uint32_t wefti_hardware_core_of(const wefti_hardware_t *hardware, uint32_t cpu)
+{
+    for (uint32_t c = 0; c < hardware->core_count; c++) {
+        const wefti_topo_core_t *core = &hardware->cores[c];
+        for (uint32_t t = 0; t < core->cpu_count; t++) {
+            if (hardware->cpus[core->first_cpu + t] == cpu) {
+                return c;
+            }
+        }
+    }
+    return WEFTI_TOPO_NONE;
+}
+
+static bool read_number(const char **at, uint32_t limit, uint32_t *out)
+{
+    uint64_t value = 0;
+    const char *digit = *at;
+    for (; *digit >= '0' && *digit <= '9' && value <= limit; digit++) {
+        value = value * 10 + (uint64_t)(*digit - '0');
+    }
+    bool good = digit > *at && value < limit;
+    *at = digit;
+    *out = (uint32_t)value;
+    return good;
+}
+
+/* Runs over the list; cpus NULL: only counts. UINT32_MAX: it is none. */
+static uint32_t walk_list(const char *text, uint32_t limit, uint32_t *cpus)
+{
+    uint32_t count = 0, least = 0;
+    const char *at = text;
+    while (*at != '\0' && *at != '\n') {
+        uint32_t first, last;
+        if (!read_number(&at, limit, &first) || first < least) {
+            return UINT32_MAX;
+        }
+        last = first;
+        if (*at == '-') {
+            at++;
+            if (!read_number(&at, limit, &last) || last < first) {
+                return UINT32_MAX;
+            }
+        }
+        for (uint32_t cpu = first; cpu <= last; cpu++, count++) {
+            if (cpus != NULL) {
+                cpus[count] = cpu;
+            }
+        }
+        least = last + 1;
+        if (*at == ',') {
+            at++;
+            if (*at == '\0') {
+                return UINT32_MAX;
+            }
+        } else if (*at != '\0' && *at != '\n') {
+            return UINT32_MAX;
+        }
+    }
+    return count;
+}
+
+weft_status_t wefti_cpulist_parse(const char *text, uint32_t limit, wefti_arena_t *arena,
+                                  uint32_t **out_cpus, uint32_t *out_count)
+{
+    uint32_t count = walk_list(text, limit, NULL);
+    *out_cpus = NULL;
+    *out_count = 0;
+    if (count == UINT32_MAX) {
+        return wefti_error(WEFT_ERR_FORMAT, "\"%.60s\" is no list of processors such as 0-3,8",
+                           text);
+    }
+    uint32_t *cpus = wefti_arena_array(arena, count, sizeof *cpus);
+    if (cpus == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    walk_list(text, limit, cpus);
+    *out_cpus = cpus;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+const char *wefti_cpulist_format(const uint32_t *cpus, uint32_t count, char *buffer, size_t bytes)
+{
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (uint32_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && cpus[end] == cpus[end - 1] + 1; end++) {
+        }
+        char part[32];
+        int length = end - i == 1 ? snprintf(part, sizeof part, "%s%u", i > 0 ? "," : "", cpus[i])
+                                  : snprintf(part, sizeof part, "%s%u-%u", i > 0 ? "," : "",
+                                             cpus[i], cpus[end - 1]);
+        if (used + (size_t)length + 4 > bytes) {
+            snprintf(buffer + used, bytes - used, "%s", used + 4 <= bytes ? ".." : "");
+            break;
+        }
+        memcpy(buffer + used, part, (size_t)length + 1);
+        used += (size_t)length;
+    }
+    return buffer;
+}

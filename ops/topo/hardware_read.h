@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A host's hardware from JSON, for cluster_read.c. */
+#ifndef WEFT_OPS_TOPO_HARDWARE_READ_H
+#define WEFT_OPS_TOPO_HARDWARE_READ_H
+
+#include "ops/cost/json_read.h"
+#include "ops/topo/cluster.h"
+
+/* node is an object; what it does not say is not known. */
+weft_status_t wefti_topo_read_hardware(const wefti_json_tree_t *tree, const wefti_json_node_t *node,
+                                       wefti_arena_t *arena, wefti_hardware_t *out);
+/* A whole number from 0 to most? */
+bool wefti_topo_whole(const wefti_json_node_t *node, uint32_t most, uint32_t *out);
+/* Member key of object, from 0 to most; left as it is where there is none. */
+weft_status_t wefti_topo_number(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
+                                const char *key, double most, double *out);
+
+#endif

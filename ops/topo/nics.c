@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Network interfaces for ranks, and processors next to them. */
+#include <string.h>
+
+#include "ops/topo/place.h"
+#include "runtime/base/error.h"
+
+/* How near an interface is to a rank; more is nearer. */
+typedef enum nearness {
+    NEAR_UNKNOWN = 0,
+    NEAR_OTHER_SOCKET = 1, /* known to be far */
+    NEAR_SOCKET = 2,
+    NEAR_NUMA = 3,
+    NEAR_SWITCH = 4,
+} nearness_t;
+
+/* Where a rank is: its card's place, else that of its processors. */
+typedef struct place {
+    uint32_t socket, numa, pci_switch;
+} place_t;
+
+static uint32_t socket_of(const wefti_hardware_t *h, const uint32_t *cpus, uint32_t count)
+{
+    uint32_t socket = WEFTI_TOPO_NONE;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t core = wefti_hardware_core_of(h, cpus[i]);
+        if (core == WEFTI_TOPO_NONE || (i > 0 && h->cores[core].socket != socket)) {
+            return WEFTI_TOPO_NONE;
+        }
+        socket = h->cores[core].socket;
+    }
+    return socket;
+}
+
+static uint32_t socket_of_device(const wefti_hardware_t *h, const wefti_topo_device_t *device)
+{
+    return device->socket == WEFTI_TOPO_NONE && device->numa != WEFTI_TOPO_NONE
+               ? h->numas[device->numa].socket
+               : device->socket;
+}
+
+static place_t place_of(const wefti_hardware_t *h, const wefti_topo_rank_t *rank)
+{
+    if (rank->card != WEFTI_TOPO_NONE && rank->card < h->card_count) {
+        const wefti_topo_device_t *card = &h->cards[rank->card];
+        return (place_t){socket_of_device(h, card), card->numa, card->pci_switch};
+    }
+    return (place_t){socket_of(h, rank->cpus, rank->cpu_count),
+                     wefti_place_numa(h, rank->cpus, rank->cpu_count), WEFTI_TOPO_NONE};
+}
+
+static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
+                           const wefti_topo_device_t *nic)
+{
+    uint32_t socket = socket_of_device(h, nic);
+    if (place->pci_switch != WEFTI_TOPO_NONE && place->pci_switch == nic->pci_switch) {
+        return NEAR_SWITCH;
+    }
+    if (place->numa != WEFTI_TOPO_NONE && place->numa == nic->numa) {
+        return NEAR_NUMA;
+    }
+    if (place->socket != WEFTI_TOPO_NONE && place->socket == socket) {
+        return NEAR_SOCKET;
+    }
+    bool known = place->socket != WEFTI_TOPO_NONE && socket != WEFTI_TOPO_NONE;
+    return known ? NEAR_OTHER_SOCKET : NEAR_UNKNOWN;
+}
+
+static uint64_t fastest(const wefti_hardware_t *h)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < h->nic_count; i++) {
+        most = !h->nics[i].down && h->nics[i].bits_per_s > most ? h->nics[i].bits_per_s : most;
+    }
+    return most;
+}
+
+/* Is a better than b for somebody there? Nearness counts among interfaces that are of one sort: one
+ * for logging in is not taken because it happens to be near. */
+static bool better(const wefti_hardware_t *h, const place_t *place, uint64_t most, uint32_t a,
+                   uint32_t b, const uint32_t *users)
+{
+    const wefti_topo_device_t *x = &h->nics[a], *y = &h->nics[b];
+    bool x_fast = x->bits_per_s >= most / 2, y_fast = y->bits_per_s >= most / 2;
+    nearness_t x_near = nearness(h, place, x), y_near = nearness(h, place, y);
+    if (x->down != y->down) {
+        return y->down;
+    }
+    if (x_fast != y_fast) {
+        return x_fast;
+    }
+    if (x_near != y_near) {
+        return x_near > y_near;
+    }
+    if (x->bits_per_s != y->bits_per_s) {
+        return x->bits_per_s > y->bits_per_s;
+    }
+    return users[a] < users[b];
+}
+
+static void place_host(wefti_cluster_t *cluster, const wefti_topo_host_t *host)
+{
+    uint32_t users[WEFTI_TOPO_MAX_DEVICES] = {0};
+    const wefti_hardware_t *h = host->hardware;
+    uint64_t most = fastest(h);
+    for (uint32_t i = 0; i < host->rank_count; i++) {
+        wefti_topo_rank_t *rank = &cluster->ranks[host->ranks[i]];
+        place_t place = place_of(h, rank);
+        rank->nic = WEFTI_TOPO_NONE;
+        for (uint32_t n = 0; n < h->nic_count; n++) {
+            if (!h->nics[n].down &&
+                (rank->nic == WEFTI_TOPO_NONE || better(h, &place, most, n, rank->nic, users))) {
+                rank->nic = n;
+            }
+        }
+        if (rank->nic != WEFTI_TOPO_NONE) {
+            users[rank->nic]++;
+        }
+    }
+}
+
+void wefti_place_nics(wefti_cluster_t *cluster)
+{
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        if (cluster->hosts[h].hardware->nic_count > 0) {
+            place_host(cluster, &cluster->hosts[h]);
+        }
+    }
+}
+
+const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank)
+{
+    static const char *const texts[] = {"", "another socket", "same socket", "same NUMA node",
+                                        "same PCI switch"};
+    const wefti_topo_rank_t *it = &cluster->ranks[rank];
+    const wefti_hardware_t *h = cluster->hosts[it->host].hardware;
+    if (it->nic == WEFTI_TOPO_NONE) {
+        return "";
+    }
+    place_t place = place_of(h, it);
+    return texts[nearness(h, &place, &h->nics[it->nic])];
+}
+
+static bool is_near(const wefti_hardware_t *h, const wefti_topo_device_t *device, uint32_t core)
+{
+    if (device->numa != WEFTI_TOPO_NONE) {
+        return h->cores[core].numa == device->numa;
+    }
+    return device->socket == WEFTI_TOPO_NONE || h->cores[core].socket == device->socket;
+}
+
+uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,
+                                  const uint32_t *cpus, uint32_t count)
+{
+    for (uint32_t i = count; i-- > 0;) {
+        uint32_t core = wefti_hardware_core_of(hardware, cpus[i]);
+        if (nic == NULL || (core != WEFTI_TOPO_NONE && is_near(hardware, nic, core))) {
+            return cpus[i];
+        }
+    }
+    return count > 0 ? cpus[count - 1] : WEFTI_TOPO_NONE;
+}
+
+weft_status_t wefti_place_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
+                               wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
+{
+    uint32_t count = 0;
+    uint32_t *cpus = wefti_arena_array(arena, hardware->cpu_count + 1ul, sizeof *cpus);
+    *out_cpus = cpus;
+    *out_count = 0;
+    if (cpus == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t c = 0; c < hardware->core_count; c++) {
+        const wefti_topo_core_t *core = &hardware->cores[c];
+        for (uint32_t t = 0; is_near(hardware, device, c) && t < core->cpu_count; t++) {
+            uint32_t cpu = hardware->cpus[core->first_cpu + t], at = count++;
+            for (; at > 0 && cpus[at - 1] > cpu; at--) {
+                cpus[at] = cpus[at - 1];
+            }
+            cpus[at] = cpu;
+        }
+    }
+    *out_count = count;
+    return WEFT_OK;
+}

@@ -56,6 +56,39 @@ static weft_status_t side_signal(wefti_endpoint_t *endpoint, uint32_t peer, size
     return side_put(endpoint, peer, offset, NULL, 0, lane);
 }
 
+static weft_status_t side_barrier(wefti_endpoint_t *endpoint)
+{
+    return wefti_endpoint_barrier(endpoint->host);
+}
+
+static void side_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+{
+    if (endpoint->host->ops->aborted != NULL) {
+        endpoint->host->ops->aborted(endpoint->host, status, text);
+    }
+}
+
+static void side_progress(wefti_endpoint_t *endpoint)
+{
+    wefti_endpoint_progress(endpoint->host);
+}
+
+static void side_doze(wefti_endpoint_t *endpoint)
+{
+    wefti_endpoint_doze(endpoint->host);
+}
+
+static void side_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                          char *reason, size_t reason_bytes)
+{
+    wefti_endpoint_describe(endpoint->host, peer, name, name_bytes, reason, reason_bytes);
+}
+
+static void side_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)
+{
+    wefti_endpoint_link_stats(endpoint->host, peer, out);
+}
+
 static const wefti_transport_ops_t side_ops = {
     .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "device",
@@ -70,6 +103,12 @@ static const wefti_transport_ops_t side_ops = {
     .put = side_put,
     .signal = side_signal,
     .flush = wefti_flush_direct,
+    .barrier = side_barrier,
+    .aborted = side_aborted,
+    .progress = side_progress,
+    .doze = side_doze,
+    .describe = side_describe,
+    .link_stats = side_link_stats,
 };
 
 weft_status_t wefti_endpoint_device_side(wefti_endpoint_t *host, weft_device_t *device,

@@ -17,6 +17,24 @@ extern const wefti_transport_ops_t wefti_transport_hosts;
 /* The end of a wait that starts now; UINT64_MAX when the settings say for ever. */
 uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint);
 
+/* wefti_endpoint_abort without telling ranks whose control blocks are not mapped; rank: who says so.
+ */
+void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, uint32_t rank, weft_status_t status,
+                               const char *text);
+
+/* The rank's number in the world, where the endpoint is one host's part of it. */
+static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, uint32_t rank)
+{
+    return endpoint->numbers != NULL ? endpoint->numbers[rank] : rank;
+}
+/* "rank 3 (pid 77)" or "rank 3 (host b, pid 77)"; returns the buffer. */
+#define WEFTI_WHO_BYTES 128u
+const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
+                               char *buffer);
+
+/* hosts_meet.c: names the running kernel, the same in all of its containers. */
+void wefti_machine_key(char *text, size_t bytes);
+
 /* True when every other rank has released its context, so nothing will be posted any more. */
 bool wefti_endpoint_deserted(const wefti_endpoint_t *endpoint);
 

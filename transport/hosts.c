@@ -1,27 +1,324 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A world of several hosts: shm or null inside each, links between them. */
-#include "transport/endpoint.h"
-#include "transport/links.h"
+/*
+ * A world whose ranks may be on several hosts: shm among the ranks of each host (the inner
+ * endpoint), link drivers between ranks of different hosts, and an overlay that carries what all
+ * must know. When it turns out that all are on one host, what remains is shm.
+ */
+#include "transport/hosts.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/error.h"
 
+static wefti_hosts_t *hosts_of(wefti_endpoint_t *endpoint)
+{
+    return (wefti_hosts_t *)endpoint;
+}
+
+/* ---- what all ranks do together ---- */
+
+static weft_status_t check(void *user)
+{
+    return wefti_endpoint_check(user);
+}
+
+static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                      void *recv)
+{
+    wefti_hosts_t *hosts = hosts_of(endpoint);
+    wefti_hosts_doze(endpoint);
+    weft_status_t status = wefti_overlay_all_gather(
+        hosts->overlay, send, bytes, recv, wefti_endpoint_deadline(endpoint), check, endpoint);
+    if (status < 0) {
+        /* A reason that somebody wrote down says more than a connection that closed. */
+        weft_status_t known = wefti_endpoint_check(endpoint);
+        status = known < 0 ? known : status;
+        /* What is still under way belongs to this call: nobody must go on. */
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
+    }
+    return status;
+}
+
+static weft_status_t hosts_barrier(wefti_endpoint_t *endpoint)
+{
+    uint32_t epoch = ++endpoint->barrier_epoch;
+    uint32_t *all = endpoint->verdicts; /* no agreement is under way meanwhile */
+    weft_status_t status = hosts_all_gather(endpoint, &epoch, sizeof epoch, all);
+    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
+        if (all[r] != epoch) {
+            status = wefti_error(WEFT_ERR_MISMATCH, "rank %u is at barrier %u, rank %u at %u", r,
+                                 all[r], endpoint->rank, epoch);
+            wefti_endpoint_abort(endpoint, status, weft_last_error());
+        }
+    }
+    return status;
+}
+
+static weft_status_t hosts_check_peers(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = hosts_of(endpoint);
+    if (endpoint->inner != NULL) {
+        weft_status_t status = endpoint->inner->ops->check_peers(endpoint->inner);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return wefti_hosts_check_suspects(hosts);
+}
+
+/* ---- memory ---- */
+
+static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes)
+{
+    wefti_endpoint_t *endpoint = &hosts->base, *inner = endpoint->inner;
+    weft_status_t status = inner->ops->region_grow(inner, bytes);
+    if (status < 0) {
+        return status;
+    }
+    __atomic_store_n(&inner->region_bytes, bytes, __ATOMIC_RELAXED);
+    for (uint32_t i = 0; i < inner->world_size; i++) {
+        uint32_t r = hosts->world_of[i];
+        if (endpoint->region_of[r] == NULL) { /* calls in flight may be looking */
+            endpoint->region_of[r] = inner->region_of[i];
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t hosts_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+{
+    wefti_hosts_t *hosts = hosts_of(endpoint);
+    size_t from = endpoint->region_bytes;
+    weft_status_t status = wefti_endpoint_agree(endpoint, inner_grow(hosts, bytes));
+    return status < 0 ? status : wefti_hosts_links_grow(hosts, from, bytes);
+}
+
+static weft_status_t hosts_region_map(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
+                                      void *address)
+{
+    return endpoint->inner->ops->region_map(endpoint->inner, offset, bytes, address);
+}
+
+/* ---- opening and closing ---- */
+
+/* Control blocks of one's own for everybody: they are there before anybody has been met, and stay
+ * for the ranks of other hosts. */
+static weft_status_t make_blocks(wefti_hosts_t *hosts)
+{
+    wefti_endpoint_t *endpoint = &hosts->base;
+    uint32_t count = endpoint->world_size;
+    const weft_allocator_t *allocator = endpoint->allocator;
+    hosts->far = wefti_alloc(allocator, count * sizeof *hosts->far);
+    hosts->local_of = wefti_alloc(allocator, count * sizeof *hosts->local_of);
+    hosts->world_of = wefti_alloc(allocator, count * sizeof *hosts->world_of);
+    hosts->via = wefti_alloc(allocator, count * sizeof *hosts->via);
+    hosts->why = wefti_alloc(allocator, count * sizeof *hosts->why);
+    hosts->kits = wefti_alloc(allocator, count * WEFTI_HOSTS_DRIVERS * sizeof *hosts->kits);
+    endpoint->faults = wefti_alloc(allocator, WEFTI_HOSTS_FAULTS * sizeof *endpoint->faults);
+    hosts->fault_driver = wefti_alloc(allocator, WEFTI_HOSTS_FAULTS * sizeof *hosts->fault_driver);
+    hosts->suspects = wefti_alloc(allocator, count * sizeof *hosts->suspects);
+    if (hosts->far == NULL || hosts->local_of == NULL || hosts->world_of == NULL ||
+        hosts->via == NULL || hosts->why == NULL || hosts->kits == NULL ||
+        endpoint->faults == NULL || hosts->fault_driver == NULL || hosts->suspects == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        endpoint->control[r] = &hosts->far[r];
+        hosts->local_of[r] = WEFTI_HOSTS_FAR;
+        atomic_init(&hosts->via[r], WEFTI_HOSTS_NONE);
+    }
+    endpoint->control[endpoint->rank]->pid = (uint32_t)getpid();
+    return WEFT_OK;
+}
+
+static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_params_t *params)
+{
+    wefti_endpoint_t *endpoint = &hosts->base;
+    wefti_job_t job = {.rank = params->rank, .world_size = params->world_size};
+    if (params->job == NULL) {
+        if (strlen(params->address) >= sizeof job.address) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "an address of %zu characters is too long", strlen(params->address));
+        }
+        snprintf(job.launcher, sizeof job.launcher, "arguments");
+        snprintf(job.address, sizeof job.address, "%s", params->address);
+    }
+    const wefti_overlay_params_t overlay = {
+        .job = params->job != NULL ? params->job : &job,
+        .settings = endpoint->settings,
+        .log = endpoint->log,
+        .allocator = endpoint->allocator,
+        .user = hosts,
+        .told = wefti_hosts_told,
+        .left = wefti_hosts_left,
+        .died = wefti_hosts_died,
+    };
+    return wefti_overlay_open(&overlay, &hosts->overlay);
+}
+
+static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint32_t local_count)
+{
+    wefti_endpoint_t *endpoint = &hosts->base;
+    hosts->inner_settings = *endpoint->settings;
+    /* All of them are there: who does not come now has died. */
+    if (hosts->inner_settings.connect_timeout_ns != 0) {
+        hosts->inner_settings.timeout_ns = hosts->inner_settings.connect_timeout_ns;
+    }
+    const wefti_endpoint_params_t params = {
+        .rank = hosts->local_of[endpoint->rank],
+        .world_size = local_count,
+        .address = address,
+        .settings = &hosts->inner_settings,
+        .log = endpoint->log,
+        .allocator = endpoint->allocator,
+        .numbers = hosts->world_of,
+        .host_name = endpoint->host_count > 1
+                         ? endpoint->host_names[endpoint->host_of[endpoint->rank]]
+                         : NULL,
+    };
+    weft_status_t status = wefti_endpoint_open(&params, &endpoint->inner);
+    hosts->inner_settings.timeout_ns = endpoint->settings->timeout_ns;
+    return status;
+}
+
+/* From here on the ranks of this host share their control blocks. */
+static weft_status_t take_blocks(wefti_hosts_t *hosts)
+{
+    wefti_endpoint_t *endpoint = &hosts->base, *inner = endpoint->inner;
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (hosts->local_of[r] != WEFTI_HOSTS_FAR) {
+            endpoint->control[r] = inner->control[hosts->local_of[r]];
+        } else {
+            endpoint->peer_caps[r] &= ~WEFTI_CAP_DIRECT;
+            endpoint->caps &= endpoint->peer_caps[r];
+        }
+    }
+    /* Whatever ended the world meanwhile was written into the own block of before. */
+    wefti_control_t *before = &hosts->far[endpoint->rank];
+    if (atomic_load_explicit(&before->abort_state, memory_order_acquire) == 2) {
+        wefti_endpoint_abort_here(endpoint, before->abort_rank, (weft_status_t)before->abort_status,
+                                  before->abort_text);
+    }
+    return wefti_endpoint_check(endpoint);
+}
+
+static const wefti_transport_ops_t one_host_ops;
+
+/* Everybody is here: what they met by is not needed any more. */
+static void become_one_host(wefti_hosts_t *hosts)
+{
+    hosts->parted = true;
+    wefti_overlay_close(hosts->overlay, false);
+    hosts->overlay = NULL;
+    hosts->base.ops = &one_host_ops;
+}
+
 static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
 {
-    (void)endpoint;
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "address \"%s\": only unix:@name and unix:/path",
-                       params->address != NULL ? params->address : "");
+    wefti_hosts_t *hosts = hosts_of(endpoint);
+    char address[64];
+    uint32_t local_count = 1;
+    weft_status_t status;
+    hosts->epoll_fd = hosts->event_fd = -1;
+    pthread_mutex_init(&hosts->lock, NULL);
+    WEFT_TRY(status, make_blocks(hosts), done);
+    WEFT_TRY(status, open_overlay(hosts, params), done);
+    WEFT_TRY(status, wefti_hosts_meet(hosts, address, &local_count), done);
+    status = open_inner(hosts, address, local_count);
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    WEFT_TRY(status, take_blocks(hosts), done);
+    if (endpoint->host_count == 1) {
+        become_one_host(hosts);
+        return WEFT_OK;
+    }
+    WEFT_TRY(status, wefti_hosts_links_open(hosts), done);
+    status = wefti_endpoint_agree(endpoint, wefti_hosts_thread_start(hosts));
+done:
+    return status;
 }
 
 static void hosts_close(wefti_endpoint_t *endpoint)
 {
-    (void)endpoint;
+    wefti_hosts_t *hosts = hosts_of(endpoint);
+    const weft_allocator_t *allocator = endpoint->allocator;
+    bool forked = !wefti_endpoint_owned(endpoint);
+    wefti_hosts_thread_stop(hosts, forked);
+    /* The goodbye first, so that a connection that closes is no death. */
+    if (hosts->overlay != NULL) {
+        wefti_overlay_close(hosts->overlay, forked);
+    }
+    wefti_hosts_links_close(hosts, forked);
+    wefti_endpoint_close(endpoint->inner);
+    endpoint->inner = NULL;
+    if (!forked) {
+        pthread_mutex_destroy(&hosts->lock);
+    }
+    wefti_free(allocator, hosts->suspects);
+    wefti_free(allocator, hosts->fault_driver);
+    wefti_free(allocator, hosts->kits);
+    wefti_free(allocator, hosts->why);
+    wefti_free(allocator, (void *)hosts->via);
+    wefti_free(allocator, hosts->world_of);
+    wefti_free(allocator, hosts->local_of);
+    wefti_free(allocator, hosts->far);
 }
 
 const wefti_transport_ops_t wefti_transport_hosts = {
     .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "hosts",
-    .endpoint_bytes = sizeof(wefti_endpoint_t),
+    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
+    .endpoint_bytes = sizeof(wefti_hosts_t),
     .open = hosts_open,
     .close = hosts_close,
+    .all_gather = hosts_all_gather,
+    .region_grow = hosts_region_grow,
+    .region_map = hosts_region_map,
+    .check_peers = hosts_check_peers,
+    .put = wefti_hosts_put,
+    .signal = wefti_hosts_signal,
+    .flush = wefti_hosts_flush,
+    .barrier = hosts_barrier,
+    .aborted = wefti_hosts_aborted,
+    .put_lent = wefti_hosts_put_lent,
+    .progress = wefti_hosts_progress,
+    .doze = wefti_hosts_doze,
+    .describe = wefti_hosts_describe,
+    .link_stats = wefti_hosts_link_stats,
+};
+
+/* ---- one host after all ---- */
+
+static weft_status_t one_host_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                         void *recv)
+{
+    return endpoint->inner->ops->all_gather(endpoint->inner, send, bytes, recv);
+}
+
+static weft_status_t one_host_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+{
+    return inner_grow(hosts_of(endpoint), bytes);
+}
+
+static weft_status_t one_host_check_peers(wefti_endpoint_t *endpoint)
+{
+    return endpoint->inner->ops->check_peers(endpoint->inner);
+}
+
+static const wefti_transport_ops_t one_host_ops = {
+    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
+    .name = "shm",
+    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
+    .endpoint_bytes = sizeof(wefti_hosts_t),
+    .open = hosts_open,
+    .close = hosts_close,
+    .all_gather = one_host_all_gather,
+    .region_grow = one_host_region_grow,
+    .region_map = hosts_region_map,
+    .check_peers = one_host_check_peers,
+    .put = wefti_put_direct,
+    .signal = wefti_signal_direct,
     .flush = wefti_flush_direct,
+    .describe = wefti_hosts_describe,
 };

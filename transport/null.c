@@ -47,7 +47,7 @@ static weft_status_t null_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
         status = wefti_range_map(&null->range, -1, endpoint->settings->reserve_bytes);
     }
     if (status == WEFT_OK) {
-        status = wefti_memory_check(bytes - endpoint->region_bytes, 1);
+        status = wefti_memory_check(bytes - endpoint->region_bytes, endpoint->local_rank_count);
     }
     if (status == WEFT_OK) {
         status = wefti_range_commit(&null->range, endpoint->region_bytes, bytes);

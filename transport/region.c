@@ -122,8 +122,8 @@ static weft_status_t device_import(wefti_endpoint_t *endpoint, const device_offe
     size_t least = SIZE_MAX;
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         least = offers[r].bytes < least ? (size_t)offers[r].bytes : least;
-        if (r == endpoint->rank) {
-            continue;
+        if (r == endpoint->rank || !wefti_endpoint_direct(endpoint, r)) {
+            continue; /* the own, or a card of another host */
         }
         void *address = NULL;
         weft_status_t status =

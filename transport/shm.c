@@ -41,7 +41,8 @@ static weft_status_t map_control(wefti_endpoint_t *endpoint, uint32_t rank, int 
         mmap(NULL, WEFTI_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (page == MAP_FAILED) {
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno,
-                                 "cannot map the control block of rank %u", rank);
+                                 "cannot map the control block of rank %u",
+                                 wefti_endpoint_number(endpoint, rank));
     }
     madvise(page, WEFTI_PAGE_BYTES, MADV_DONTFORK);
     endpoint->control[rank] = page;
@@ -158,8 +159,9 @@ static weft_status_t shm_check_peers(wefti_endpoint_t *endpoint)
             return WEFT_OK;
         }
         if (!has_left(endpoint, dead)) {
-            return wefti_error(WEFT_ERR_PEER_DIED, "rank %u (pid %d) died", dead,
-                               (int)shm->peers[dead].pid);
+            char who[WEFTI_WHO_BYTES];
+            return wefti_error(WEFT_ERR_PEER_DIED, "%s died",
+                               wefti_endpoint_who(endpoint, dead, (int)shm->peers[dead].pid, who));
         }
         first = dead; /* ended after it had left: look at those behind it */
     }
@@ -176,9 +178,11 @@ static weft_status_t gone_error(wefti_endpoint_t *endpoint, uint32_t rank)
     if (status < 0) {
         return status;
     }
-    return wefti_error(WEFT_ERR_PEER_DIED, "rank %u (pid %d) %s while rank %u was in an all-gather",
-                       rank, (int)shm->peers[rank].pid,
-                       has_left(endpoint, rank) ? "left the world" : "died", endpoint->rank);
+    char who[WEFTI_WHO_BYTES];
+    return wefti_error(WEFT_ERR_PEER_DIED, "%s %s while rank %u was in an all-gather",
+                       wefti_endpoint_who(endpoint, rank, (int)shm->peers[rank].pid, who),
+                       has_left(endpoint, rank) ? "left the world" : "died",
+                       wefti_endpoint_number(endpoint, endpoint->rank));
 }
 
 /* Waits until the socket to rank is ready, looking around in between. */
@@ -197,10 +201,11 @@ static weft_status_t await_socket(wefti_endpoint_t *endpoint, uint32_t rank, sho
             return status;
         }
         if (now >= deadline) {
-            return wefti_error(WEFT_ERR_TIMEOUT,
-                               "rank %u waited %.3g s for rank %u (pid %d) in an all-gather",
-                               endpoint->rank, (double)endpoint->settings->timeout_ns * 1e-9, rank,
-                               (int)shm->peers[rank].pid);
+            char who[WEFTI_WHO_BYTES];
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s in an all-gather",
+                               wefti_endpoint_number(endpoint, endpoint->rank),
+                               (double)endpoint->settings->timeout_ns * 1e-9,
+                               wefti_endpoint_who(endpoint, rank, (int)shm->peers[rank].pid, who));
         }
     }
 }

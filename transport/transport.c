@@ -109,6 +109,8 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->caps = ops->caps;
     endpoint->local_rank_count = count;
     endpoint->host_count = 1;
+    endpoint->numbers = params->numbers;
+    endpoint->host_name = params->host_name;
     endpoint->device = params->device;
     endpoint->settings = params->settings;
     endpoint->log = params->log;
@@ -225,8 +227,8 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (verdicts[r].status < 0) {
             verdicts[r].text[VERDICT_TEXT_BYTES - 1] = '\0';
-            return wefti_error((weft_status_t)verdicts[r].status, "rank %u: %s", r,
-                               verdicts[r].text);
+            return wefti_error((weft_status_t)verdicts[r].status, "rank %u: %s",
+                               wefti_endpoint_number(endpoint, r), verdicts[r].text);
         }
     }
     return WEFT_OK;
@@ -305,23 +307,40 @@ static void write_abort(wefti_control_t *control, uint32_t rank, weft_status_t s
     atomic_store_explicit(&control->abort_state, 2, memory_order_release);
 }
 
+void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, uint32_t rank, weft_status_t status,
+                               const char *text)
+{
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        wefti_control_t *control = endpoint->control[r];
+        if (control != NULL) {
+            write_abort(control, rank, status < 0 ? status : WEFT_ERR_ABORTED,
+                        text != NULL ? text : "");
+            wefti_futex_wake_all(&control->barrier.value);
+        }
+    }
+}
+
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
     if (!wefti_endpoint_owned(endpoint)) {
         return;
     }
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        wefti_control_t *control = endpoint->control[r];
-        if (control != NULL) {
-            write_abort(control, endpoint->rank, status < 0 ? status : WEFT_ERR_ABORTED,
-                        text != NULL ? text : "");
-            wefti_futex_wake_all(&control->barrier.value);
-        }
-    }
+    wefti_endpoint_abort_here(endpoint, wefti_endpoint_number(endpoint, endpoint->rank), status,
+                              text);
     if (endpoint->ops->aborted != NULL) {
         endpoint->ops->aborted(endpoint, status < 0 ? status : WEFT_ERR_ABORTED,
                                text != NULL ? text : "");
     }
+}
+
+const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
+                               char *buffer)
+{
+    const char *host = endpoint->host_name;
+    snprintf(buffer, WEFTI_WHO_BYTES, "rank %u (%s%s%spid %d)",
+             wefti_endpoint_number(endpoint, rank), host != NULL ? "host " : "",
+             host != NULL ? host : "", host != NULL ? ", " : "", pid);
+    return buffer;
 }
 
 /* Turns the record into this thread's error; it was written by a peer, so nothing in it is trusted.

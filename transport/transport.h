@@ -61,6 +61,8 @@ typedef struct wefti_endpoint_params {
     const wefti_settings_t *settings; /* borrowed for the endpoint's life */
     const wefti_log_t *log;           /* likewise */
     const weft_allocator_t *allocator;
+    const uint32_t *numbers; /* one host's part of a world: the ranks' numbers there; borrowed */
+    const char *host_name;   /* likewise; NULL: one host */
 } wefti_endpoint_params_t;
 
 /* What went over a link that puts since it was opened; for reports of slow links and tests. */
@@ -130,6 +132,8 @@ struct wefti_endpoint {
     uint64_t caps;                /* what all of this rank's links can do */
     uint64_t *peer_caps;          /* [world_size] what the link to each rank can do */
     uint32_t local_rank_count;    /* ranks on this machine, for waiting and progress */
+    const uint32_t *numbers;      /* as in the params */
+    const char *host_name;        /* likewise */
     uint32_t host_count;          /* hosts are numbered by their first ranks */
     uint32_t *host_of;            /* [world_size] */
     char (*host_names)[64];       /* [host_count]; NULL: one host, or hosts without names */

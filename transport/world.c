@@ -15,8 +15,10 @@
 typedef struct introduction {
     uint64_t reserve_bytes; /* the settings flagged collective */
     uint64_t kernels;
+    uint64_t machine;          /* whose processors they are, however its hosts are told apart */
     uint64_t cpus[MASK_WORDS]; /* where this rank may run */
-    uint32_t pid, quota_cpus;  /* quota: processor time its control group may use, 0: no limit */
+    uint32_t quota_cpus;       /* processor time its control group may use, 0: no limit */
+    uint32_t pad;
 } introduction_t;
 
 static uint32_t read_quota(void)
@@ -31,13 +33,24 @@ static uint32_t read_quota(void)
     return cpus > CPU_SETSIZE ? CPU_SETSIZE : (uint32_t)cpus;
 }
 
+static uint64_t read_machine(void)
+{
+    char text[64];
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
+    wefti_machine_key(text, sizeof text);
+    for (const char *at = text; *at != '\0'; at++) {
+        hash = (hash ^ (uint8_t)*at) * 1099511628211ull;
+    }
+    return hash;
+}
+
 static void introduce(const wefti_endpoint_t *endpoint, introduction_t *own)
 {
     cpu_set_t set;
     memset(own, 0, sizeof *own);
     own->reserve_bytes = endpoint->settings->reserve_bytes;
     own->kernels = endpoint->settings->kernels;
-    own->pid = endpoint->control[endpoint->rank]->pid;
+    own->machine = read_machine();
     own->quota_cpus = read_quota();
     if (sched_getaffinity(0, sizeof set, &set) != 0) {
         CPU_ZERO(&set);
@@ -93,10 +106,27 @@ static bool cpus_for_all(const introduction_t *all, uint32_t count)
     return true;
 }
 
-static void share_cores(wefti_endpoint_t *endpoint, const introduction_t *all)
+/* The ranks on this rank's machine come first; returns how many they are. */
+static uint32_t gather_neighbours(const wefti_endpoint_t *endpoint, introduction_t *all)
+{
+    uint64_t machine = all[endpoint->rank].machine;
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (all[r].machine == machine) {
+            all[count++] = all[r];
+        }
+    }
+    return count;
+}
+
+static void share_cores(wefti_endpoint_t *endpoint, introduction_t *all)
 {
     uint64_t together[MASK_WORDS] = {0};
-    uint32_t count = endpoint->world_size;
+    uint32_t count = gather_neighbours(endpoint, all);
+    endpoint->local_rank_count = count;
+    if (endpoint->inner != NULL) {
+        endpoint->inner->local_rank_count = count; /* they share its memory, too */
+    }
     for (uint32_t r = 0; r < count; r++) {
         for (uint32_t i = 0; i < MASK_WORDS; i++) {
             together[i] |= all[r].cpus[i];

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of the hosts backend: who is where, links and their faults, the thread that makes
+ * progress. */
+#ifndef WEFT_TRANSPORT_HOSTS_H
+#define WEFT_TRANSPORT_HOSTS_H
+
+#include <pthread.h>
+
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/endpoint.h"
+#include "transport/links.h"
+
+#define WEFTI_HOSTS_DRIVERS 4u
+/* Faults are never forgotten, so that readers need no lock; a world with more of them ends. */
+#define WEFTI_HOSTS_FAULTS 256u
+#define WEFTI_HOSTS_FAR UINT32_MAX
+#define WEFTI_HOSTS_NONE 0xffu /* no driver */
+
+/* Kinds of floods. */
+typedef enum wefti_hosts_flood {
+    WEFTI_HOSTS_ABORT = 1,
+    WEFTI_HOSTS_FAULT = 2,
+} wefti_hosts_flood_t;
+
+/* What a rank says of one of its drivers. */
+typedef struct wefti_hosts_kit {
+    char name[12];      /* "": none */
+    uint32_t available; /* it opened */
+    uint32_t card_bytes, key_bytes, offer_bytes;
+} wefti_hosts_kit_t;
+
+/* What ranks tell each other first of all. */
+typedef struct wefti_hosts_card {
+    uint8_t key[32]; /* equal on ranks that share memory */
+    uint8_t token[16];
+    char name[64];
+    uint32_t shm; /* WEFT_TRANSPORT allows it */
+    uint32_t pid;
+} wefti_hosts_card_t;
+
+/* What a driver knows as its owner. */
+typedef struct wefti_hosts_driver {
+    struct wefti_hosts *hosts;
+    const wefti_link_driver_t *ops;
+    void *state;      /* NULL: not on this rank */
+    char reason[160]; /* why not */
+    bool used;        /* for some peer, or as what is left when another link breaks */
+} wefti_hosts_driver_t;
+
+/* A peer whose link closed without a word: dead, unless it turns out to have left. */
+typedef struct wefti_hosts_suspect {
+    uint32_t rank;
+    uint64_t since_ns;
+    char text[160];
+} wefti_hosts_suspect_t;
+
+typedef struct wefti_hosts {
+    wefti_endpoint_t base;
+    wefti_overlay_t *overlay;
+    wefti_settings_t inner_settings;
+    uint32_t *local_of;   /* [world_size] the rank's number inside its host, if it is ours */
+    uint32_t *world_of;   /* [local count] */
+    wefti_control_t *far; /* [world_size] control blocks of those whose memory is elsewhere */
+    wefti_hosts_driver_t drivers[WEFTI_HOSTS_DRIVERS];
+    uint32_t driver_count;
+    wefti_hosts_kit_t *kits;  /* [world_size * WEFTI_HOSTS_DRIVERS] */
+    _Atomic uint8_t *via;     /* [world_size] index of the driver that serves the peer */
+    char (*why)[160];         /* [world_size] what the link to the peer was before it broke */
+    pthread_mutex_t lock;     /* faults, suspects, why */
+    char (*fault_driver)[12]; /* [link_faults] name of the driver whose link it was */
+    wefti_hosts_suspect_t *suspects;
+    size_t suspect_count, suspect_capacity;
+    _Atomic uint32_t suspect_any;
+    _Atomic uint32_t abort_told;
+    bool parted; /* the overlay is not needed any more: who leaves it does not leave the world */
+
+    /* hosts_thread.c */
+    pthread_t thread;
+    bool thread_runs;
+    int epoll_fd, event_fd;
+    _Atomic uint32_t stop, waiting; /* waiting: in epoll_wait */
+    _Atomic uint32_t polled;        /* some thread made progress since the last look */
+    _Atomic uint32_t dozes, resting;
+} wefti_hosts_t;
+_Static_assert(offsetof(wefti_hosts_t, base) == 0, "the base is member 0");
+
+/* True when the list (WEFT_TRANSPORT) has the name, or is "auto". */
+bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
+
+/* hosts_meet.c: fills host_of, host_names, local_of, world_of; the address at which the ranks of
+ * this host meet (of 64 bytes) and how many they are. Collective. */
+weft_status_t wefti_hosts_meet(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count);
+
+/* hosts_links.c. Collective; then join. */
+weft_status_t wefti_hosts_links_open(wefti_hosts_t *hosts);
+/* All ranks' regions go from..to now. Collective. */
+weft_status_t wefti_hosts_links_grow(wefti_hosts_t *hosts, size_t from, size_t to);
+void wefti_hosts_links_close(wefti_hosts_t *hosts, bool forked);
+weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                              const void *data, size_t bytes, uint32_t lane);
+weft_status_t wefti_hosts_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                   const void *data, size_t bytes, uint32_t lane,
+                                   wefti_signal_t *lent);
+weft_status_t wefti_hosts_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                 uint32_t value, uint32_t lane);
+void wefti_hosts_flush(wefti_endpoint_t *endpoint);
+void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                          char *reason, size_t reason_bytes);
+void wefti_hosts_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
+/* The next driver after the given one that both have, if WEFT_FALLBACK allows it. */
+uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint8_t after);
+/* Turns every driver once: true when something moved. */
+bool wefti_hosts_turn(wefti_hosts_t *hosts);
+
+/* hosts_faults.c: "rank 3 (host b)". */
+#define WEFTI_HOSTS_WHO_BYTES 96u
+const char *wefti_hosts_who(const wefti_hosts_t *hosts, uint32_t rank, char *buffer);
+/* What a put gets whose link is broken. */
+weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer);
+/* As the callbacks of drivers and overlay. */
+void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text);
+void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
+void wefti_hosts_left(void *owner, uint32_t rank);
+void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
+void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+/* WEFT_ERR_PEER_DIED when one who fell silent has not turned out to have left. */
+weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);
+
+/* hosts_thread.c */
+weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts);
+void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked);
+void wefti_hosts_progress(wefti_endpoint_t *endpoint);
+void wefti_hosts_doze(wefti_endpoint_t *endpoint);
+void wefti_hosts_wake(void *owner);
+/* Sleeps a moment, leaving progress to the thread. */
+void wefti_hosts_nap(wefti_hosts_t *hosts);
+
+#endif

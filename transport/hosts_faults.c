@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes wrong between hosts: ranks that leave or die, links that break, worlds that end. */
+#include "transport/hosts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+/* So long may the news that a rank has left take longer than the end of its connections. */
+#define GRACE_NS 300000000ull
+
+typedef struct abort_news {
+    int32_t status;
+    uint32_t rank;
+    char text[WEFTI_ABORT_TEXT_BYTES];
+} abort_news_t;
+_Static_assert(sizeof(abort_news_t) <= WEFTI_FLOOD_BYTES, "floods are short");
+
+typedef struct fault_news {
+    uint32_t ranks[2];
+    char driver[12];
+    char text[240];
+} fault_news_t;
+_Static_assert(sizeof(fault_news_t) <= WEFTI_FLOOD_BYTES, "floods are short");
+
+const char *wefti_hosts_who(const wefti_hosts_t *hosts, uint32_t rank, char *buffer)
+{
+    const wefti_endpoint_t *endpoint = &hosts->base;
+    if (endpoint->host_names != NULL && endpoint->host_count > 1) {
+        snprintf(buffer, WEFTI_HOSTS_WHO_BYTES, "rank %u (host %s)", rank,
+                 endpoint->host_names[endpoint->host_of[rank]]);
+    } else {
+        snprintf(buffer, WEFTI_HOSTS_WHO_BYTES, "rank %u", rank);
+    }
+    return buffer;
+}
+
+static bool has_left(const wefti_hosts_t *hosts, uint32_t rank)
+{
+    return atomic_load_explicit(&hosts->base.control[rank]->left, memory_order_acquire) != 0;
+}
+
+/* ---- the end of the world ---- */
+
+void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    if (hosts->overlay == NULL ||
+        atomic_exchange_explicit(&hosts->abort_told, 1, memory_order_relaxed) != 0) {
+        return;
+    }
+    abort_news_t news = {.status = status, .rank = endpoint->rank};
+    snprintf(news.text, sizeof news.text, "%s", text);
+    wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_ABORT, &news, sizeof news);
+}
+
+static void hear_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
+{
+    abort_news_t news;
+    if (bytes != sizeof news) {
+        return;
+    }
+    memcpy(&news, data, sizeof news);
+    news.text[sizeof news.text - 1] = '\0';
+    /* All are told already. */
+    atomic_store_explicit(&hosts->abort_told, 1, memory_order_relaxed);
+    wefti_endpoint_abort_here(&hosts->base, news.rank, (weft_status_t)news.status, news.text);
+}
+
+/* ---- who left, who died ---- */
+
+void wefti_hosts_left(void *owner, uint32_t rank)
+{
+    wefti_hosts_t *hosts = owner;
+    if (rank >= hosts->base.world_size || hosts->parted) {
+        return;
+    }
+    /* Release: as the rank itself does it where control blocks are shared. */
+    atomic_store_explicit(&hosts->base.control[rank]->left, 1, memory_order_release);
+}
+
+static void report_dead(wefti_hosts_t *hosts, uint32_t rank, const char *how)
+{
+    char who[WEFTI_HOSTS_WHO_BYTES], text[WEFTI_ABORT_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s died%s%s", wefti_hosts_who(hosts, rank, who),
+             how[0] != '\0' ? ": " : "", how);
+    wefti_endpoint_abort(&hosts->base, WEFT_ERR_PEER_DIED, text);
+}
+
+void wefti_hosts_died(void *owner, uint32_t rank, const char *how)
+{
+    wefti_hosts_t *hosts = owner;
+    if (rank < hosts->base.world_size && !hosts->parted && !has_left(hosts, rank)) {
+        report_dead(hosts, rank, how != NULL ? how : "");
+    }
+}
+
+static void suspect(wefti_hosts_t *hosts, uint32_t rank, const char *text)
+{
+    pthread_mutex_lock(&hosts->lock);
+    bool known = false;
+    for (size_t i = 0; i < hosts->suspect_count; i++) {
+        known = known || hosts->suspects[i].rank == rank;
+    }
+    if (!known && hosts->suspect_count < hosts->base.world_size) {
+        wefti_hosts_suspect_t *entry = &hosts->suspects[hosts->suspect_count++];
+        entry->rank = rank;
+        entry->since_ns = wefti_now_ns();
+        snprintf(entry->text, sizeof entry->text, "%s", text);
+        atomic_store_explicit(&hosts->suspect_any, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&hosts->lock);
+}
+
+weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
+{
+    wefti_hosts_suspect_t dead = {.rank = WEFTI_HOSTS_FAR};
+    if (atomic_load_explicit(&hosts->suspect_any, memory_order_relaxed) == 0) {
+        return WEFT_OK;
+    }
+    uint64_t now = wefti_now_ns();
+    pthread_mutex_lock(&hosts->lock);
+    for (size_t i = 0; i < hosts->suspect_count; i++) {
+        const wefti_hosts_suspect_t *entry = &hosts->suspects[i];
+        if (!has_left(hosts, entry->rank) && now - entry->since_ns >= GRACE_NS) {
+            dead = *entry;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    if (dead.rank == WEFTI_HOSTS_FAR) {
+        return WEFT_OK;
+    }
+    char who[WEFTI_HOSTS_WHO_BYTES];
+    return wefti_error(WEFT_ERR_PEER_DIED, "%s died: %s", wefti_hosts_who(hosts, dead.rank, who),
+                       dead.text);
+}
+
+/* ---- links ---- */
+
+weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer)
+{
+    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES], was[160];
+    pthread_mutex_lock(&hosts->lock);
+    snprintf(was, sizeof was, "%s", hosts->why[peer]);
+    pthread_mutex_unlock(&hosts->lock);
+    return wefti_error(WEFT_ERR_LINK, "the link between %s and %s is broken: %s",
+                       wefti_hosts_who(hosts, hosts->base.rank, own),
+                       wefti_hosts_who(hosts, peer, other), was);
+}
+
+/* Remembers a fault, once however many tell of it. False: it is known. */
+static bool record(wefti_hosts_t *hosts, const fault_news_t *news)
+{
+    wefti_endpoint_t *endpoint = &hosts->base;
+    bool fresh = true;
+    pthread_mutex_lock(&hosts->lock);
+    uint32_t count = atomic_load_explicit(&endpoint->link_faults, memory_order_relaxed);
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_link_fault_t *fault = &endpoint->faults[i];
+        fresh = fresh && !(fault->ranks[0] == news->ranks[0] && fault->ranks[1] == news->ranks[1] &&
+                           strcmp(hosts->fault_driver[i], news->driver) == 0);
+    }
+    bool room = count < WEFTI_HOSTS_FAULTS;
+    if (fresh && room) {
+        wefti_link_fault_t *fault = &endpoint->faults[count];
+        memcpy(fault->ranks, news->ranks, sizeof fault->ranks);
+        snprintf(fault->text, sizeof fault->text, "%s", news->text);
+        snprintf(hosts->fault_driver[count], sizeof hosts->fault_driver[count], "%s", news->driver);
+        /* Release: whoever sees it counted reads it whole. */
+        atomic_store_explicit(&endpoint->link_faults, count + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    if (!room) {
+        wefti_endpoint_abort(endpoint, WEFT_ERR_LINK, "more links broke than are worth going on");
+    }
+    return fresh;
+}
+
+/* Takes the pair's traffic to the next driver that both have; both ends do so by themselves. */
+static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const fault_news_t *news)
+{
+    const wefti_endpoint_t *endpoint = &hosts->base;
+    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES];
+    pthread_mutex_lock(&hosts->lock);
+    uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_relaxed);
+    bool used = via != WEFTI_HOSTS_NONE && strcmp(hosts->drivers[via].ops->name, news->driver) == 0;
+    uint8_t next = used ? wefti_hosts_next_driver(hosts, peer, via) : via;
+    if (used) {
+        snprintf(hosts->why[peer], sizeof hosts->why[peer], "%s", news->text);
+        atomic_store_explicit(&hosts->via[peer], next, memory_order_release);
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    if (!used) {
+        return;
+    }
+    hosts->drivers[via].ops->drop(hosts->drivers[via].state, peer);
+    wefti_log(endpoint->log, WEFT_LOG_WARN, "%s; %s and %s go on %s%s", news->text,
+              wefti_hosts_who(hosts, endpoint->rank, own), wefti_hosts_who(hosts, peer, other),
+              next == WEFTI_HOSTS_NONE ? "without a link" : "over ",
+              next == WEFTI_HOSTS_NONE ? "" : hosts->drivers[next].ops->name);
+}
+
+/* One driver of this rank lost its link to peer. */
+static void link_fault(wefti_hosts_t *hosts, uint32_t peer, const char *driver, const char *text)
+{
+    const wefti_endpoint_t *endpoint = &hosts->base;
+    uint32_t low = peer < endpoint->rank ? peer : endpoint->rank;
+    uint32_t high = peer < endpoint->rank ? endpoint->rank : peer;
+    char first[WEFTI_HOSTS_WHO_BYTES], second[WEFTI_HOSTS_WHO_BYTES];
+    fault_news_t news = {.ranks = {low, high}};
+    snprintf(news.driver, sizeof news.driver, "%s", driver);
+    snprintf(news.text, sizeof news.text, "the %s link between %s and %s broke: %s", driver,
+             wefti_hosts_who(hosts, low, first), wefti_hosts_who(hosts, high, second), text);
+    if (record(hosts, &news)) {
+        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_FAULT, &news, sizeof news);
+    }
+    switch_over(hosts, peer, &news);
+}
+
+void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text)
+{
+    wefti_hosts_driver_t *driver = owner;
+    wefti_hosts_t *hosts = driver->hosts;
+    if (peer >= hosts->base.world_size || has_left(hosts, peer)) {
+        return;
+    }
+    if (died) {
+        suspect(hosts, peer, text);
+        wefti_hosts_wake(driver);
+    } else {
+        link_fault(hosts, peer, driver->ops->name, text);
+    }
+}
+
+static void hear_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
+{
+    fault_news_t news;
+    if (bytes != sizeof news) {
+        return;
+    }
+    memcpy(&news, data, sizeof news);
+    news.text[sizeof news.text - 1] = '\0';
+    news.driver[sizeof news.driver - 1] = '\0';
+    if (news.ranks[0] >= news.ranks[1] || news.ranks[1] >= hosts->base.world_size) {
+        return;
+    }
+    record(hosts, &news);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t peer = news.ranks[1 - i];
+        if (news.ranks[i] == hosts->base.rank && hosts->local_of[peer] == WEFTI_HOSTS_FAR) {
+            switch_over(hosts, peer, &news);
+        }
+    }
+}
+
+void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *data, size_t bytes)
+{
+    wefti_hosts_t *hosts = owner;
+    if (hosts->parted || origin == hosts->base.rank) {
+        return;
+    }
+    if (kind == WEFTI_HOSTS_ABORT) {
+        hear_abort(hosts, data, bytes);
+    } else if (kind == WEFTI_HOSTS_FAULT) {
+        hear_fault(hosts, data, bytes);
+    }
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is on which host. */
+#include "transport/hosts.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+
+bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name)
+{
+    const char *at = settings->transport;
+    size_t wanted = strlen(name);
+    if (at[0] == '\0' || strcmp(at, "auto") == 0) {
+        return true;
+    }
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        if (length == wanted && strncmp(at, name, length) == 0) {
+            return true;
+        }
+        if (at[length] == '\0') {
+            return false;
+        }
+        at += length + 1;
+    }
+}
+
+/* A namespace's number, 0: unknown. */
+static unsigned long long namespace_of(const char *path)
+{
+    struct stat state;
+    return stat(path, &state) == 0 ? (unsigned long long)state.st_ino : 0;
+}
+
+static void read_line(const char *path, char *line, int capacity)
+{
+    FILE *file = fopen(path, "re");
+    line[0] = '\0';
+    if (file != NULL) {
+        if (fgets(line, capacity, file) != NULL) {
+            line[strcspn(line, "\n")] = '\0';
+        }
+        fclose(file);
+    }
+}
+
+void wefti_machine_key(char *text, size_t bytes)
+{
+    char boot[64];
+    read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    if (boot[0] == '\0') {
+        gethostname(boot, sizeof boot - 1);
+        boot[sizeof boot - 1] = '\0';
+    }
+    snprintf(text, bytes, "%s", boot);
+}
+
+/*
+ * Ranks share memory when they run under one kernel and user, in one network namespace (abstract
+ * sockets) and in one namespace of processes, unless WEFT_HOST_ID says where they are.
+ */
+static weft_status_t host_key(const wefti_hosts_t *hosts, uint8_t key[32])
+{
+    const wefti_settings_t *settings = hosts->base.settings;
+    char machine[64], text[384];
+    wefti_digest_t digest;
+    wefti_machine_key(machine, sizeof machine);
+    int length = snprintf(text, sizeof text, "%s\nuser %u\nnet %llu\n", machine,
+                          (unsigned)geteuid(), namespace_of("/proc/self/ns/net"));
+    if (settings->host_id[0] != '\0') {
+        snprintf(text + length, sizeof text - (size_t)length, "id %s\n", settings->host_id);
+    } else {
+        snprintf(text + length, sizeof text - (size_t)length, "pid %llu\n",
+                 namespace_of("/proc/self/ns/pid"));
+    }
+    weft_status_t status = wefti_digest_of(text, strlen(text), &digest);
+    memcpy(key, digest.bytes, 32);
+    return status;
+}
+
+static weft_status_t introduce(const wefti_hosts_t *hosts, wefti_hosts_card_t *card)
+{
+    const wefti_settings_t *settings = hosts->base.settings;
+    memset(card, 0, sizeof *card);
+    if (settings->host_id[0] != '\0') {
+        snprintf(card->name, sizeof card->name, "%s", settings->host_id);
+    } else if (gethostname(card->name, sizeof card->name - 1) != 0 || card->name[0] == '\0') {
+        snprintf(card->name, sizeof card->name, "%s", wefti_overlay_local_address(hosts->overlay));
+    }
+    card->shm = wefti_hosts_allows(settings, "shm");
+    card->pid = (uint32_t)getpid();
+    if (getrandom(card->token, sizeof card->token, 0) != (ssize_t)sizeof card->token) {
+        return wefti_error(WEFT_ERR_SYSTEM, "the system has no random numbers");
+    }
+    return host_key(hosts, card->key);
+}
+
+/* Names come from peers and go into messages. */
+static void clean_name(char name[64])
+{
+    name[63] = '\0';
+    for (char *at = name; *at != '\0'; at++) {
+        if ((unsigned char)*at < 0x20 || (unsigned char)*at == 0x7f) {
+            *at = '?';
+        }
+    }
+}
+
+/* Two hosts of one name are told apart by a number: "node", "node#2". */
+static void name_hosts(wefti_endpoint_t *endpoint, const wefti_hosts_card_t *cards,
+                       const uint32_t *firsts)
+{
+    for (uint32_t h = 0; h < endpoint->host_count; h++) {
+        const char *name = cards[firsts[h]].name;
+        uint32_t number = 1;
+        for (uint32_t earlier = 0; earlier < h; earlier++) {
+            number += strcmp(cards[firsts[earlier]].name, name) == 0;
+        }
+        if (number == 1) {
+            snprintf(endpoint->host_names[h], 64, "%s", name);
+        } else {
+            snprintf(endpoint->host_names[h], 64, "%.52s#%u", name, number);
+        }
+    }
+}
+
+/* Hosts are numbered by their first ranks. */
+static weft_status_t group_by_host(wefti_hosts_t *hosts, wefti_hosts_card_t *cards)
+{
+    wefti_endpoint_t *endpoint = &hosts->base;
+    uint32_t count = endpoint->world_size, host_count = 0;
+    uint32_t *firsts = wefti_alloc(endpoint->allocator, count * sizeof *firsts);
+    if (firsts == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        uint32_t h = 0;
+        while (h < host_count && !(cards[r].shm && cards[firsts[h]].shm &&
+                                   memcmp(cards[firsts[h]].key, cards[r].key, 32) == 0)) {
+            h++;
+        }
+        if (h == host_count) {
+            firsts[host_count++] = r;
+        }
+        endpoint->host_of[r] = h;
+    }
+    endpoint->host_count = host_count;
+    endpoint->host_names =
+        wefti_alloc(endpoint->allocator, host_count * sizeof *endpoint->host_names);
+    for (uint32_t r = 0; r < count; r++) {
+        clean_name(cards[r].name);
+    }
+    if (endpoint->host_names != NULL) {
+        name_hosts(endpoint, cards, firsts);
+    }
+    wefti_free(endpoint->allocator, firsts);
+    return endpoint->host_names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static uint32_t number_locally(wefti_hosts_t *hosts)
+{
+    const wefti_endpoint_t *endpoint = &hosts->base;
+    uint32_t local_count = 0;
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (endpoint->host_of[r] == endpoint->host_of[endpoint->rank]) {
+            hosts->world_of[local_count] = r;
+            hosts->local_of[r] = local_count++;
+        }
+    }
+    return local_count;
+}
+
+weft_status_t wefti_hosts_meet(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count)
+{
+    wefti_endpoint_t *endpoint = &hosts->base;
+    wefti_hosts_card_t own;
+    wefti_hosts_card_t *cards =
+        wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *cards);
+    weft_status_t status = cards == NULL ? WEFT_ERR_NO_MEMORY : introduce(hosts, &own);
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, cards), done);
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, group_by_host(hosts, cards)), done);
+    *out_local_count = number_locally(hosts);
+    char *at = out_address + snprintf(out_address, 64, "unix:@weft-");
+    for (uint32_t i = 0; i < 16; i++) {
+        at += snprintf(at, 3, "%02x", cards[hosts->world_of[0]].token[i]);
+    }
+done:
+    wefti_free(endpoint->allocator, cards);
+    return status;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who makes progress between hosts. Callers that wait do it themselves: nothing is quicker than
+ * the thread that needs the data receiving it. When they sleep or compute, one thread does.
+ *
+ *   caller   progress: marks "polled", turns the drivers
+ *            doze: takes the mark away and wakes the thread, then sleeps on its own signal
+ *   thread   marked: rests 1 ms at most (a timed sleep), and looks again
+ *            not marked: sleeps until a socket has something, then turns drivers and overlay
+ *
+ * So an answer that comes while its caller is looking needs no switch between threads, and the
+ * thread costs such a caller a wake-up per millisecond.
+ */
+#include "transport/hosts.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+
+#define REST_NS 1000000ull
+#define NAP_NS 100000
+/* Timers of drivers and suspicions are looked at this often, whatever comes. */
+#define TICK_MS 100
+/* A driver without a descriptor is asked again and again. */
+#define POLL_MS 1
+#define EVENTS 8
+
+void wefti_hosts_progress(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    if (!wefti_endpoint_owned(endpoint)) {
+        return;
+    }
+    /* Relaxed: a hint; the line is written only when it says something new. */
+    if (atomic_load_explicit(&hosts->polled, memory_order_relaxed) == 0) {
+        atomic_store_explicit(&hosts->polled, 1, memory_order_relaxed);
+    }
+    wefti_hosts_turn(hosts);
+}
+
+void wefti_hosts_doze(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    if (!wefti_endpoint_owned(endpoint) || !hosts->thread_runs) {
+        return;
+    }
+    atomic_store_explicit(&hosts->polled, 0, memory_order_relaxed);
+    /* Both sequentially consistent, as the thread's: either it sees that dozes has moved and does
+     * not rest, or this sees that it rests. */
+    atomic_fetch_add_explicit(&hosts->dozes, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&hosts->resting, memory_order_seq_cst) != 0) {
+        wefti_futex_wake_all(&hosts->dozes);
+    }
+}
+
+void wefti_hosts_nap(wefti_hosts_t *hosts)
+{
+    wefti_hosts_doze(&hosts->base);
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+void wefti_hosts_wake(void *owner)
+{
+    wefti_hosts_t *hosts = ((wefti_hosts_driver_t *)owner)->hosts;
+    if (atomic_load_explicit(&hosts->waiting, memory_order_seq_cst) != 0) {
+        uint64_t one = 1;
+        ssize_t written = write(hosts->event_fd, &one, sizeof one);
+        (void)written; /* full: it is awake anyway */
+    }
+}
+
+/* Whether all drivers may be slept on now; out_poll: one of them must be asked instead. */
+static bool arm_drivers(const wefti_hosts_t *hosts, bool *out_poll)
+{
+    bool armed = true;
+    *out_poll = false;
+    for (uint32_t d = 0; d < hosts->driver_count; d++) {
+        const wefti_hosts_driver_t *driver = &hosts->drivers[d];
+        if (!driver->used) {
+            continue;
+        }
+        *out_poll = *out_poll || driver->ops->poll_fd(driver->state) < 0;
+        armed = (driver->ops->arm == NULL || driver->ops->arm(driver->state)) && armed;
+    }
+    return armed;
+}
+
+static void drain(wefti_hosts_t *hosts)
+{
+    uint64_t count;
+    ssize_t got = read(hosts->event_fd, &count, sizeof count);
+    (void)got;
+}
+
+/* Callers look after the drivers; the overlay is for this thread. */
+static void rest(wefti_hosts_t *hosts, uint32_t dozes)
+{
+    atomic_store_explicit(&hosts->resting, 1, memory_order_seq_cst);
+    wefti_futex_wait(&hosts->dozes, dozes, REST_NS);
+    atomic_store_explicit(&hosts->resting, 0, memory_order_relaxed);
+    wefti_overlay_progress(hosts->overlay);
+}
+
+static void sleep_until_ready(wefti_hosts_t *hosts)
+{
+    struct epoll_event events[EVENTS];
+    bool poll = false;
+    atomic_store_explicit(&hosts->waiting, 1, memory_order_seq_cst);
+    if (arm_drivers(hosts, &poll)) {
+        int count = epoll_wait(hosts->epoll_fd, events, EVENTS, poll ? POLL_MS : TICK_MS);
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.fd == hosts->event_fd) {
+                drain(hosts);
+            }
+        }
+    }
+    atomic_store_explicit(&hosts->waiting, 0, memory_order_relaxed);
+}
+
+static void *make_progress(void *user)
+{
+    wefti_hosts_t *hosts = user;
+    pthread_setname_np(pthread_self(), "weft-links");
+    while (atomic_load_explicit(&hosts->stop, memory_order_acquire) == 0) {
+        uint32_t dozes = atomic_load_explicit(&hosts->dozes, memory_order_seq_cst);
+        if (atomic_exchange_explicit(&hosts->polled, 0, memory_order_seq_cst) != 0) {
+            rest(hosts, dozes);
+            continue;
+        }
+        sleep_until_ready(hosts);
+        wefti_overlay_progress(hosts->overlay);
+        if (atomic_load_explicit(&hosts->polled, memory_order_relaxed) == 0) {
+            wefti_hosts_turn(hosts);
+        }
+        if (atomic_load_explicit(&hosts->suspect_any, memory_order_relaxed) != 0) {
+            /* Ends the world when one of them is dead, whether anybody waits or not. */
+            wefti_endpoint_check(&hosts->base);
+        }
+    }
+    return NULL;
+}
+
+static weft_status_t watch(wefti_hosts_t *hosts, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    if (fd >= 0 && epoll_ctl(hosts->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl");
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
+{
+    weft_status_t status;
+    hosts->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    hosts->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (hosts->epoll_fd < 0 || hosts->event_fd < 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "no descriptors for the links' thread");
+    }
+    WEFT_TRY(status, watch(hosts, hosts->event_fd), done);
+    WEFT_TRY(status, watch(hosts, wefti_overlay_poll_fd(hosts->overlay)), done);
+    for (uint32_t d = 0; d < hosts->driver_count; d++) {
+        if (hosts->drivers[d].used) {
+            WEFT_TRY(status, watch(hosts, hosts->drivers[d].ops->poll_fd(hosts->drivers[d].state)),
+                     done);
+        }
+    }
+    /* Signals are the caller's threads' business. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error_number = pthread_create(&hosts->thread, NULL, make_progress, hosts);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error_number != 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "no thread for the links");
+    }
+    hosts->thread_runs = true;
+done:
+    return status;
+}
+
+void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked)
+{
+    if (hosts->thread_runs && !forked) {
+        atomic_store_explicit(&hosts->stop, 1, memory_order_release);
+        uint64_t one = 1;
+        ssize_t written = write(hosts->event_fd, &one, sizeof one);
+        (void)written;
+        atomic_store_explicit(&hosts->polled, 0, memory_order_relaxed);
+        atomic_fetch_add_explicit(&hosts->dozes, 1, memory_order_seq_cst);
+        wefti_futex_wake_all(&hosts->dozes);
+        pthread_join(hosts->thread, NULL);
+    }
+    hosts->thread_runs = false;
+    if (hosts->epoll_fd >= 0) {
+        close(hosts->epoll_fd);
+    }
+    if (hosts->event_fd >= 0) {
+        close(hosts->event_fd);
+    }
+    hosts->epoll_fd = hosts->event_fd = -1;
+}

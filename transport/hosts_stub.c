@@ -61,6 +61,6 @@ __attribute__((weak)) void wefti_overlay_close(wefti_overlay_t *o, bool f)
 #if !__has_include("transport/tcp/tcp.c")
 __attribute__((weak)) const wefti_link_driver_t wefti_link_tcp = {.name = "tcp"};
 #endif
-#if WEFT_HAVE_VERBS && !__has_include("transport/verbs/verbs.c")
+#if WEFT_HAVE_VERBS && !__has_include("transport/verbs/driver.c")
 __attribute__((weak)) const wefti_link_driver_t wefti_link_verbs = {.name = "verbs"};
 #endif

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which device, port and GID a rank uses.
+ *
+ * Among the active ports that WEFT_VERBS_DEVICE allows, those next to the processors this thread
+ * may run on go first, then the fastest; ranks of one host take equal ones in turn.
+ */
+#include "transport/verbs/verbs.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define CANDIDATES_MAX 64u
+#define GID_ENTRIES_MAX 512u
+
+typedef struct candidate {
+    struct ibv_device *device;
+    uint8_t port;
+    bool far;      /* no processor of this rank is next to it */
+    uint64_t rate; /* in units of 2.5 Gbit/s */
+} candidate_t;
+
+/* ---- patterns: mlx5_*, rxe0:1 ---- */
+
+static bool matches_one(const char *pattern, size_t length, const char *name, uint32_t port)
+{
+    char text[64];
+    if (length >= sizeof text) {
+        return false;
+    }
+    memcpy(text, pattern, length);
+    text[length] = '\0';
+    char *colon = strrchr(text, ':');
+    if (colon != NULL) {
+        *colon = '\0';
+        if (strtoul(colon + 1, NULL, 10) != port) {
+            return false;
+        }
+    }
+    return fnmatch(text, name, 0) == 0;
+}
+
+static bool allowed(const char *patterns, const char *name, uint32_t port)
+{
+    if (patterns[0] == '\0') {
+        return true;
+    }
+    for (const char *at = patterns; *at != '\0';) {
+        size_t length = strcspn(at, ",");
+        if (matches_one(at, length, name, port)) {
+            return true;
+        }
+        at += length + (at[length] == ',');
+    }
+    return false;
+}
+
+/* ---- where a device is ---- */
+
+/* True when a list as "0-3,8" has one of the set; also when there is no list. */
+static bool list_meets(const char *list, const cpu_set_t *set)
+{
+    const char *at = list;
+    bool any = false;
+    while (*at >= '0' && *at <= '9') {
+        char *end;
+        unsigned long first = strtoul(at, &end, 10), last = first;
+        if (*end == '-') {
+            last = strtoul(end + 1, &end, 10);
+        }
+        for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) {
+            if (CPU_ISSET(cpu, set)) {
+                return true;
+            }
+        }
+        any = true;
+        at = *end == ',' ? end + 1 : end;
+    }
+    return !any;
+}
+
+static bool is_far(const struct ibv_device *device)
+{
+    char path[sizeof device->ibdev_path + 32], list[1024] = "";
+    cpu_set_t set;
+    snprintf(path, sizeof path, "%s/device/local_cpulist", device->ibdev_path);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false; /* nothing real: next to everybody */
+    }
+    if (fgets(list, sizeof list, file) == NULL) {
+        list[0] = '\0';
+    }
+    fclose(file);
+    return sched_getaffinity(0, sizeof set, &set) == 0 && !list_meets(list, &set);
+}
+
+static uint64_t rate_of(const struct ibv_port_attr *port)
+{
+    uint64_t lanes = port->active_width == 16  ? 2
+                     : port->active_width == 8 ? 12
+                     : port->active_width == 4 ? 8
+                     : port->active_width == 2 ? 4
+                                               : 1;
+    uint64_t speed = port->active_speed; /* a bit mask: each step about doubles */
+    return lanes * (speed == 0 ? 1 : speed);
+}
+
+/* ---- choice ---- */
+
+static int by_worth(const void *a, const void *b)
+{
+    const candidate_t *x = a, *y = b;
+    if (x->far != y->far) {
+        return x->far ? 1 : -1;
+    }
+    if (x->rate != y->rate) {
+        return x->rate > y->rate ? -1 : 1;
+    }
+    int order = strcmp(ibv_get_device_name(x->device), ibv_get_device_name(y->device));
+    return order != 0 ? order : (int)x->port - (int)y->port;
+}
+
+/* Adds the device's active ports; why says what was wrong with the latest one. */
+static void look_at(const wefti_verbs_t *verbs, struct ibv_device *device, candidate_t *list,
+                    uint32_t *count, char *why, size_t why_bytes)
+{
+    const char *name = ibv_get_device_name(device);
+    struct ibv_device_attr attr;
+    errno = 0;
+    struct ibv_context *context = ibv_open_device(device);
+    if (context == NULL) {
+        snprintf(why, why_bytes, "%s cannot be opened: %s", name, strerror(errno));
+        return;
+    }
+    int error = ibv_query_device(context, &attr);
+    if (error != 0) {
+        snprintf(why, why_bytes, "%s does not answer: %s", name, strerror(error));
+    }
+    for (uint32_t port = 1; error == 0 && port <= attr.phys_port_cnt; port++) {
+        struct ibv_port_attr port_attr;
+        if (!allowed(verbs->params.settings->verbs.device, name, port)) {
+            continue;
+        }
+        if (ibv_query_port(context, (uint8_t)port, &port_attr) != 0 ||
+            port_attr.state != IBV_PORT_ACTIVE) {
+            snprintf(why, why_bytes, "%s: port %u is not active", name, port);
+        } else if (*count < CANDIDATES_MAX) {
+            list[(*count)++] =
+                (candidate_t){device, (uint8_t)port, is_far(device), rate_of(&port_attr)};
+        }
+    }
+    ibv_close_device(context);
+}
+
+/* Ranks of one host take equally good ports in turn. */
+static const candidate_t *pick(const wefti_verbs_t *verbs, candidate_t *list, uint32_t count)
+{
+    const wefti_link_params_t *params = &verbs->params;
+    uint32_t equal = 1, mine = 0;
+    qsort(list, count, sizeof *list, by_worth);
+    while (equal < count && list[equal].far == list[0].far && list[equal].rate == list[0].rate) {
+        equal++;
+    }
+    for (uint32_t r = 0; r < params->rank; r++) {
+        mine += params->host_of[r] == params->host_of[params->rank];
+    }
+    return &list[mine % equal];
+}
+
+/* ---- GIDs ---- */
+
+static wefti_verbs_gid_kind_t kind_of(const struct ibv_gid_entry *entry)
+{
+    static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    const uint8_t *raw = entry->gid.raw;
+    if (entry->gid_type == IBV_GID_TYPE_IB) {
+        return WEFTI_VERBS_GID_INFINIBAND;
+    }
+    if (entry->gid_type == IBV_GID_TYPE_ROCE_V1) {
+        return WEFTI_VERBS_GID_V1;
+    }
+    if (memcmp(raw, mapped, sizeof mapped) == 0) {
+        return WEFTI_VERBS_GID_V2_IPV4;
+    }
+    return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80 ? WEFTI_VERBS_GID_V2_LINK_LOCAL
+                                                     : WEFTI_VERBS_GID_V2_IPV6;
+}
+
+static bool is_zero(const union ibv_gid *gid)
+{
+    static const union ibv_gid zero;
+    return memcmp(gid, &zero, sizeof zero) == 0;
+}
+
+/* The first GID of every kind; with WEFT_VERBS_GID_INDEX that one only. */
+static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
+{
+    int wanted = verbs->params.settings->verbs.gid_index;
+    struct ibv_gid_entry *entries =
+        wefti_alloc(verbs->params.allocator, GID_ENTRIES_MAX * sizeof *entries);
+    if (entries == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    ssize_t count = ibv_query_gid_table(verbs->context, entries, GID_ENTRIES_MAX, 0);
+    for (ssize_t i = 0; i < count; i++) {
+        wefti_verbs_gid_kind_t kind = kind_of(&entries[i]);
+        if (entries[i].port_num != verbs->port || is_zero(&entries[i].gid) ||
+            (card->gid_mask & 1u << kind) != 0 ||
+            (wanted >= 0 && entries[i].gid_index != (uint32_t)wanted)) {
+            continue;
+        }
+        card->gid_mask |= 1u << kind;
+        memcpy(card->gids[kind], entries[i].gid.raw, sizeof card->gids[kind]);
+        verbs->gid_index[kind] = (int)entries[i].gid_index;
+    }
+    wefti_free(verbs->params.allocator, entries);
+    if (count < 0) {
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, (int)-count,
+                                 "verbs: %s port %u: the table of GIDs cannot be read", verbs->name,
+                                 verbs->port);
+    }
+    if (card->gid_mask == 0 && wanted >= 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "verbs: %s port %u has no GID %d (WEFT_VERBS_GID_INDEX)", verbs->name,
+                           verbs->port, wanted);
+    }
+    if (card->gid_mask == 0 && verbs->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "verbs: %s port %u has no GID (no address on its network interface?)",
+                           verbs->name, verbs->port);
+    }
+    return WEFT_OK;
+}
+
+wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_card_t *a,
+                                              const wefti_verbs_card_t *b)
+{
+    uint32_t both = a->gid_mask & b->gid_mask;
+    uint32_t kind = 0;
+    while (kind < WEFTI_VERBS_GID_KINDS && (both & 1u << kind) == 0) {
+        kind++;
+    }
+    return (wefti_verbs_gid_kind_t)kind;
+}
+
+static void gid_text(const wefti_verbs_card_t *card, wefti_verbs_gid_kind_t kind, char *text,
+                     size_t bytes)
+{
+    const uint8_t *raw = card->gids[kind];
+    bool is_v4 = kind == WEFTI_VERBS_GID_V2_IPV4;
+    char address[INET6_ADDRSTRLEN];
+    inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? raw + 12 : raw, address, sizeof address);
+    snprintf(text, bytes, "%.31s port %u %s", card->device, card->port, address);
+}
+
+void wefti_verbs_describe_path(const wefti_verbs_card_t *a, const wefti_verbs_card_t *b, char *text,
+                               size_t bytes)
+{
+    wefti_verbs_gid_kind_t kind = wefti_verbs_gid_common(a, b);
+    if (kind == WEFTI_VERBS_GID_KINDS) {
+        snprintf(text, bytes, "%.31s lid %u -> %.31s lid %u", a->device, a->lid, b->device, b->lid);
+        return;
+    }
+    char from[96], to[96];
+    gid_text(a, kind, from, sizeof from);
+    gid_text(b, kind, to, sizeof to);
+    snprintf(text, bytes, "%s -> %s", from, to);
+}
+
+/* ---- opening ---- */
+
+static uint32_t mtu_of(const wefti_verbs_t *verbs)
+{
+    uint32_t active = 128u << verbs->port_attr.active_mtu; /* IBV_MTU_256 is 1 */
+    uint32_t wanted = verbs->params.settings->verbs.mtu;
+    return wanted != 0 && wanted < active ? wanted : active;
+}
+
+static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen, wefti_verbs_card_t *card)
+{
+    snprintf(verbs->name, sizeof verbs->name, "%s", ibv_get_device_name(chosen->device));
+    verbs->port = chosen->port;
+    verbs->context = ibv_open_device(chosen->device);
+    if (verbs->context == NULL) {
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "verbs: %s cannot be opened",
+                                 verbs->name);
+    }
+    int error = ibv_query_device(verbs->context, &verbs->limits);
+    if (error == 0) {
+        error = ibv_query_port(verbs->context, verbs->port, &verbs->port_attr);
+    }
+    if (error != 0) {
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "verbs: %s port %u does not answer",
+                                 verbs->name, verbs->port);
+    }
+    card->magic = WEFTI_VERBS_CARD_MAGIC;
+    card->version = WEFTI_VERBS_CARD_VERSION;
+    card->mtu = mtu_of(verbs);
+    card->lid = verbs->port_attr.lid;
+    card->link_layer = verbs->port_attr.link_layer;
+    card->port = verbs->port;
+    snprintf(card->device, sizeof card->device, "%s", verbs->name);
+    return read_gids(verbs, card);
+}
+
+weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_card_t *out_card)
+{
+    const char *patterns = verbs->params.settings->verbs.device;
+    candidate_t list[CANDIDATES_MAX];
+    char why[160] = "";
+    uint32_t count = 0;
+    int device_count = 0;
+    errno = 0;
+    struct ibv_device **devices = ibv_get_device_list(&device_count);
+    if (devices == NULL) {
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "verbs: no list of devices");
+    }
+    for (int i = 0; i < device_count; i++) {
+        look_at(verbs, devices[i], list, &count, why, sizeof why);
+    }
+    weft_status_t status = WEFT_OK;
+    if (count > 0) {
+        status = use(verbs, pick(verbs, list, count), out_card);
+    } else if (why[0] != '\0') {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "verbs: %s", why);
+    } else if (device_count > 0 && patterns[0] != '\0') {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "verbs: none of %d devices is \"%s\" (WEFT_VERBS_DEVICE)",
+                             device_count, patterns);
+    } else {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "verbs: this machine has no RDMA device");
+    }
+    ibv_free_device_list(devices);
+    return status;
+}

@@ -22,7 +22,7 @@ static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal
 {
     weft_status_t status = WEFT_OK;
     uint64_t spin_ns = idle_spin_ns(session);
-    while (!wefti_signal_sleep(signal, target, spin_ns, FAULT_SLICE_NS)) {
+    while (!wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
         if ((status = wefti_fault_get(&session->fault)) < 0) {
             return status;
         }
@@ -135,6 +135,9 @@ static weft_status_t run_caller(weft_session_t *session, uint64_t *out_poll_ns)
     }
     for (;;) {
         bool done = true, moved = false, compute_blocked = false;
+        if (own > 1) { /* what came while the last kernel ran, and what waits to be sent */
+            wefti_endpoint_progress(session->endpoint);
+        }
         for (uint32_t i = 0; i < count; i++) {
             wefti_cursor_t *cursor = &session->cursors[i];
             if (session->on_worker[i] || cursor->next == cursor->count) {
@@ -236,8 +239,8 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     uint64_t own_end_ns = wefti_now_ns();
     for (uint32_t i = 0; i < count; i++) {
         if (session->on_worker[i]) {
-            wefti_signal_sleep(&session->workers[i].done, session->workers[i].asked,
-                               idle_spin_ns(session), UINT64_MAX);
+            wefti_signal_await(session->endpoint, &session->workers[i].done,
+                               session->workers[i].asked, idle_spin_ns(session), UINT64_MAX);
         }
     }
     if ((status = wefti_fault_get(&session->fault)) < 0) {

@@ -124,7 +124,15 @@ static bool reached(const wefti_signal_t *signal, uint32_t target)
     return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
 }
 
-static bool spin(const wefti_signal_t *signal, uint32_t target, uint64_t spin_ns)
+static void make_progress(wefti_endpoint_t *endpoint)
+{
+    if (endpoint != NULL) {
+        wefti_endpoint_progress(endpoint);
+    }
+}
+
+static bool spin(wefti_endpoint_t *endpoint, const wefti_signal_t *signal, uint32_t target,
+                 uint64_t spin_ns)
 {
     uint64_t until = spin_ns > 0 ? wefti_now_ns() + spin_ns : 0;
     while (spin_ns > 0 && wefti_now_ns() < until) {
@@ -134,8 +142,10 @@ static bool spin(const wefti_signal_t *signal, uint32_t target, uint64_t spin_ns
             }
             wefti_cpu_relax();
         }
+        make_progress(endpoint);
     }
     for (int i = 0; i < YIELDS; i++) {
+        make_progress(endpoint);
         sched_yield();
         if (reached(signal, target)) {
             return true;
@@ -147,7 +157,13 @@ static bool spin(const wefti_signal_t *signal, uint32_t target, uint64_t spin_ns
 bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_ns,
                         uint64_t timeout_ns)
 {
-    if (reached(signal, target) || spin(signal, target, spin_ns)) {
+    return wefti_signal_await(NULL, signal, target, spin_ns, timeout_ns);
+}
+
+bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                        uint64_t spin_ns, uint64_t timeout_ns)
+{
+    if (reached(signal, target) || spin(endpoint, signal, target, spin_ns)) {
         return true;
     }
     uint64_t start_ns = wefti_now_ns();
@@ -161,6 +177,9 @@ bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_n
         atomic_fetch_add_explicit(&signal->waiters, 1, memory_order_seq_cst);
         uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
         if (!wefti_signal_reached(value, target)) {
+            if (endpoint != NULL) {
+                wefti_endpoint_doze(endpoint);
+            }
             wefti_futex_wait(&signal->value, value, left_ns < SLEEP_NS ? left_ns : SLEEP_NS);
         }
         atomic_fetch_sub_explicit(&signal->waiters, 1, memory_order_relaxed);

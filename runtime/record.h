@@ -14,6 +14,7 @@
 #include <weft/stream.h>
 
 #include "runtime/base/sync.h"
+#include "transport/transport.h"
 
 #define WEFTI_ERROR_TEXT_BYTES 480u
 
@@ -111,5 +112,9 @@ void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
  */
 bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_ns,
                         uint64_t timeout_ns);
+/* The same for what may need data of other hosts: makes the endpoint's progress while it spins, and
+ * leaves it to others when it sleeps. endpoint may be NULL. */
+bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                        uint64_t spin_ns, uint64_t timeout_ns);
 
 #endif

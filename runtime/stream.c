@@ -398,14 +398,16 @@ void wefti_nap(uint64_t ns)
  * A card wakes nobody, so it is looked at: at once for a while, then ever less often. What a call's
  * part on the host waits for, though, somebody posts; what is a mark's lies on the card.
  */
-static void nap_beside_device(const wefti_stream_block_t *blocked, uint64_t waited_ns)
+static void nap_beside_device(weft_context_t *context, const wefti_stream_block_t *blocked,
+                              uint64_t waited_ns)
 {
     uint64_t slice_ns = waited_ns / 8 < SLICE_MAX_NS ? waited_ns / 8 : SLICE_MAX_NS;
     if (waited_ns < DEVICE_YIELDS_NS) {
         sched_yield();
     } else if (blocked->signal != NULL && blocked->mark == NULL) {
-        wefti_signal_sleep(blocked->signal, blocked->target, 0, slice_ns);
+        wefti_signal_await(context->endpoint, blocked->signal, blocked->target, 0, slice_ns);
     } else {
+        wefti_endpoint_doze(context->endpoint);
         wefti_nap(slice_ns);
     }
 }
@@ -418,7 +420,7 @@ static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target
                 bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns)
 {
     if (context->device != NULL) {
-        nap_beside_device(blocked, slice_ns);
+        nap_beside_device(context, blocked, slice_ns);
         return;
     }
     /* Once per wait: naps that all began with it would keep a core busy for as long as they last.
@@ -429,9 +431,10 @@ static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target
         spin_ns = 0; /* the stream's thread needs this core */
     }
     if (blocked->signal != NULL) {
-        wefti_signal_sleep(blocked->signal, blocked->target, spin_ns, slice_ns);
+        wefti_signal_await(context->endpoint, blocked->signal, blocked->target, spin_ns, slice_ns);
     } else {
-        wefti_signal_sleep(signal, target, spin_ns, inline_work ? slice_ns : CHECK_NS);
+        wefti_signal_await(context->endpoint, signal, target, spin_ns,
+                           inline_work ? slice_ns : CHECK_NS);
     }
 }
 

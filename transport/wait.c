@@ -6,6 +6,9 @@
  *   yield    a few times: with more ranks than cores this lets the others run, cheaper than a futex
  *   sleep    on the futex, in slices; between slices abort word, peers and deadline are looked at,
  * so no watchdog is needed to end a wait
+ *
+ * Between hosts whoever waits makes progress itself while it spins and yields, and hands that over
+ * (doze) when it sleeps.
  */
 #include "transport/transport.h"
 
@@ -17,6 +20,7 @@
 
 #define TIGHT_SPINS 200u
 #define SPINS_PER_LOOK 64u
+#define SPINS_PER_PROGRESS 8u
 #define YIELDS_ALONE 4u
 #define YIELDS_MAX 64u
 /* With a poll function other work may become ready meanwhile, so sleeps start short. */
@@ -54,12 +58,18 @@ static weft_status_t spin(const waiting_t *wait)
         if (reached(wait)) {
             return WEFT_OK;
         }
+        if (i % SPINS_PER_PROGRESS == 0) {
+            wefti_endpoint_progress(wait->endpoint);
+        }
     }
     uint64_t end = wefti_now_ns() + wait->endpoint->settings->spin_ns;
     do {
         for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
             if (reached(wait)) {
                 return WEFT_OK;
+            }
+            if (i % SPINS_PER_PROGRESS == 0) {
+                wefti_endpoint_progress(wait->endpoint);
             }
             wefti_cpu_relax();
         }
@@ -73,9 +83,10 @@ static weft_status_t spin(const waiting_t *wait)
 
 static weft_status_t yield(const waiting_t *wait)
 {
-    const wefti_endpoint_t *endpoint = wait->endpoint;
+    wefti_endpoint_t *endpoint = wait->endpoint;
     uint32_t count = endpoint->may_spin ? YIELDS_ALONE : 4 * endpoint->local_rank_count;
     for (uint32_t i = 0; i < count && i < YIELDS_MAX; i++) {
+        wefti_endpoint_progress(endpoint);
         sched_yield();
         if (reached(wait)) {
             return WEFT_OK;
@@ -177,6 +188,7 @@ static weft_status_t sleep_until_reached(const waiting_t *wait)
         atomic_fetch_add_explicit(&wait->signal->waiters, 1, memory_order_seq_cst);
         uint32_t value = atomic_load_explicit(&wait->signal->value, memory_order_seq_cst);
         if (!wefti_signal_reached(value, wait->target)) {
+            wefti_endpoint_doze(wait->endpoint);
             wefti_futex_wait(&wait->signal->value, value, min_ns(slice, deadline - now));
         }
         atomic_fetch_sub_explicit(&wait->signal->waiters, 1, memory_order_relaxed);

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What both ends say before a connection is used:
+ *
+ *   who connects                         who listens
+ *   hello: world, ranks, socket, nonce ->
+ *                                      <- challenge: nonce, HMAC(key, 'l' + hello + nonce)
+ *   proof: HMAC(key, 'c' + hello + nonce) ->
+ *                                      <- welcome
+ *
+ * Both nonces are in both proofs, so that nothing recorded is worth anything later; the first
+ * letter keeps one side's proof from being sent back as the other's. Nobody who lacks the key
+ * learns or changes anything. What follows is neither encrypted nor signed: a network on which
+ * others rewrite packets is not for this.
+ */
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+
+static const char magic[8] = {'w', 'e', 'f', 't', '-', 't', 'c', 'p'};
+#define BYTE_ORDER_MARK 0x01020304u
+#define VERSION 1u
+
+weft_status_t wefti_tcp_random(void *out, size_t bytes)
+{
+    uint8_t *at = out;
+    while (bytes > 0) {
+        ssize_t got = getrandom(at, bytes, 0);
+        if (got < 0 && errno != EINTR) {
+            return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "tcp: getrandom");
+        }
+        at += got > 0 ? got : 0;
+        bytes -= got > 0 ? (size_t)got : 0;
+    }
+    return WEFT_OK;
+}
+
+void wefti_tcp_hello_fill(const tcp_t *tcp, uint32_t to, uint32_t index, bool probe,
+                          tcp_hello_t *out)
+{
+    *out = (tcp_hello_t){.byte_order = BYTE_ORDER_MARK,
+                         .version = VERSION,
+                         .world_size = tcp->params.world_size,
+                         .from = tcp->params.rank,
+                         .to = to,
+                         .index = (uint16_t)index,
+                         .sockets = (uint16_t)tcp->sockets,
+                         .probe = probe ? 1 : 0};
+    memcpy(out->magic, magic, sizeof magic);
+}
+
+bool wefti_tcp_hello_good(const tcp_t *tcp, const tcp_hello_t *hello)
+{
+    return memcmp(hello->magic, magic, sizeof magic) == 0 && hello->byte_order == BYTE_ORDER_MARK &&
+           hello->version == VERSION && hello->world_size == tcp->params.world_size &&
+           hello->from < tcp->params.world_size && hello->from != tcp->params.rank &&
+           hello->to == tcp->params.rank && hello->index < tcp->sockets &&
+           hello->sockets == tcp->sockets && hello->probe <= 1;
+}
+
+static weft_status_t keyed(const uint8_t *key, uint8_t pad, const void *first, size_t first_bytes,
+                           const void *second, size_t second_bytes, wefti_digest_t *out)
+{
+    wefti_hasher_t *hasher;
+    uint8_t block[64];
+    weft_status_t status = wefti_hasher_create(&hasher);
+    if (status < 0) {
+        return status;
+    }
+    memset(block, pad, sizeof block);
+    for (uint32_t i = 0; i < WEFTI_LINK_KEY_BYTES; i++) {
+        block[i] ^= key[i];
+    }
+    wefti_hasher_add(hasher, block, sizeof block);
+    wefti_hasher_add(hasher, first, first_bytes);
+    wefti_hasher_add(hasher, second, second_bytes);
+    wefti_hasher_finish(hasher, out);
+    wefti_hasher_destroy(hasher);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_tcp_prove(const tcp_t *tcp, char side, const tcp_hello_t *hello,
+                              const uint8_t *challenge_nonce, uint8_t *out_proof)
+{
+    uint8_t text[1 + sizeof *hello];
+    wefti_digest_t inner, outer;
+    text[0] = (uint8_t)side;
+    memcpy(text + 1, hello, sizeof *hello);
+    weft_status_t status =
+        keyed(tcp->params.key, 0x36, text, sizeof text, challenge_nonce, TCP_NONCE_BYTES, &inner);
+    if (status == WEFT_OK) {
+        status = keyed(tcp->params.key, 0x5c, inner.bytes, sizeof inner.bytes, NULL, 0, &outer);
+    }
+    if (status == WEFT_OK) {
+        memcpy(out_proof, outer.bytes, sizeof outer.bytes);
+    }
+    return status;
+}
+
+bool wefti_tcp_proof_equal(const uint8_t *a, const uint8_t *b)
+{
+    uint8_t difference = 0;
+    for (uint32_t i = 0; i < 32; i++) { /* all of it: how long it takes tells nothing */
+        difference |= a[i] ^ b[i];
+    }
+    return difference == 0;
+}
+
+void wefti_tcp_socket_tune(const tcp_t *tcp, int fd)
+{
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    uint64_t timeout_ns = tcp->params.settings->link_timeout_ns;
+    if (timeout_ns == 0) {
+        return;
+    }
+    /* sent and not acknowledged, or nothing heard although asked: both end the connection after
+     * the time-out. Failures leave the kernel's own, longer times. */
+    unsigned milliseconds = (unsigned)(timeout_ns / 1000000ull);
+    int third = (int)(timeout_ns / 3000000000ull);
+    third = third < 1 ? 1 : third;
+    int probes = 2;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &third, sizeof third);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &third, sizeof third);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+}

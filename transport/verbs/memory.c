@@ -7,6 +7,7 @@
 #include "transport/verbs/verbs.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -15,6 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
+#include "transport/topology.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
 #ifndef MADV_POPULATE_WRITE
@@ -103,6 +104,7 @@ weft_status_t wefti_range_commit(wefti_range_t *range, size_t from, size_t to)
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "no room for %s more memory",
                                  wefti_format_bytes(to - from, text));
     }
+    wefti_binding_prefer_near(range->base + from, to - from);
     wefti_range_populate(range, from, to);
     return WEFT_OK;
 }
@@ -151,6 +153,9 @@ weft_status_t wefti_memfd_grow(int fd, const wefti_range_t *range, size_t from, 
 {
     char text[32];
     int error_number = 0;
+    if (to <= range->bytes) {
+        wefti_binding_prefer_near(range->base + from, to - from); /* before there are any pages */
+    }
     if (to > range->bytes) {
         error_number = ENOMEM;
     } else if (huge_by_fault() && resize_quietly(fd, from, to, true) == 0) {

@@ -1,30 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine as hwloc sees it. The only file that includes hwloc. */
-#include "transport/transport.h"
+/* Machines as hwloc sees them, this one or one in a file. */
+#include "transport/topology.h"
 
 #include <hwloc.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "transport/endpoint.h"
+#include "runtime/base/file.h"
+#include "transport/topology_devices.h"
 
-static weft_status_t load(hwloc_topology_t *out_topology)
+#if HWLOC_API_VERSION < 0x00020000
+#error "hwloc 2 is needed: before it NUMA nodes and devices were elsewhere in the tree"
+#endif
+
+#define MAX_XML_BYTES (64u << 20)
+/* Machines of the same make differ in some megabytes; they are to look the same. */
+#define MEMORY_GRAIN ((uint64_t)256 << 20)
+
+static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
 {
-    hwloc_topology_t topology;
     *out_topology = NULL;
-    if (hwloc_topology_init(&topology) != 0) {
+    if (hwloc_get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
+        return wefti_error(WEFT_ERR_SYSTEM, "hwloc's version %x is not the one Weft was built for",
+                           hwloc_get_api_version());
+    }
+    if (hwloc_topology_init(out_topology) != 0) {
+        *out_topology = NULL;
         return wefti_error(WEFT_ERR_SYSTEM, "hwloc cannot be initialised");
     }
-    if (hwloc_topology_load(topology) != 0) {
-        hwloc_topology_destroy(topology);
-        return wefti_error(WEFT_ERR_SYSTEM, "hwloc cannot read this machine's topology");
+    if (devices) {
+        hwloc_topology_set_io_types_filter(*out_topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     }
-    *out_topology = topology;
     return WEFT_OK;
+}
+
+static weft_status_t load(bool devices, hwloc_topology_t *out_topology)
+{
+    weft_status_t status = begin(devices, out_topology);
+    if (status >= 0 && hwloc_topology_load(*out_topology) != 0) {
+        hwloc_topology_destroy(*out_topology);
+        status = wefti_error(WEFT_ERR_SYSTEM, "hwloc cannot read this machine's topology");
+    }
+    return status;
 }
 
 static uint32_t count_of(hwloc_topology_t topology, hwloc_obj_type_t type)
@@ -39,10 +59,163 @@ static uint64_t cache_bytes(hwloc_topology_t topology, hwloc_obj_type_t type)
     return cache != NULL && cache->attr != NULL ? cache->attr->cache.size : 0;
 }
 
+static const char *cpu_model(hwloc_topology_t topology)
+{
+    hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+    const char *name = package != NULL ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+    return name != NULL ? name : "";
+}
+
+static uint32_t index_of_ancestor(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_obj_t obj,
+                                  uint32_t otherwise)
+{
+    hwloc_obj_t found = hwloc_get_ancestor_obj_by_type(topology, type, obj);
+    return found != NULL ? found->logical_index : otherwise;
+}
+
+/* Of the NUMA nodes with this core the one with the fewest: a machine-wide one may lie around them,
+ * and slower or faster memory beside them. */
+static uint32_t numa_of(hwloc_topology_t topology, hwloc_obj_t core)
+{
+    uint32_t best = 0;
+    int fewest = -1;
+    for (hwloc_obj_t node = NULL;
+         (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != NULL;) {
+        int weight = node->cpuset != NULL ? hwloc_bitmap_weight(node->cpuset) : 0;
+        if (weight > 0 && hwloc_bitmap_intersects(node->cpuset, core->cpuset) &&
+            (fewest < 0 || weight < fewest)) {
+            best = node->logical_index;
+            fewest = weight;
+        }
+    }
+    return best;
+}
+
+static weft_status_t fill_cores(hwloc_topology_t topology, wefti_arena_t *arena,
+                                wefti_hardware_t *out)
+{
+    /* Small or odd machines leave levels out. */
+    hwloc_obj_type_t type = count_of(topology, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    uint32_t most = count_of(topology, HWLOC_OBJ_PU);
+    out->cores = wefti_arena_array(arena, count_of(topology, type) + 1ul, sizeof *out->cores);
+    out->cpus = wefti_arena_array(arena, most + 1ul, sizeof *out->cpus);
+    if (out->cores == NULL || out->cpus == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (hwloc_obj_t obj = NULL; (obj = hwloc_get_next_obj_by_type(topology, type, obj)) != NULL;) {
+        wefti_topo_core_t *core = &out->cores[out->core_count];
+        *core = (wefti_topo_core_t){
+            .socket = index_of_ancestor(topology, HWLOC_OBJ_PACKAGE, obj, 0),
+            .numa = numa_of(topology, obj),
+            .l2 = index_of_ancestor(topology, HWLOC_OBJ_L2CACHE, obj, WEFTI_TOPO_NONE),
+            .l3 = index_of_ancestor(topology, HWLOC_OBJ_L3CACHE, obj, WEFTI_TOPO_NONE),
+            .first_cpu = out->cpu_count};
+        for (int cpu = hwloc_bitmap_first(obj->cpuset); cpu >= 0 && out->cpu_count < most;
+             cpu = hwloc_bitmap_next(obj->cpuset, cpu)) {
+            out->cpus[out->cpu_count++] = (uint32_t)cpu;
+            core->cpu_count++;
+        }
+        out->core_count += core->cpu_count > 0; /* all of it may be forbidden here */
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t fill_numas(hwloc_topology_t topology, wefti_arena_t *arena,
+                                wefti_hardware_t *out)
+{
+    uint32_t count = count_of(topology, HWLOC_OBJ_NUMANODE);
+    out->numa_count = count > 0 ? count : 1;
+    out->numas = wefti_arena_array(arena, out->numa_count, sizeof *out->numas);
+    if (out->numas == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t n = 0; n < count; n++) {
+        hwloc_obj_t node = hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, n);
+        out->numas[n] = (wefti_topo_numa_t){
+            .os_index = node->os_index,
+            .socket = index_of_ancestor(topology, HWLOC_OBJ_PACKAGE, node,
+                                        out->socket_count == 1 ? 0 : WEFTI_TOPO_NONE),
+            .memory_bytes = (node->attr->numanode.local_memory + MEMORY_GRAIN / 2) / MEMORY_GRAIN *
+                            MEMORY_GRAIN};
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t fill(hwloc_topology_t topology, bool devices, wefti_arena_t *arena,
+                          wefti_hardware_t *out)
+{
+    weft_status_t status;
+    uint32_t sockets = count_of(topology, HWLOC_OBJ_PACKAGE);
+    *out = (wefti_hardware_t){.cpu = wefti_arena_strdup(arena, cpu_model(topology)),
+                              .socket_count = sockets > 0 ? sockets : 1,
+                              .l1_bytes = cache_bytes(topology, HWLOC_OBJ_L1CACHE),
+                              .l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE),
+                              .l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE)};
+    WEFT_TRY(status, out->cpu != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, fail);
+    WEFT_TRY(status, fill_cores(topology, arena, out), fail);
+    WEFT_TRY(status, fill_numas(topology, arena, out), fail);
+    if (devices) {
+        WEFT_TRY(status, wefti_hwloc_devices(topology, arena, out), fail);
+    }
+    WEFT_TRY(status, wefti_hardware_check(out), fail);
+fail:
+    return status;
+}
+
+weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_hardware_t *out)
+{
+    hwloc_topology_t topology;
+    *out = (wefti_hardware_t){.cpu = ""};
+    weft_status_t status = load(devices, &topology);
+    if (status >= 0) {
+        status = fill(topology, devices, arena, out);
+        hwloc_topology_destroy(topology);
+    }
+    if (status >= 0 && devices) {
+        status = wefti_interfaces_read("/sys", arena, out);
+    }
+    return status;
+}
+
+weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
+{
+    hwloc_topology_t topology;
+    wefti_mapping_t file;
+    *out = (wefti_hardware_t){.cpu = ""};
+    weft_status_t status = wefti_file_map(path, &file);
+    if (status < 0) {
+        return status;
+    }
+    if (file.size_bytes == 0 || file.size_bytes > MAX_XML_BYTES) {
+        wefti_file_unmap(&file);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: no hwloc XML", path);
+    }
+    /* hwloc wants its buffer terminated, and counts that. */
+    char *text = wefti_alloc(NULL, file.size_bytes + 1);
+    status = text != NULL ? begin(true, &topology) : WEFT_ERR_NO_MEMORY;
+    if (status >= 0) {
+        memcpy(text, file.data, file.size_bytes);
+        if (hwloc_topology_set_xmlbuffer(topology, text, (int)file.size_bytes + 1) != 0 ||
+            hwloc_topology_load(topology) != 0) {
+            status = wefti_error(WEFT_ERR_FORMAT, "%s: hwloc cannot read it as XML", path);
+        } else {
+            status = fill(topology, true, arena, out);
+            status = status < 0 ? wefti_error_prefix(status, "%s", path) : status;
+        }
+        hwloc_topology_destroy(topology);
+    }
+    wefti_free(NULL, text);
+    wefti_file_unmap(&file);
+    if (status < 0) {
+        *out = (wefti_hardware_t){.cpu = ""};
+    }
+    return status;
+}
+
 weft_status_t wefti_machine_read(wefti_machine_t *out_machine)
 {
     hwloc_topology_t topology;
-    weft_status_t status = load(&topology);
+    weft_status_t status = load(false, &topology);
     if (status < 0) {
         return status;
     }
@@ -55,9 +228,8 @@ weft_status_t wefti_machine_read(wefti_machine_t *out_machine)
     machine.l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE);
     /* Not hwloc's sum over nodes: memory added while the machine runs is missing there. */
     machine.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
-    const char *name = package != NULL ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
-    snprintf(machine.cpu_name, sizeof machine.cpu_name, "%s", name != NULL ? name : "unknown");
+    const char *name = cpu_model(topology);
+    snprintf(machine.cpu_name, sizeof machine.cpu_name, "%s", name[0] != '\0' ? name : "unknown");
     hwloc_topology_destroy(topology);
     /* Small or odd machines leave levels out; a machine has at least one of each. */
     machine.pu_count = machine.pu_count != 0 ? machine.pu_count : 1;
@@ -65,91 +237,5 @@ weft_status_t wefti_machine_read(wefti_machine_t *out_machine)
     machine.numa_count = machine.numa_count != 0 ? machine.numa_count : 1;
     machine.socket_count = machine.socket_count != 0 ? machine.socket_count : 1;
     *out_machine = machine;
-    return WEFT_OK;
-}
-
-/*
- * The caller's processors in the machine's order, so that neighbours in the list share caches. A
- * core whose second hardware thread is also allowed comes once with its first, all second threads
- * after all first ones: ranks get cores before they get halves of cores.
- */
-static uint32_t list_allowed(uint32_t *cpus, const cpu_set_t *allowed)
-{
-    hwloc_topology_t topology;
-    uint32_t count = 0;
-    if (load(&topology) == WEFT_OK) {
-        cpu_set_t listed;
-        CPU_ZERO(&listed);
-        for (uint32_t thread = 0, found = 1; found != 0 && thread < 16; thread++) {
-            found = 0;
-            for (hwloc_obj_t core = NULL;
-                 (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != NULL;) {
-                uint32_t nth = 0;
-                int cpu;
-                for (cpu = hwloc_bitmap_first(core->cpuset); cpu >= 0;
-                     cpu = hwloc_bitmap_next(core->cpuset, cpu)) {
-                    if (cpu < CPU_SETSIZE && CPU_ISSET(cpu, allowed) && nth++ == thread) {
-                        break;
-                    }
-                }
-                if (cpu >= 0 && !CPU_ISSET(cpu, &listed)) {
-                    CPU_SET(cpu, &listed);
-                    cpus[count++] = (uint32_t)cpu;
-                    found++;
-                }
-            }
-        }
-        hwloc_topology_destroy(topology);
-        if (count == (uint32_t)CPU_COUNT(allowed)) {
-            return count;
-        }
-    }
-    count = 0;
-    for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, allowed)) {
-            cpus[count++] = cpu;
-        }
-    }
-    return count;
-}
-
-uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
-                                    uint32_t capacity)
-{
-    cpu_set_t allowed;
-    uint32_t cpus[CPU_SETSIZE];
-    if (count == 0 || rank >= count || sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-        return 0;
-    }
-    uint32_t available = list_allowed(cpus, &allowed);
-    if (available == 0 || capacity == 0) {
-        return 0;
-    }
-    if (count >= available) {
-        out_cpus[0] = cpus[rank % available];
-        return 1;
-    }
-    /* An equal share for everyone; what does not divide stays free for the rest of the machine. */
-    uint32_t share = available / count;
-    uint32_t filled = 0;
-    for (; filled < share && filled < capacity; filled++) {
-        out_cpus[filled] = cpus[rank * share + filled];
-    }
-    return filled;
-}
-
-weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (uint32_t i = 0; i < cpu_count; i++) {
-        if (cpus[i] >= CPU_SETSIZE) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "processor %u does not exist", cpus[i]);
-        }
-        CPU_SET(cpus[i], &set);
-    }
-    if (sched_setaffinity(0, sizeof set, &set) != 0) {
-        return wefti_error(WEFT_ERR_SYSTEM, "cannot bind the thread to %u processors", cpu_count);
-    }
     return WEFT_OK;
 }

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads and memory where they belong: what ops/topo/place.h chooses, told to the system. */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/topology.h"
+
+#define MOST_CPUS 8192u /* that affinities are asked for */
+#define MOST_NODES 1024u
+#define POLICY_PREFERRED 1 /* MPOL_PREFERRED: another node rather than none */
+
+weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
+{
+    size_t bytes = CPU_ALLOC_SIZE(MOST_CPUS);
+    cpu_set_t *set = wefti_arena_alloc(arena, bytes);
+    uint32_t *cpus = NULL;
+    *out_cpus = NULL;
+    *out_count = 0;
+    if (set == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (sched_getaffinity(0, bytes, set) != 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "sched_getaffinity");
+    }
+    cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(bytes, set) + 1, sizeof *cpus);
+    if (cpus == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t cpu = 0; cpu < MOST_CPUS; cpu++) {
+        if (CPU_ISSET_S(cpu, bytes, set)) {
+            cpus[(*out_count)++] = cpu;
+        }
+    }
+    *out_cpus = cpus;
+    return WEFT_OK;
+}
+
+/* Without hwloc every processor is a core. */
+static weft_status_t plain_hardware(const uint32_t *cpus, uint32_t count, wefti_arena_t *arena,
+                                    wefti_hardware_t *out)
+{
+    wefti_regular_t shape = {.sockets = 1, .numas = 1, .cores = count, .threads = 1};
+    weft_status_t status = wefti_hardware_make(&shape, arena, out);
+    if (status >= 0) {
+        memcpy(out->cpus, cpus, count * sizeof *cpus);
+    }
+    return status;
+}
+
+/* True when each of the processors is on one of the machine's cores. */
+static bool knows_all(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (wefti_hardware_core_of(hardware, cpus[i]) == WEFTI_TOPO_NONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The share of rank index of count among the calling thread's processors. */
+static weft_status_t choose(uint32_t index, uint32_t count, wefti_bind_t bind, wefti_arena_t *arena,
+                            uint32_t **out_cpus, uint32_t *out_count)
+{
+    weft_status_t status;
+    uint32_t *allowed, allowed_count;
+    wefti_hardware_t hardware;
+    WEFT_TRY(status, wefti_binding_read(arena, &allowed, &allowed_count), fail);
+    if (wefti_hardware_discover(false, arena, &hardware) < 0 ||
+        !knows_all(&hardware, allowed, allowed_count)) {
+        WEFT_TRY(status, plain_hardware(allowed, allowed_count, arena, &hardware), fail);
+    }
+    WEFT_TRY(status,
+             wefti_place_cpus(&hardware, allowed, allowed_count, index, count, bind, arena,
+                              out_cpus, out_count),
+             fail);
+fail:
+    return status;
+}
+
+uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
+                                    uint32_t capacity)
+{
+    wefti_arena_t arena;
+    uint32_t *cpus, found = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    if (choose(rank, count, WEFTI_BIND_CORE, &arena, &cpus, &found) < 0) {
+        found = 0;
+    }
+    found = found < capacity ? found : capacity;
+    for (uint32_t i = 0; i < found; i++) {
+        out_cpus[i] = cpus[i];
+    }
+    wefti_arena_deinit(&arena);
+    return found;
+}
+
+weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count)
+{
+    size_t bytes = CPU_ALLOC_SIZE(MOST_CPUS);
+    cpu_set_t *set = wefti_alloc(NULL, bytes);
+    weft_status_t status = set != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < cpu_count && status >= 0; i++) {
+        if (cpus[i] >= CPU_SETSIZE && cpus[i] >= (uint32_t)sysconf(_SC_NPROCESSORS_CONF)) {
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "processor %u does not exist", cpus[i]);
+        } else {
+            CPU_SET_S(cpus[i], bytes, set);
+        }
+    }
+    if (status >= 0 && sched_setaffinity(0, bytes, set) != 0) {
+        status = wefti_error(WEFT_ERR_SYSTEM, "cannot bind the thread to %u processors", cpu_count);
+    }
+    wefti_free(NULL, set);
+    return status;
+}
+
+weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t bind)
+{
+    wefti_arena_t arena;
+    uint32_t *cpus, found = 0;
+    if (bind == WEFTI_BIND_NONE) {
+        return WEFT_OK;
+    }
+    wefti_arena_init(&arena, NULL, 0);
+    weft_status_t status = choose(index, count, bind, &arena, &cpus, &found);
+    if (status >= 0 && found > 0) {
+        status = wefti_pin_thread(cpus, found);
+    }
+    wefti_arena_deinit(&arena);
+    return status;
+}
+
+static bool read_text(const char *root, const char *name, char *text, size_t bytes)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/devices/system/node/%s", root, name);
+    FILE *file = fopen(path, "re");
+    bool read = file != NULL && fgets(text, (int)bytes, file) != NULL;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return read;
+}
+
+/* Are all of cpus in the list, which is growing, too? */
+static bool all_within(const uint32_t *cpus, uint32_t count, const uint32_t *list, uint32_t length)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        while (at < length && list[at] < cpus[i]) {
+            at++;
+        }
+        if (at == length || list[at] != cpus[i]) {
+            return false;
+        }
+    }
+    return count > 0;
+}
+
+int wefti_binding_node(const char *root)
+{
+    char text[4096], name[64];
+    wefti_arena_t arena;
+    uint32_t *nodes, node_count = 0, *cpus, count, *list, length;
+    int found = -1;
+    wefti_arena_init(&arena, NULL, 0);
+    if (read_text(root, "online", text, sizeof text) &&
+        wefti_cpulist_parse(text, MOST_NODES, &arena, &nodes, &node_count) == WEFT_OK &&
+        node_count > 1 && wefti_binding_read(&arena, &cpus, &count) == WEFT_OK) {
+        for (uint32_t n = 0; n < node_count && found < 0; n++) {
+            snprintf(name, sizeof name, "node%u/cpulist", nodes[n]);
+            if (read_text(root, name, text, sizeof text) &&
+                wefti_cpulist_parse(text, WEFTI_TOPO_MAX_CPUS, &arena, &list, &length) == WEFT_OK &&
+                all_within(cpus, count, list, length)) {
+                found = (int)nodes[n];
+            }
+        }
+    }
+    wefti_arena_deinit(&arena);
+    return found;
+}
+
+void wefti_binding_prefer_near(void *address, size_t bytes)
+{
+    unsigned long mask[MOST_NODES / (8 * sizeof(unsigned long))] = {0};
+    int node = wefti_binding_node("/sys");
+    if (node >= 0 && bytes > 0) {
+        size_t bits = 8 * sizeof *mask;
+        mask[(size_t)node / bits] = 1ul << ((size_t)node % bits);
+        /* A refusal (seccomp, no such call) leaves memory where the system puts it. */
+        (void)syscall(SYS_mbind, address, bytes, POLICY_PREFERRED, mask, MOST_NODES + 1ul, 0u);
+    }
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Network interfaces as /sys/class/net and /sys/class/infiniband tell of them. */
+#include <dirent.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/topology.h"
+
+/* First line of a file, "" when there is none. */
+static bool read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);
+static bool read_line(char *line, size_t bytes, const char *format, ...)
+{
+    char path[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(path, sizeof path, format, args);
+    va_end(args);
+    line[0] = '\0';
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false;
+    }
+    bool read = fgets(line, (int)bytes, file) != NULL;
+    fclose(file);
+    line[strcspn(line, "\n")] = '\0';
+    return read;
+}
+
+static bool exists(const char *root, const char *name, const char *what)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/class/net/%s/%s", root, name, what);
+    return access(path, F_OK) == 0;
+}
+
+/* The device's address on PCI, "" where it is on none: virtio and others lie one folder deeper. */
+static void read_bus(const char *root, const char *name, char *bus, size_t bytes)
+{
+    char path[512], target[PATH_MAX];
+    unsigned int number;
+    snprintf(path, sizeof path, "%s/class/net/%s/device", root, name);
+    bus[0] = '\0';
+    if (realpath(path, target) == NULL) {
+        return;
+    }
+    for (char *slash; bus[0] == '\0' && (slash = strrchr(target, '/')) != NULL; *slash = '\0') {
+        if (strlen(slash + 1) == 12 &&
+            sscanf(slash + 1, "%x:%x:%x.%x", &number, &number, &number, &number) == 4) {
+            snprintf(bus, bytes, "%s", slash + 1);
+        }
+    }
+}
+
+static wefti_topo_device_t *find(wefti_hardware_t *hardware, const char *name, const char *bus)
+{
+    for (uint32_t i = 0; i < hardware->nic_count; i++) {
+        if (strcmp(hardware->nics[i].name, name) == 0) {
+            return &hardware->nics[i];
+        }
+    }
+    for (uint32_t i = 0; bus[0] != '\0' && i < hardware->nic_count; i++) {
+        /* hwloc knew the card's RDMA side only. */
+        if (strcmp(hardware->nics[i].bus, bus) == 0 &&
+            strcmp(hardware->nics[i].name, hardware->nics[i].rdma) == 0) {
+            return &hardware->nics[i];
+        }
+    }
+    return NULL;
+}
+
+/* Where the system says it is, if hwloc did not. */
+static void locate(const char *root, const char *name, const wefti_hardware_t *hardware,
+                   wefti_topo_device_t *nic)
+{
+    char line[64];
+    read_line(line, sizeof line, "%s/class/net/%s/device/numa_node", root, name);
+    long node = line[0] != '\0' ? strtol(line, NULL, 10) : -1;
+    for (uint32_t n = 0; node >= 0 && nic->numa == WEFTI_TOPO_NONE && n < hardware->numa_count;
+         n++) {
+        if (hardware->numas[n].os_index == (uint32_t)node) {
+            nic->numa = n;
+            nic->socket = hardware->numas[n].socket;
+        }
+    }
+}
+
+static weft_status_t add(const char *root, const char *name, wefti_arena_t *arena,
+                         wefti_hardware_t *hardware)
+{
+    char bus[64], line[64];
+    read_bus(root, name, bus, sizeof bus);
+    wefti_topo_device_t *nic = find(hardware, name, bus);
+    if (nic == NULL && hardware->nic_count == WEFTI_TOPO_MAX_DEVICES) {
+        return WEFT_OK;
+    }
+    if (nic == NULL) {
+        nic = &hardware->nics[hardware->nic_count++];
+        *nic = (wefti_topo_device_t){.name = "?",
+                                     .kind = "ethernet",
+                                     .rdma = "",
+                                     .bus = "",
+                                     .socket = WEFTI_TOPO_NONE,
+                                     .numa = WEFTI_TOPO_NONE,
+                                     .pci_switch = WEFTI_TOPO_NONE};
+    }
+    const char *copy = wefti_arena_strdup(arena, name), *bus_copy = wefti_arena_strdup(arena, bus);
+    if (copy == NULL || bus_copy == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    nic->name = copy;
+    nic->bus = nic->bus[0] == '\0' ? bus_copy : nic->bus;
+    read_line(line, sizeof line, "%s/class/net/%s/type", root, name);
+    if (strcmp(line, "32") == 0) { /* ARPHRD_INFINIBAND */
+        nic->kind = "infiniband";
+    }
+    /* Megabits; -1, or an error, where the driver does not know. */
+    read_line(line, sizeof line, "%s/class/net/%s/speed", root, name);
+    long long mbits = strtoll(line, NULL, 10);
+    nic->bits_per_s = mbits > 0 && mbits < 100000000 ? (uint64_t)mbits * 1000000 : nic->bits_per_s;
+    read_line(line, sizeof line, "%s/class/net/%s/operstate", root, name);
+    nic->down = strcmp(line, "down") == 0 || strcmp(line, "lowerlayerdown") == 0 ||
+                strcmp(line, "notpresent") == 0;
+    locate(root, name, hardware, nic);
+    return WEFT_OK;
+}
+
+/* Names of a folder's entries, sorted, so that the same machine always looks the same. */
+static weft_status_t list(const char *root, const char *folder, wefti_arena_t *arena,
+                          const char ***out_names, uint32_t *out_count)
+{
+    char path[512];
+    struct dirent **entries = NULL;
+    *out_count = 0;
+    snprintf(path, sizeof path, "%s/class/%s", root, folder);
+    int found = scandir(path, &entries, NULL, alphasort);
+    const char **names = wefti_arena_array(arena, found > 0 ? (size_t)found : 1, sizeof *names);
+    weft_status_t status = names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (int i = 0; i < found; i++) {
+        if (status >= 0 && entries[i]->d_name[0] != '.' && strlen(entries[i]->d_name) < 64) {
+            names[*out_count] = wefti_arena_strdup(arena, entries[i]->d_name);
+            status = names[*out_count] != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+            *out_count += status >= 0;
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    *out_names = names;
+    return status;
+}
+
+/* What RDMA devices are called, and which interface they belong to. */
+static weft_status_t add_rdma(const char *root, wefti_arena_t *arena, wefti_hardware_t *hardware)
+{
+    const char **names;
+    uint32_t count;
+    weft_status_t status = list(root, "infiniband", arena, &names, &count);
+    for (uint32_t i = 0; i < count && status >= 0; i++) {
+        char interface[64], rate[64];
+        read_line(interface, sizeof interface, "%s/class/infiniband/%s/ports/1/gid_attrs/ndevs/0",
+                  root, names[i]);
+        read_line(rate, sizeof rate, "%s/class/infiniband/%s/ports/1/rate", root, names[i]);
+        double gbits = strtod(rate, NULL);
+        for (uint32_t n = 0; n < hardware->nic_count; n++) {
+            wefti_topo_device_t *nic = &hardware->nics[n];
+            if (strcmp(nic->name, interface) != 0 && strcmp(nic->rdma, names[i]) != 0) {
+                continue;
+            }
+            nic->rdma = names[i];
+            nic->kind = strcmp(nic->kind, "ethernet") == 0 ? "roce" : nic->kind;
+            if (nic->bits_per_s == 0 && gbits > 0 && gbits < 1e5) {
+                nic->bits_per_s = (uint64_t)(gbits * 1e9);
+            }
+        }
+    }
+    return status;
+}
+
+weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
+                                    wefti_hardware_t *hardware)
+{
+    const char **names;
+    uint32_t count, devices = 0;
+    weft_status_t status = list(root, "net", arena, &names, &count);
+    if (hardware->nics == NULL) {
+        hardware->nics = wefti_arena_array(arena, WEFTI_TOPO_MAX_DEVICES, sizeof *hardware->nics);
+        status = hardware->nics == NULL ? WEFT_ERR_NO_MEMORY : status;
+    }
+    for (uint32_t i = 0; i < count && status >= 0; i++) {
+        if (exists(root, names[i], "device")) {
+            status = add(root, names[i], arena, hardware);
+            devices++;
+        }
+    }
+    /* Virtual ones are what a container or a namespace has; elsewhere they would be listed for
+     * nothing. Ports of a bridge lead to the bridge. */
+    for (uint32_t i = 0; i < count && status >= 0 && devices == 0; i++) {
+        char state[32];
+        read_line(state, sizeof state, "%s/class/net/%s/operstate", root, names[i]);
+        if (strcmp(names[i], "lo") != 0 && !exists(root, names[i], "master") &&
+            !exists(root, names[i], "bridge") && strcmp(state, "down") != 0) {
+            status = add(root, names[i], arena, hardware);
+        }
+    }
+    return status < 0 ? status : add_rdma(root, arena, hardware);
+}

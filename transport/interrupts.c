@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which processors interrupts of network interfaces go to, and giving them better ones. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/topology.h"
+
+#define MOST_INTERRUPTS 4096u
+
+typedef struct finder {
+    const char *root;
+    wefti_arena_t *arena;
+    wefti_interrupt_t *found;
+    uint32_t count;
+} finder_t;
+
+static bool known(const finder_t *finder, uint32_t number)
+{
+    for (uint32_t i = 0; i < finder->count; i++) {
+        if (finder->found[i].number == number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static wefti_interrupt_t *add(finder_t *finder, uint32_t number, const char *interface)
+{
+    if (finder->count == MOST_INTERRUPTS || known(finder, number)) {
+        return NULL;
+    }
+    wefti_interrupt_t *it = &finder->found[finder->count++];
+    it->number = number;
+    snprintf(it->interface, sizeof it->interface, "%s", interface);
+    return it;
+}
+
+/* Message interrupts of the interface's PCI function: a file each, named by number. */
+static void find_messages(finder_t *finder, const char *interface)
+{
+    /* virtio and others lie one folder below the function that has the interrupts */
+    static const char *const places[] = {"device/msi_irqs", "device/../msi_irqs"};
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        char path[512];
+        struct dirent **entries = NULL;
+        snprintf(path, sizeof path, "%s/sys/class/net/%s/%s", finder->root, interface, places[p]);
+        int count = scandir(path, &entries, NULL, alphasort);
+        for (int i = 0; i < count; i++) {
+            char *end = NULL;
+            unsigned long number = strtoul(entries[i]->d_name, &end, 10);
+            if (end != entries[i]->d_name && *end == '\0' && number < UINT32_MAX) {
+                add(finder, (uint32_t)number, interface);
+            }
+            free(entries[i]);
+        }
+        free(entries);
+        if (count > 2) {
+            return;
+        }
+    }
+}
+
+/* Is the interface's name a word of what the interrupt is called: "eth0-TxRx-3"? */
+static bool names(const char *name, const char *interface)
+{
+    size_t length = strlen(interface);
+    for (const char *at = name; (at = strstr(at, interface)) != NULL; at++) {
+        bool begins = at == name || strchr("-@:,_ ", at[-1]) != NULL;
+        if (begins && (at[length] == '\0' || strchr("-@:,_ ", at[length]) != NULL)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* " 38:   0   8130  PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0": number, and what it is
+ * called, behind a column for each processor, the controller and the kind. */
+static bool parse_line(char *line, uint32_t *out_number, const char **out_name)
+{
+    char *end = NULL;
+    unsigned long number = strtoul(line, &end, 10);
+    if (end == line || *end != ':' || number >= UINT32_MAX) {
+        return false;
+    }
+    char *last = line + strlen(line);
+    while (last > end && (last[-1] == '\n' || last[-1] == ' ')) {
+        *--last = '\0';
+    }
+    /* Names may have spaces and commas; two blanks end what is before them. */
+    char *name = last;
+    while (name > end + 1 && !(name[-1] == ' ' && name[-2] == ' ')) {
+        name--;
+    }
+    *out_number = (uint32_t)number;
+    *out_name = name;
+    return true;
+}
+
+static void read_names(finder_t *finder, const wefti_hardware_t *hardware)
+{
+    char path[512], *line = NULL;
+    size_t capacity = 0;
+    snprintf(path, sizeof path, "%s/proc/interrupts", finder->root);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && getline(&line, &capacity, file) > 0) {
+        uint32_t number;
+        const char *name;
+        if (!parse_line(line, &number, &name)) {
+            continue;
+        }
+        for (uint32_t n = 0; n < hardware->nic_count; n++) {
+            if (!known(finder, number) && names(name, hardware->nics[n].name)) {
+                add(finder, number, hardware->nics[n].name);
+            }
+        }
+        for (uint32_t i = 0; i < finder->count; i++) {
+            if (finder->found[i].number == number) {
+                snprintf(finder->found[i].name, sizeof finder->found[i].name, "%s", name);
+            }
+        }
+    }
+    free(line);
+    if (file != NULL) {
+        fclose(file);
+    }
+}
+
+static void read_affinity(const char *root, wefti_interrupt_t *it)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/proc/irq/%u/smp_affinity_list", root, it->number);
+    FILE *file = fopen(path, "re");
+    if (file == NULL || fgets(it->affinity, sizeof it->affinity, file) == NULL) {
+        it->affinity[0] = '\0';
+    }
+    it->affinity[strcspn(it->affinity, "\n")] = '\0';
+    if (file != NULL) {
+        fclose(file);
+    }
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint32_t x = ((const wefti_interrupt_t *)a)->number, y = ((const wefti_interrupt_t *)b)->number;
+    return (x > y) - (x < y);
+}
+
+weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *hardware,
+                                    wefti_arena_t *arena, wefti_interrupt_t **out,
+                                    uint32_t *out_count)
+{
+    finder_t finder = {.root = root, .arena = arena};
+    finder.found = wefti_arena_array(arena, MOST_INTERRUPTS, sizeof *finder.found);
+    *out = finder.found;
+    *out_count = 0;
+    if (finder.found == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t n = 0; n < hardware->nic_count; n++) {
+        find_messages(&finder, hardware->nics[n].name);
+    }
+    read_names(&finder, hardware);
+    for (uint32_t i = 0; i < finder.count; i++) {
+        read_affinity(root, &finder.found[i]);
+    }
+    qsort(finder.found, finder.count, sizeof *finder.found, by_number);
+    *out_count = finder.count;
+    return WEFT_OK;
+}
+
+static weft_status_t write_affinity(const char *root, wefti_interrupt_t *it, uint32_t cpu,
+                                    uint32_t *changed)
+{
+    char path[512], text[32];
+    snprintf(path, sizeof path, "%s/proc/irq/%u/smp_affinity_list", root, it->number);
+    int length = snprintf(text, sizeof text, "%u", cpu);
+    if (strcmp(it->affinity, text) == 0) {
+        return WEFT_OK;
+    }
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    ssize_t written = fd >= 0 ? write(fd, text, (size_t)length) : -1;
+    int error_number = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (written != length && (error_number == EIO || error_number == EINVAL)) {
+        return WEFT_OK; /* the kernel moves this one by itself, or not at all */
+    }
+    if (written != length) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number,
+                                 "cannot bind interrupt %u of %s (it takes root)", it->number,
+                                 it->interface);
+    }
+    snprintf(it->affinity, sizeof it->affinity, "%s", text);
+    (*changed)++;
+    return WEFT_OK;
+}
+
+static bool contains(const uint32_t *list, uint32_t count, uint32_t cpu)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i] == cpu) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Puts those of cpus that are in avoid behind the others. */
+static weft_status_t sort_out(uint32_t *cpus, uint32_t count, const uint32_t *avoid,
+                              uint32_t avoid_count, wefti_arena_t *arena, uint32_t *out_free)
+{
+    uint32_t *copy = wefti_arena_memdup(arena, cpus, count * sizeof *cpus), used = 0;
+    if (copy == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (!contains(avoid, avoid_count, copy[i])) {
+            cpus[used++] = copy[i];
+        }
+    }
+    *out_free = used;
+    for (uint32_t i = 0; i < count; i++) {
+        if (contains(avoid, avoid_count, copy[i])) {
+            cpus[used++] = copy[i];
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *hardware,
+                                    const uint32_t *avoid, uint32_t avoid_count,
+                                    wefti_interrupt_t *interrupts, uint32_t count,
+                                    uint32_t *out_changed)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_arena_t arena;
+    *out_changed = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    for (uint32_t n = 0; n < hardware->nic_count && status >= 0; n++) {
+        uint32_t *cpus, near, alone = 0, next = 0;
+        WEFT_TRY(status, wefti_place_near(hardware, &hardware->nics[n], &arena, &cpus, &near), out);
+        if (near == 0) {
+            continue;
+        }
+        WEFT_TRY(status, sort_out(cpus, near, avoid, avoid_count, &arena, &alone), out);
+        uint32_t usable = alone > 0 ? alone : near;
+        for (uint32_t i = 0; i < count && status >= 0; i++) {
+            if (strcmp(interrupts[i].interface, hardware->nics[n].name) == 0) {
+                status = write_affinity(root, &interrupts[i], cpus[next++ % usable], out_changed);
+            }
+        }
+    }
+out:
+    wefti_arena_deinit(&arena);
+    return status;
+}

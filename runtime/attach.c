@@ -30,9 +30,12 @@ static ssize_t move(pid_t pid, uint64_t address, void *own, size_t bytes, bool t
 
 bool wefti_attach_wanted(const weft_context_t *context)
 {
-    /* Ranks of one process share an address space; there, and on a device, staging stays. */
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    /* Ranks of one process share an address space; there, and on a device, staging stays. Nor does
+     * it matter where every rank is on a host of its own. The same on all ranks. */
     return context->settings.attach != WEFTI_ATTACH_OFF && context->device == NULL &&
-           strcmp(context->endpoint->ops->name, "shm") == 0;
+           (strcmp(endpoint->ops->name, "shm") == 0 || endpoint->inner != NULL) &&
+           endpoint->host_count < endpoint->world_size;
 }
 
 void wefti_attach_offer(weft_context_t *context, wefti_attach_offer_t *out_offer)
@@ -50,6 +53,10 @@ bool wefti_attach_works(const weft_context_t *context, uint32_t world_rank,
     uint64_t found = 0;
     if (world_rank == context->endpoint->rank) {
         return true;
+    }
+    /* Another host's numbers of processes mean something else here. */
+    if (!wefti_endpoint_direct(context->endpoint, world_rank)) {
+        return false;
     }
     return move(pid_of(context, world_rank), offer->address, &found, sizeof found, false) ==
                (ssize_t)sizeof found &&

@@ -121,8 +121,8 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
         if (status == WEFT_AGAIN) {
             if (!wefti_shm_poll(peers[0].socket, POLLIN, deadline)) {
                 return wefti_error(WEFT_ERR_TIMEOUT,
-                                   "rank 0 (pid %d) did not complete the world in time",
-                                   (int)peers[0].pid);
+                                   "rank %u (pid %d) did not complete the world in time",
+                                   wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
             }
             continue;
         }
@@ -130,8 +130,8 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             return WEFT_AGAIN;
         }
         if (status == WEFT_ERR_PEER_DIED) {
-            return wefti_error(status, "rank 0 (pid %d) went away while others were still joining",
-                               (int)peers[0].pid);
+            return wefti_error(status, "rank %u (pid %d) went away while others were still joining",
+                               wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
         }
         if (status == WEFT_OK && packet.kind == WEFTI_SHM_PEER) {
             status = take_peer(endpoint, &packet, fds, peers);
@@ -143,7 +143,8 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             wefti_close_fd(&fds[0]);
             wefti_close_fd(&fds[1]);
         } else if (status == WEFT_ERR_SYSTEM) {
-            status = wefti_error_prefix(status, "rank %u", endpoint->rank);
+            status = wefti_error_prefix(status, "rank %u",
+                                        wefti_endpoint_number(endpoint, endpoint->rank));
         } else {
             status =
                 wefti_error(WEFT_ERR_FORMAT, "what answered in place of rank 0 (pid %d) is no Weft",
@@ -189,8 +190,10 @@ static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, weft
         }
         if (wefti_now_ns() >= deadline) {
             return wefti_error(
-                WEFT_ERR_TIMEOUT, "rank %u found no rank 0 at %s within %.3g s; missing: 0",
-                endpoint->rank, address, (double)endpoint->settings->timeout_ns * 1e-9);
+                WEFT_ERR_TIMEOUT, "rank %u found no rank %u at %s within %.3g s; missing: %u",
+                wefti_endpoint_number(endpoint, endpoint->rank), wefti_endpoint_number(endpoint, 0),
+                address, (double)endpoint->settings->timeout_ns * 1e-9,
+                wefti_endpoint_number(endpoint, 0));
         }
         nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
     }

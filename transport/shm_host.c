@@ -229,7 +229,8 @@ static uint32_t missing_ranks(const lobby_t *lobby, char *names, size_t capacity
             continue;
         }
         if (used + 16 < capacity) {
-            used += (size_t)snprintf(names + used, capacity - used, "%s%u", count ? ", " : "", r);
+            used += (size_t)snprintf(names + used, capacity - used, "%s%u", count ? ", " : "",
+                                     wefti_endpoint_number(lobby->endpoint, r));
         }
         count++;
     }
@@ -257,9 +258,10 @@ static void attend(lobby_t *lobby)
     }
     for (uint32_t r = 1; r < world_size; r++) {
         if (polls[1 + guests + r].revents != 0) {
-            fail(lobby, wefti_error(WEFT_ERR_PEER_DIED,
-                                    "rank %u (pid %d) went away while others were still joining", r,
-                                    (int)lobby->peers[r].pid));
+            fail(lobby,
+                 wefti_error(WEFT_ERR_PEER_DIED,
+                             "rank %u (pid %d) went away while others were still joining",
+                             wefti_endpoint_number(lobby->endpoint, r), (int)lobby->peers[r].pid));
         }
     }
     /* From the last to the first: hearing one may take it out of the list. */
@@ -312,8 +314,8 @@ static weft_status_t introduce_all(lobby_t *lobby)
                                             lobby->peers[of].region_fd};
             if (wefti_shm_send(lobby->peers[to].socket, &packet, fds, lobby->deadline) < 0) {
                 weft_status_t status = wefti_error(
-                    WEFT_ERR_PEER_DIED, "rank %u (pid %d) went away while it was joining", to,
-                    (int)lobby->peers[to].pid);
+                    WEFT_ERR_PEER_DIED, "rank %u (pid %d) went away while it was joining",
+                    wefti_endpoint_number(lobby->endpoint, to), (int)lobby->peers[to].pid);
                 fail(lobby, status);
                 return status;
             }

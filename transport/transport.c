@@ -66,7 +66,10 @@ static const wefti_transport_ops_t *choose_backend(const wefti_endpoint_params_t
     if (params->hub != NULL) {
         return &wefti_transport_inproc;
     }
-    if (params->world_size == 1) {
+    /* One host's part of a world is shm even for one rank: all ranks' memory has the same
+     * abilities.
+     */
+    if (params->world_size == 1 && params->numbers == NULL) {
         return &wefti_transport_null;
     }
     /* One host, as the address says; anything else is found out when ranks meet. */

@@ -56,21 +56,41 @@ void wefti_call_finish(wefti_call_t *call)
     settle(&published);
 }
 
-void wefti_call_drop(wefti_call_t *call)
+void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
+{
+    if (status == WEFT_ERR_LINK) {
+        wefti_link_failed(call);
+    }
+    wefti_call_finish(call);
+}
+
+weft_status_t wefti_call_drop(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     if (call->state == WEFTI_CALL_DONE) {
-        return;
+        return WEFT_OK;
+    }
+    weft_status_t status = wefti_group_check_lasting(group);
+    if (status == WEFT_OK && group->put_peer_count > 0) {
+        /* The group may be mended by a call before this one: only then is it known what this one
+         * is to others. */
+        if (!wefti_call_reached(&group->completed, call->order - 1)) {
+            return WEFT_IN_PROGRESS;
+        }
+        if (wefti_link_excuses(call)) {
+            wefti_call_give_up(call, WEFT_ERR_LINK);
+            return WEFT_OK;
+        }
     }
     /* Its peers wait for it, and the group's later calls are in its order. What broke the group or
      * the world is the reason, where something did. */
-    weft_status_t status = wefti_group_check(group);
     if (status == WEFT_OK) {
         status = wefti_error(WEFT_ERR_ABORTED, "rank %u: the stream of a call is broken",
                              group->ranks[group->rank]);
     }
     wefti_group_fail(group, status);
     wefti_call_finish(call);
+    return WEFT_OK;
 }
 
 weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
@@ -86,8 +106,8 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     }
     if (!wefti_endpoint_owned(group->endpoint) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0 ||
-        wefti_group_broken(group)) {
-        status = wefti_group_check(group);
+        wefti_group_ended(group)) {
+        status = wefti_group_check_lasting(group);
         if (status < 0) {
             return status;
         }
@@ -104,6 +124,7 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     call->lead = call->trail = 0;
     call->round = 0;
     call->since_ns = 0;
+    call->mends = false;
     call->two_shot = false;
     call->pair_count = 0;
     call->is_fused = false;
@@ -115,11 +136,14 @@ static void issue(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     group->issued = call->order;
+    /* relaxed: whoever mends the group runs calls that came after */
+    atomic_store_explicit(&group->link.issued_order, call->order, memory_order_relaxed);
     if (call->pair_count == 0) {
         call->wanted = group->selection.wanted.algorithm[call->op];
         call->what |= group->selection.what[call->op];
         call->number = ++group->number;
         group->number += wefti_call_is_checked(call); /* the digests have a number of their own */
+        atomic_store_explicit(&group->link.issued, group->number, memory_order_relaxed);
     }
 }
 

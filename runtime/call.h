@@ -89,6 +89,8 @@ static inline uint8_t *wefti_call_posting_area(const wefti_call_t *call, wefti_p
 void wefti_call_settle(wefti_call_t *call);
 /* It is over, well or not; the next call of the group may run. */
 void wefti_call_finish(wefti_call_t *call);
+/* The same after an error. */
+void wefti_call_give_up(wefti_call_t *call, weft_status_t status);
 
 /* call_schedule.c. Before the posting: what its size and the user ask for. */
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);

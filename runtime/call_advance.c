@@ -34,8 +34,8 @@ static weft_status_t choose_path(wefti_call_t *call)
         status = call->may_schedule ? wefti_call_settle_algorithm(call) : WEFT_OK;
     }
     /* A peer that gave the call up may have freed what it posted. */
-    if (status == WEFT_OK && (call->flags & WEFTI_POSTED_DATA) == 0 &&
-        wefti_group_broken(call->group)) {
+    bool looks = (call->flags & WEFTI_POSTED_DATA) == 0 || call->group->put_peer_count > 0;
+    if (status == WEFT_OK && looks && wefti_group_broken(call->group)) {
         status = wefti_group_check(call->group);
     }
     if (status == WEFT_OK) {
@@ -98,6 +98,15 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         if (!wefti_call_reached(&group->completed, call->order - 1)) {
             return wefti_call_blocked_on(&group->completed, call->order - 1, out_blocked);
         }
+        if (wefti_link_broken(group)) {
+            status = wefti_link_mend(call, out_blocked);
+        }
+        if (status == WEFT_OK && group->link.owes) {
+            status = wefti_link_admit(call);
+        }
+        if (status != WEFT_OK) {
+            return status;
+        }
         if (call->pair_count > 0) {
             status = wefti_pairs_advance(call, out_blocked);
             call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
@@ -149,10 +158,13 @@ weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocke
             wefti_call_settle(call);
         }
     } else {
+        if (status == WEFT_OK && wefti_link_broken(call->group)) { /* something may be missing */
+            status = wefti_link_check(call->group);
+        }
         if (status == WEFT_OK && call->is_fused) {
             wefti_fused_unpack(call);
         }
-        wefti_call_finish(call);
+        wefti_call_give_up(call, status);
     }
     return status;
 }

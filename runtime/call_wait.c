@@ -5,15 +5,34 @@
 
 #define CHECK_NS 10000000ull
 
+/* Why a call cannot go on: a broken link is no reason for one that waits for it to be mended. */
+static weft_status_t check(const wefti_call_t *call)
+{
+    return call->mends ? wefti_group_check_lasting(call->group) : wefti_group_check(call->group);
+}
+
+static bool is_broken(const wefti_call_t *call)
+{
+    return call->mends ? wefti_group_ended(call->group) : wefti_group_broken(call->group);
+}
+
+/* Another link broke meanwhile: mending begins again. */
+static bool mends_anew(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    return call->mends &&
+           atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
+               atomic_load_explicit(&group->link.seen, memory_order_relaxed);
+}
+
 /* The rank whose channel signal lies in has left the world, or some rank broke the group. */
 static weft_status_t look(void *user)
 {
     wefti_call_t *call = user;
-    weft_group_t *group = call->group;
-    if (wefti_group_broken(group)) {
-        return wefti_group_check(group);
+    if (is_broken(call)) {
+        return check(call);
     }
-    call->moved = wefti_call_is_ready(call);
+    call->moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
     return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
 }
 
@@ -36,8 +55,8 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
         call->moved = false;
         return WEFT_OK;
     }
-    if (status < 0 && wefti_group_broken(group)) {
-        return wefti_group_check(group); /* whoever wrote that down may have left since */
+    if (status < 0 && is_broken(call)) {
+        return check(call); /* whoever wrote that down may have left since */
     }
     if (status == WEFT_ERR_TIMEOUT) {
         return wefti_group_late(call, status);
@@ -45,7 +64,7 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
     if (status < 0 && wefti_fault_set(&group->fault, status, weft_last_error())) {
         wefti_group_fail(group, status);
     }
-    return status < 0 ? wefti_group_check(group) : status;
+    return status < 0 ? check(call) : status;
 }
 
 weft_status_t wefti_call_run(wefti_call_t *call)
@@ -58,7 +77,7 @@ weft_status_t wefti_call_run(wefti_call_t *call)
         }
         status = wait_for(call, &blocked);
         if (status < 0) {
-            wefti_call_finish(call);
+            wefti_call_give_up(call, status);
             return status;
         }
     }
@@ -79,17 +98,17 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (call->since_ns == 0) {
         call->since_ns = call->checked_ns = now;
     }
-    if (wefti_group_broken(group)) {
-        status = wefti_group_check(group);
+    if (is_broken(call)) {
+        status = check(call);
     } else if (timeout_ns != 0 && now - call->since_ns > timeout_ns) {
         status = wefti_group_late(call, WEFT_ERR_TIMEOUT);
     } else if (now - call->checked_ns > CHECK_NS) {
         call->checked_ns = now;
-        status = wefti_group_check(group);
+        status = check(call);
         status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
     }
     if (status < 0) {
-        wefti_call_finish(call);
+        wefti_call_give_up(call, status);
     }
     return status;
 }

@@ -66,7 +66,7 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
 {
     weft_status_t status = check_begin(group, params);
     if (status == WEFT_OK) {
-        status = wefti_group_check(group);
+        status = wefti_group_check_lasting(group);
     }
     if (status < 0) {
         return status;

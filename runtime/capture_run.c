@@ -244,7 +244,7 @@ static weft_status_t check(weft_capture_t *capture)
     if (capture == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
     }
-    return wefti_group_check(capture->group);
+    return wefti_group_check_lasting(capture->group); /* its calls mend what can be mended */
 }
 
 static weft_status_t check_stream(const weft_capture_t *capture, const weft_stream_t *stream)

@@ -18,9 +18,9 @@ weft_status_t wefti_fuser_check(weft_fuser_t *fuser)
 {
     weft_group_t *group = fuser->group;
     /* relaxed: only whether to look closer */
-    if (!wefti_endpoint_owned(group->endpoint) || wefti_group_broken(group) ||
+    if (!wefti_endpoint_owned(group->endpoint) || wefti_group_ended(group) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0) {
-        return wefti_group_check(group);
+        return wefti_group_check_lasting(group); /* its calls mend what can be mended */
     }
     if (atomic_load_explicit(&fuser->stream->fault.state, memory_order_relaxed) != 0) {
         return broken(fuser, wefti_fault_get(&fuser->stream->fault));

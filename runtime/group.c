@@ -28,6 +28,7 @@ typedef struct offer {
     uint32_t color, world_rank, parent_rank;
     uint32_t last_number;
     uint32_t leader; /* the lowest rank with which it shares memory */
+    uint32_t fault_count; /* links of the world that broke until now */
     uint32_t pool_count;
     uint16_t used[WEFTI_POOLS], retired[WEFTI_POOLS];
 } offer_t;
@@ -173,6 +174,7 @@ static void group_free(weft_group_t *group)
     wefti_free(allocator, group->bases);
     wefti_schedules_destroy(group);
     wefti_select_deinit(group);
+    pthread_mutex_destroy(&group->link.lock);
     wefti_free(allocator, group->ranks);
     wefti_free(allocator, group);
     weft_context_release(context);
@@ -199,6 +201,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
     weft_context_retain(context);
     group->endpoint = context->endpoint;
     group->size = size;
+    pthread_mutex_init(&group->link.lock, NULL);
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
         group->calls[i].group = group; /* never written again: streams read it of calls that are over */
     }
@@ -220,7 +223,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
 }
 
 /* The own channel as a new group expects it. Its former users are all done with it. */
-static void reset_channel(weft_group_t *group, uint32_t number)
+void wefti_group_reset_channel(weft_group_t *group, uint32_t number)
 {
     wefti_channel_t *own = group->channels[group->rank];
     atomic_store_explicit(&own->abort.state, 0, memory_order_relaxed);
@@ -241,7 +244,6 @@ static void reset_channel(weft_group_t *group, uint32_t number)
     }
     wefti_run_area_clear((uint8_t *)own + group->layout.area, group->endpoint->world_size,
                          wefti_area_lanes(group->endpoint->world_size));
-    group->number = number;
 }
 
 /* Put links of the group, by what its ranks said of themselves. */
@@ -265,6 +267,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
 {
     wefti_channels_t *channels = &context->eager->channels;
     wefti_endpoint_t *endpoint = context->endpoint;
+    uint32_t fault_count = 0;
     weft_group_t *group = NULL;
     weft_status_t status = group_alloc(context, members->count, &group);
     *out_group = group;
@@ -276,6 +279,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     for (uint32_t i = 0; i < members->count; i++) {
         const offer_t *offer = members->offers[i];
         number = wefti_signal_reached(offer->last_number, number) ? offer->last_number : number;
+        fault_count = offer->fault_count > fault_count ? offer->fault_count : fault_count;
         group->ranks[i] = offer->world_rank;
         group->bases[i] = endpoint->region_of[offer->world_rank];
         if (group->bases[i] != NULL) {
@@ -291,7 +295,9 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     channels->used[pool] = (uint16_t)(channels->used[pool] | 1u << channel);
     status = link_ranks(group, members);
     if (status == WEFT_OK) {
-        reset_channel(group, number + 2);
+        wefti_link_init(group, fault_count);
+        wefti_group_reset_channel(group, number + 2);
+        group->number = number + 2;
     }
     return status;
 }
@@ -418,6 +424,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     }
     WEFT_TRY(status, agree(context, parent, status), out);
     own.leader = wefti_mirror_leader(endpoint);
+    own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
     own.pool_count = eager->channels.pool_count;
     offer_channels(context, &own);
     wefti_attach_offer(context, &own.attach);
@@ -466,7 +473,7 @@ static weft_status_t check_parent(weft_group_t *parent)
     if (parent->batching) {
         return wefti_error(WEFT_ERR_STATE, "the group to start from has an open batch");
     }
-    return wefti_group_check(parent);
+    return wefti_group_check_lasting(parent); /* calls on it mend what can be mended */
 }
 
 weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key,

@@ -5,6 +5,7 @@
  *   group.c          create and destroy, agreement on a channel
  *   channel.c        the memory that ranks of a group share, and the pool it comes from
  *   group_fault.c    the first error of a group, written down for all its ranks
+ *   group_link.c     a link between two of its ranks broke: what is in flight ends, then it is mended
  *   mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
  *   attach.c         whether ranks may read each other's plain memory, and doing it
@@ -111,12 +112,26 @@ typedef struct wefti_mailbox {
 } wefti_mailbox_t;
 _Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
 
+/*
+ * What a rank tells this one while a group is mended: in this rank's channel, by number of the
+ * other. Epochs are the faults of the group so far.
+ */
+typedef struct wefti_mend {
+    uint8_t flushed[8]; /* value and waiters of a counter: the epoch up to which nothing of the rank
+                         * is on its way any more, */
+    uint8_t reset[8];   /* and up to which its own channel is as new */
+    uint32_t failed[2]; /* by epoch: the last call that ended with an error there */
+    uint8_t pad[40];
+} wefti_mend_t;
+_Static_assert(sizeof(wefti_mend_t) == 64, "mends are shared memory");
+
 /* Where the parts of a channel are, from its start; equal on all ranks of a context. */
 typedef struct wefti_channel_layout {
     size_t staging, staging_bytes; /* two halves of staging_bytes */
     size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
     size_t area;                   /* counters of schedules; wefti_area_lanes() lanes */
     size_t mirrors, mirror_bytes;  /* world_size mirrors (mirror.c); 0: no rank needs one */
+    size_t mends;                  /* world_size of wefti_mend_t, where there are mirrors */
     size_t total_bytes;
 } wefti_channel_layout_t;
 
@@ -233,6 +248,7 @@ typedef struct wefti_call {
     bool two_shot;
     bool results; /* the second half of a two-shot round */
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
+    bool mends;   /* the group's link faults are not for this call, which waits for them to be mended */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
     bool posted, published_round, published_done; /* sleepers were not looked for since */
     wefti_pair_t *pairs;                          /* a batch, or one send or receive */
@@ -254,6 +270,25 @@ typedef struct wefti_debt {
     uint64_t what, count;
 } wefti_debt_t;
 
+/* group_link.c */
+typedef struct wefti_group_link {
+    pthread_mutex_t lock;    /* guards epoch and text */
+    _Atomic uint32_t seen;   /* of the endpoint's faults, how many were looked at */
+    _Atomic uint32_t broken; /* a fault is not mended yet */
+    uint32_t epoch;          /* faults between ranks of the group */
+    char text[240];          /* of the last one */
+    _Atomic uint32_t issued; /* the last number that was given to a call, */
+    _Atomic uint32_t issued_order; /* and that call's order */
+    _Atomic uint32_t order;  /* the last call that was issued when it was mended */
+    /* Calls run one after the other, so what follows has no lock. */
+    bool told;            /* some call ended with the error */
+    bool owes;            /* calls up to fail_until end with it */
+    uint32_t failed;      /* the last one that did, here */
+    uint32_t fail_until;  /* on all ranks */
+    uint32_t step, mends; /* of mending: where it is, and which epoch */
+    uint32_t peer;        /* how many were seen in this step */
+} wefti_group_link_t;
+
 struct weft_group {
     weft_context_t *context;     /* retained */
     _Atomic uint32_t references; /* the user's, and one per call on a stream */
@@ -273,6 +308,7 @@ struct weft_group {
     bool attach;         /* all ranks may read and write each other's plain memory: attach.h */
     size_t region_limit; /* adresses in postings are checked against it; SIZE_MAX: one process */
     wefti_fault_t fault;
+    wefti_group_link_t link;
 
     uint32_t number;          /* of the last collective; the same on all ranks */
     uint32_t issued;          /* calls so far, sends and receives too; the issuing thread's */
@@ -358,16 +394,52 @@ void wefti_schedules_destroy(weft_group_t *group);
 void wefti_group_release(weft_group_t *group);
 /* group_fault.c: the first error of the group goes to all its ranks and wakes them. Returns it. */
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
-/* WEFT_OK, or what broke the group or the world. */
+/* WEFT_OK, or what broke the group or the world; or the link that broke and is not mended yet. */
 weft_status_t wefti_group_check(weft_group_t *group);
+/* The same without links that can be mended: what no later call gets over. */
+weft_status_t wefti_group_check_lasting(weft_group_t *group);
+/* group.c: the own channel as a new group expects it. */
+void wefti_group_reset_channel(weft_group_t *group, uint32_t number);
 /* mirror.c: a record that a rank behind a put link wrote down, or NULL. */
 const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group);
-/* The quick half of it, for every try of a blocked call: whether some rank wrote an error down. */
-static inline bool wefti_group_broken(const weft_group_t *group)
+/* group_link.c. Before the group is used: faults until then are the past. */
+void wefti_link_init(weft_group_t *group, uint32_t fault_count);
+/* WEFT_OK, or WEFT_ERR_LINK naming the link that broke. */
+weft_status_t wefti_link_check(weft_group_t *group);
+/* The same for somebody whose put failed: looks for the reason for a while. */
+weft_status_t wefti_link_await(weft_group_t *group);
+/* A call ended with WEFT_ERR_LINK, or will never run because one did. */
+void wefti_link_failed(wefti_call_t *call);
+/*
+ * For a call that is to begin while a link is broken: it ends with the error if none did yet on this
+ * rank; else the group is made whole again, with all its ranks (WEFT_IN_PROGRESS: blocked).
+ */
+weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* After that: WEFT_ERR_LINK for calls that ended so on other ranks. */
+weft_status_t wefti_link_admit(wefti_call_t *call);
+/* A call of a stream that broke with the link: true when nobody waits for it. */
+bool wefti_link_excuses(const wefti_call_t *call);
+/* Ranks that a mending call waits for: " 3 5". */
+void wefti_link_late(const weft_group_t *group, char *text, size_t bytes);
+/* The quick half of the check. */
+static inline bool wefti_link_broken(const weft_group_t *group)
+{
+    return group->put_peer_count > 0 &&
+           (atomic_load_explicit(&group->link.broken, memory_order_relaxed) != 0 ||
+            atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
+                atomic_load_explicit(&group->link.seen, memory_order_relaxed));
+}
+/* The quick half of the lasting one, for every try of a blocked call: whether some rank wrote an
+ * error down. */
+static inline bool wefti_group_ended(const weft_group_t *group)
 {
     return atomic_load_explicit(&group->channels[group->rank]->abort.state, memory_order_relaxed) !=
                0 ||
            (group->put_peer_count > 0 && wefti_mirror_alarmed(group) != NULL);
+}
+static inline bool wefti_group_broken(const weft_group_t *group)
+{
+    return wefti_group_ended(group) || wefti_link_broken(group);
 }
 /* "AllReduce(f32, sum, 100 elements)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
@@ -394,8 +466,9 @@ weft_status_t wefti_group_drain(weft_group_t *group);
 /* Waits until stream is done with what was enqueued on it up to target, whatever becomes of it. */
 void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32_t target,
                               const char *what);
-/* Gives up a call that will never run: its stream is broken. */
-void wefti_call_drop(wefti_call_t *call);
+/* Gives up a call that will never run: its stream is broken. WEFT_IN_PROGRESS: not before the calls
+ * before it are over, which its group waits for. */
+weft_status_t wefti_call_drop(wefti_call_t *call);
 /* The stream is done with a call that was submitted to it. */
 void wefti_call_leave_stream(wefti_call_t *call);
 

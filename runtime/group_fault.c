@@ -79,6 +79,14 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
     if (!wefti_endpoint_owned(group->endpoint)) {
         return status;
     }
+    if (status == WEFT_ERR_LINK && wefti_link_await(group) < 0) {
+        return wefti_group_check(group); /* all ranks hear of it, or have: nothing to write down */
+    }
+    if (wefti_link_broken(group) && status != WEFT_ERR_TIMEOUT && status != WEFT_ERR_ABORTED &&
+        wefti_link_check(group) < 0) { /* what came may not be what was sent */
+        return wefti_group_check(group);
+    }
+    wefti_error_adopt(status, text);
     /* The own record first: whoever comes second adopts what the first one wrote. */
     bool first = write_down(group->channels[group->rank], status, text);
     for (uint32_t i = 1; i < group->size; i++) {
@@ -93,7 +101,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
     for (uint32_t r = 0; r < group->size; r++) {
         wake(group, r);
     }
-    return wefti_group_check(group);
+    return wefti_group_check_lasting(group);
 }
 
 /* Of the abort record; 1 only where whoever writes it has stopped doing so. */
@@ -112,6 +120,12 @@ static uint32_t state_of(const wefti_channel_t *channel)
 }
 
 weft_status_t wefti_group_check(weft_group_t *group)
+{
+    weft_status_t status = wefti_group_check_lasting(group);
+    return status == WEFT_OK && wefti_link_broken(group) ? wefti_link_check(group) : status;
+}
+
+weft_status_t wefti_group_check_lasting(weft_group_t *group)
 {
     weft_status_t status = wefti_fault_get(&group->fault);
     if (status < 0) {
@@ -230,10 +244,12 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
     char text[160], late[200] = "";
     size_t used = 0;
     uint32_t number = group->debt.open ? group->debt.number : call->number;
-    if (call->pair_count > 0) {
+    if (call->mends) {
+        wefti_link_late(group, late, sizeof late);
+    } else if (call->pair_count > 0) {
         snprintf(late, sizeof late, " %u", group->ranks[call->pairs[0].peer]);
     }
-    for (uint32_t r = 0; call->pair_count == 0 && r < group->size && used + 24 < sizeof late; r++) {
+    for (uint32_t r = 0; call->pair_count == 0 && !call->mends && r < group->size && used + 24 < sizeof late; r++) {
         wefti_posting_t *posting = wefti_posting_of(group, r, number);
         uint32_t at =
             atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire);
@@ -242,7 +258,7 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
         }
     }
     uint32_t owner =
-        call->pair_count == 0 && used == 0 ? owner_of(group, call->blocked_on) : group->size;
+        call->pair_count == 0 && !call->mends && used == 0 ? owner_of(group, call->blocked_on) : group->size;
     if (owner != group->size) {
         snprintf(late, sizeof late, " %u", group->ranks[owner]);
     }

@@ -212,7 +212,7 @@ static weft_status_t check_quiet(weft_group_t *group)
     if (group->recording != NULL) {
         return wefti_capture_refuse("orders and algorithms cannot be set");
     }
-    weft_status_t status = wefti_group_check(group);
+    weft_status_t status = wefti_group_check_lasting(group);
     return status < 0 ? status : wefti_group_drain(group);
 }
 

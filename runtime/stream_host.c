@@ -5,6 +5,7 @@
 #include "runtime/device_call.h"
 
 #define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
+#define DROP_NAP_NS 1000000ull
 #define CARD_NAP_MIN_NS 20000ull
 #define CARD_NAP_MAX_NS 1000000ull
 
@@ -33,7 +34,13 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         return WEFT_OK;
     case WEFTI_RECORD_COLLECTIVE:
         if (broken) {
-            wefti_call_drop(slot->record.collective.call);
+            while (wefti_call_drop(slot->record.collective.call) == WEFT_IN_PROGRESS) {
+                if (!stream->threaded) {
+                    stream->blocked = (wefti_blocked_t){0};
+                    return WEFT_IN_PROGRESS;
+                }
+                wefti_nap(DROP_NAP_NS);
+            }
             wefti_call_leave_stream(slot->record.collective.call);
             return WEFT_OK;
         }

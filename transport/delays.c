@@ -253,15 +253,6 @@ weft_status_t wefti_delays_send(wefti_delays_t *delays, const wefti_parcel_t *pa
     return status;
 }
 
-bool wefti_delays_hold(wefti_delays_t *delays, uint32_t from, uint32_t to)
-{
-    pthread_mutex_lock(&delays->lock);
-    const pair_t *pair = delays->pairs[(size_t)from * delays->world_size + to];
-    bool holds = pair != NULL && pair->under_way > 0;
-    pthread_mutex_unlock(&delays->lock);
-    return holds;
-}
-
 void wefti_delays_flush(wefti_delays_t *delays, uint32_t from)
 {
     pthread_mutex_lock(&delays->lock);
@@ -272,7 +263,8 @@ void wefti_delays_flush(wefti_delays_t *delays, uint32_t from)
 }
 
 /* Loses what is on its way between a and b; of all ranks where they are equal. */
-static void lose(wefti_delays_t *delays, uint32_t a, uint32_t b)
+static void lose(wefti_delays_t *delays, uint32_t a, uint32_t b, void (*then)(void *user),
+                 void *user)
 {
     pthread_mutex_lock(&delays->lock);
     entry_t **heap = delays->heap;
@@ -287,6 +279,9 @@ static void lose(wefti_delays_t *delays, uint32_t a, uint32_t b)
             finish(delays, entry);
         }
     }
+    if (then != NULL) {
+        then(user);
+    }
     while (delays->busy) {
         pthread_cond_wait(&delays->landed, &delays->lock);
     }
@@ -294,15 +289,16 @@ static void lose(wefti_delays_t *delays, uint32_t a, uint32_t b)
     pthread_mutex_unlock(&delays->lock);
 }
 
-void wefti_delays_lose(wefti_delays_t *delays, uint32_t a, uint32_t b)
+void wefti_delays_lose(wefti_delays_t *delays, uint32_t a, uint32_t b, void (*then)(void *user),
+                       void *user)
 {
-    lose(delays, a, b);
+    lose(delays, a, b, then, user);
 }
 
 void wefti_delays_clear(wefti_delays_t *delays)
 {
     if (delays != NULL && delays->pid == getpid()) {
-        lose(delays, 0, 0);
+        lose(delays, 0, 0, NULL, NULL);
     }
 }
 

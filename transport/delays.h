@@ -39,14 +39,15 @@ void wefti_delays_destroy(wefti_delays_t *delays); /* accepts NULL; what is on i
 /* data is copied, unless it is lent. By any thread; returns at once. */
 weft_status_t wefti_delays_send(wefti_delays_t *delays, const wefti_parcel_t *parcel,
                                 const void *data, const wefti_delay_t *delay);
-/* Whether something that from sent to the other rank is on its way: then what follows must not go
- * around the queue. */
-bool wefti_delays_hold(wefti_delays_t *delays, uint32_t from, uint32_t to);
 /* Returns when everything that from has sent was delivered or lost. */
 void wefti_delays_flush(wefti_delays_t *delays, uint32_t from);
-/* Loses what is on its way between two ranks, both ways; returns when nothing of it is being
- * delivered any more. */
-void wefti_delays_lose(wefti_delays_t *delays, uint32_t a, uint32_t b);
+/*
+ * Loses what is on its way between two ranks, both ways; returns when nothing of it is being
+ * delivered any more. then (may be NULL) runs before anything is sent after that; it must not call
+ * the queue.
+ */
+void wefti_delays_lose(wefti_delays_t *delays, uint32_t a, uint32_t b, void (*then)(void *user),
+                       void *user);
 /* Loses everything: the memory it goes to will be gone. Accepts NULL. */
 void wefti_delays_clear(wefti_delays_t *delays);
 /* What from sent to the other rank and got from it. */

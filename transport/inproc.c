@@ -388,22 +388,34 @@ static weft_status_t inproc_signal(wefti_endpoint_t *endpoint, uint32_t peer, si
                : wefti_network_signal(hub->network, endpoint->rank, peer, lane, signal, value);
 }
 
-/* What is under way is lost, and all ranks that are here hear of it. */
+typedef struct break_news {
+    weft_hub_t *hub;
+    uint32_t from, to;
+    const char *text;
+    weft_status_t status;
+} break_news_t;
+
+/* All ranks that are here hear of it. Called with the hub's lock held. */
+static void tell_of_break(void *user)
+{
+    break_news_t *news = user;
+    for (uint32_t r = 0; r < news->hub->world_size; r++) {
+        if (news->hub->endpoints[r] != NULL) {
+            weft_status_t noted = wefti_endpoint_note_fault(news->hub->endpoints[r], news->from,
+                                                            news->to, news->text);
+            news->status = news->status == WEFT_OK ? noted : news->status;
+        }
+    }
+}
+
 static weft_status_t inproc_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
 {
     weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
-    weft_status_t status = WEFT_OK;
-    wefti_network_break(hub->network, endpoint->rank, peer);
+    break_news_t news = {hub, endpoint->rank, peer, text, WEFT_OK};
     pthread_mutex_lock(&hub->lock);
-    for (uint32_t r = 0; r < hub->world_size; r++) {
-        if (hub->endpoints[r] != NULL) {
-            weft_status_t noted =
-                wefti_endpoint_note_fault(hub->endpoints[r], endpoint->rank, peer, text);
-            status = status == WEFT_OK ? noted : status;
-        }
-    }
+    wefti_network_break(hub->network, endpoint->rank, peer, tell_of_break, &news);
     pthread_mutex_unlock(&hub->lock);
-    return status;
+    return news.status;
 }
 
 static void inproc_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)

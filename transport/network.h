@@ -23,9 +23,10 @@ weft_status_t wefti_network_signal(wefti_network_t *network, uint32_t from, uint
                                    uint32_t lane, wefti_signal_t *signal, uint32_t value);
 /* Returns when everything that from has sent has landed. */
 void wefti_network_flush(wefti_network_t *network, uint32_t from);
-/* The link between two ranks breaks: what is under way on it is lost. It is whole at once, unless
- * the ranks want no other path: broken says so. */
-void wefti_network_break(wefti_network_t *network, uint32_t a, uint32_t b);
+/* The link between two ranks breaks: what is under way on it is lost, and what is sent after that
+ * comes over another path, after tell was called. Where ranks want no other path they ask broken. */
+void wefti_network_break(wefti_network_t *network, uint32_t a, uint32_t b,
+                         void (*tell)(void *user), void *user);
 bool wefti_network_broken(const wefti_network_t *network, uint32_t a, uint32_t b);
 void wefti_network_stats(wefti_network_t *network, uint32_t from, uint32_t to,
                          wefti_link_stats_t *out);

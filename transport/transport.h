@@ -268,7 +268,9 @@ static inline void wefti_endpoint_doze(wefti_endpoint_t *endpoint)
 /*
  * A link between two live ranks that broke. What is on its way over it is lost, so every group with
  * both of them fails with WEFT_ERR_LINK and text, once; later puts take another path, or fail where
- * WEFT_FALLBACK says so. All ranks learn of it.
+ * WEFT_FALLBACK says so. All ranks learn of it, each fault once. Who gets what was put or signalled
+ * over the other path has learned of the fault before: a signal may come though what was put before
+ * it is lost, so whoever acts on what came looks at link_faults first.
  */
 typedef struct wefti_link_fault {
     uint32_t ranks[2];

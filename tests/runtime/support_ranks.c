@@ -5,9 +5,13 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "runtime/context.h"
+#include "transport/hook.h"
 
 void support_rank_check(bool condition, const char *text, const char *file, int line)
 {
@@ -54,11 +58,22 @@ uint64_t support_rank_allocations(void)
 
 typedef struct rank_thread {
     weft_hub_t *hub;
-    char address[64];
+    char address[128];
     rank_fn run;
     rank_world_t world;
     pthread_t thread;
 } rank_thread_t;
+
+/* WEFT_TEST_HOOK puts rules around all ranks' endpoints: transport/hook.h. */
+static void hook_from_environment(weft_context_t *context)
+{
+    const char *text = getenv("WEFT_TEST_HOOK");
+    if (text != NULL && text[0] != '\0') {
+        wefti_hook_rules_t rules;
+        RANK_OK(wefti_hook_parse(text, &rules));
+        RANK_OK(wefti_hook_attach(context->endpoint, &rules));
+    }
+}
 
 static void *rank_main(void *user)
 {
@@ -71,11 +86,45 @@ static void *rank_main(void *user)
     params.allocator = &allocator;
     params.address = rank->hub == NULL ? rank->address : NULL;
     RANK_OK(weft_context_create(&params, &rank->world.context));
+    hook_from_environment(rank->world.context);
     RANK_OK(weft_group_create_world(rank->world.context, &rank->world.group));
     rank->run(&rank->world);
     weft_group_destroy(rank->world.group);
     weft_context_release(rank->world.context);
     return NULL;
+}
+
+/*
+ * WEFT_TEST_TRANSPORT=tcp: ranks meet through a file and are hosts of their own, with sockets
+ * between them. Ranks that are processes share a host by n where WEFT_TEST_HOSTS=n.
+ */
+static bool uses_sockets(void)
+{
+    const char *transport = getenv("WEFT_TEST_TRANSPORT");
+    if (transport == NULL || transport[0] == '\0') {
+        return false;
+    }
+    setenv("WEFT_TRANSPORT", transport, 1);
+    setenv("WEFT_SECRET", "of no consequence", 0);
+    setenv("WEFT_IFNAME", "lo", 0);
+    return true;
+}
+
+static void new_address(char *address, size_t bytes)
+{
+    static unsigned int serial;
+    if (uses_sockets()) {
+        snprintf(address, bytes, "file:///tmp/weft-test-%d-%u", (int)getpid(), serial++);
+    } else {
+        snprintf(address, bytes, "unix:@weft-test-%d-%u", (int)getpid(), serial++);
+    }
+}
+
+static void forget_address(const char *address)
+{
+    if (strncmp(address, "file://", 7) == 0) {
+        unlink(address + 7);
+    }
 }
 
 /*
@@ -105,7 +154,7 @@ void support_rank_threads(uint32_t size, rank_fn run, void *user)
     uint32_t host_of[256];
     wefti_hub_links_t links = {0};
     RANK_CHECK(size <= sizeof host_of / sizeof host_of[0]);
-    bool hides = hosts_from_environment(size, host_of, &links);
+    bool hides = !uses_sockets() && hosts_from_environment(size, host_of, &links);
     support_rank_threads_over(size, run, user, hides ? &links : NULL);
 }
 
@@ -113,14 +162,20 @@ void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
                                const wefti_hub_links_t *links)
 {
     weft_hub_t *hub = NULL;
+    char address[128] = "";
     rank_thread_t *ranks = calloc(size, sizeof *ranks);
     RANK_CHECK(ranks != NULL);
-    RANK_OK(weft_hub_create(size, &hub));
+    if (links == NULL && uses_sockets()) {
+        new_address(address, sizeof address);
+    } else {
+        RANK_OK(weft_hub_create(size, &hub));
+    }
     if (links != NULL) {
         RANK_OK(wefti_hub_hide(hub, links));
     }
     for (uint32_t r = 0; r < size; r++) {
         ranks[r].hub = hub;
+        snprintf(ranks[r].address, sizeof ranks[r].address, "%s", address);
         ranks[r].run = run;
         ranks[r].world = (rank_world_t){NULL, NULL, r, size, user};
         RANK_CHECK(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]) == 0);
@@ -129,14 +184,27 @@ void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
         pthread_join(ranks[r].thread, NULL);
     }
     weft_hub_destroy(hub);
+    forget_address(address);
     free(ranks);
+}
+
+static void share_hosts(uint32_t rank)
+{
+    const char *hosts = getenv("WEFT_TEST_HOSTS");
+    uint32_t each = hosts != NULL ? (uint32_t)strtoul(hosts, NULL, 10) : 0;
+    char name[32];
+    if (each > 0 && uses_sockets()) {
+        snprintf(name, sizeof name, "host-%u", rank / each);
+        setenv("WEFT_HOST_ID", name, 1);
+        setenv("WEFT_TRANSPORT", "auto", 1);
+    }
 }
 
 bool support_rank_processes(uint32_t size, rank_fn run, void *user)
 {
-    static unsigned int serial;
-    unsigned int number = serial++;
+    char address[128];
     bool good = true;
+    new_address(address, sizeof address);
     fflush(NULL);
     pid_t *pids = calloc(size, sizeof *pids);
     RANK_CHECK(pids != NULL);
@@ -145,8 +213,8 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
         RANK_CHECK(pids[r] >= 0);
         if (pids[r] == 0) {
             rank_thread_t rank = {.run = run, .world = {NULL, NULL, r, size, user}};
-            snprintf(rank.address, sizeof rank.address, "unix:@weft-test-%d-%u", (int)getppid(),
-                     number);
+            snprintf(rank.address, sizeof rank.address, "%s", address);
+            share_hosts(r);
             rank_main(&rank);
             fflush(NULL);
             _exit(0);
@@ -157,6 +225,7 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
         waitpid(pids[r], &status, 0);
         good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     }
+    forget_address(address);
     free(pids);
     return good;
 }

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links that break under groups: what is in flight ends with an error that names the link, on all
+ * ranks, and calls after that work again. Ranks stay in step by the count of their calls.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "support_ranks.h"
+
+#include "runtime/group.h"
+#include "transport/hook.h"
+
+#define MAX_RANKS 8u
+#define MAX_CALLS 64u
+
+static const uint32_t apart[MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
+static const uint32_t two_by_three[MAX_RANKS] = {0, 0, 0, 1, 1, 1};
+static const uint32_t uneven[MAX_RANKS] = {4, 1, 1, 4, 1, 9, 9, 1};
+
+typedef struct plan {
+    const char *rules;
+    uint32_t calls;
+    uint64_t count; /* elements */
+    bool streams;
+    uint32_t failed[MAX_RANKS], last_failed[MAX_RANKS]; /* by rank */
+} plan_t;
+
+static void attach(rank_world_t *world, const char *text)
+{
+    wefti_hook_rules_t rules;
+    RANK_OK(wefti_hook_parse(text, &rules));
+    RANK_OK(wefti_hook_attach(world->context->endpoint, &rules));
+}
+
+static float value_of(uint32_t call, uint32_t rank, uint64_t i)
+{
+    return (float)((call * 31 + rank * 7 + i) % 1000);
+}
+
+/* One of several operators, by the call's number; checked. */
+static weft_status_t call_one(rank_world_t *world, uint32_t call, uint64_t count, float *x)
+{
+    uint32_t n = world->size, root = call % n;
+    weft_status_t status;
+    for (uint64_t i = 0; i < count; i++) {
+        x[i] = value_of(call, world->rank, i);
+    }
+    if (call % 3 == 0) {
+        status = weft_broadcast(x, x, count, WEFT_DTYPE_F32, root, world->group, NULL);
+    } else if (call % 3 == 1) {
+        status = weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    } else {
+        memcpy(x + world->rank * count, x, count * sizeof *x);
+        status =
+            weft_all_gather(x + world->rank * count, x, count, WEFT_DTYPE_F32, world->group, NULL);
+    }
+    for (uint64_t i = 0; status == WEFT_OK && i < count; i++) {
+        float sum = 0;
+        for (uint32_t r = 0; r < n; r++) {
+            sum += value_of(call, r, i);
+            RANK_CHECK(call % 3 != 2 || x[r * count + i] == value_of(call, r, i));
+        }
+        RANK_CHECK(call % 3 != 1 || x[i] == sum);
+        RANK_CHECK(call % 3 != 0 || x[i] == value_of(call, root, i));
+    }
+    return status;
+}
+
+static void run_calls(rank_world_t *world)
+{
+    plan_t *plan = world->user;
+    float *x = calloc((size_t)plan->count * world->size + 1, sizeof *x);
+    attach(world, plan->rules);
+    for (uint32_t call = 1; call <= plan->calls; call++) {
+        weft_status_t status = call_one(world, call, plan->count, x);
+        if (status == WEFT_ERR_LINK) {
+            RANK_CHECK(strstr(weft_last_error(), "the link between rank") != NULL);
+            plan->failed[world->rank]++;
+            plan->last_failed[world->rank] = call;
+        } else {
+            RANK_OK(status);
+        }
+    }
+    RANK_OK(weft_group_status(world->group));
+    free(x);
+}
+
+/* Every rank saw an error, and the last one was the same call for all. */
+static void check_in_step(const plan_t *plan, uint32_t size, uint32_t least)
+{
+    for (uint32_t r = 0; r < size; r++) {
+        assert_true(plan->failed[r] >= least && plan->failed[r] <= least * 3);
+        assert_int_equal(plan->last_failed[r], plan->last_failed[0]);
+        assert_true(plan->last_failed[r] < plan->calls);
+    }
+}
+
+static void test_calls_go_on_after_a_fault(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t size;
+        const uint32_t *host_of;
+        uint32_t from, to;
+    } shapes[] = {{2, apart, 0, 1}, {3, apart, 2, 1}, {6, two_by_three, 1, 4}, {8, uneven, 5, 3}};
+    static const uint64_t counts[] = {3, 900, 9000};
+    uint64_t random = support_seed();
+    for (uint32_t shape = 0; shape < 4; shape++) {
+        for (uint32_t i = 0; i < 6; i++) {
+            char rules[64];
+            plan_t plan = {.rules = rules, .calls = 16, .count = counts[i % 3]};
+            uint32_t at = 1 + (uint32_t)(support_next_random(&random) % 9);
+            wefti_hub_links_t links = {.host_of = shapes[shape].host_of,
+                                       .seed = support_next_random(&random),
+                                       .max_delay_ns = i * 20000};
+            snprintf(rules, sizeof rules, "break:%u-%u:%u", shapes[shape].from, shapes[shape].to,
+                     at);
+            support_rank_threads_over(shapes[shape].size, run_calls, &plan, &links);
+            check_in_step(&plan, shapes[shape].size, 1);
+        }
+    }
+}
+
+/* Two links, one soon after the other, and one that breaks while the group is mended. */
+static void test_faults_upon_faults(void **state)
+{
+    (void)state;
+    static const char *const rules[] = {"break:0-1:5;break:2-0:6", "break:0-1:5;break:0-1:6",
+                                        "break:1-2:4;break:0-1:9;break:2-1:7",
+                                        "break:0-2:1;break:1-0:1;break:2-1:1"};
+    for (uint32_t i = 0; i < 4; i++) {
+        for (uint64_t seed = 1; seed < 6; seed++) {
+            plan_t plan = {.rules = rules[i], .calls = 40, .count = 700};
+            wefti_hub_links_t links = {
+                .host_of = apart, .seed = seed, .max_delay_ns = seed * 30000};
+            support_rank_threads_over(3, run_calls, &plan, &links);
+            for (uint32_t r = 0; r < 3; r++) {
+                assert_true(plan.failed[r] >= 1);
+                assert_int_equal(plan.last_failed[r], plan.last_failed[0]);
+                assert_true(plan.last_failed[r] < plan.calls);
+            }
+        }
+    }
+}
+
+/* ---- streams ---- */
+
+static weft_status_t enqueue(rank_world_t *world, weft_stream_t *stream, uint32_t count, float *x)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        x[i] = (float)(world->rank + i);
+        status = weft_all_reduce(x + i, x + i, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream);
+    }
+    return status;
+}
+
+static void run_streams(rank_world_t *world)
+{
+    plan_t *plan = world->user;
+    float x[16];
+    weft_stream_t *stream = NULL;
+    weft_status_t status = WEFT_OK;
+    attach(world, plan->rules);
+    /* Whoever gets the error starts over with a new stream; a few rounds, and all are whole. */
+    for (uint32_t round = 1, good = 0; good < 3; round++) {
+        RANK_CHECK(round < 20);
+        if (stream == NULL) {
+            RANK_OK(weft_stream_create(world->context, NULL, &stream));
+        }
+        status = enqueue(world, stream, 8, x);
+        weft_status_t waited = weft_stream_synchronize(stream);
+        status = status == WEFT_OK ? waited : status;
+        if (status == WEFT_OK) {
+            good++;
+            for (uint32_t i = 0; i < 8; i++) {
+                RANK_CHECK(x[i] == (float)(world->size * i + world->size * (world->size - 1) / 2));
+            }
+            continue;
+        }
+        good = 0;
+        RANK_CHECK(status == WEFT_ERR_LINK);
+        plan->failed[world->rank]++;
+        weft_stream_destroy(stream);
+        stream = NULL;
+    }
+    weft_stream_destroy(stream);
+}
+
+static void test_streams_end_with_the_error(void **state)
+{
+    (void)state;
+    static const char *const progress[] = {"inline", "thread"};
+    for (uint32_t p = 0; p < 2; p++) {
+        setenv("WEFT_PROGRESS", progress[p], 1);
+        for (uint64_t seed = 1; seed < 6; seed++) {
+            char rules[32];
+            plan_t plan = {.rules = rules};
+            wefti_hub_links_t links = {
+                .host_of = apart, .seed = seed, .max_delay_ns = seed * 20000};
+            snprintf(rules, sizeof rules, "break:0-1:%u", (unsigned)(seed * 3));
+            support_rank_threads_over(3, run_streams, &plan, &links);
+            for (uint32_t r = 0; r < 3; r++) {
+                assert_true(plan.failed[r] >= 1);
+            }
+        }
+    }
+    unsetenv("WEFT_PROGRESS");
+}
+
+/* ---- other groups, sends, no fallback ---- */
+
+static void run_groups(rank_world_t *world)
+{
+    weft_group_t *pair = NULL, *later = NULL;
+    float x = 1;
+    RANK_OK(weft_group_split(world->group, world->rank / 2, 0, &pair)); /* 0 1 | 2 3 */
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, pair, NULL));
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
+    if (world->rank == 0) {
+        RANK_OK(wefti_endpoint_break_link(world->context->endpoint, 1,
+                                          "the link between rank 0 and rank 1 is cut"));
+    }
+    RANK_OK(weft_context_barrier(world->context));
+    x = 1; /* the pair without the link goes on, the other one and the world end once */
+    weft_status_t status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, pair, NULL);
+    RANK_CHECK(status == (world->rank < 2 ? WEFT_ERR_LINK : WEFT_OK));
+    RANK_CHECK(weft_group_status(pair) == status);
+    RANK_CHECK(weft_group_status(world->group) == WEFT_ERR_LINK);
+    RANK_CHECK(strstr(weft_last_error(), "rank 0 and rank 1 is cut") != NULL);
+    /* A group that is made now knows nothing of it. */
+    RANK_OK(weft_group_duplicate(world->group, &later));
+    x = 2;
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, later, NULL));
+    RANK_CHECK(x == 8);
+    RANK_CHECK(weft_barrier(world->group, NULL) == WEFT_ERR_LINK);
+    RANK_OK(weft_barrier(world->group, NULL));
+    x = 3;
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, pair, NULL));
+    RANK_CHECK(x == 6);
+    weft_group_destroy(pair);
+    weft_group_destroy(later);
+}
+
+static void test_only_groups_with_the_link_fail(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 5, .max_delay_ns = 30000};
+    support_rank_threads_over(4, run_groups, NULL, &links);
+}
+
+/* A piece that was sent and not received is lost: both ends repeat it. */
+static void run_pairs(rank_world_t *world)
+{
+    float data[5000], got[5000];
+    uint32_t peer = 1 - world->rank;
+    for (uint32_t i = 0; i < 5000; i++) {
+        data[i] = (float)(world->rank * 10000 + i);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
+    if (world->rank == 0) {
+        RANK_OK(
+            weft_send(data, 1, WEFT_DTYPE_F32, peer, world->group, NULL)); /* into the mailbox */
+        RANK_OK(wefti_endpoint_break_link(world->context->endpoint, 1, "the link is cut"));
+    }
+    RANK_OK(weft_context_barrier(world->context));
+    RANK_CHECK(weft_barrier(world->group, NULL) == WEFT_ERR_LINK);
+    RANK_OK(weft_batch_begin(world->group));
+    RANK_OK(weft_send(data, 5000, WEFT_DTYPE_F32, peer, world->group, NULL));
+    RANK_OK(weft_recv(got, 5000, WEFT_DTYPE_F32, peer, world->group, NULL));
+    RANK_OK(weft_batch_end(world->group, NULL));
+    for (uint32_t i = 0; i < 5000; i++) {
+        RANK_CHECK(got[i] == (float)(peer * 10000 + i));
+    }
+}
+
+static void test_sends_begin_anew(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 6, .max_delay_ns = 30000};
+    support_rank_threads_over(2, run_pairs, NULL, &links);
+}
+
+static void run_no_fallback(rank_world_t *world)
+{
+    plan_t *plan = world->user;
+    float x[900] = {1};
+    weft_status_t status = WEFT_OK;
+    attach(world, plan->rules);
+    for (uint32_t call = 0; call < 20 && status == WEFT_OK; call++) {
+        status = weft_all_reduce(x, x, 900, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    }
+    RANK_CHECK(status == WEFT_ERR_LINK);
+    RANK_CHECK(strstr(weft_last_error(), "the link between rank 0 and rank 1 broke") != NULL);
+    for (uint32_t call = 0; call < 3; call++) { /* it stays so, and nobody waits */
+        status = weft_all_reduce(x, x, 900, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        RANK_CHECK(status == WEFT_ERR_LINK);
+    }
+    RANK_OK(weft_context_barrier(world->context)); /* the world goes on */
+}
+
+static void test_without_fallback_the_group_stays_broken(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 7, .max_delay_ns = 30000};
+    plan_t plan = {.rules = "break:1-0:7"};
+    setenv("WEFT_FALLBACK", "off", 1);
+    support_rank_threads_over(3, run_no_fallback, &plan, &links);
+    unsetenv("WEFT_FALLBACK");
+}
+
+/* A rank that never calls again is named by those who mend. */
+static void run_late(rank_world_t *world)
+{
+    float x = 1;
+    weft_status_t status = WEFT_OK;
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
+    if (world->rank == 0) {
+        RANK_OK(wefti_endpoint_break_link(world->context->endpoint, 1, "the link is cut"));
+    }
+    RANK_OK(weft_context_barrier(world->context));
+    if (world->rank == 2) {
+        while ((status = weft_group_status(world->group)) == WEFT_ERR_LINK) {
+            wefti_nap(1000000);
+        }
+    } else {
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        RANK_CHECK(status == WEFT_ERR_LINK);
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    }
+    RANK_CHECK(status == WEFT_ERR_TIMEOUT);
+    RANK_CHECK(strstr(weft_last_error(), "late: rank 2") != NULL);
+}
+
+static void test_mending_waits_for_all(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 8, .max_delay_ns = 30000};
+    setenv("WEFT_TIMEOUT", "0.3", 1);
+    support_rank_threads_over(3, run_late, NULL, &links);
+    unsetenv("WEFT_TIMEOUT");
+}
+
+int main(void)
+{
+    alarm(100); /* a hang is a failure */
+    setenv("WEFT_STAGING_BYTES", "64K", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls_go_on_after_a_fault),
+        cmocka_unit_test(test_faults_upon_faults),
+        cmocka_unit_test(test_streams_end_with_the_error),
+        cmocka_unit_test(test_only_groups_with_the_link_fail),
+        cmocka_unit_test(test_sends_begin_anew),
+        cmocka_unit_test(test_without_fallback_the_group_stays_broken),
+        cmocka_unit_test(test_mending_waits_for_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -42,6 +42,12 @@ static proof_key_t key_of(const weft_algorithm_t *algorithm, const weft_algo_par
         key.digest = hash_sizes(key.digest, params->order_sizes, params->order_size_count);
     }
     key.digest = hash_sizes(key.digest, params->host_sizes, params->host_count);
+    if (params->host_of != NULL) {
+        key.digest = hash_sizes(key.digest, params->host_of, params->group_size);
+    }
+    if (params->rail_of != NULL) {
+        key.digest = hash_sizes(key.digest, params->rail_of, params->group_size);
+    }
     return key;
 }
 

@@ -82,7 +82,12 @@ typedef struct weft_algo_params {
     const uint32_t *order_sizes; /**< WEFT_ORDER_BLOCKS: ranks of each block */
     uint32_t order_size_count;
     const uint32_t *host_sizes; /**< ranks on each host, hosts being runs of consecutive ranks */
-    uint32_t host_count;        /**< 0: one host */
+    uint32_t host_count; /**< 0: one host, or hosts whose ranks do not follow each other: host_of */
+    /* Appended: not there in the parameters of older callers, whose struct_size says so. */
+    const uint32_t *host_of; /**< [group_size] the number of each rank's host; NULL: host_sizes */
+    uint32_t host_of_count;  /**< hosts in host_of, each of which has a rank */
+    const uint32_t *rail_of; /**< [group_size] the network card that each rank is next to, numbered
+                                alike on all hosts; NULL: one, or not known */
 } weft_algo_params_t;
 
 /** What a schedule needs, equal on all ranks. */

@@ -242,6 +242,37 @@ static weft_status_t check_sizes(const weft_algo_params_t *params, const char *w
     return WEFT_OK;
 }
 
+/* Ranks on hosts in any order: each host has one. */
+static weft_status_t check_placement(const weft_algo_params_t *params)
+{
+    uint32_t hosts = params->host_of_count;
+    if (hosts == 0 || hosts > params->group_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: %u hosts of a group of %u", hosts,
+                           params->group_size);
+    }
+    uint8_t *seen = wefti_alloc(NULL, hosts);
+    if (seen == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = WEFT_OK;
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < params->group_size && status == WEFT_OK; r++) {
+        if (params->host_of[r] >= hosts) {
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: rank %u on host %u of %u", r,
+                                 params->host_of[r], hosts);
+            break;
+        }
+        count += !seen[params->host_of[r]];
+        seen[params->host_of[r]] = 1;
+    }
+    wefti_free(NULL, seen);
+    if (status == WEFT_OK && count != hosts) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: %u of %u hosts have ranks", count,
+                             hosts);
+    }
+    return status;
+}
+
 weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
 {
     if (!wefti_collective_known(params->op)) {
@@ -274,6 +305,9 @@ weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
     }
     if (status >= 0 && params->host_count > 0) {
         status = check_sizes(params, "host", params->host_sizes, params->host_count);
+    }
+    if (status >= 0 && params->host_of != NULL) {
+        status = check_placement(params);
     }
     return status;
 }

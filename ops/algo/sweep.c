@@ -202,7 +202,11 @@ weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
         algorithm->resources == NULL || algorithm->build == NULL || algorithm->name == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
     }
-    own = *params;
+    /* What was appended since the caller was built is not there. */
+    memset(&own, 0, sizeof own);
+    memcpy(&own, params,
+           params->struct_size > 0 && params->struct_size < sizeof own ? params->struct_size
+                                                                       : sizeof own);
     own.op = algorithm->op;
     own.rank = 0;
     weft_status_t status = wefti_algo_params_check(&own);

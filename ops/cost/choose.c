@@ -2,6 +2,7 @@
 /* Which algorithm carries out a collective of these sizes over these ranks, and why. */
 #include <string.h>
 
+#include "ops/algo/placement.h"
 #include "ops/cost/cost.h"
 #include "runtime/base/error.h"
 
@@ -10,7 +11,7 @@ static const wefti_measured_cost_t *find_measured(const wefti_costs_t *costs,
                                                   const weft_algo_params_t *params,
                                                   const char *name, bool plain, uint64_t bytes)
 {
-    uint32_t hosts = params->host_count > 0 ? params->host_count : 1;
+    uint32_t hosts = wefti_placement_hosts(params);
     const wefti_measured_cost_t *found = NULL;
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];

@@ -3,6 +3,7 @@
  * bytes' time. */
 #include <string.h>
 
+#include "ops/algo/placement.h"
 #include "ops/cost/cost.h"
 #include "runtime/base/error.h"
 
@@ -183,16 +184,12 @@ static weft_status_t prepare(clockwork_t *c, const wefti_schedule_t *schedules,
                              const weft_allocator_t *allocator)
 {
     uint32_t n = c->params->group_size;
-    uint32_t host = 0, left = c->params->host_count > 0 ? c->params->host_sizes[0] : n;
     c->resources = schedules[0].resources;
     size_t slots = (size_t)c->resources.lanes * (c->resources.phases + 1);
     weft_status_t status = WEFT_OK;
-    for (uint32_t rank = 0; rank < n && status >= 0; rank++, left--) {
-        if (left == 0) {
-            left = c->params->host_sizes[++host];
-        }
+    for (uint32_t rank = 0; rank < n && status >= 0; rank++) {
         clocked_t *own = &c->ranks[rank];
-        own->host = host;
+        own->host = wefti_placement_host_of(c->params, rank);
         own->posted = wefti_alloc(allocator, slots * sizeof *own->posted);
         if (own->posted == NULL) {
             return WEFT_ERR_NO_MEMORY;
@@ -220,10 +217,11 @@ weft_status_t wefti_cost_predict(const wefti_costs_t *costs, const weft_algorith
     if (status < 0) {
         return status;
     }
+    size_t hosts = wefti_placement_hosts(params);
     c.wide_bytes = counts->elem_bytes < 4 ? 4 : counts->elem_bytes;
     c.ranks = wefti_alloc(allocator, params->group_size * sizeof *c.ranks);
-    c.sends = wefti_alloc(allocator, (params->host_count + 1ul) * sizeof *c.sends);
-    c.receives = wefti_alloc(allocator, (params->host_count + 1ul) * sizeof *c.receives);
+    c.sends = wefti_alloc(allocator, hosts * sizeof *c.sends);
+    c.receives = wefti_alloc(allocator, hosts * sizeof *c.receives);
     bool room = c.ranks != NULL && c.sends != NULL && c.receives != NULL;
     status = room ? prepare(&c, schedules, allocator) : WEFT_ERR_NO_MEMORY;
     if (status >= 0) {

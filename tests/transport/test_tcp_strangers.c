@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tcp driver among strangers: whoever connects may say anything, slowly or not at all. */
+#include "support_tcp.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const wefti_link_driver_t *const tcp = &wefti_link_tcp;
+
+static int visit(const net_t *net, uint32_t rank)
+{
+    struct sockaddr_storage at;
+    socklen_t length = wefti_tcp_address_to_sockaddr(&net->cards[rank].addresses[0], &at);
+    int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, length), 0);
+    return fd;
+}
+
+static void say(int fd, const void *data, size_t bytes)
+{
+    assert_int_equal(send(fd, data, bytes, MSG_NOSIGNAL), bytes);
+}
+
+/* Exactly bytes, with progress meanwhile; false: the other side closed. */
+static bool hear(net_t *net, int fd, void *out, size_t bytes)
+{
+    size_t have = 0;
+    uint64_t end = wefti_now_ns() + NET_WAIT_NS;
+    while (have < bytes) {
+        net_progress(net);
+        ssize_t got = recv(fd, (uint8_t *)out + have, bytes - have, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN)) {
+            return false;
+        }
+        have += got > 0 ? (size_t)got : 0;
+        assert_true(wefti_now_ns() < end);
+    }
+    return true;
+}
+
+static bool closed(net_t *net, int fd)
+{
+    uint8_t byte;
+    return !hear(net, fd, &byte, 1);
+}
+
+/* The link works, whatever else goes on. */
+static void require_working(net_t *net, uint32_t value)
+{
+    assert_int_equal(tcp->signal(net->sides[0].driver, 1, 0, value, 0), WEFT_OK);
+    assert_int_equal(tcp->signal(net->sides[1].driver, 0, 0, value, 0), WEFT_OK);
+    UNTIL(net, net_value(&net->sides[0], 0) == value && net_value(&net->sides[1], 0) == value);
+    assert_int_equal(atomic_load(&net->sides[0].broken), 0);
+    assert_int_equal(atomic_load(&net->sides[1].broken), 0);
+}
+
+/* As rank `as` of the world would connect to rank 0; knowing the key or not. */
+static int shake_hands(net_t *net, uint32_t as, uint32_t index, const uint8_t *key)
+{
+    tcp_t self = {.params = {.rank = as, .world_size = net->size, .key = key},
+                  .sockets = net->settings.sockets};
+    tcp_hello_t hello;
+    tcp_challenge_t challenge;
+    tcp_proof_t proof;
+    uint32_t answer = 0;
+    int fd = visit(net, 0);
+    wefti_tcp_hello_fill(&self, 0, index, false, &hello);
+    assert_int_equal(wefti_tcp_random(hello.nonce, sizeof hello.nonce), WEFT_OK);
+    say(fd, &hello, sizeof hello);
+    if (!hear(net, fd, &challenge, sizeof challenge)) {
+        close(fd);
+        return -1;
+    }
+    assert_int_equal(wefti_tcp_prove(&self, 'c', &hello, challenge.nonce, proof.proof), WEFT_OK);
+    say(fd, &proof, sizeof proof);
+    if (!hear(net, fd, &answer, sizeof answer) || answer != TCP_ANSWER_WELCOME) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void test_garbage_ends_the_visit_and_nothing_else(void **state)
+{
+    net_t net;
+    uint8_t noise[4096];
+    (void)state;
+    unsigned seed = (unsigned)wefti_now_ns();
+    print_message("seed %u\n", seed);
+    srand(seed);
+    net_open(&net, 2, 2, "lo");
+    for (uint32_t round = 0; round < 50; round++) {
+        for (size_t i = 0; i < sizeof noise; i++) {
+            noise[i] = (uint8_t)rand();
+        }
+        int fd = visit(&net, round % 2);
+        say(fd, noise, 1 + (size_t)rand() % sizeof noise);
+        shutdown(fd, SHUT_WR);
+        assert_true(closed(&net, fd));
+        close(fd);
+    }
+    require_working(&net, 1);
+    net_close(&net);
+}
+
+static void test_damaged_hellos_get_no_answer(void **state)
+{
+    net_t net;
+    (void)state;
+    net_open(&net, 2, 2, "lo");
+    tcp_t self = {.params = {.rank = 1, .world_size = 2}, .sockets = 2};
+    tcp_hello_t good;
+    wefti_tcp_hello_fill(&self, 0, 0, false, &good);
+    for (uint32_t i = 0; i < 9; i++) {
+        tcp_hello_t hello = good;
+        switch (i) {
+        case 0:
+            hello.magic[3] ^= 1;
+            break;
+        case 1:
+            hello.byte_order = __builtin_bswap32(hello.byte_order);
+            break;
+        case 2:
+            hello.version++;
+            break;
+        case 3:
+            hello.world_size = 3;
+            break;
+        case 4:
+            hello.from = 2; /* nobody's rank */
+            break;
+        case 5:
+            hello.from = 0; /* its own */
+            break;
+        case 6:
+            hello.to = 1; /* somebody else is meant */
+            break;
+        case 7:
+            hello.index = 2;
+            break;
+        default:
+            hello.sockets = 1;
+            break;
+        }
+        int fd = visit(&net, 0);
+        say(fd, &hello, sizeof hello);
+        assert_true(closed(&net, fd));
+        close(fd);
+    }
+    require_working(&net, 1);
+    net_close(&net);
+}
+
+static void test_who_lacks_the_key_is_turned_away(void **state)
+{
+    net_t net;
+    uint8_t other[WEFTI_LINK_KEY_BYTES] = {1, 2, 3};
+    (void)state;
+    net_open(&net, 2, 2, "lo");
+    assert_int_equal(shake_hands(&net, 1, 0, other), -1);
+    require_working(&net, 1);
+    net_close(&net);
+}
+
+static void test_a_listener_that_lacks_the_key_gets_no_data(void **state)
+{
+    net_t net;
+    (void)state;
+    net_init(&net, 2, 1, "lo");
+    memset(net.keys[1], 9, sizeof net.keys[1]);
+    net.settings.connect_timeout_ns = 200000000ull;
+    assert_int_equal(net_open_side(&net, 0), WEFT_OK);
+    assert_int_equal(net_open_side(&net, 1), WEFT_OK);
+    net_join_side(&net, 0);
+    net_join_side(&net, 1);
+    assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
+    UNTIL(&net, atomic_load(&net.sides[0].broken) == 1);
+    assert_int_equal(net_value(&net.sides[1], 0), 0);
+    assert_non_null(strstr(net.sides[0].text, "no connection to "));
+    net_close(&net);
+}
+
+static void test_what_was_recorded_is_worth_nothing(void **state)
+{
+    net_t net;
+    tcp_hello_t hello;
+    tcp_challenge_t first, second;
+    tcp_proof_t proof;
+    (void)state;
+    net_open(&net, 2, 2, "lo");
+    tcp_t self = {.params = {.rank = 1, .world_size = 2, .key = net.keys[1]}, .sockets = 2};
+    wefti_tcp_hello_fill(&self, 0, 0, false, &hello);
+    int once = visit(&net, 0), again = visit(&net, 0);
+    say(once, &hello, sizeof hello);
+    say(again, &hello, sizeof hello);
+    assert_true(hear(&net, once, &first, sizeof first));
+    assert_true(hear(&net, again, &second, sizeof second));
+    assert_memory_not_equal(first.nonce, second.nonce, sizeof first.nonce);
+    assert_int_equal(wefti_tcp_prove(&self, 'c', &hello, first.nonce, proof.proof), WEFT_OK);
+    say(again, &proof, sizeof proof); /* good for the other connection */
+    assert_true(closed(&net, again));
+    say(once, &first.proof, sizeof first.proof); /* what the listener itself has said */
+    assert_true(closed(&net, once));
+    close(once);
+    close(again);
+    require_working(&net, 1);
+    net_close(&net);
+}
+
+static void test_slow_strangers_take_no_room_and_no_time(void **state)
+{
+    net_t net;
+    int visitors[300];
+    (void)state;
+    net_open(&net, 2, 2, "lo");
+    int before = open_fd_count();
+    for (uint32_t i = 0; i < 300; i++) {
+        visitors[i] = visit(&net, 0);
+        if (i % 3 != 0) {
+            say(visitors[i], "weft", i % 3 == 1 ? 1 : 4);
+        }
+        net_progress(&net);
+    }
+    require_working(&net, 1);
+    const tcp_t *driver = net.sides[0].driver;
+    assert_true(driver->stranger_count <= TCP_STRANGERS_MAX + 4);
+    assert_true(open_fd_count() <= before + 300 + (int)TCP_STRANGERS_MAX + 4 + 8);
+    for (uint32_t i = 0; i < 300; i++) {
+        close(visitors[i]);
+    }
+    UNTIL(&net, driver->stranger_count == 0);
+    require_working(&net, 2);
+    net_close(&net);
+}
+
+/* ---- one who knows the key, and says what no rank says ---- */
+
+static void say_frame(tcp_frame_t frame)
+{
+    net_t net;
+    net_open(&net, 2, 2, "lo");
+    memset(net.sides[0].region, 0x5a, NET_REGION_BYTES);
+    int fd = shake_hands(&net, 1, 0, net.keys[1]);
+    assert_true(fd >= 0);
+    say(fd, &frame, sizeof frame);
+    UNTIL(&net, atomic_load(&net.sides[0].broken) == 1);
+    assert_int_equal(atomic_load(&net.sides[0].died), 0); /* rank 1 answers */
+    assert_non_null(strstr(net.sides[0].text, "no rank sends"));
+    assert_true(closed(&net, fd));
+    for (size_t i = 0; i < NET_REGION_BYTES; i++) {
+        assert_int_equal(net.sides[0].region[i], 0x5a);
+    }
+    close(fd);
+    net_close(&net);
+}
+
+static void test_frames_that_no_rank_sends(void **state)
+{
+    (void)state;
+    say_frame((tcp_frame_t){.kind = 0, .size = 4});
+    say_frame((tcp_frame_t){.kind = TCP_PUT, .size = 4, .offset = NET_REGION_BYTES - 3});
+    say_frame((tcp_frame_t){.kind = TCP_PUT, .size = 4, .offset = UINT64_MAX - 1});
+    say_frame((tcp_frame_t){.kind = TCP_PUT, .size = UINT32_MAX, .offset = 0});
+    say_frame((tcp_frame_t){.kind = TCP_PUT, .size = 0, .offset = 0});
+    say_frame((tcp_frame_t){.kind = TCP_STRIPE, .size = 1, .lane = WEFTI_LINK_LANES});
+    say_frame((tcp_frame_t){.kind = TCP_SIGNAL, .size = 1, .offset = 4});
+    say_frame((tcp_frame_t){.kind = TCP_SIGNAL, .size = 1, .offset = NET_REGION_BYTES});
+    say_frame((tcp_frame_t){.kind = TCP_SIGNAL, .size = 1, .zero = 1});
+}
+
+static void test_a_second_connection_of_a_rank_is_refused(void **state)
+{
+    net_t net;
+    (void)state;
+    net_open(&net, 2, 2, "lo");
+    require_working(&net, 1);
+    assert_int_equal(shake_hands(&net, 1, 0, net.keys[1]), -1);
+    require_working(&net, 2);
+    net_close(&net);
+}
+
+static void test_a_rank_before_the_region_is_there(void **state)
+{
+    net_t net;
+    bool peers[2] = {false, true};
+    (void)state;
+    net_init(&net, 2, 1, "lo");
+    assert_int_equal(net_open_side(&net, 0), WEFT_OK);
+    assert_int_equal(net_open_side(&net, 1), WEFT_OK);
+    assert_int_equal(tcp->join(net.sides[0].driver, (const uint8_t *)net.cards, peers), WEFT_OK);
+    int fd = shake_hands(&net, 1, 0, net.keys[1]);
+    assert_true(fd >= 0);
+    tcp_frame_t frame = {.kind = TCP_SIGNAL, .size = 1};
+    say(fd, &frame, sizeof frame);
+    UNTIL(&net, atomic_load(&net.sides[0].broken) == 1);
+    close(fd);
+    net_close(&net);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_garbage_ends_the_visit_and_nothing_else),
+        cmocka_unit_test(test_damaged_hellos_get_no_answer),
+        cmocka_unit_test(test_who_lacks_the_key_is_turned_away),
+        cmocka_unit_test(test_a_listener_that_lacks_the_key_gets_no_data),
+        cmocka_unit_test(test_what_was_recorded_is_worth_nothing),
+        cmocka_unit_test(test_slow_strangers_take_no_room_and_no_time),
+        cmocka_unit_test(test_frames_that_no_rank_sends),
+        cmocka_unit_test(test_a_second_connection_of_a_rank_is_refused),
+        cmocka_unit_test(test_a_rank_before_the_region_is_there),
+    };
+    signal(SIGPIPE, SIG_DFL); /* nothing here may raise it */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

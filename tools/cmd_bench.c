@@ -281,7 +281,7 @@ int wefti_cmd_bench(int argc, char **argv)
         return code;
     }
     bench.floor = wefti_bench_floor_create(bench.ranks, bench.max_bytes);
-    code = wefti_launch("bench", bench.ranks, bench_rank, &bench);
+    code = wefti_launch(&(launch_t){.command = "bench"}, bench.ranks, bench_rank, &bench);
     wefti_bench_floor_destroy(bench.floor);
     return code;
 }

@@ -3,11 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "tools/infer.h"
 #include "tools/launch.h"
+#include "tools/launch_world.h"
 #include "tools/tool.h"
 #include "tools/train.h"
 
@@ -78,8 +80,10 @@ typedef struct run_command {
     compile_options_t compile;
     train_options_t train;
     infer_options_t infer;
-    infer_feed_t *feeds; /* inference: of all local ranks */
-    uint32_t first_rank, feed_count;
+    infer_feed_t *feeds; /* inference: of all ranks; those of other hosts are empty */
+    launch_t launch;
+    weft_context_t *world; /* NULL, or this process is one rank that something else launched */
+    long long own_rank;    /* of such a process, as far as it is known; -1 */
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
@@ -169,7 +173,9 @@ static int handle(void *user, int key, const char *value)
         train->json = true;
         return EXIT_OK;
     default:
-        return wefti_compile_option(&command->compile, "run", key, value);
+        return wefti_is_launch_option(key)
+                   ? wefti_launch_option(&command->launch, key, value)
+                   : wefti_compile_option(&command->compile, "run", key, value);
     }
 }
 
@@ -228,8 +234,8 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
 {
     const run_command_t *command = user;
     if (command->feeds != NULL) {
-        return wefti_infer_rank(&command->infer, command->feeds, 0, (int32_t)rank,
-                                (int32_t)world_size, address);
+        return wefti_infer_rank(&command->infer, command->feeds, (int32_t)rank, (int32_t)world_size,
+                                address);
     }
     return wefti_train_rank(&command->train, (int32_t)rank, (int32_t)world_size, address);
 }
@@ -259,13 +265,25 @@ static weft_status_t check_outputs(const train_options_t *train, const char *pat
     return WEFT_OK;
 }
 
-/* What all ranks of this machine are fed, or the one that this process is. */
+static bool runs_here(const run_command_t *command, uint32_t rank)
+{
+    const launch_t *launch = &command->launch;
+    if (command->own_rank >= 0) {
+        return rank == command->own_rank;
+    }
+    for (uint32_t i = 0; launch->agent != NULL && i < launch->rank_count; i++) {
+        if (launch->rank_numbers[i] == rank) {
+            return true;
+        }
+    }
+    return launch->agent == NULL;
+}
+
+/* What all ranks of this host are fed, or the one that this process is. */
 static weft_status_t prepare_inference(run_command_t *command)
 {
     infer_options_t *infer = &command->infer;
     const train_options_t *train = &command->train;
-    const char *rank = getenv("WEFT_RANK");
-    long long first = 0;
     weft_status_t status;
     const char *training = command->data_path != NULL       ? "--data"
                            : train->save_path != NULL       ? "--save"
@@ -285,23 +303,16 @@ static weft_status_t prepare_inference(run_command_t *command)
     infer->trace_path = train->trace_path;
     infer->profile_path = train->profile_path;
     infer->json = train->json;
-    command->feed_count = command->ranks;
-    if (rank != NULL && getenv("WEFT_WORLD_SIZE") != NULL) {
-        if (!wefti_parse_int(rank, 0, command->ranks - 1, &first)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_RANK '%s': none of %u ranks", rank,
-                               command->ranks);
-        }
-        command->feed_count = 1;
-    }
-    command->first_rank = (uint32_t)first;
-    command->feeds = calloc(command->feed_count, sizeof *command->feeds);
+    command->feeds = calloc(command->ranks, sizeof *command->feeds);
     if (command->feeds == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u ranks", command->feed_count);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u ranks", command->ranks);
     }
     WEFT_TRY(status, wefti_infer_check(infer), done);
-    WEFT_TRY(status,
-             wefti_infer_load(infer, command->first_rank, command->feed_count, command->feeds),
-             done);
+    for (uint32_t rank = 0; rank < command->ranks; rank++) {
+        if (runs_here(command, rank)) {
+            WEFT_TRY(status, wefti_infer_load(infer, rank, 1, &command->feeds[rank]), done);
+        }
+    }
 done:
     return status;
 }
@@ -344,44 +355,113 @@ done:
     return status;
 }
 
+static int run_joined(run_command_t *command)
+{
+    command->train.world = command->infer.world = command->world;
+    weft_status_t status = run_rank(command, weft_context_rank(command->world),
+                                    weft_context_world_size(command->world), NULL);
+    return status < 0 ? wefti_status_error("run", status) : EXIT_OK;
+}
+
+static weft_log_fn log_of_ranks(void)
+{
+    return isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
+}
+
+/* Started by hand, one rank after the other: nobody else is needed to find this one's mistakes.
+ * What is wrong with the variables themselves the context says. */
+static int run_by_hand(run_command_t *command, const char *path)
+{
+    long long size = 0;
+    if (wefti_parse_int(getenv("WEFT_WORLD_SIZE"), 1, LAUNCH_MAX_RANKS, &size)) {
+        command->ranks = command->ranks == 0 ? (uint32_t)size : command->ranks;
+        if (!wefti_parse_int(getenv("WEFT_RANK"), 0, size - 1, &command->own_rank)) {
+            return wefti_usage_error("run", "WEFT_RANK '%s': none of %lld ranks",
+                                     getenv("WEFT_RANK"), size);
+        }
+    }
+    weft_status_t status = prepare(command, path);
+    int code = status < 0 ? wefti_status_error("run", status)
+                          : wefti_launched_join("run", log_of_ranks(), &command->world);
+    return code != EXIT_OK ? code : run_joined(command);
+}
+
+/* Started with all others by mpirun and the like: what one cannot do, none of them does. */
+static int run_launched(run_command_t *command, const char *path)
+{
+    int code = wefti_launched_join("run", log_of_ranks(), &command->world);
+    if (code != EXIT_OK) {
+        return code;
+    }
+    uint32_t size = weft_context_world_size(command->world);
+    weft_status_t status = WEFT_OK;
+    if (command->ranks != 0 && command->ranks != size) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "-n %u, but this process is one of %u ranks (%s)", command->ranks,
+                             size, weft_context_launcher(command->world));
+    }
+    command->ranks = size;
+    command->own_rank = weft_context_rank(command->world);
+    code =
+        wefti_launched_agree(command->world, "run", status < 0 ? status : prepare(command, path));
+    return code != EXIT_OK ? code : run_joined(command);
+}
+
 static int run(run_command_t *command, const char *path)
 {
-    const char *world = getenv("WEFT_WORLD_SIZE");
-    bool one_rank = getenv("WEFT_RANK") != NULL && world != NULL;
-    long long world_size = 0;
-    /* What is wrong with the variable itself the context says. */
-    if (one_rank && command->ranks == 0 && wefti_parse_int(world, 1, 1024, &world_size)) {
-        command->ranks = (uint32_t)world_size;
-    }
+    const launch_t *launch = &command->launch;
     command->train.registry = command->compile.registry;
     command->train.command = "run";
     if (command->train.epochs == 0 && command->train.steps == 0) {
         command->train.epochs = 1;
     }
+    if (launch->agent != NULL) {
+        command->ranks = launch->world_size;
+    } else if (launch->hosts != NULL) {
+        return wefti_launch_remote(launch, command->ranks);
+    } else if (getenv("WEFT_RANK") != NULL && getenv("WEFT_WORLD_SIZE") != NULL) {
+        return run_by_hand(command, path);
+    } else if (wefti_is_launched(command->ranks)) {
+        return run_launched(command, path);
+    }
     weft_status_t status = prepare(command, path);
-    if (status < 0) {
-        return wefti_status_error("run", status);
+    return status < 0 ? wefti_status_error("run", status)
+                      : wefti_launch(launch, command->ranks, run_rank, command);
+}
+
+/* weft run -- PROGRAM */
+static int run_program(run_command_t *command, int positional)
+{
+    const launch_t *launch = &command->launch;
+    uint32_t ranks = launch->agent != NULL ? launch->world_size : command->ranks;
+    if (positional != 0 || command->data_path != NULL || means_inference(command)) {
+        return wefti_usage_error("run", "before -- PROGRAM only options of launching are expected");
     }
-    if (!one_rank) {
-        return wefti_launch("run", command->ranks, run_rank, command);
+    if (ranks == 0 && launch->hosts == NULL) {
+        return wefti_usage_error("run", "-n N (or --hosts) is missing: how many ranks of %s",
+                                 launch->program[0]);
     }
-    status = command->feeds != NULL ? wefti_infer_rank(&command->infer, command->feeds,
-                                                       command->first_rank, -1, -1, NULL)
-                                    : wefti_train_rank(&command->train, -1, -1, NULL);
-    return status < 0 ? wefti_status_error("run", status) : EXIT_OK;
+    return wefti_launch_program(launch, ranks);
 }
 
 int wefti_cmd_run(int argc, char **argv)
 {
-    run_command_t command = {0};
+    run_command_t command = {.own_rank = -1};
     int positional = 0;
-    int code = wefti_compile_options_init(&command.compile);
+    int code = wefti_launch_init(&command.launch, "run", &argc, argv);
+    if (code == EXIT_OK) {
+        code = wefti_compile_options_init(&command.compile);
+    }
     if (code != EXIT_OK) {
+        wefti_launch_deinit(&command.launch, code);
         return code;
     }
-    const option_def_t *const tables[] = {own_options, wefti_compile_option_defs, NULL};
+    const option_def_t *const tables[] = {own_options, wefti_launch_option_defs,
+                                          wefti_compile_option_defs, NULL};
     code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
-    if (code == EXIT_OK && positional != 1) {
+    if (code == EXIT_OK && command.launch.program != NULL) {
+        code = run_program(&command, positional);
+    } else if (code == EXIT_OK && positional != 1) {
         code = wefti_usage_error("run", "expected one PLAN.weft or MODEL.onnx, got %d arguments",
                                  positional);
     } else if (code == EXIT_OK && command.data_path == NULL && !means_inference(&command)) {
@@ -395,9 +475,11 @@ int wefti_cmd_run(int argc, char **argv)
         code = run(&command, argv[1]);
     }
     weft_plan_release(command.train.plan);
-    wefti_infer_unload(command.feeds, command.feed_count);
+    wefti_infer_unload(command.feeds, command.feeds != NULL ? command.ranks : 0);
     free(command.feeds);
     wefti_dataset_free(&command.data);
+    weft_context_release(command.world);
     wefti_compile_options_deinit(&command.compile);
+    wefti_launch_deinit(&command.launch, code < 0 ? EXIT_OK : code);
     return code < 0 ? EXIT_OK : code;
 }

@@ -127,7 +127,7 @@ static int run_once(tune_command_t *command, uint32_t ranks, memory_kind_t memor
         return wefti_usage_error("tune", "no memory for what is measured");
     }
     run.bench.floor = links ? wefti_bench_floor_create(ranks, command->max_bytes) : NULL;
-    int code = wefti_launch("tune", ranks, wefti_tune_rank, &run);
+    int code = wefti_launch(&(launch_t){.command = "tune"}, ranks, wefti_tune_rank, &run);
     weft_status_t status = WEFT_OK;
     if (code == EXIT_OK && links) {
         wefti_tune_set_links(&command->costs, run.result);

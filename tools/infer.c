@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
+#include "tools/launch_world.h"
 #include "tools/tool.h"
 
 typedef struct output {
@@ -46,7 +47,12 @@ static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t worl
     context_params.world_size = world_size;
     context_params.address = address;
     WEFT_TRY(status, weft_plan_get_info(options->plan, &info), done);
-    WEFT_TRY(status, weft_context_create(&context_params, &inferrer->context), done);
+    if (options->world != NULL) {
+        inferrer->context = options->world;
+        weft_context_retain(inferrer->context);
+    } else {
+        WEFT_TRY(status, weft_context_create(&context_params, &inferrer->context), done);
+    }
     inferrer->rank = weft_context_rank(inferrer->context);
     inferrer->world_size = weft_context_world_size(inferrer->context);
     inferrer->split = info.split_batch != 0;
@@ -266,6 +272,7 @@ static void print_json(const inferrer_t *inferrer, const weft_session_stats_t *s
         wefti_json_end_object(&json);
     }
     wefti_json_end_array(&json);
+    wefti_launched_print_json(inferrer->context, &json);
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
@@ -278,6 +285,7 @@ static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *s
     printf("ran %llu step%s on %u rank%s", (unsigned long long)stats->steps,
            stats->steps == 1 ? "" : "s", inferrer->world_size,
            inferrer->world_size == 1 ? "" : "s");
+    wefti_launched_print_text(inferrer->context);
     if (options->repeat > 0) {
         printf(": %.3f ms (median), %.3f ms (least); communication %.3f ms, exposed %.3f ms (%s)",
                median_ms(inferrer), inferrer->step_ms[0], stats->comm_ms_p50,
@@ -323,13 +331,12 @@ done:
 }
 
 weft_status_t wefti_infer_rank(const infer_options_t *options, const infer_feed_t *feeds,
-                               uint32_t first_rank, int32_t rank, int32_t world_size,
-                               const char *address)
+                               int32_t rank, int32_t world_size, const char *address)
 {
     inferrer_t inferrer = {.options = options};
     weft_status_t status;
     WEFT_TRY(status, infer_open(&inferrer, rank, world_size, address), done);
-    WEFT_TRY(status, feed_inputs(&inferrer, &feeds[inferrer.rank - first_rank]), done);
+    WEFT_TRY(status, feed_inputs(&inferrer, &feeds[inferrer.rank]), done);
     WEFT_TRY(status, run_steps(&inferrer), done);
     WEFT_TRY(status, read_outputs(&inferrer), done);
     WEFT_TRY(status, compare_outputs(&inferrer), done);

@@ -17,6 +17,7 @@ typedef struct infer_scalar {
 typedef struct infer_options {
     weft_plan_t *plan; /* shared by all ranks, made before they were forked */
     const weft_registry_t *registry;
+    weft_context_t *world; /* NULL, or what a launcher has made of us: it is used then; borrowed */
     const char *inputs;                    /* folder; NULL: the plan has none */
     const char *outputs;                   /* folder; NULL: outputs are only described */
     const char *trace_path, *profile_path; /* NULL: not wanted */
@@ -45,11 +46,10 @@ weft_status_t wefti_infer_check(const infer_options_t *options);
 /* NAME=X into the next free scalar; false when it is none. */
 bool wefti_infer_parse_scalar(infer_options_t *options, const char *text);
 
-/* Runs on one rank; rank, world_size and address as the launcher gave them (-1, -1, NULL:
- * environment). feeds: of all ranks from first_rank on. */
+/* Runs on one rank; rank, world_size and address as the launcher gave them (without
+ * options->world). feeds: of all ranks, of which only this one's needs to be there. */
 weft_status_t wefti_infer_rank(const infer_options_t *options, const infer_feed_t *feeds,
-                               uint32_t first_rank, int32_t rank, int32_t world_size,
-                               const char *address);
+                               int32_t rank, int32_t world_size, const char *address);
 
 /* infer_files.c: "f32 [4, 8]"; buffer of 256 bytes, returned. */
 const char *wefti_infer_type_text(const weft_tensor_desc_t *desc, char *buffer);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_OPTIONS 48
+#define MAX_OPTIONS 64
 #define KEY_HELP 1
 
 static void print_help(const command_help_t *help, const option_def_t *const *tables)

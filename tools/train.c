@@ -165,7 +165,10 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
     context_params.address = address;
     context_params.log = isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
     weft_status_t status = wefti_train_bind(options, &trainer->binding);
-    if (status >= 0) {
+    if (status >= 0 && options->world != NULL) {
+        trainer->context = options->world;
+        weft_context_retain(trainer->context);
+    } else if (status >= 0) {
         status = weft_context_create(&context_params, &trainer->context);
     }
     if (status < 0) {
@@ -491,7 +494,7 @@ static weft_status_t finish(trainer_t *trainer)
         WEFT_TRY(status, save_model(trainer), done);
     }
     if (trainer->rank == 0) {
-        status = wefti_report_print(trainer->options, &trainer->report);
+        status = wefti_report_print(trainer->options, &trainer->report, trainer->context);
     }
 done:
     return status;

@@ -14,6 +14,7 @@ typedef struct train_options {
     weft_plan_t *plan;   /* shared by all ranks, made before they were forked */
     const weft_registry_t *registry;
     const dataset_t *data;
+    weft_context_t *world; /* NULL, or what a launcher has made of us: it is used then; borrowed */
     uint32_t epochs; /* 0: steps decides */
     uint64_t steps;  /* 0: epochs decides */
     bool linear_lr;  /* the learning rate falls linearly to 0 */
@@ -68,13 +69,14 @@ uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t
 /* Where training stands after done steps. */
 weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
                                             const train_binding_t *binding, uint64_t done);
-/* Trains on one rank; world_size, rank and address as the launcher gave them (-1, -1, NULL:
- * environment). */
+/* Trains on one rank; world_size, rank and address as the launcher gave them (without
+ * options->world). */
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
                                const char *address);
 
 /* train_report.c */
-weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report);
+weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report,
+                                 const weft_context_t *context);
 /* A live line on a terminal, a line now and then elsewhere; on standard error. */
 typedef struct progress {
     bool terminal, quiet;

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
+#include "tools/launch_world.h"
 #include "tools/train.h"
 
 #define TERMINAL_INTERVAL_NS 100000000ull
@@ -76,7 +77,7 @@ void wefti_progress_log(void *user, weft_log_level_t level, const char *line)
     fprintf(stderr, "\r\033[Kweft: %s: %s\n", index < 5 ? names[index] : "log", line);
 }
 
-static void print_json(const train_report_t *report)
+static void print_json(const train_report_t *report, const weft_context_t *context)
 {
     const weft_session_stats_t *stats = &report->stats;
     wefti_text_t text;
@@ -105,18 +106,21 @@ static void print_json(const train_report_t *report)
     wefti_json_int(&json, "scratch_bytes", (int64_t)stats->scratch_bytes);
     wefti_json_int(&json, "rss_bytes", (int64_t)report->rss_bytes);
     wefti_json_string(&json, "param_digest", report->param_digest);
+    wefti_launched_print_json(context, &json);
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
 }
 
-static void print_text(const train_options_t *options, const train_report_t *report)
+static void print_text(const train_options_t *options, const train_report_t *report,
+                       const weft_context_t *context)
 {
     const weft_session_stats_t *stats = &report->stats;
     char arena[32];
     char rss[32];
-    printf("trained %llu steps on %u ranks: loss %.4f -> %.4f", (unsigned long long)report->steps,
-           report->world_size, report->loss_first, report->loss_last);
+    printf("trained %llu steps on %u ranks", (unsigned long long)report->steps, report->world_size);
+    wefti_launched_print_text(context);
+    printf(": loss %.4f -> %.4f", report->loss_first, report->loss_last);
     if (report->test_accuracy >= 0) {
         printf(", test accuracy %.4f", report->test_accuracy);
     }
@@ -144,12 +148,13 @@ static void print_text(const train_options_t *options, const train_report_t *rep
     }
 }
 
-weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report)
+weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report,
+                                 const weft_context_t *context)
 {
     if (options->json) {
-        print_json(report);
+        print_json(report, context);
     } else {
-        print_text(options, report);
+        print_text(options, report, context);
     }
     if (fflush(stdout) != 0 || ferror(stdout)) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write standard output");

@@ -44,6 +44,8 @@ extern const wefti_path_t wefti_path_posting, wefti_path_schedule, wefti_path_di
     wefti_path_staged;
 extern const wefti_path_t wefti_path_attached; /* call_attached.c */
 
+/* Between hosts whoever looks receives, too: less often, since that is a system call. */
+#define WEFTI_TRIES_PER_PROGRESS 16u
 #define WEFTI_CALL_TRIES 400u /* looks at a peer's flag before a call counts as blocked */
 
 static inline bool wefti_call_reached(const wefti_signal_t *signal, uint32_t target)
@@ -61,8 +63,11 @@ static inline bool wefti_call_comes_soon(const weft_group_t *group, const wefti_
         if (wefti_call_reached(signal, target)) {
             return true;
         }
+        if (i % WEFTI_TRIES_PER_PROGRESS == 0) {
+            wefti_endpoint_progress(group->endpoint);
+        }
     }
-    return false;
+    return wefti_call_reached(signal, target);
 }
 
 static inline weft_status_t wefti_call_blocked_on(wefti_signal_t *signal, uint32_t target,

@@ -10,30 +10,17 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/call.h"
 #include "runtime/capture.h"
 #include "runtime/mirror.h"
 
 #define FLAG_DIRECT ((uint64_t)1 << 63)
-#define TRIES 400u
 
 enum { PAIR_FIRST = 0, PAIR_MOVING, PAIR_EMPTYING, PAIR_DONE };
 
 static uint8_t *buffer_of(const weft_group_t *group, wefti_mailbox_t *mailbox, uint32_t piece)
 {
     return (uint8_t *)(mailbox + 1) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
-}
-
-static bool comes_soon(const weft_group_t *group, const wefti_signal_t *signal, uint32_t target)
-{
-    uint32_t tries = group->endpoint->may_spin ? TRIES : 1;
-    for (uint32_t i = 0; i < tries; i++) {
-        /* acquire: what the poster wrote before is visible */
-        if (wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire),
-                                 target)) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static size_t next_bytes(const weft_group_t *group, const wefti_pair_t *pair)
@@ -64,7 +51,8 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
     wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed;
     while (pair->state != PAIR_EMPTYING) {
         uint32_t piece = group->sent[pair->peer] + 1;
-        if (!comes_soon(group, consumed, piece - 2)) { /* the buffer's last piece was taken */
+        if (!wefti_call_comes_soon(group, consumed,
+                                   piece - 2)) { /* the buffer's last piece was taken */
             blocked->signal = consumed;
             blocked->target = piece - 2;
             return WEFT_IN_PROGRESS;
@@ -92,7 +80,7 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
         pair->state = pair->direct || pair->moved == pair->bytes ? PAIR_EMPTYING : PAIR_MOVING;
     }
     /* In place, the data must stay until it was taken; otherwise it is in the mailbox. */
-    if (pair->direct && !comes_soon(group, consumed, group->sent[pair->peer])) {
+    if (pair->direct && !wefti_call_comes_soon(group, consumed, group->sent[pair->peer])) {
         blocked->signal = consumed;
         blocked->target = group->sent[pair->peer];
         return WEFT_IN_PROGRESS;
@@ -149,7 +137,7 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
     while (pair->state != PAIR_DONE) {
         uint32_t piece = group->received[pair->peer] + 1;
-        if (!comes_soon(group, &mailbox->posted, piece)) {
+        if (!wefti_call_comes_soon(group, &mailbox->posted, piece)) {
             blocked->signal = &mailbox->posted;
             blocked->target = piece;
             return WEFT_IN_PROGRESS;

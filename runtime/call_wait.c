@@ -125,7 +125,7 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
     while (!wefti_signal_reached(atomic_load_explicit(&stream->done.value, memory_order_acquire),
                                  target)) {
         wefti_streams_progress(group->context, NULL);
-        wefti_signal_sleep(&stream->done, target, 0, 1000000);
+        wefti_signal_await(group->endpoint, &stream->done, target, 0, 1000000);
     }
 }
 
@@ -137,7 +137,7 @@ weft_status_t wefti_group_drain(weft_group_t *group)
         if (status < 0) {
             return status;
         }
-        wefti_signal_sleep(&group->completed, group->issued, 0, 1000000);
+        wefti_signal_await(group->endpoint, &group->completed, group->issued, 0, 1000000);
     }
     return WEFT_OK;
 }

@@ -5,9 +5,10 @@
 #include "runtime/base/copy.h"
 #include "runtime/group.h"
 
-#define TRIES 400u         /* looks at counters before a run counts as blocked */
-#define SETTLE_BYTES 4096u /* moves from here on make sleepers wait too long */
-#define LOOKS_AHEAD 6u     /* counters of a wait for many are fetched side by side */
+#define TRIES 400u             /* looks at counters before a run counts as blocked */
+#define TRIES_PER_PROGRESS 16u /* a system call between hosts */
+#define SETTLE_BYTES 4096u     /* moves from here on make sleepers wait too long */
+#define LOOKS_AHEAD 6u         /* counters of a wait for many are fetched side by side */
 #define REFRESH_PHASES (1u << 28)
 #define LEND_BYTES ((size_t)16 << 10) /* copying less is cheaper than looking after it */
 #define SETTLE_NAP_NS 1000000ull
@@ -235,7 +236,9 @@ static weft_status_t run_lane(wefti_run_t *run, uint32_t lane, uint32_t tries, w
                 out->target = target;
                 return WEFT_IN_PROGRESS;
             }
-            make_progress(run);
+            if (i % TRIES_PER_PROGRESS == 0) {
+                make_progress(run);
+            }
         }
         weft_status_t status = run_task(run, lane, task);
         if (status < 0) {
@@ -303,6 +306,7 @@ void wefti_run_settle(wefti_run_t *run)
     for (uint32_t i = 0; i < 2; i++) {
         while (!is_back(&run->lent[i]) && wefti_endpoint_owned(run->memory->endpoint)) {
             wefti_endpoint_progress(run->memory->endpoint);
+            wefti_endpoint_doze(run->memory->endpoint);
             wefti_futex_wait(&run->lent[i].value,
                              atomic_load_explicit(&run->lent[i].value, memory_order_relaxed),
                              SETTLE_NAP_NS);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a function on n ranks: threads over a hub, or forked processes over shared memory. */
+/*
+ * Runs a function on n ranks: threads over a hub, or forked processes over shared memory; with
+ * WEFT_TEST_TRANSPORT=tcp both over sockets.
+ */
 #ifndef WEFT_TESTS_SUPPORT_RANKS_H
 #define WEFT_TESTS_SUPPORT_RANKS_H
 

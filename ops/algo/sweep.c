@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/algo/lower.h"
+#include "ops/algo/placement.h"
 #include "runtime/base/error.h"
 
 #define ALL_ORDERS_RANKS 17u
@@ -28,14 +29,27 @@ typedef enum link_mode {
     LINKS_PUT = 2,    /* no rank can load or store another's memory */
     LINKS_HIDDEN = 3, /* all can, but not the users' buffers */
     LINK_MODES = 4,
+    LINKS_HOSTS = 5, /* as the ranks are placed: put links between hosts */
 } link_mode_t;
 
-static const char *const link_names[] = {"", ", hosts of three ranks", ", put links",
-                                         ", hidden buffers"};
+static const char *const link_names[] = {
+    "", ", hosts of three ranks",   ", put links", ", hidden buffers",
+    "", ", put links between hosts"};
 
 /* put [n * n] and hidden [n] for a mode. */
-static wefti_links_t links_of(uint32_t n, link_mode_t mode, uint8_t *put, uint8_t *hidden)
+static wefti_links_t links_of(const weft_algo_params_t *params, link_mode_t mode, uint8_t *put,
+                              uint8_t *hidden)
 {
+    uint32_t n = params->group_size;
+    for (uint32_t a = 0; a < n && mode == LINKS_HOSTS; a++) {
+        for (uint32_t b = 0; b < n; b++) {
+            put[(size_t)a * n + b] =
+                wefti_placement_host_of(params, a) != wefti_placement_host_of(params, b);
+        }
+    }
+    if (mode == LINKS_HOSTS) {
+        return (wefti_links_t){put, NULL};
+    }
     for (uint32_t a = 0; a < n; a++) {
         hidden[a] = mode == LINKS_HIDDEN || a % 2 == 1;
         for (uint32_t b = 0; b < n; b++) {
@@ -58,7 +72,7 @@ static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorit
     }
     weft_status_t status = wefti_schedules_build(algorithm, params, sweep->allocator, &schedules);
     if (status >= 0 && mode != LINKS_DIRECT) {
-        links = links_of(n, mode, put, put + (size_t)n * n);
+        links = links_of(params, mode, put, put + (size_t)n * n);
         status = wefti_schedules_lower(params, &links, sweep->allocator, schedules);
     }
     if (status >= 0) {
@@ -69,10 +83,10 @@ static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorit
     sweep->steps += stats.steps;
     sweep->accesses += stats.accesses;
     if (status < 0) {
-        return wefti_error_prefix(status, "%s %s, %u ranks, root %u, order %s%s%s",
-                                  weft_collective_name(params->op), algorithm->name,
-                                  params->group_size, params->root, order_names[params->order],
-                                  params->in_place ? ", in place" : "", link_names[mode]);
+        return wefti_error_prefix(
+            status, "%s %s, %u ranks, %sroot %u, order %s%s%s", weft_collective_name(params->op),
+            algorithm->name, params->group_size, sweep->placed, params->root,
+            order_names[params->order], params->in_place ? ", in place" : "", link_names[mode]);
     }
     sweep->proved++;
     return WEFT_OK;
@@ -93,11 +107,15 @@ static weft_status_t prove_case(wefti_sweep_t *sweep, const weft_algorithm_t *al
             continue;
         }
         int modes = params->group_size == 1              ? 1
+                    : params->host_of != NULL            ? 0 /* as they are placed */
                     : sweep->links == WEFTI_SWEEP_DIRECT ? 1
                     : sweep->links == WEFTI_SWEEP_MIXED  ? 2
                                                          : LINK_MODES;
         for (int mode = LINKS_DIRECT; mode < modes && status >= 0; mode++) {
             status = prove(sweep, algorithm, params, (link_mode_t)mode);
+        }
+        if (status >= 0 && params->host_of != NULL) {
+            status = prove(sweep, algorithm, params, LINKS_HOSTS);
         }
     }
     return status;
@@ -142,10 +160,86 @@ static weft_status_t prove_orders(wefti_sweep_t *sweep, const weft_algorithm_t *
     return status;
 }
 
+/* ---- algorithms that look at hosts ---- */
+
+#define PLACED_RANKS 12u /* every placement of groups up to this, */
+#define PLACED_MORE 24u  /* and of this one */
+#define PIECES_RANKS 8u  /* lanes are alike: with more ranks fewer of them are proved */
+
+static bool looks_at_hosts(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    weft_algo_params_t one = *params;
+    one.host_sizes = one.host_of = NULL;
+    one.host_count = one.host_of_count = 0;
+    one.order = WEFT_ORDER_ANY;
+    return algorithm->eligible(&one) != NULL;
+}
+
+typedef struct placed {
+    const char *text;
+    uint32_t hosts;
+    uint32_t host_of[PLACED_MORE], rail_of[PLACED_MORE];
+} placed_t;
+
+/* Number `which` of the ways in which n ranks may lie on hosts; false: there are no more. */
+static bool place(uint32_t which, uint32_t n, placed_t *out)
+{
+    static const char *const texts[] = {"two hosts in turns, ", "hosts of one rank and one more, ",
+                                        "up to eight hosts in a row, ", "hosts mixed up, ",
+                                        "two hosts in a row, "};
+    uint32_t state = n * 2654435761u;
+    if (which >= sizeof texts / sizeof *texts) {
+        return false;
+    }
+    out->text = texts[which];
+    out->hosts = which == 2 ? (n < 8 ? n : 8) : which == 3 ? (n < 4 ? n : 4) : 2;
+    for (uint32_t r = 0; r < n; r++) {
+        state = state * 1664525u + 1013904223u;
+        uint32_t in_row = (uint32_t)((uint64_t)r * out->hosts / n);
+        uint32_t mixed = r < out->hosts ? out->hosts - 1 - r : (state >> 24) % out->hosts;
+        out->host_of[r] = which == 0   ? r % 2
+                          : which == 1 ? r == n / 2
+                          : which == 3 ? mixed
+                                       : in_row;
+        out->rail_of[r] = which == 3 ? state >> 20 & 1 : (n - r) / 3;
+    }
+    return true;
+}
+
+/* Which ranks share a host, and who is next to which card, beyond runs of consecutive ranks. */
+static weft_status_t prove_placements(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                                      weft_algo_params_t *params)
+{
+    uint32_t sizes[3], n = params->group_size;
+    placed_t placed;
+    weft_status_t status = WEFT_OK;
+    if (n < 2 || (n > PLACED_RANKS && n != PLACED_MORE)) {
+        return WEFT_OK;
+    }
+    params->host_sizes = NULL;
+    params->host_count = 0;
+    params->order_sizes = sizes;
+    params->order_size_count = uneven_blocks(n, sizes);
+    int orders = wefti_collective_reduces(params->op) ? WEFT_ORDER_ANY : WEFT_ORDER_TREE;
+    for (uint32_t which = 0; place(which, n, &placed) && status >= 0; which++) {
+        params->host_of = placed.host_of;
+        params->host_of_count = placed.hosts;
+        params->rail_of = placed.rail_of;
+        sweep->placed = placed.text;
+        for (int order = WEFT_ORDER_TREE; order <= orders && status >= 0; order++) {
+            params->order = (weft_order_t)order;
+            status = prove_case(sweep, algorithm, params);
+        }
+    }
+    sweep->placed = "";
+    return status;
+}
+
 weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
 {
     weft_status_t status = WEFT_OK;
     const weft_algorithm_t *algorithm;
+    sweep->placed = "";
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL && status >= 0; i++) {
         if ((sweep->op != 0 && algorithm->op != sweep->op) ||
             (sweep->algorithm != NULL && strcmp(algorithm->name, sweep->algorithm) != 0) ||
@@ -165,7 +259,12 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
                                          .group_size = group_size,
                                          .root = roots[r],
                                          .peer = (roots[r] + 1) % group_size};
+            bool hosts = looks_at_hosts(algorithm, &params);
+            params.pieces = !hosts || group_size <= PIECES_RANKS ? 0 : group_size <= 17 ? 2 : 1;
             status = prove_orders(sweep, algorithm, &params);
+            if (status >= 0 && hosts && sweep->links != WEFTI_SWEEP_DIRECT) {
+                status = prove_placements(sweep, algorithm, &params);
+            }
         }
     }
     return status;
@@ -196,7 +295,7 @@ static weft_status_t check_effort(const weft_algorithm_t *algorithm,
 weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
                                     const weft_algo_params_t *params)
 {
-    wefti_sweep_t sweep = {0};
+    wefti_sweep_t sweep = {.placed = ""};
     weft_algo_params_t own;
     if (algorithm == NULL || params == NULL || algorithm->eligible == NULL ||
         algorithm->resources == NULL || algorithm->build == NULL || algorithm->name == NULL) {

@@ -21,6 +21,7 @@ typedef struct wefti_sweep {
     uint64_t cell_limit;   /* cases with more blocks than this are left out; 0: none are */
     wefti_sweep_links_t links;
     uint64_t proved, left_out, steps, accesses;
+    const char *placed;                   /* how the case's ranks lie on hosts, for messages */
     const char *last_op, *last_algorithm; /* of the case at hand, for messages */
 } wefti_sweep_t;
 

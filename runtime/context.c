@@ -4,8 +4,8 @@
 #include "runtime/base/error.h"
 #include "runtime/group.h"
 #include "runtime/proof.h"
+#include "transport/bootstrap/bootstrap.h"
 
-#include <errno.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -21,25 +21,21 @@ typedef struct hello {
     uint64_t settings[HELLO_SETTINGS]; /* hashes of the collective settings' text, in table order */
 } hello_t;
 
-static weft_status_t env_number(const char *name, uint32_t otherwise, uint32_t *out_value)
+/* Who this rank is and where it meets the others. */
+static weft_status_t probe_job(const weft_context_params_t *params, const weft_context_t *context,
+                               wefti_job_t *job)
 {
-    const char *text = getenv(name);
-    char *end = NULL;
-    *out_value = otherwise;
-    if (text == NULL || *text == '\0') {
-        return WEFT_OK;
+    const wefti_job_wish_t wish = {params->rank, params->world_size,
+                                   params->hub != NULL ? "hub:" : params->address};
+    weft_status_t status = wefti_job_probe(&wish, &context->log, job);
+    if (params->hub != NULL) {
+        snprintf(job->launcher, sizeof job->launcher, "hub");
     }
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < 0 || value > INT32_MAX) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s=%s is not a number", name, text);
-    }
-    *out_value = (uint32_t)value;
-    return WEFT_OK;
+    return status;
 }
 
 static weft_status_t read_params(weft_context_t *context, const weft_context_params_t *params,
-                                 wefti_endpoint_params_t *endpoint)
+                                 wefti_job_t *job, wefti_endpoint_params_t *endpoint)
 {
     weft_status_t status = wefti_settings_load(&context->settings);
     if (status < 0) {
@@ -74,20 +70,14 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     context->log.user = params->log_user;
     context->log.level = (weft_log_level_t)context->settings.log_level;
 
-    endpoint->rank = (uint32_t)params->rank;
-    endpoint->world_size = (uint32_t)params->world_size;
-    if (params->rank < 0 && (status = env_number("WEFT_RANK", 0, &endpoint->rank)) < 0) {
+    if ((status = probe_job(params, context, job)) < 0) {
         return status;
     }
-    if (params->world_size < 0 &&
-        (status = env_number("WEFT_WORLD_SIZE", 1, &endpoint->world_size)) < 0) {
-        return status;
-    }
-    if (endpoint->world_size == 0 || endpoint->rank >= endpoint->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u is not below the world size %u",
-                           endpoint->rank, endpoint->world_size);
-    }
-    endpoint->address = params->address != NULL ? params->address : getenv("WEFT_ADDRESS");
+    snprintf(context->launcher, sizeof context->launcher, "%s", job->launcher);
+    endpoint->rank = job->rank;
+    endpoint->world_size = job->world_size;
+    endpoint->address = job->address;
+    endpoint->job = job;
     endpoint->hub = params->hub;
     endpoint->settings = &context->settings;
     endpoint->log = &context->log;
@@ -225,6 +215,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
 {
     weft_status_t status;
     wefti_endpoint_params_t endpoint = {0};
+    wefti_job_t job = {0};
     *out_context = NULL;
     if (params == NULL || params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
@@ -246,7 +237,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     context->one_process = params->hub != NULL;
     pthread_mutex_init(&context->lock, NULL);
     pthread_mutex_init(&context->device_memory.lock, NULL);
-    WEFT_TRY(status, read_params(context, params, &endpoint), fail);
+    WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
     status = wefti_select_settings(context);
     WEFT_TRY(status,
@@ -258,9 +249,11 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
               endpoint.world_size, context->endpoint->ops->name,
               wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",
               context->kernel_threads);
+    wefti_job_deinit(&job);
     *out_context = context;
     return WEFT_OK;
 fail:
+    wefti_job_deinit(&job);
     context_destroy(context);
     return status;
 }

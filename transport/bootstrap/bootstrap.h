@@ -27,9 +27,13 @@ typedef struct wefti_job {
      * "pmi-1:", "" (a world of one) */
     char address[512];
     bool delivered; /* the address came from a launcher that keeps strangers out */
+    /* Others may own the port: it and further ones, which follow from id, are tried; or these only
+     * (the port belongs to the launcher). */
+    enum { WEFTI_PORT_ONE, WEFTI_PORT_FIRST, WEFTI_PORT_OTHERS } ports;
+    uint8_t id[16]; /* tells jobs apart that could meet at one address; zero: it does not matter */
     uint8_t secret[WEFTI_SECRET_BYTES];
-    uint32_t secret_bytes; /* 0: none */
-    void *service;         /* of PMIx or PMI-1, until wefti_job_deinit */
+    uint32_t secret_bytes;         /* 0: none */
+    struct wefti_service *service; /* of PMIx or PMI-1, until wefti_job_deinit */
 } wefti_job_t;
 
 /* What the caller says itself; -1 and NULL: nothing. */
@@ -81,6 +85,9 @@ weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *sen
                                        weft_status_t (*check)(void *user), void *user);
 /* Tells all ranks, by way of others; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
 void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes);
+/* What it took so far: frames sent and received by this rank, those of the rendezvous included. */
+void wefti_overlay_stats(const wefti_overlay_t *overlay, uint64_t *out_sent,
+                         uint64_t *out_received);
 /* Readable when there is something for progress. */
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay);
 /* Receives and forwards; never blocks, and returns at once while another thread is in it. */

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks meet and talk over the overlay: all-gathers, floods, who leaves, who dies. */
+#include "support_overlay.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+
+/* ---- all-gather ---- */
+
+static int gather_some(seat_t *seat, void *user)
+{
+    static const size_t sizes[] = {0, 1, 7, 64, 5000};
+    uint32_t n = seat->job.world_size;
+    (void)user;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        size_t bytes = sizes[s];
+        uint8_t *send = malloc(bytes + 1), *recv = malloc(n * bytes + 1);
+        memset(send, (int)(seat->job.rank * 31 + s), bytes);
+        CHECK(wefti_overlay_all_gather(seat->overlay, send, bytes, recv, soon(20), NULL, NULL) ==
+              WEFT_OK);
+        for (size_t i = 0; i < n * bytes; i++) {
+            CHECK(recv[i] == (uint8_t)(i / bytes * 31 + s));
+        }
+        free(send);
+        free(recv);
+    }
+    return 0;
+}
+
+static void test_all_gather(void **state)
+{
+    (void)state;
+    for (uint32_t size = 2; size <= 13; size++) {
+        overlay_world_t world = {.size = size, .fn = gather_some};
+        run_overlay_threads(&world);
+    }
+}
+
+static int gather_unequal(seat_t *seat, void *user)
+{
+    uint8_t send[8] = {0}, recv[64];
+    (void)user;
+    weft_status_t status = wefti_overlay_all_gather(
+        seat->overlay, send, seat->job.rank == 1 ? 4 : 8, recv, soon(20), NULL, NULL);
+    /* Not everybody sees it at once: those who do tell the others, which is the caller's part. */
+    if (seat->job.rank <= 1) {
+        CHECK(status == WEFT_ERR_MISMATCH);
+        CHECK(strstr(weft_last_error(), "bytes per rank") != NULL);
+    }
+    return 0;
+}
+
+static void test_all_gather_of_unequal_bytes(void **state)
+{
+    (void)state;
+    overlay_world_t world = {.size = 2, .fn = gather_unequal};
+    run_overlay_threads(&world);
+}
+
+static weft_status_t give_up(void *user)
+{
+    return ++*(int *)user > 2 ? wefti_error(WEFT_ERR_ABORTED, "enough") : WEFT_OK;
+}
+
+static int gather_alone(seat_t *seat, void *user)
+{
+    uint8_t send[8] = {0}, recv[64];
+    int looks = 0;
+    (void)user;
+    if (seat->job.rank == 0) {
+        CHECK(wefti_overlay_all_gather(seat->overlay, send, 8, recv, soon(20), give_up, &looks) ==
+              WEFT_ERR_ABORTED);
+        CHECK(wefti_overlay_all_gather(seat->overlay, send, 8, recv, wefti_now_ns() + 20000000,
+                                       NULL, NULL) == WEFT_ERR_TIMEOUT);
+        CHECK(strstr(weft_last_error(), "rank 1") != NULL);
+        wefti_overlay_flood(seat->overlay, 1, "go", 2);
+    } else {
+        CHECK(await_events(seat, 1, 0, 0));
+    }
+    return 0;
+}
+
+static void test_all_gather_ends(void **state)
+{
+    (void)state;
+    overlay_world_t world = {.size = 2, .fn = gather_alone};
+    run_overlay_threads(&world);
+}
+
+/* ---- floods ---- */
+
+static int flood_all(seat_t *seat, void *user)
+{
+    uint8_t data[WEFTI_FLOOD_BYTES];
+    uint32_t n = seat->job.world_size;
+    (void)user;
+    for (uint32_t i = 0; i < 3; i++) {
+        memset(data, (int)(seat->job.rank + i), sizeof data);
+        wefti_overlay_flood(seat->overlay, 7 + i, data, sizeof data);
+    }
+    CHECK(await_events(seat, 3 * (n - 1), 0, 0));
+    uint8_t token = 0, tokens[64];
+    CHECK(wefti_overlay_all_gather(seat->overlay, &token, 1, tokens, soon(20), NULL, NULL) ==
+          WEFT_OK);
+    wefti_overlay_progress(seat->overlay);
+    CHECK(seat->told == 3 * (n - 1)); /* each once, however it came */
+    for (uint32_t r = 0; r < n; r++) {
+        CHECK(seat->told_by[r] == (r == seat->job.rank ? 0 : 3));
+    }
+    return 0;
+}
+
+static void test_floods_arrive_once(void **state)
+{
+    (void)state;
+    overlay_world_t world = {.size = 11, .fn = flood_all};
+    run_overlay_threads(&world);
+}
+
+/* ---- leaving ---- */
+
+static int leave_in_turn(seat_t *seat, void *user)
+{
+    (void)user;
+    if (seat->job.rank % 3 == 1) {
+        return 0;
+    }
+    uint32_t leavers = (seat->job.world_size + 1) / 3;
+    CHECK(await_events(seat, 0, leavers, 0));
+    CHECK(seat->died == 0);
+    for (uint32_t r = 1; r < seat->job.world_size; r += 3) {
+        CHECK(seat->left_by[r] == 1);
+    }
+    return 0; /* those who stayed may see each other leave too */
+}
+
+static void test_all_learn_who_left(void **state)
+{
+    (void)state;
+    overlay_world_t world = {.size = 12, .fn = leave_in_turn};
+    run_overlay_threads(&world);
+}
+
+/* ---- dying ---- */
+
+static int die_or_learn(seat_t *seat, void *user)
+{
+    uint8_t token = 0, tokens[64];
+    (void)user;
+    CHECK(wefti_overlay_all_gather(seat->overlay, &token, 1, tokens, soon(20), NULL, NULL) ==
+          WEFT_OK);
+    if (seat->job.rank == 5) {
+        raise(SIGKILL);
+    }
+    CHECK(await_events(seat, 0, 0, 1));
+    CHECK(seat->last_dead == 5);
+    CHECK(seat->how[0] != '\0');
+    CHECK(seat->left_by[5] == 0);
+    return 0;
+}
+
+static void test_all_learn_who_died(void **state)
+{
+    (void)state;
+    int results[9];
+    overlay_world_t world = {.size = 9, .fn = die_or_learn};
+    run_overlay_processes(&world, results);
+    for (int r = 0; r < 9; r++) {
+        assert_int_equal(results[r], r == 5 ? -SIGKILL : 0);
+    }
+}
+
+/* ---- keys, descriptors, forks ---- */
+
+static uint8_t keys[4][32];
+
+static int keep_key(seat_t *seat, void *user)
+{
+    uint32_t turn = *(uint32_t *)user;
+    if (seat->job.rank == 0) {
+        memcpy(keys[turn], wefti_overlay_key(seat->overlay), 32);
+    }
+    uint8_t all[3][32];
+    CHECK(wefti_overlay_all_gather(seat->overlay, wefti_overlay_key(seat->overlay), 32, all,
+                                   soon(20), NULL, NULL) == WEFT_OK);
+    CHECK(memcmp(all[0], all[1], 32) == 0 && memcmp(all[0], all[2], 32) == 0);
+    CHECK(strcmp(wefti_overlay_local_address(seat->overlay), "127.0.0.1") == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        wefti_overlay_close(seat->overlay, true);
+        _exit(0);
+    }
+    int result = 0;
+    CHECK(waitpid(child, &result, 0) == child && result == 0);
+    /* The child's closing was no goodbye. */
+    CHECK(wefti_overlay_all_gather(seat->overlay, "", 0, all, soon(20), NULL, NULL) == WEFT_OK);
+    CHECK(seat->died == 0);
+    return 0;
+}
+
+static void test_keys_and_descriptors(void **state)
+{
+    (void)state;
+    int before = open_fd_count();
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        overlay_world_t world = {.size = 3, .fn = keep_key, .user = &turn};
+        run_overlay_threads(&world);
+    }
+    assert_memory_not_equal(keys[0], keys[1], 32);
+    assert_int_equal(open_fd_count(), before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_all_gather_of_unequal_bytes),
+        cmocka_unit_test(test_all_gather_ends),
+        cmocka_unit_test(test_floods_arrive_once),
+        cmocka_unit_test(test_all_learn_who_left),
+        cmocka_unit_test(test_all_learn_who_died),
+        cmocka_unit_test(test_keys_and_descriptors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

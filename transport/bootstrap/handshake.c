@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/bootstrap/handshake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+
+#define TEXT_BYTES 200u
+
+_Static_assert(sizeof(wefti_digest_t) + WEFTI_CARD_MAX <= WEFTI_STRANGER_BYTES,
+               "proofs come from strangers");
+_Static_assert(sizeof(wefti_card_t) <= WEFTI_CARD_MAX, "cards come with proofs");
+
+weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
+                                   const wefti_greeting_t *own, const wefti_card_t *card,
+                                   const uint8_t *key, size_t key_bytes,
+                                   const weft_allocator_t *allocator)
+{
+    *shake = (wefti_handshake_t){.guest = guest, .key = key, .key_bytes = key_bytes};
+    wefti_wire_init(&shake->wire, fd, WEFTI_STRANGER_BYTES, allocator);
+    wefti_greeting_t *greeting = &shake->greeting[guest ? 0 : 1];
+    *greeting = *own;
+    if (guest) {
+        memset(greeting->job, 0, sizeof greeting->job);
+    }
+    if (card != NULL) {
+        memcpy(shake->card, card, sizeof *card);
+        shake->card_bytes = sizeof *card;
+    }
+    weft_status_t status = wefti_random_bytes(greeting->nonce, sizeof greeting->nonce);
+    if (status < 0) {
+        wefti_handshake_deinit(shake);
+    }
+    return status;
+}
+
+void wefti_handshake_deinit(wefti_handshake_t *shake)
+{
+    wefti_wire_deinit(&shake->wire);
+}
+
+/* What either end proves: that it knows the key, for these two greetings and this card. */
+static weft_status_t make_proof(const wefti_handshake_t *shake, bool guest, wefti_digest_t *out)
+{
+    uint8_t said[sizeof shake->greeting + WEFTI_CARD_MAX];
+    memcpy(said, shake->greeting, sizeof shake->greeting);
+    memcpy(said + sizeof shake->greeting, shake->card, shake->card_bytes);
+    return wefti_hmac(shake->key, shake->key_bytes, guest ? "weft guest" : "weft host", said,
+                      sizeof shake->greeting + shake->card_bytes, out);
+}
+
+static weft_status_t send_frame(wefti_handshake_t *shake, wefti_kind_t kind, const void *body,
+                                size_t bytes)
+{
+    weft_status_t status = wefti_wire_send(&shake->wire, kind, body, bytes, NULL, 0);
+    return status == WEFT_AGAIN ? WEFT_OK : status; /* the rest follows when there is room */
+}
+
+static weft_status_t refuse(wefti_handshake_t *shake)
+{
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text,
+             "the secret of rank %u differs from that of rank %u (WEFT_SECRET, "
+             "WEFT_SECRET_FILE)",
+             shake->greeting[0].rank, shake->greeting[1].rank);
+    send_frame(shake, WEFTI_REFUSED, text, strlen(text));
+    return wefti_error(WEFT_ERR_MISMATCH, "%s", text);
+}
+
+static weft_status_t hear_refusal(const wefti_frame_t *frame)
+{
+    char text[TEXT_BYTES];
+    size_t bytes = frame->bytes < sizeof text - 1 ? frame->bytes : sizeof text - 1;
+    memcpy(text, frame->body, bytes);
+    text[bytes] = '\0';
+    for (size_t i = 0; i < bytes; i++) {
+        text[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i]; /* it may drive a terminal */
+    }
+    return wefti_error(WEFT_ERR_MISMATCH, "%s", text);
+}
+
+/* The guest's turn after the answer, and the host's after the proof: the same proof both ways. */
+static weft_status_t send_proof(wefti_handshake_t *shake)
+{
+    wefti_digest_t mac;
+    weft_status_t status = make_proof(shake, shake->guest, &mac);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_wire_send(&shake->wire, shake->guest ? WEFTI_PROOF : WEFTI_WELCOME, &mac,
+                             sizeof mac, shake->card, shake->guest ? shake->card_bytes : 0);
+    return status == WEFT_AGAIN ? WEFT_OK : status;
+}
+
+static weft_status_t check_proof(wefti_handshake_t *shake, const wefti_frame_t *frame)
+{
+    wefti_digest_t expected, mac;
+    memcpy(&mac, frame->body, sizeof mac);
+    if (!shake->guest) {
+        shake->card_bytes = frame->bytes - (uint32_t)sizeof mac;
+        memcpy(shake->card, frame->body + sizeof mac, shake->card_bytes);
+    }
+    weft_status_t status = make_proof(shake, !shake->guest, &expected);
+    if (status < 0) {
+        return status;
+    }
+    if (!wefti_digest_equal(&mac, &expected)) {
+        return shake->guest ? wefti_error(WEFT_ERR_MISMATCH,
+                                          "what answered in place of rank %u does not know the "
+                                          "secret",
+                                          shake->greeting[1].rank)
+                            : refuse(shake);
+    }
+    shake->proven = true;
+    return WEFT_OK;
+}
+
+static weft_status_t hear_as_guest(wefti_handshake_t *shake, const wefti_frame_t *frame)
+{
+    bool answered = shake->greeting[1].version != 0;
+    if (frame->kind == WEFTI_ANSWER && frame->bytes == sizeof(wefti_greeting_t) && !answered) {
+        memcpy(&shake->greeting[1], frame->body, sizeof shake->greeting[1]);
+        if (shake->greeting[1].version == 0 ||
+            shake->greeting[1].purpose != shake->greeting[0].purpose) {
+            return WEFT_ERR_FORMAT;
+        }
+        return send_proof(shake);
+    }
+    if (frame->kind == WEFTI_WELCOME && frame->bytes == sizeof(wefti_digest_t) && answered) {
+        return check_proof(shake, frame);
+    }
+    return frame->kind == WEFTI_REFUSED ? hear_refusal(frame) : WEFT_ERR_FORMAT;
+}
+
+static weft_status_t hear_as_host(wefti_handshake_t *shake, const wefti_frame_t *frame)
+{
+    bool greeted = shake->greeting[0].version != 0;
+    if (frame->kind == WEFTI_HELLO && frame->bytes == sizeof(wefti_greeting_t) && !greeted) {
+        memcpy(&shake->greeting[0], frame->body, sizeof shake->greeting[0]);
+        if (shake->greeting[0].version == 0 ||
+            shake->greeting[0].purpose != shake->greeting[1].purpose) {
+            return WEFT_ERR_FORMAT;
+        }
+        return send_frame(shake, WEFTI_ANSWER, &shake->greeting[1], sizeof shake->greeting[1]);
+    }
+    if (frame->kind == WEFTI_PROOF && frame->bytes >= sizeof(wefti_digest_t) &&
+        frame->bytes <= sizeof(wefti_digest_t) + WEFTI_CARD_MAX && greeted) {
+        weft_status_t status = check_proof(shake, frame);
+        return status == WEFT_OK ? send_proof(shake) : status;
+    }
+    return WEFT_ERR_FORMAT;
+}
+
+weft_status_t wefti_handshake_step(wefti_handshake_t *shake)
+{
+    weft_status_t status = wefti_wire_flush(&shake->wire);
+    if (shake->guest && !shake->hello_sent) {
+        shake->hello_sent = true;
+        status = send_frame(shake, WEFTI_HELLO, &shake->greeting[0], sizeof shake->greeting[0]);
+    }
+    while (status >= 0 && !shake->proven) {
+        wefti_frame_t frame;
+        status = wefti_wire_receive(&shake->wire, &frame);
+        if (status != WEFT_OK) {
+            return status;
+        }
+        status = shake->guest ? hear_as_guest(shake, &frame) : hear_as_host(shake, &frame);
+    }
+    return status < 0 ? status : WEFT_OK;
+}
+
+bool wefti_handshake_card(const wefti_handshake_t *shake, wefti_card_t *out_card)
+{
+    if (shake->card_bytes != sizeof *out_card) {
+        return false;
+    }
+    memcpy(out_card, shake->card, sizeof *out_card);
+    return out_card->count > 0 && out_card->count <= WEFTI_CARD_ADDRESSES;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two ends of a connection prove to each other that they know the same key:
+ *
+ *   guest                                        host
+ *     HELLO   version, rank, world, nonce ------>
+ *             <------ ANSWER  version, rank, world, nonce, job
+ *     PROOF   HMAC(key, "guest", both, card), card ------>    (REFUSED when it is wrong)
+ *             <------ WELCOME HMAC(key, "host", both, card)
+ *
+ * The guest proves first: whoever only connects learns nothing that a guess could be tested with.
+ * Both nonces are in both proofs, so none can be used again, and neither can be sent back.
+ */
+#ifndef WEFT_TRANSPORT_BOOTSTRAP_HANDSHAKE_H
+#define WEFT_TRANSPORT_BOOTSTRAP_HANDSHAKE_H
+
+#include "transport/bootstrap/address.h"
+#include "transport/bootstrap/wire.h"
+
+#define WEFTI_BOOTSTRAP_VERSION 1u
+#define WEFTI_JOB_ID_BYTES 16u
+/* What a stranger may send at once. */
+#define WEFTI_STRANGER_BYTES 256u
+#define WEFTI_CARD_MAX 192u
+
+typedef enum wefti_kind {
+    WEFTI_HELLO = 1,
+    WEFTI_ANSWER = 2,
+    WEFTI_PROOF = 3,
+    WEFTI_WELCOME = 4,
+    WEFTI_REFUSED = 5, /* text */
+    /* the rendezvous, when both have proved themselves */
+    WEFTI_TABLE = 6,  /* whom to connect to: table_t and entries */
+    WEFTI_READY = 7,  /* connected to all of them */
+    WEFTI_FAILED = 8, /* verdict_t: cannot be */
+    WEFTI_GO = 9,
+    WEFTI_ERROR = 10, /* verdict_t: the world does not come about */
+    /* the overlay */
+    WEFTI_GATHER = 32,
+    WEFTI_FLOOD = 33,
+    WEFTI_GONE = 34, /* bitmap of the ranks that left */
+    WEFTI_BYE = 35,  /* the same, and the sender leaves too */
+} wefti_kind_t;
+
+typedef enum wefti_purpose {
+    WEFTI_PURPOSE_MEET = 1, /* the rendezvous at rank 0 */
+    WEFTI_PURPOSE_LINK = 2, /* a connection of the overlay */
+} wefti_purpose_t;
+
+/* What both ends say of themselves. Its layout is the same in all versions. */
+typedef struct wefti_greeting {
+    uint32_t version, purpose, rank, world_size;
+    uint8_t nonce[32];
+    uint8_t job[WEFTI_JOB_ID_BYTES]; /* which job a host belongs to; of a guest: zero */
+} wefti_greeting_t;
+_Static_assert(sizeof(wefti_greeting_t) == 64, "greetings travel");
+
+typedef struct wefti_handshake {
+    wefti_wire_t wire;
+    bool guest, hello_sent, proven;
+    wefti_greeting_t greeting[2]; /* the guest's, the host's */
+    /* The guest's, sent with its proof. Another version's may be longer, and is proven alike. */
+    uint8_t card[WEFTI_CARD_MAX];
+    uint32_t card_bytes;
+    const uint8_t *key; /* borrowed */
+    size_t key_bytes;
+} wefti_handshake_t;
+
+/* Takes fd over. own: without nonce. card NULL: none. */
+weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
+                                   const wefti_greeting_t *own, const wefti_card_t *card,
+                                   const uint8_t *key, size_t key_bytes,
+                                   const weft_allocator_t *allocator);
+void wefti_handshake_deinit(wefti_handshake_t *shake);
+/*
+ * Goes on as far as it can without blocking; a guest's first call is made when it is connected.
+ * WEFT_AGAIN: wait for more. WEFT_OK: both have proved themselves. WEFT_ERR_MISMATCH: another key,
+ * with a message. WEFT_ERR_FORMAT: no Weft at the other end. WEFT_ERR_PEER_DIED: hung up.
+ */
+weft_status_t wefti_handshake_step(wefti_handshake_t *shake);
+/* The guest's card, as a host of the same version reads it; false: it makes no sense. */
+bool wefti_handshake_card(const wefti_handshake_t *shake, wefti_card_t *out_card);
+static inline const wefti_greeting_t *wefti_handshake_peer(const wefti_handshake_t *shake)
+{
+    return &shake->greeting[shake->guest ? 1 : 0];
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All-gather by the algorithm of Bruck and others (IEEE Transactions on Parallel and Distributed
+ * Systems 8, 1997): in step k a rank sends the blocks it has to the rank 2^k before it and receives
+ * as many from the rank 2^k behind it, so that the blocks of 2^(k+1) ranks from its own on are
+ * there. Any number of ranks, ceil(log2 n) messages each.
+ */
+#include "transport/bootstrap/overlay.h"
+
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/sync.h"
+
+#define LOOK_MS 50
+
+typedef struct parcel_head {
+    uint32_t sequence, step;
+    uint64_t block_bytes;
+} parcel_head_t;
+_Static_assert(sizeof(parcel_head_t) == 16, "parcels travel");
+
+/* Ranks are at most one all-gather apart, and each sends a rank at most two parcels of one. */
+#define PARCELS_MAX 64u
+
+weft_status_t wefti_overlay_hear_parcel(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
+                                        const wefti_frame_t *frame)
+{
+    parcel_head_t head;
+    uint32_t waiting = 0;
+    if (frame->bytes < sizeof head) {
+        return WEFT_ERR_FORMAT;
+    }
+    memcpy(&head, frame->body, sizeof head);
+    for (const wefti_parcel_t *parcel = from->first; parcel != NULL; parcel = parcel->next) {
+        waiting++;
+    }
+    size_t bytes = frame->bytes - sizeof head;
+    wefti_parcel_t *parcel =
+        waiting < PARCELS_MAX ? wefti_alloc(overlay->allocator, sizeof *parcel + bytes) : NULL;
+    if (parcel == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    parcel->sequence = head.sequence;
+    parcel->step = head.step;
+    parcel->block_bytes = head.block_bytes;
+    parcel->bytes = bytes;
+    memcpy(parcel->data, frame->body + sizeof head, bytes);
+    *from->last = parcel;
+    from->last = &parcel->next;
+    if (overlay->gather_waits) {
+        const uint64_t one = 1;
+        ssize_t written = write(overlay->wake_fd, &one, sizeof one);
+        (void)written; /* the counter does not overflow */
+    }
+    return WEFT_OK;
+}
+
+static wefti_overlay_link_t *link_to(wefti_overlay_t *overlay, uint32_t rank)
+{
+    for (uint32_t i = 0; i < overlay->link_count; i++) {
+        if (overlay->links[i].rank == rank) {
+            return &overlay->links[i];
+        }
+    }
+    return NULL;
+}
+
+/* Takes a parcel out of the link's list; NULL: it has not come. Under the lock. */
+static wefti_parcel_t *find_parcel(wefti_overlay_link_t *link, uint32_t sequence, uint32_t step)
+{
+    for (wefti_parcel_t **at = &link->first; *at != NULL; at = &(*at)->next) {
+        wefti_parcel_t *parcel = *at;
+        if (parcel->sequence == sequence && parcel->step == step) {
+            *at = parcel->next;
+            if (link->last == &parcel->next) {
+                link->last = at;
+            }
+            return parcel;
+        }
+    }
+    return NULL;
+}
+
+typedef struct gather {
+    wefti_overlay_t *overlay;
+    uint32_t sequence;
+    size_t bytes;
+    uint64_t deadline_ns;
+    weft_status_t (*check)(void *user);
+    void *user;
+} gather_t;
+
+static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *link, uint32_t step,
+                                  wefti_parcel_t **out_parcel)
+{
+    wefti_overlay_t *overlay = gather->overlay;
+    for (bool waits = false;; waits = true) {
+        wefti_overlay_progress(overlay);
+        pthread_mutex_lock(&overlay->lock);
+        wefti_parcel_t *parcel = find_parcel(link, gather->sequence, step);
+        bool up = link->up, left = wefti_bit(overlay->gone, link->rank);
+        overlay->gather_waits = parcel == NULL && up;
+        pthread_mutex_unlock(&overlay->lock);
+        if (parcel != NULL) {
+            *out_parcel = parcel;
+            return WEFT_OK;
+        }
+        weft_status_t status =
+            waits && gather->check != NULL ? gather->check(gather->user) : WEFT_OK;
+        if (status < 0) {
+            return status;
+        }
+        if (!up) {
+            return wefti_error(WEFT_ERR_PEER_DIED, "rank %u %s while rank %u waited for it",
+                               link->rank, left ? "left" : "died", overlay->rank);
+        }
+        if (wefti_now_ns() >= gather->deadline_ns) {
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waits for rank %u, which does not come",
+                               overlay->rank, link->rank);
+        }
+        /* wake_fd: another thread that makes progress has taken the parcel in. */
+        struct pollfd fds[2] = {{.fd = overlay->epoll_fd, .events = POLLIN},
+                                {.fd = overlay->wake_fd, .events = POLLIN}};
+        if (poll(fds, 2, LOOK_MS) > 0 && fds[1].revents != 0) {
+            uint64_t count;
+            ssize_t got = read(overlay->wake_fd, &count, sizeof count);
+            (void)got;
+        }
+    }
+}
+
+static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
+{
+    wefti_overlay_t *overlay = gather->overlay;
+    uint32_t n = overlay->world_size, step = 0;
+    for (uint32_t have = 1; have < n; have *= 2, step++) {
+        uint32_t more = have < n - have ? have : n - have;
+        wefti_overlay_link_t *to = link_to(overlay, (overlay->rank + n - have) % n);
+        wefti_overlay_link_t *from = link_to(overlay, (overlay->rank + have) % n);
+        const parcel_head_t head = {gather->sequence, step, gather->bytes};
+        wefti_parcel_t *parcel = NULL;
+        pthread_mutex_lock(&overlay->lock);
+        wefti_overlay_send(overlay, to, WEFTI_GATHER, &head, sizeof head, blocks,
+                           more * gather->bytes);
+        pthread_mutex_unlock(&overlay->lock);
+        weft_status_t status = await_parcel(gather, from, step, &parcel);
+        if (status < 0) {
+            return status;
+        }
+        uint64_t theirs = parcel->block_bytes;
+        if (theirs == gather->bytes && parcel->bytes == more * gather->bytes) {
+            memcpy(blocks + have * gather->bytes, parcel->data, parcel->bytes);
+        } else {
+            status =
+                wefti_error(WEFT_ERR_MISMATCH, "rank %u gathers %zu bytes per rank, rank %u %llu",
+                            overlay->rank, gather->bytes, from->rank, (unsigned long long)theirs);
+        }
+        wefti_free(overlay->allocator, parcel);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
+                                       void *recv, uint64_t deadline_ns,
+                                       weft_status_t (*check)(void *user), void *user)
+{
+    uint32_t n = overlay->world_size, rank = overlay->rank;
+    size_t total;
+    if (__builtin_mul_overflow(bytes, (size_t)n, &total) || total > (size_t)1 << 31) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "gathering %zu bytes from each of %u ranks is more than 2 GiB", bytes,
+                           n);
+    }
+    const gather_t gather = {overlay, ++overlay->gather_sequence, bytes, deadline_ns, check, user};
+    /* Blocks from this rank's on; turned to their places at the end. */
+    uint8_t *blocks = wefti_alloc(overlay->allocator, total > 0 ? total : 1);
+    if (blocks == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (bytes > 0) {
+        memcpy(blocks, send, bytes);
+    }
+    weft_status_t status = run_steps(&gather, blocks);
+    pthread_mutex_lock(&overlay->lock);
+    overlay->gather_waits = false;
+    pthread_mutex_unlock(&overlay->lock);
+    if (status == WEFT_OK && bytes > 0) {
+        uint8_t *out = recv;
+        memcpy(out + rank * bytes, blocks, (n - rank) * bytes);
+        memcpy(out, blocks + (n - rank) * bytes, rank * bytes);
+    }
+    wefti_free(overlay->allocator, blocks);
+    return status;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses of the rendezvous: host:port, with other ports where that one may be somebody else's.
+ */
+#include "transport/bootstrap/meet.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+
+#define BACKLOG 4096
+#define WINDOW_PORTS 16u
+/* Below the ports that systems hand out themselves. */
+#define WINDOW_FIRST 20000u
+#define WINDOW_SPAN 12000u
+#define WINDOW_STEP 389u
+
+static bool is_file(const char *address)
+{
+    return strncmp(address, "file://", 7) == 0;
+}
+
+weft_status_t wefti_place_init(wefti_place_t *place, const wefti_job_t *job,
+                               const wefti_settings_t *settings)
+{
+    *place = (wefti_place_t){.job = job, .settings = settings, .listener = -1};
+    memcpy(place->id, job->id, sizeof place->id);
+    memcpy(place->secret, job->secret, sizeof place->secret);
+    place->secret_bytes = job->secret_bytes;
+    snprintf(place->text, sizeof place->text, "%s", job->address);
+    return WEFT_OK;
+}
+
+/* ---- host:port ---- */
+
+/* Ports that follow from the job alone, so that all ranks try the same ones. */
+static uint32_t window(const wefti_place_t *place, uint16_t port, uint16_t *out_ports)
+{
+    uint32_t count = 0;
+    uint32_t start = 0;
+    if (place->job->ports != WEFTI_PORT_OTHERS) {
+        out_ports[count++] = port;
+    }
+    if (place->job->ports != WEFTI_PORT_ONE) {
+        memcpy(&start, place->id, sizeof start);
+        for (uint32_t i = 0; i < WINDOW_PORTS; i++) {
+            out_ports[count++] =
+                (uint16_t)(WINDOW_FIRST + (start % WINDOW_SPAN + i * WINDOW_STEP) % WINDOW_SPAN);
+        }
+    }
+    return count;
+}
+
+static weft_status_t refuse_without_secret(const wefti_place_t *place)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "address %s is reached by other machines and there is no secret to tell "
+                       "this job's ranks from strangers: set WEFT_SECRET, or WEFT_SECRET_FILE to "
+                       "a file's path, alike on all ranks (openssl rand -hex 32 makes one)",
+                       place->job->address);
+}
+
+/* Resolves, and fills candidates: all addresses for the first port, then for the next. */
+static weft_status_t resolve(wefti_place_t *place, bool *out_literal)
+{
+    char host[sizeof place->job->address];
+    uint16_t ports[WINDOW_PORTS + 1];
+    uint16_t port;
+    wefti_address_t found[8];
+    uint32_t found_count = 0;
+    weft_status_t status = wefti_address_split(place->job->address, host, &port);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_address_resolve(host, port, found, 8, &found_count, out_literal);
+    if (status < 0) {
+        snprintf(place->why, sizeof place->why, "%s", weft_last_error());
+        return *out_literal ? status : WEFT_AGAIN; /* names may become known while we wait */
+    }
+    place->loopback = true;
+    for (uint32_t i = 0; i < found_count; i++) {
+        place->loopback = place->loopback && found[i].loopback;
+    }
+    if (!place->loopback && place->secret_bytes == 0 && !place->job->delivered) {
+        return refuse_without_secret(place);
+    }
+    uint32_t port_count = window(place, port, ports);
+    place->scanned = port_count > 1;
+    place->count = 0;
+    for (uint32_t p = 0; p < port_count; p++) {
+        for (uint32_t i = 0; i < found_count && place->count < WEFTI_PLACE_CANDIDATES; i++) {
+            place->candidates[place->count] = found[i];
+            place->candidates[place->count++].port = ports[p];
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t open_host_port(wefti_place_t *place)
+{
+    bool literal = false;
+    wefti_address_t bound;
+    weft_status_t status = resolve(place, &literal);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    /* A name may mean something else to other hosts (127.0.1.1 here): listen everywhere then. */
+    bool here_only = place->loopback;
+    status = WEFT_AGAIN;
+    for (uint32_t i = 0; i < place->count && status == WEFT_AGAIN; i++) {
+        const wefti_address_t *at = &place->candidates[i];
+        status = wefti_address_listen(literal || here_only ? at : NULL, at->port, BACKLOG,
+                                      &place->listener, &bound);
+    }
+    if (status == WEFT_AGAIN) {
+        snprintf(place->why, sizeof place->why, "another process listens there");
+    } else if (status == WEFT_OK && place->scanned) {
+        char text[WEFTI_ADDRESS_TEXT];
+        snprintf(place->text, sizeof place->text, "%s", wefti_address_text(&bound, true, text));
+    }
+    return status;
+}
+
+/* ---- anywhere, for places that say where ---- */
+
+weft_status_t wefti_place_listen_anywhere(wefti_place_t *place)
+{
+    wefti_address_t bound;
+    uint32_t count = 0;
+    weft_status_t status =
+        wefti_address_interfaces(place->settings->ifname, place->candidates, 6, &count);
+    if (status < 0) {
+        return status;
+    }
+    if (count == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "rank 0: WEFT_IFNAME=%s matches no interface that is up and has an "
+                           "address",
+                           place->settings->ifname);
+    }
+    place->count = count;
+    status = wefti_address_listen(count == 1 ? &place->candidates[0] : NULL, 0, BACKLOG,
+                                  &place->listener, &bound);
+    if (status == WEFT_AGAIN) {
+        return wefti_error(WEFT_ERR_SYSTEM, "there is no free port to listen at");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        place->candidates[i].port = bound.port;
+    }
+    return status;
+}
+
+/* ---- the table of kinds ---- */
+
+weft_status_t wefti_place_open(wefti_place_t *place)
+{
+    const char *address = place->job->address;
+    if (is_file(address)) {
+        return wefti_place_write_file(place, address + 7);
+    }
+    return open_host_port(place);
+}
+
+weft_status_t wefti_place_find(wefti_place_t *place)
+{
+    const char *address = place->job->address;
+    bool literal;
+    if (is_file(address)) {
+        return wefti_place_read_file(place, address + 7);
+    }
+    return place->count > 0 ? WEFT_OK : resolve(place, &literal);
+}
+
+bool wefti_place_held(const wefti_place_t *place)
+{
+    struct stat now;
+    return place->path == NULL ||
+           (stat(place->path, &now) == 0 && now.st_ino == place->written.st_ino &&
+            now.st_dev == place->written.st_dev &&
+            now.st_mtim.tv_sec == place->written.st_mtim.tv_sec &&
+            now.st_mtim.tv_nsec == place->written.st_mtim.tv_nsec);
+}
+
+void wefti_place_deinit(wefti_place_t *place)
+{
+    if (place->path != NULL && wefti_place_held(place)) {
+        unlink(place->path);
+    }
+    if (place->listener >= 0) {
+        close(place->listener);
+    }
+    wefti_forget(place->secret, sizeof place->secret);
+    place->path = NULL;
+    place->listener = -1;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rendezvous through a file that all hosts see. Rank 0 writes where it listens, an identity that
+ * no other job has, and (unless the user gave one) a secret; for its user's eyes only, complete or
+ * not at all. What a former job left there leads nowhere, or to a host of another identity.
+ */
+#include "transport/bootstrap/meet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+
+#define NOTICE_MARK "weft-rank-0"
+
+static void add_hex(char *out, size_t capacity, const char *name, const uint8_t *bytes,
+                    size_t count)
+{
+    size_t used = strlen(out);
+    used += (size_t)snprintf(out + used, capacity - used, " %s=", name);
+    for (size_t i = 0; i < count && used + 3 < capacity; i++) {
+        used += (size_t)snprintf(out + used, capacity - used, "%02x", bytes[i]);
+    }
+}
+
+weft_status_t wefti_place_notice(const wefti_place_t *place, char *out)
+{
+    snprintf(out, WEFTI_NOTICE_BYTES, NOTICE_MARK);
+    add_hex(out, WEFTI_NOTICE_BYTES, "id", place->id, sizeof place->id);
+    if (place->job->secret_bytes == 0) {
+        add_hex(out, WEFTI_NOTICE_BYTES, "secret", place->secret, place->secret_bytes);
+    }
+    for (uint32_t i = 0; i < place->count; i++) {
+        char text[WEFTI_ADDRESS_TEXT];
+        size_t used = strlen(out);
+        if (used + WEFTI_ADDRESS_TEXT + 8 < WEFTI_NOTICE_BYTES) {
+            snprintf(out + used, WEFTI_NOTICE_BYTES - used, " at=%s",
+                     wefti_address_text(&place->candidates[i], true, text));
+        }
+    }
+    /* So that half of it is not taken for all. */
+    size_t used = strlen(out);
+    snprintf(out + used, WEFTI_NOTICE_BYTES - used, " end");
+    return WEFT_OK;
+}
+
+static int hex_digit(char letter)
+{
+    return letter >= '0' && letter <= '9'   ? letter - '0'
+           : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10
+                                            : -1;
+}
+
+/* How many bytes, 0 when it is no such thing. */
+static uint32_t read_hex(const char *text, size_t length, uint8_t *out, uint32_t capacity)
+{
+    if (length % 2 != 0 || length / 2 > capacity) {
+        return 0;
+    }
+    for (size_t i = 0; i < length; i += 2) {
+        int high = hex_digit(text[i]), low = hex_digit(text[i + 1]);
+        if (high < 0 || low < 0) {
+            return 0;
+        }
+        out[i / 2] = (uint8_t)(high << 4 | low);
+    }
+    return (uint32_t)(length / 2);
+}
+
+static bool read_address(const char *text, size_t length, wefti_address_t *out)
+{
+    char whole[WEFTI_ADDRESS_TEXT], host[WEFTI_ADDRESS_TEXT];
+    uint16_t port;
+    uint32_t count;
+    bool literal;
+    if (length >= sizeof whole) {
+        return false;
+    }
+    memcpy(whole, text, length);
+    whole[length] = '\0';
+    return wefti_address_split(whole, host, &port) == WEFT_OK &&
+           strspn(host, "0123456789abcdef.:") == strlen(host) &&
+           wefti_address_resolve(host, port, out, 1, &count, &literal) == WEFT_OK && literal;
+}
+
+bool wefti_place_read_notice(wefti_place_t *place, const char *text)
+{
+    wefti_place_t read = *place;
+    const char *at = text + strcspn(text, " \n");
+    bool id = false, end = false;
+    read.count = 0;
+    if (strncmp(text, NOTICE_MARK " ", sizeof NOTICE_MARK) != 0) {
+        return false;
+    }
+    while (*at == ' ' && !end) {
+        const char *word = at + 1;
+        size_t length = strcspn(word, " \n");
+        if (strncmp(word, "id=", 3) == 0) {
+            id = read_hex(word + 3, length - 3, read.id, sizeof read.id) == sizeof read.id;
+        } else if (strncmp(word, "secret=", 7) == 0 && place->job->secret_bytes == 0) {
+            read.secret_bytes = read_hex(word + 7, length - 7, read.secret, sizeof read.secret);
+        } else if (strncmp(word, "at=", 3) == 0 && read.count < WEFTI_PLACE_CANDIDATES) {
+            read.count += read_address(word + 3, length - 3, &read.candidates[read.count]);
+        }
+        end = length == 3 && strncmp(word, "end", 3) == 0;
+        at = word + length;
+    }
+    if (id && end && read.count > 0) {
+        *place = read;
+    }
+    wefti_forget(read.secret, sizeof read.secret);
+    return id && end && place->count > 0;
+}
+
+/* The text into a new file beside path, then in path's place. */
+static weft_status_t put_in_place(wefti_place_t *place, const char *path, const char *text)
+{
+    char temporary[sizeof place->job->address + 16];
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int fd = mkostemp(temporary, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write %s", temporary);
+    }
+    size_t bytes = strlen(text);
+    if (write(fd, text, bytes) != (ssize_t)bytes || fsync(fd) != 0 ||
+        rename(temporary, path) != 0 || fstat(fd, &place->written) != 0) {
+        int error_number = errno;
+        unlink(temporary);
+        close(fd);
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "cannot write %s", path);
+    }
+    close(fd);
+    place->path = path;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_place_write_file(wefti_place_t *place, const char *path)
+{
+    char notice[WEFTI_NOTICE_BYTES + 1];
+    weft_status_t status = wefti_place_listen_anywhere(place);
+    if (status == WEFT_OK) {
+        status = wefti_random_bytes(place->id, sizeof place->id);
+    }
+    if (status == WEFT_OK && place->secret_bytes == 0) {
+        place->secret_bytes = 32;
+        status = wefti_random_bytes(place->secret, place->secret_bytes);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_place_notice(place, notice);
+    }
+    if (status == WEFT_OK) {
+        strcat(notice, "\n");
+        status = put_in_place(place, path, notice);
+    }
+    wefti_forget(notice, sizeof notice);
+    return status;
+}
+
+weft_status_t wefti_place_read_file(wefti_place_t *place, const char *path)
+{
+    char text[WEFTI_NOTICE_BYTES + 1];
+    struct stat info;
+    /* Opened anew each time: on a network file system that is what shows changes. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        snprintf(place->why, sizeof place->why, "%s", strerror(errno));
+        return WEFT_AGAIN;
+    }
+    bool usable = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+                  (info.st_mode & 077) == 0;
+    ssize_t got = usable ? read(fd, text, sizeof text - 1) : 0;
+    close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    if (!usable) {
+        snprintf(place->why, sizeof place->why, "the file is not this user's alone (mode 0600)");
+    } else if (!wefti_place_read_notice(place, text)) {
+        snprintf(place->why, sizeof place->why, "the file holds something else");
+        usable = false;
+    }
+    wefti_forget(text, sizeof text);
+    return usable ? WEFT_OK : WEFT_AGAIN;
+}

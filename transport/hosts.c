@@ -286,6 +286,7 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .doze = wefti_hosts_doze,
     .describe = wefti_hosts_describe,
     .link_stats = wefti_hosts_link_stats,
+    .break_link = wefti_hosts_break_link,
 };
 
 /* ---- one host after all ---- */

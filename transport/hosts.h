@@ -123,6 +123,7 @@ void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *d
 void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+weft_status_t wefti_hosts_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text);
 /* WEFT_ERR_PEER_DIED when one who fell silent has not turned out to have left. */
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);
 

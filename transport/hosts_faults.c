@@ -162,18 +162,16 @@ static bool record(wefti_hosts_t *hosts, const fault_news_t *news)
         fresh = fresh && !(fault->ranks[0] == news->ranks[0] && fault->ranks[1] == news->ranks[1] &&
                            strcmp(hosts->fault_driver[i], news->driver) == 0);
     }
-    bool room = count < WEFTI_HOSTS_FAULTS;
-    if (fresh && room) {
-        wefti_link_fault_t *fault = &endpoint->faults[count];
-        memcpy(fault->ranks, news->ranks, sizeof fault->ranks);
-        snprintf(fault->text, sizeof fault->text, "%s", news->text);
-        snprintf(hosts->fault_driver[count], sizeof hosts->fault_driver[count], "%s", news->driver);
-        /* Release: whoever sees it counted reads it whole. */
-        atomic_store_explicit(&endpoint->link_faults, count + 1, memory_order_release);
+    weft_status_t status = WEFT_OK;
+    if (fresh) {
+        if (count < WEFTI_HOSTS_FAULTS) {
+            memcpy(hosts->fault_driver[count], news->driver, sizeof news->driver);
+        }
+        status = wefti_endpoint_note_fault(endpoint, news->ranks[0], news->ranks[1], news->text);
     }
     pthread_mutex_unlock(&hosts->lock);
-    if (!room) {
-        wefti_endpoint_abort(endpoint, WEFT_ERR_LINK, "more links broke than are worth going on");
+    if (status < 0) {
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
     }
     return fresh;
 }
@@ -232,6 +230,21 @@ void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text)
     } else {
         link_fault(hosts, peer, driver->ops->name, text);
     }
+}
+
+weft_status_t wefti_hosts_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_acquire);
+    if (via == WEFTI_HOSTS_NONE) {
+        return wefti_hosts_broken_error(hosts, peer);
+    }
+    if (wefti_hosts_next_driver(hosts, peer, via) == WEFTI_HOSTS_NONE) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "rank %u reaches rank %u by %s only",
+                           endpoint->rank, peer, hosts->drivers[via].ops->name);
+    }
+    link_fault(hosts, peer, hosts->drivers[via].ops->name, text);
+    return WEFT_OK;
 }
 
 static void hear_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)

@@ -11,14 +11,6 @@
 /* What a driver may say of itself to each peer. */
 #define PART_BYTES_MAX 65536u
 
-const wefti_link_driver_t *const wefti_link_drivers[] = {
-#if WEFT_HAVE_VERBS
-    &wefti_link_verbs,
-#endif
-    &wefti_link_tcp,
-    NULL,
-};
-
 /* Sizes come from peers; what makes no sense is as if it were not there, for all alike. */
 static void check_kits(wefti_hosts_t *hosts)
 {

@@ -1,0 +1,693 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Worlds of several hosts: processes that say they are on different ones, shared memory inside each
+ * and tcp over the loopback between them.
+ */
+#include "support.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "transport/bootstrap/bootstrap.h"
+
+#define RANKS_MAX 8u
+#define SECOND_NS 1000000000ull
+/* It takes a few milliseconds, but machines that run tests are busy. */
+#define SOON_NS (3 * SECOND_NS)
+
+/* Which ranks share a host, and how the world is made. */
+typedef struct shape {
+    uint32_t size;
+    uint32_t per_host;
+    const char *transport; /* WEFT_TRANSPORT */
+    rank_fn fn;
+    void *user;
+    uint32_t killed; /* rank whose death by SIGKILL is expected, or UINT32_MAX */
+} shape_t;
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/weft-hosts-XXXXXX");
+    return mkdtemp(folder) != NULL ? 0 : 1;
+}
+
+static int drop_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const char *address,
+                                     wefti_settings_t *settings, wefti_endpoint_t **out_endpoint)
+{
+    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    wefti_job_t job = {.rank = rank, .world_size = shape->size, .secret_bytes = 16};
+    snprintf(job.launcher, sizeof job.launcher, "test");
+    snprintf(job.address, sizeof job.address, "%s", address);
+    memcpy(job.secret, "sixteen letters!", 16);
+    *settings = test_settings();
+    settings->connect_timeout_ns = 20 * SECOND_NS;
+    settings->link_timeout_ns = 5 * SECOND_NS;
+    settings->sockets = 2;
+    settings->fallback = WEFTI_FALLBACK_TCP;
+    snprintf(settings->transport, sizeof settings->transport, "%s", shape->transport);
+    snprintf(settings->host_id, sizeof settings->host_id, "host-%u", rank / shape->per_host);
+    snprintf(settings->ifname, sizeof settings->ifname, "lo");
+    wefti_endpoint_params_t params = {.rank = rank,
+                                      .world_size = shape->size,
+                                      .address = job.address,
+                                      .job = &job,
+                                      .settings = settings,
+                                      .log = &log};
+    return wefti_endpoint_open(&params, out_endpoint);
+}
+
+/* In a child. */
+static void be_rank(const shape_t *shape, uint32_t rank, const char *address)
+{
+    wefti_endpoint_t *endpoint;
+    wefti_settings_t settings;
+    if (open_hosts_rank(shape, rank, address, &settings, &endpoint) < 0) {
+        fprintf(stderr, "rank %u: %s\n", rank, weft_last_error());
+        _exit(100);
+    }
+    int result = shape->fn(endpoint, shape->user);
+    wefti_endpoint_close(endpoint);
+    _exit(result);
+}
+
+static void run_hosts(const shape_t *shape)
+{
+    static unsigned counter;
+    char address[128];
+    pid_t pids[RANKS_MAX];
+    int results[RANKS_MAX];
+    snprintf(address, sizeof address, "file://%s/meet-%u", folder, counter++);
+    fflush(NULL);
+    for (uint32_t r = 0; r < shape->size; r++) {
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0) {
+            be_rank(shape, r, address);
+        }
+    }
+    for (uint32_t r = 0; r < shape->size; r++) {
+        results[r] = wait_for(pids[r]);
+    }
+    unlink(address + strlen("file://"));
+    for (uint32_t r = 0; r < shape->size; r++) {
+        assert_int_equal(results[r], r == shape->killed ? -SIGKILL : 0);
+    }
+}
+
+static wefti_signal_t *own_signal(wefti_endpoint_t *endpoint, size_t offset)
+{
+    return (wefti_signal_t *)(void *)(endpoint->region_of[endpoint->rank] + offset);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* ---- who is where ---- */
+
+static int knows_its_hosts(wefti_endpoint_t *endpoint, void *user)
+{
+    const shape_t *shape = user;
+    uint32_t per_host = shape->per_host;
+    size_t offset;
+    char name[32], reason[128];
+    EXPECT(endpoint->host_count == endpoint->world_size / per_host);
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        char host[32];
+        bool near = r / per_host == endpoint->rank / per_host;
+        snprintf(host, sizeof host, "host-%u", r / per_host);
+        EXPECT(endpoint->host_of[r] == r / per_host);
+        EXPECT(strcmp(endpoint->host_names[endpoint->host_of[r]], host) == 0);
+        EXPECT(wefti_endpoint_direct(endpoint, r) == near);
+        EXPECT((endpoint->region_of[r] != NULL) == near);
+        EXPECT((endpoint->peer_caps[r] & WEFTI_CAP_PUT) &&
+               (endpoint->peer_caps[r] & WEFTI_CAP_SIGNAL));
+        EXPECT(near || endpoint->control[r]->pid == 0);
+        wefti_endpoint_describe(endpoint, r, name, sizeof name, reason, sizeof reason);
+        EXPECT(strcmp(name, r == endpoint->rank ? "self" : near ? "shm" : "tcp") == 0);
+        EXPECT(near || strstr(reason, "other host") != NULL);
+    }
+    EXPECT((endpoint->caps & WEFTI_CAP_DIRECT) == 0);
+    /* All of them are on this machine, and its processors are shared. */
+    EXPECT(endpoint->local_rank_count == endpoint->world_size);
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_two_by_two(void **state)
+{
+    (void)state;
+    shape_t shape = {4, 2, "auto", knows_its_hosts, NULL, UINT32_MAX};
+    shape.user = &shape;
+    run_hosts(&shape);
+}
+
+static int is_plain_shm(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    EXPECT(strcmp(endpoint->ops->name, "shm") == 0);
+    EXPECT(endpoint->host_count == 1);
+    EXPECT(endpoint->ops->progress == NULL);
+    EXPECT(endpoint->caps & WEFTI_CAP_DIRECT);
+    size_t offset;
+    for (uint32_t round = 0; round < 3; round++) {
+        EXPECT(wefti_region_alloc(endpoint, 100000, &offset) == WEFT_OK);
+        endpoint->region_of[endpoint->rank][offset] = (uint8_t)(endpoint->rank + 1);
+        EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+        for (uint32_t r = 0; r < endpoint->world_size; r++) {
+            EXPECT(endpoint->region_of[r][offset] == r + 1);
+        }
+    }
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_one_host_is_shm(void **state)
+{
+    (void)state;
+    const shape_t shape = {3, 3, "auto", is_plain_shm, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+static int every_rank_a_host(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    EXPECT(endpoint->host_count == endpoint->world_size);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        EXPECT(endpoint->host_of[r] == r);
+        for (uint32_t other = 0; other < r; other++) {
+            EXPECT(strcmp(endpoint->host_names[r], endpoint->host_names[other]) != 0);
+        }
+    }
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_without_shm(void **state)
+{
+    (void)state;
+    const shape_t shape = {3, 3, "tcp", every_rank_a_host, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+static void test_hosts_shm_only_is_refused(void **state)
+{
+    (void)state;
+    const shape_t shape = {2, 1, "shm", NULL, NULL, UINT32_MAX};
+    char address[128];
+    pid_t pids[2];
+    snprintf(address, sizeof address, "file://%s/refused", folder);
+    fflush(NULL);
+    for (uint32_t r = 0; r < 2; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            wefti_endpoint_t *endpoint;
+            wefti_settings_t settings;
+            weft_status_t status = open_hosts_rank(&shape, r, address, &settings, &endpoint);
+            bool named = strstr(weft_last_error(), "host host-0") != NULL &&
+                         strstr(weft_last_error(), "host host-1") != NULL;
+            if (status != WEFT_ERR_UNSUPPORTED || !named) {
+                fprintf(stderr, "rank %u: status %d, %s\n", r, status, weft_last_error());
+            }
+            _exit(status == WEFT_ERR_UNSUPPORTED && named ? 0 : 1);
+        }
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(wait_for(pids[r]), 0);
+    }
+    unlink(address + strlen("file://"));
+}
+
+/* ---- traffic ---- */
+
+#define STRESS_SLOT ((size_t)300 << 10)
+#define STRESS_LANES 3u
+
+/* Everybody puts blocks of random sizes to everybody on several lanes; every block is checked, and
+ * its place used again when its reader has said so. */
+static int everybody_puts(wefti_endpoint_t *endpoint, void *user)
+{
+    uint64_t seed = *(const uint64_t *)user;
+    uint32_t n = endpoint->world_size, rank = endpoint->rank, rounds = 12;
+    size_t offset, places = (size_t)n * STRESS_LANES;
+    size_t counters = places * 2 * sizeof(wefti_signal_t), base = counters;
+    uint8_t *data = malloc(STRESS_SLOT);
+    uint64_t *sends = calloc(places, sizeof *sends), *receives = calloc(places, sizeof *receives);
+    EXPECT(data != NULL && sends != NULL && receives != NULL);
+    EXPECT(wefti_region_alloc(endpoint, base + places * STRESS_SLOT, &offset) == WEFT_OK);
+    for (size_t i = 0; i < places; i++) {
+        uint32_t peer = (uint32_t)(i / STRESS_LANES), lane = (uint32_t)(i % STRESS_LANES);
+        sends[i] = seed + 1 + (rank * n + peer) * 7 + lane;
+        receives[i] = seed + 1 + (peer * n + rank) * 7 + lane;
+    }
+    for (uint32_t round = 1; round <= rounds; round++) {
+        for (size_t i = 0; i < places; i++) {
+            uint32_t peer = (uint32_t)(i / STRESS_LANES), lane = (uint32_t)(i % STRESS_LANES);
+            size_t mine = (size_t)rank * STRESS_LANES + lane;
+            wefti_signal_t *room = own_signal(endpoint, offset + (places + i) * sizeof *room);
+            EXPECT(wefti_wait_signal(endpoint, room, round - 1, "room", NULL, NULL) == WEFT_OK);
+            uint64_t dice = next_random(&sends[i]);
+            size_t bytes = dice % 8 == 0 ? (size_t)(dice >> 8) % STRESS_SLOT : (dice >> 8) % 3000;
+            for (size_t at = 0; at < bytes; at++) {
+                data[at] = (uint8_t)(dice + at * 13 + (at >> 9));
+            }
+            EXPECT(wefti_put(endpoint, peer, offset + base + mine * STRESS_SLOT, data, bytes,
+                             lane) == WEFT_OK);
+            memset(data, 0xee, bytes);
+            EXPECT(wefti_signal_peer(endpoint, peer, offset + mine * sizeof *room, round, lane) ==
+                   WEFT_OK);
+        }
+        for (size_t i = 0; i < places; i++) {
+            uint32_t peer = (uint32_t)(i / STRESS_LANES), lane = (uint32_t)(i % STRESS_LANES);
+            size_t mine = (size_t)rank * STRESS_LANES + lane;
+            wefti_signal_t *here = own_signal(endpoint, offset + i * sizeof *here);
+            EXPECT(wefti_wait_signal(endpoint, here, round, "data", NULL, NULL) == WEFT_OK);
+            uint64_t dice = next_random(&receives[i]);
+            size_t bytes = dice % 8 == 0 ? (size_t)(dice >> 8) % STRESS_SLOT : (dice >> 8) % 3000;
+            const uint8_t *got = endpoint->region_of[rank] + offset + base + i * STRESS_SLOT;
+            for (size_t at = 0; at < bytes; at++) {
+                EXPECT(got[at] == (uint8_t)(dice + at * 13 + (at >> 9)));
+            }
+            EXPECT(wefti_signal_peer(endpoint, peer, offset + (places + mine) * sizeof *here, round,
+                                     lane) == WEFT_OK);
+        }
+    }
+    free(receives);
+    free(sends);
+    free(data);
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_put_stress(void **state)
+{
+    (void)state;
+    uint64_t seed = (uint64_t)getpid() * 2654435761u;
+    fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+    const shape_t shape = {4, 2, "auto", everybody_puts, &seed, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Lent data is read until it is given back, and no longer. */
+static int lends(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    uint32_t n = endpoint->world_size, next = (endpoint->rank + 1) % n;
+    size_t bytes = (size_t)3 << 20, offset;
+    uint8_t *data = malloc(bytes);
+    wefti_signal_t lent = {0};
+    EXPECT(wefti_region_alloc(endpoint, bytes + 4096, &offset) == WEFT_OK);
+    for (uint32_t round = 1; round <= 4; round++) {
+        memset(data, (int)(endpoint->rank * 16 + round), bytes);
+        EXPECT(wefti_put_lent(endpoint, next, offset + 4096, data, bytes, 2, &lent) == WEFT_OK);
+        EXPECT(wefti_signal_peer(endpoint, next, offset, round, 2) == WEFT_OK);
+        EXPECT(wefti_wait_signal(endpoint, &lent, 0, "what is lent", NULL, NULL) == WEFT_OK);
+        memset(data, 0xee, bytes);
+        EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset), round, "data", NULL,
+                                 NULL) == WEFT_OK);
+        const uint8_t *got = endpoint->region_of[endpoint->rank] + offset + 4096;
+        for (size_t at = 0; at < bytes; at++) {
+            EXPECT(got[at] == ((endpoint->rank + n - 1) % n) * 16 + round);
+        }
+        EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    }
+    wefti_link_stats_t stats;
+    wefti_endpoint_link_stats(endpoint, next, &stats);
+    EXPECT(wefti_endpoint_direct(endpoint, next) || stats.bytes_sent >= 4 * bytes);
+    free(data);
+    return 0;
+}
+
+static void test_hosts_lend(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", lends, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* The last thing a rank does is to send: all of it arrives although the rank is gone. */
+static int sends_and_leaves(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    size_t offset, bytes = (size_t)8 << 20;
+    EXPECT(wefti_region_alloc(endpoint, bytes + 4096, &offset) == WEFT_OK);
+    if (endpoint->rank == 0) {
+        uint8_t *data = malloc(bytes);
+        memset(data, 0x5a, bytes);
+        EXPECT(wefti_put(endpoint, 1, offset + 4096, data, bytes, 0) == WEFT_OK);
+        EXPECT(wefti_signal_peer(endpoint, 1, offset, 1, 0) == WEFT_OK);
+        free(data);
+        return 0;
+    }
+    EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset), 1, "data", NULL, NULL) ==
+           WEFT_OK);
+    for (size_t at = 0; at < bytes; at++) {
+        EXPECT(endpoint->region_of[1][offset + 4096 + at] == 0x5a);
+    }
+    return 0;
+}
+
+static void test_hosts_close_flushes(void **state)
+{
+    (void)state;
+    const shape_t shape = {2, 1, "auto", sends_and_leaves, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Rank 0 sleeps in the kernel, outside of the library, while what comes for it is received. */
+static int receives_in_the_background(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    size_t offset;
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
+    wefti_signal_t *signal = own_signal(endpoint, offset);
+    if (endpoint->rank == 0) {
+        uint64_t until = wefti_now_ns() + 10 * SECOND_NS;
+        while (atomic_load(&signal->value) == 0 && wefti_now_ns() < until) {
+            atomic_fetch_add(&signal->waiters, 1);
+            wefti_futex_wait(&signal->value, 0, SECOND_NS);
+            atomic_fetch_sub(&signal->waiters, 1);
+        }
+        EXPECT(atomic_load(&signal->value) == 1);
+        EXPECT(wefti_signal_peer(endpoint, 1, offset, 1, 0) == WEFT_OK);
+    } else {
+        EXPECT(wefti_signal_peer(endpoint, 0, offset, 1, 0) == WEFT_OK);
+        EXPECT(wefti_wait_signal(endpoint, signal, 1, "an answer", NULL, NULL) == WEFT_OK);
+    }
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_background_progress(void **state)
+{
+    (void)state;
+    const shape_t shape = {2, 1, "auto", receives_in_the_background, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Every growth is reachable at once, and what was there before stays. */
+static int grows(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    uint32_t n = endpoint->world_size, rank = endpoint->rank;
+    size_t offsets[6];
+    for (uint32_t step = 0; step < 6; step++) {
+        size_t bytes = (size_t)40000 << step;
+        EXPECT(wefti_region_alloc(endpoint, bytes, &offsets[step]) == WEFT_OK);
+        for (uint32_t peer = 0; peer < n; peer++) {
+            uint32_t word = rank * 100 + step;
+            size_t at = offsets[step] + bytes - 4096 + rank * sizeof word;
+            EXPECT(wefti_put(endpoint, peer, at, &word, sizeof word, 1) == WEFT_OK);
+            EXPECT(wefti_signal_peer(endpoint, peer, offsets[0] + rank * 128u, step + 1, 1) ==
+                   WEFT_OK);
+        }
+        for (uint32_t from = 0; from < n; from++) {
+            EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offsets[0] + from * 128u),
+                                     step + 1, "word", NULL, NULL) == WEFT_OK);
+            for (uint32_t before = 0; before <= step; before++) {
+                uint32_t word;
+                size_t end = offsets[before] + ((size_t)40000 << before) - 4096;
+                memcpy(&word, endpoint->region_of[rank] + end + from * sizeof word, sizeof word);
+                EXPECT(word == from * 100 + before);
+            }
+        }
+    }
+    size_t too_many;
+    EXPECT(wefti_region_alloc(endpoint, (size_t)1 << 40, &too_many) == WEFT_ERR_NO_MEMORY);
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_region_growth(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", grows, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Local failures become everybody's, with the world's numbers. */
+static int agrees(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    weft_status_t own =
+        endpoint->rank == 3 ? wefti_error(WEFT_ERR_NO_MEMORY, "no room at all") : WEFT_OK;
+    EXPECT(wefti_endpoint_agree(endpoint, own) == WEFT_ERR_NO_MEMORY);
+    EXPECT(strcmp(weft_last_error(), "rank 3: no room at all") == 0);
+    EXPECT(wefti_endpoint_agree(endpoint, WEFT_OK) == WEFT_OK);
+    uint32_t all[RANKS_MAX];
+    for (uint32_t round = 0; round < 50; round++) {
+        uint32_t mine = endpoint->rank * 1000 + round;
+        EXPECT(wefti_endpoint_all_gather(endpoint, &mine, sizeof mine, all) == WEFT_OK);
+        for (uint32_t r = 0; r < endpoint->world_size; r++) {
+            EXPECT(all[r] == r * 1000 + round);
+        }
+    }
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_agree(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", agrees, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* ---- ends ---- */
+
+/* Waits for what never comes; the status that ended it, within two seconds of now. */
+static weft_status_t wait_for_nothing(wefti_endpoint_t *endpoint, uint64_t *out_ns)
+{
+    wefti_signal_t never = {0};
+    uint64_t start = wefti_now_ns();
+    weft_status_t status = wefti_wait_signal(endpoint, &never, 1, "nothing", NULL, NULL);
+    *out_ns = wefti_now_ns() - start;
+    return status;
+}
+
+/* One rank learns that all others are past everything that they had to do with it. */
+static int tell(wefti_endpoint_t *endpoint, uint32_t one)
+{
+    size_t offset;
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
+    EXPECT(wefti_signal_peer(endpoint, one, offset + endpoint->rank * 128u, 1, 0) == WEFT_OK);
+    for (uint32_t r = 0; endpoint->rank == one && r < endpoint->world_size; r++) {
+        EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset + r * 128u), 1, "a word",
+                                 NULL, NULL) == WEFT_OK);
+    }
+    return 0;
+}
+
+static int hears_of_abort(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    uint64_t took_ns;
+    EXPECT(tell(endpoint, 1) == 0);
+    if (endpoint->rank == 1) {
+        wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, "the well is dry");
+    }
+    EXPECT(wait_for_nothing(endpoint, &took_ns) == WEFT_ERR_ABORTED);
+    EXPECT(strcmp(weft_last_error(), "the well is dry") == 0);
+    EXPECT(took_ns < SOON_NS);
+    return 0;
+}
+
+static void test_hosts_abort(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", hears_of_abort, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+static int hears_of_death(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    uint64_t took_ns;
+    size_t offset;
+    uint32_t n = endpoint->world_size;
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
+    for (uint32_t peer = 0; peer < n; peer++) { /* all links are in use */
+        EXPECT(wefti_signal_peer(endpoint, peer, offset + endpoint->rank * 128u, 1, 0) == WEFT_OK);
+    }
+    for (uint32_t from = 0; from < n; from++) {
+        EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset + from * 128u), 1, "hello",
+                                 NULL, NULL) == WEFT_OK);
+    }
+    EXPECT(tell(endpoint, n - 1) == 0);
+    if (endpoint->rank == n - 1) {
+        kill(getpid(), SIGKILL);
+    }
+    EXPECT(wait_for_nothing(endpoint, &took_ns) == WEFT_ERR_PEER_DIED);
+    char who[32];
+    snprintf(who, sizeof who, "rank %u (host host-1", n - 1);
+    EXPECT(strstr(weft_last_error(), who) != NULL && strstr(weft_last_error(), "died") != NULL);
+    EXPECT(took_ns < SOON_NS);
+    /* And once more: the reason stays. */
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_ERR_PEER_DIED);
+    return 0;
+}
+
+static void test_hosts_killed_rank_is_named(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", hears_of_death, NULL, 3};
+    run_hosts(&shape);
+}
+
+/* A rank that leaves is no death, but whoever waits for it at a barrier learns that it left. */
+static int one_leaves(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    if (endpoint->rank == 3) {
+        return 0;
+    }
+    weft_status_t status = wefti_endpoint_barrier(endpoint);
+    EXPECT(status == WEFT_ERR_PEER_DIED);
+    EXPECT(strstr(weft_last_error(), "rank 3") != NULL &&
+           strstr(weft_last_error(), "left") != NULL);
+    return 0;
+}
+
+static void test_hosts_left_rank_is_named(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", one_leaves, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Waits end when all others are gone. */
+static int all_others_leave(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    uint64_t took_ns;
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    if (endpoint->rank != 0) {
+        return 0;
+    }
+    EXPECT(wait_for_nothing(endpoint, &took_ns) == WEFT_ERR_PEER_DIED);
+    EXPECT(strstr(weft_last_error(), "left") != NULL);
+    EXPECT(took_ns < 5 * SECOND_NS);
+    return 0;
+}
+
+static void test_hosts_deserted(void **state)
+{
+    (void)state;
+    const shape_t shape = {3, 1, "auto", all_others_leave, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* A forked child cannot use the endpoint, gives back its copy, and disturbs nobody. */
+static int forks(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    size_t offset;
+    uint32_t other = (endpoint->rank + 2) % endpoint->world_size;
+    EXPECT(wefti_region_alloc(endpoint, 8192, &offset) == WEFT_OK);
+    EXPECT(wefti_signal_peer(endpoint, other, offset, 1, 0) == WEFT_OK);
+    EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset), 1, "first", NULL, NULL) ==
+           WEFT_OK);
+    pid_t pid = fork();
+    if (pid == 0) {
+        uint32_t word = 1;
+        int wrong = wefti_endpoint_check(endpoint) != WEFT_ERR_STATE;
+        wrong += wefti_put(endpoint, other, offset, &word, sizeof word, 0) != WEFT_ERR_STATE;
+        wrong += wefti_signal_peer(endpoint, other, offset, 9, 0) != WEFT_ERR_STATE;
+        wrong += wefti_endpoint_barrier(endpoint) != WEFT_ERR_STATE;
+        wefti_endpoint_progress(endpoint);
+        wefti_endpoint_doze(endpoint);
+        wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, "not for the others");
+        wefti_endpoint_close(endpoint);
+        _exit(wrong);
+    }
+    EXPECT(pid > 0 && wait_for(pid) == 0);
+    EXPECT(wefti_signal_peer(endpoint, other, offset, 2, 0) == WEFT_OK);
+    EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset), 2, "second", NULL, NULL) ==
+           WEFT_OK);
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_fork(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", forks, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Worlds come and go in one process; nothing stays open. */
+static int counts_descriptors(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_hosts_leave_nothing_behind(void **state)
+{
+    (void)state;
+    const shape_t shape = {2, 1, "auto", counts_descriptors, NULL, UINT32_MAX};
+    char address[2][128];
+    pid_t pids[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        snprintf(address[i], sizeof address[i], "file://%s/again-%u", folder, i);
+    }
+    fflush(NULL);
+    for (uint32_t r = 0; r < 2; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            int before = open_fd_count(), result = 0;
+            for (uint32_t i = 0; i < 2; i++) {
+                wefti_endpoint_t *endpoint;
+                wefti_settings_t settings;
+                if (open_hosts_rank(&shape, r, address[i], &settings, &endpoint) < 0) {
+                    fprintf(stderr, "rank %u: %s\n", r, weft_last_error());
+                    _exit(100);
+                }
+                result += counts_descriptors(endpoint, NULL);
+                wefti_endpoint_close(endpoint);
+            }
+            _exit(result + (open_fd_count() != before));
+        }
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(wait_for(pids[r]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        unlink(address[i] + strlen("file://"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hosts_two_by_two),
+        cmocka_unit_test(test_hosts_one_host_is_shm),
+        cmocka_unit_test(test_hosts_without_shm),
+        cmocka_unit_test(test_hosts_shm_only_is_refused),
+        cmocka_unit_test(test_hosts_put_stress),
+        cmocka_unit_test(test_hosts_lend),
+        cmocka_unit_test(test_hosts_close_flushes),
+        cmocka_unit_test(test_hosts_background_progress),
+        cmocka_unit_test(test_hosts_region_growth),
+        cmocka_unit_test(test_hosts_agree),
+        cmocka_unit_test(test_hosts_abort),
+        cmocka_unit_test(test_hosts_killed_rank_is_named),
+        cmocka_unit_test(test_hosts_left_rank_is_named),
+        cmocka_unit_test(test_hosts_deserted),
+        cmocka_unit_test(test_hosts_fork),
+        cmocka_unit_test(test_hosts_leave_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measuring collectives on local ranks, for `weft bench` and `weft tune`.
+ * Measuring collectives, on ranks of this machine or those of a launcher, for `weft bench` and
+ * `weft tune`.
  *
  *   cmd_bench.c    options, one size after the other
  *   bench_rank.c   one rank: its context, group and buffers; timing one case
@@ -42,7 +43,8 @@ typedef struct bench {
     bool out_of_place, check, json;
     bool on_stream;
     weft_stream_flags_t stream_flags;
-    bench_floor_t *floor; /* NULL: none */
+    bench_floor_t *floor;  /* NULL: none */
+    weft_context_t *world; /* of ranks that something else launched, or NULL */
 } bench_t;
 
 /* One rank of it. */
@@ -74,7 +76,8 @@ typedef struct bench_row {
     char algorithm[64], path[16]; /* what really ran */
 } bench_row_t;
 
-/* bench_rank.c: address is what the launcher gave. deinit accepts a half-made rank. */
+/* bench_rank.c: address is what the launcher gave; a rank of bench->world takes that over. deinit
+ * accepts a half-made rank. */
 weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, uint32_t rank,
                                     const char *address);
 void wefti_bench_rank_deinit(bench_rank_t *self);

@@ -238,7 +238,7 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_status_t status;
-    *self = (bench_rank_t){.bench = bench, .rank = rank};
+    *self = (bench_rank_t){.bench = bench, .rank = rank, .context = bench->world};
     params.rank = (int32_t)rank;
     params.world_size = (int32_t)bench->ranks;
     params.address = address;
@@ -248,7 +248,9 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
         return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for the benchmark's tables");
     }
     WEFT_TRY(status, wefti_bench_pattern_init(self), out);
-    WEFT_TRY(status, weft_context_create(&params, &self->context), out);
+    if (self->context == NULL) {
+        WEFT_TRY(status, weft_context_create(&params, &self->context), out);
+    }
     WEFT_TRY(status, weft_group_create_world(self->context, &self->group), out);
     WEFT_TRY(status, weft_group_duplicate(self->group, &self->control), out);
     if (bench->on_stream) {

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include "ops/algo/table.h"
+#include "runtime/base/error.h"
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
 #include "tools/bench.h"
 #include "tools/launch.h"
+#include "tools/launch_world.h"
 
 enum {
     KEY_MIN = 256,
@@ -55,8 +57,10 @@ static const command_help_t help = {
     "Times all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter or\n"
     "all_to_all on N local ranks. Every rank rewrites its buffer before each call, as a\n"
     "kernel would; a time is that of the slowest rank. The floor is the same movement of data\n"
-    "on the same ranks without a library: no agreement, one flag per step.",
-    "example:\n  weft bench all_reduce -n 2 --memory registered\n",
+    "on the same ranks without a library: no agreement, one flag per step. Ranks that mpirun\n"
+    "or `weft run --hosts .. --` has started are taken as they are, without a floor.",
+    "examples:\n  weft bench all_reduce -n 2 --memory registered\n"
+    "  weft run -n 8 --hosts a:4,b:4 -- weft bench all_reduce\n",
 };
 
 const bench_op_t wefti_bench_ops[BENCH_OP_COUNT] = {
@@ -247,10 +251,34 @@ static int check_eligible(const bench_t *bench)
                                    bench->algorithm, reason);
 }
 
+/* Started by mpirun and the like: this process is one rank. */
+static int bench_launched(bench_t *bench)
+{
+    int code = wefti_launched_join("bench", NULL, &bench->world);
+    if (code != EXIT_OK) {
+        return code;
+    }
+    uint32_t size = weft_context_world_size(bench->world);
+    weft_status_t status = WEFT_OK;
+    if (bench->ranks != 0 && bench->ranks != size) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "-n %u, but this process is one of %u ranks (%s)", bench->ranks, size,
+                             weft_context_launcher(bench->world));
+    }
+    bench->ranks = size;
+    code = wefti_launched_agree(bench->world, "bench", status);
+    if (code != EXIT_OK) {
+        weft_context_release(bench->world);
+        return code;
+    }
+    status = bench_rank(bench, weft_context_rank(bench->world), size, NULL);
+    return status < 0 ? wefti_status_error("bench", status) : EXIT_OK;
+}
+
 int wefti_cmd_bench(int argc, char **argv)
 {
     bench_t bench = {
-        .ranks = 2, .min_bytes = 8, .max_bytes = 64u << 20, .factor = 8, .dtype = WEFT_DTYPE_F32};
+        .ranks = 0, .min_bytes = 8, .max_bytes = 64u << 20, .factor = 8, .dtype = WEFT_DTYPE_F32};
     int positional = 0;
     const option_def_t *const tables[] = {own_options, NULL};
     int code = wefti_parse_options(argc, argv, &help, tables, handle, &bench, &positional);
@@ -276,6 +304,10 @@ int wefti_cmd_bench(int argc, char **argv)
     if (bench.order != NULL) {
         setenv("WEFT_ORDER", bench.order, 1); /* the ranks inherit it */
     }
+    if (wefti_is_launched(bench.ranks)) {
+        return bench_launched(&bench);
+    }
+    bench.ranks = bench.ranks != 0 ? bench.ranks : 2;
     code = check_eligible(&bench);
     if (code != EXIT_OK) {
         return code;

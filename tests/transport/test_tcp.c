@@ -228,7 +228,7 @@ static void test_lent_data_comes_back_when_the_link_is_dropped(void **state)
 #define LANES 4u
 #define LARGE_SLOT 1179648u /* striped */
 #define SMALL_SLOT 32768u
-#define ROUNDS 24u
+#define ROUNDS 10u
 
 static size_t slot_at(uint32_t from, uint32_t lane, uint32_t parity)
 {
@@ -408,7 +408,7 @@ static void test_random_traffic_from_several_threads(void **state)
 static void test_both_ends_may_connect_at_once(void **state)
 {
     (void)state;
-    for (uint32_t round = 0; round < 20; round++) {
+    for (uint32_t round = 0; round < 8; round++) {
         net_t net;
         net_open(&net, 4, 2, "lo");
         for (uint32_t from = 0; from < net.size; from++) {

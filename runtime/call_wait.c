@@ -32,6 +32,9 @@ static weft_status_t look(void *user)
     if (is_broken(call)) {
         return check(call);
     }
+    if (call->group->endpoint->settings->late_ns != 0) {
+        wefti_group_report_late(call, wefti_now_ns());
+    }
     call->moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
     return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
 }
@@ -98,6 +101,7 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (call->since_ns == 0) {
         call->since_ns = call->checked_ns = now;
     }
+    wefti_group_report_late(call, now);
     if (is_broken(call)) {
         status = check(call);
     } else if (timeout_ns != 0 && now - call->since_ns > timeout_ns) {

@@ -8,10 +8,22 @@
 
 weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status)
 {
-    if (wefti_fault_set(&session->fault, status, weft_last_error())) {
+    /* All ranks hear of a broken link by themselves, and the world goes on without the session. */
+    if (wefti_fault_set(&session->fault, status, weft_last_error()) && status != WEFT_ERR_LINK) {
         wefti_endpoint_abort(session->endpoint, status, session->fault.text);
     }
     return status;
+}
+
+weft_status_t wefti_session_check_links(weft_session_t *session)
+{
+    wefti_link_fault_t fault;
+    uint32_t at = session->faults_seen;
+    if (!wefti_session_lost_link(session) ||
+        !wefti_endpoint_link_fault(session->endpoint, &at, &fault)) {
+        return WEFT_OK;
+    }
+    return wefti_error(WEFT_ERR_LINK, "%s; a new session goes on without it", fault.text);
 }
 
 /* The flight recorder: the last records of every stream. */
@@ -51,10 +63,18 @@ weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program)
         return wefti_endpoint_check(session->endpoint); /* a forked child: says so */
     }
     wefti_bound_program_t *bound = &session->programs[program];
+    status = wefti_session_check_links(session);
+    if (status < 0) {
+        return wefti_session_fail(session, status);
+    }
     bound->epoch++;
     session->run_count++;
     status = session->context->device == NULL ? wefti_exec_host_run(session, bound)
                                               : wefti_exec_device_run(session, bound);
+    if (status >= 0) { /* what came may not be what was sent */
+        status = wefti_session_check_links(session);
+        status = status < 0 ? wefti_session_fail(session, status) : status;
+    }
     if (status < 0) {
         print_history(session);
         return wefti_fault_get(&session->fault);

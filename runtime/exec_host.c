@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 
 #include <sched.h>
+#include <stdio.h>
 
 #define FAULT_SLICE_NS 10000000ull /* how late a thread notices that another one failed */
 
@@ -46,6 +47,65 @@ static bool lanes_moved(const wefti_cursor_t *cursor)
            wefti_run_ready(cursor->records[cursor->next].schedule.bound->run);
 }
 
+/* The rank that is to signal what cursor waits for; world_size: unknown. */
+static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    uint32_t target, r = 0, count = session->endpoint->world_size;
+    const wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+    for (; r < count; r++) {
+        uintptr_t base = (uintptr_t)session->endpoint->region_of[r];
+        if (r == session->endpoint->rank) {
+            continue;
+        }
+        if (base != 0 && (uintptr_t)signal - base < session->endpoint->region_bytes) {
+            break;
+        }
+        if (record->kind == WEFTI_RECORD_SCHEDULE) {
+            const wefti_bound_run_t *bound = record->schedule.bound;
+            const uint8_t *own = bound->memory.bases[session->endpoint->rank] + bound->memory.area;
+            if (wefti_run_arrives_from(&bound->counters, own, r, signal)) {
+                break;
+            }
+        }
+    }
+    return r;
+}
+
+/* What every wait for other ranks looks at beside its own things. */
+typedef struct watch {
+    weft_session_t *session;
+    const wefti_cursor_t *cursor;
+    weft_status_t (*poll)(void *user);
+    void *user;
+    uint64_t since_ns;
+} watch_t;
+
+static weft_status_t poll_watch(void *user)
+{
+    watch_t *watch = user;
+    weft_session_t *session = watch->session;
+    wefti_endpoint_t *endpoint = session->endpoint;
+    if (wefti_session_lost_link(session)) {
+        return wefti_session_check_links(session);
+    }
+    uint64_t now = wefti_now_ns();
+    watch->since_ns = watch->since_ns == 0 ? now : watch->since_ns;
+    if (wefti_endpoint_reports_late(endpoint, now - watch->since_ns)) {
+        char facts[200];
+        uint32_t late = late_rank(session, watch->cursor);
+        wefti_endpoint_late_facts(endpoint, late, facts, sizeof facts);
+        char who[24] = "";
+        if (late < endpoint->world_size) {
+            snprintf(who, sizeof who, "; late: rank %u", late);
+        }
+        wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u has waited %.3g s in %s%s%s",
+                  endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
+                  watch->cursor->records[watch->cursor->next].name, who, facts);
+    }
+    return watch->poll != NULL ? watch->poll(watch->user) : WEFT_OK;
+}
+
 /* Waits for what cursor is blocked on. */
 static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor,
                            weft_status_t (*poll)(void *user), void *user)
@@ -55,8 +115,10 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
     if (cursor->records[cursor->next].source != UINT16_MAX && poll == NULL) {
         return block_local(session, signal, target);
     }
+    watch_t watch = {session, cursor, poll, user, 0};
+    bool watches = poll != NULL || session->put_links != NULL;
     return wefti_wait_signal(session->endpoint, signal, target, cursor->records[cursor->next].name,
-                             poll, user);
+                             watches ? poll_watch : NULL, &watch);
 }
 
 /* True when somebody other than the calling thread posts what cursor is blocked on. */

@@ -5,6 +5,7 @@
  *   group.c          create and destroy, agreement on a channel
  *   channel.c        the memory that ranks of a group share, and the pool it comes from
  *   group_fault.c    the first error of a group, written down for all its ranks
+ *   group_late.c     who keeps a call waiting
  *   group_link.c     a link between two of its ranks broke: what is in flight ends, then it is mended
  *   mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
@@ -249,6 +250,7 @@ typedef struct wefti_call {
     bool results; /* the second half of a two-shot round */
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
     bool mends;   /* the group's link faults are not for this call, which waits for them to be mended */
+    uint64_t late_since_ns; /* when it was first found blocked */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
     bool posted, published_round, published_done; /* sleepers were not looked for since */
     wefti_pair_t *pairs;                          /* a batch, or one send or receive */
@@ -444,7 +446,10 @@ static inline bool wefti_group_broken(const weft_group_t *group)
 /* "AllReduce(f32, sum, 100 elements)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer);
+/* group_late.c: the error of a call that waited too long, for all ranks. */
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
+/* Warns of who is late once a call has waited for WEFT_LATE; for its polls. */
+void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
 /*
  * call.c. A place in the ring for the next call; WEFT_AGAIN when 64 are in flight. issue gives it

@@ -11,6 +11,17 @@ size_t wefti_run_area_bytes(uint32_t group_size, uint32_t lanes)
     return lanes * sizeof(wefti_signal_t) + (size_t)lanes * group_size * WEFTI_ARRIVAL_BYTES;
 }
 
+bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t *area,
+                            uint32_t peer, const wefti_signal_t *signal)
+{
+    for (uint32_t lane = 0; lane < counters->lanes; lane++) {
+        if ((const uint8_t *)signal == area + wefti_run_arrival(counters, lane, peer)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void wefti_run_area_clear(void *area, uint32_t group_size, uint32_t lanes)
 {
     uint8_t *bytes = area;

@@ -172,6 +172,26 @@ out:
     return status;
 }
 
+/* Faults that all ranks have heard of are the past: a later one ends the session on all of them. */
+static weft_status_t agree_on_links(weft_session_t *session)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    if (session->put_links == NULL) {
+        return WEFT_OK;
+    }
+    uint32_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof *all);
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    uint32_t own = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
+    if (status == WEFT_OK) {
+        status = wefti_endpoint_all_gather(endpoint, &own, sizeof own, all);
+    }
+    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
+        session->faults_seen = all[r] > session->faults_seen ? all[r] : session->faults_seen;
+    }
+    return status;
+}
+
 static weft_status_t bind(weft_session_t *session)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
@@ -181,6 +201,7 @@ static weft_status_t bind(weft_session_t *session)
     WEFT_TRY(status, find_entries(session), out);
     WEFT_TRY(status, wefti_bind_algorithms(session), out);
     WEFT_TRY(status, map_memory(session), out);
+    WEFT_TRY(status, agree_on_links(session), out);
 
     /* What may fail on one rank only; every rank hears of it before anybody waits for anybody. */
     status = wefti_bind_kernels(session);

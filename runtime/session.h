@@ -102,6 +102,7 @@ struct weft_session {
     size_t *scratch_bytes;
     const weft_algorithm_t **algorithms; /* per collective */
     bool *interpreted;                   /* per collective */
+    uint32_t faults_seen;     /* of the endpoint's link faults: earlier ones do not concern it */
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
     wefti_bound_run_t *runs;  /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
@@ -139,6 +140,16 @@ struct weft_session {
 /* Stores the first error, ends the world and prints the last records. Returns status. Any thread.
  */
 weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
+
+/* exec.c: WEFT_OK, or WEFT_ERR_LINK: a link of the world broke since the session was made. */
+weft_status_t wefti_session_check_links(weft_session_t *session);
+/* The quick half of it. */
+static inline bool wefti_session_lost_link(const weft_session_t *session)
+{
+    return session->put_links != NULL &&
+           atomic_load_explicit(&session->endpoint->link_faults, memory_order_relaxed) >
+               session->faults_seen;
+}
 
 /* Where rank's copy of a buffer is in the plan's arena. */
 static inline uint64_t wefti_session_offset(const wefti_plan_buffer_t *buffer, uint32_t rank)

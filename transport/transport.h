@@ -156,6 +156,7 @@ struct wefti_endpoint {
     void *verdicts;             /* scratch of wefti_endpoint_agree */
     const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t barrier_epoch;
+    _Atomic uint64_t late_told_ns; /* when a late rank was last reported */
     uint32_t free_cores; /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;       /* false when ranks outnumber cores */
 };
@@ -291,6 +292,17 @@ weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, 
 
 /* All zero where regions are mapped. */
 void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
+
+/*
+ * late.c: who keeps this rank waiting. True when a wait of so long is to be reported now: longer than
+ * WEFT_LATE, and no other one was for as long.
+ */
+bool wefti_endpoint_reports_late(wefti_endpoint_t *endpoint, uint64_t waited_ns);
+/* "; rank 3 is on host b", and, where its link is measurably slower than those to others, "; the
+ * tcp link to rank 3 runs at 11.9 MB/s, others at 118 MB/s"; may be empty. */
+void wefti_endpoint_late_facts(wefti_endpoint_t *endpoint, uint32_t rank, char *text, size_t bytes);
+/* Bytes a second that the link to peer carried while it was busy; 0: not enough to say. */
+double wefti_endpoint_link_rate(wefti_endpoint_t *endpoint, uint32_t peer);
 
 /* "shm", "tcp", "verbs", "inproc" or "self", and a reason for people; never fails. */
 void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,

@@ -111,13 +111,31 @@ static uint32_t owner_of(const wefti_endpoint_t *endpoint, const wefti_signal_t 
     return endpoint->world_size;
 }
 
-static weft_status_t timed_out(const waiting_t *wait)
+/* Callers with a poll function know more, and report by themselves. */
+static void report_late(const waiting_t *wait, uint64_t waited_ns)
 {
-    const wefti_endpoint_t *endpoint = wait->endpoint;
-    char left[64] = "", whose[32] = "";
+    wefti_endpoint_t *endpoint = wait->endpoint;
+    if (wait->poll != NULL || !wefti_endpoint_reports_late(endpoint, waited_ns)) {
+        return;
+    }
+    char facts[200] = "", whose[32] = "";
     uint32_t owner = owner_of(endpoint, wait->signal);
     if (owner != endpoint->world_size && owner != endpoint->rank) {
         snprintf(whose, sizeof whose, "rank %u at ", owner);
+        wefti_endpoint_late_facts(endpoint, owner, facts, sizeof facts);
+    }
+    wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u has waited %.3g s for %s%s%s", endpoint->rank,
+              (double)waited_ns * 1e-9, whose, wait->what, facts);
+}
+
+static weft_status_t timed_out(const waiting_t *wait)
+{
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    char left[64] = "", whose[32] = "", facts[200] = "";
+    uint32_t owner = owner_of(endpoint, wait->signal);
+    if (owner != endpoint->world_size && owner != endpoint->rank) {
+        snprintf(whose, sizeof whose, "rank %u at ", owner);
+        wefti_endpoint_late_facts(wait->endpoint, owner, facts, sizeof facts);
     }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (atomic_load_explicit(&endpoint->control[r]->left, memory_order_acquire) != 0) {
@@ -125,8 +143,9 @@ static weft_status_t timed_out(const waiting_t *wait)
             break;
         }
     }
-    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s", endpoint->rank,
-                       (double)endpoint->settings->timeout_ns * 1e-9, whose, wait->what, left);
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s%s", endpoint->rank,
+                       (double)endpoint->settings->timeout_ns * 1e-9, whose, wait->what, left,
+                       facts);
 }
 
 /* Why the wait cannot succeed any more, or WEFT_OK. */
@@ -162,12 +181,13 @@ static weft_status_t sleep_until_reached(const waiting_t *wait)
 {
     uint64_t deadline = wefti_endpoint_deadline(wait->endpoint);
     uint64_t slice = wait->poll != NULL ? POLL_SLICE_MIN_NS : WEFTI_SLICE_NS;
-    uint64_t next_check = 0;
+    uint64_t next_check = 0, since = wefti_now_ns();
     weft_status_t status = WEFT_OK;
     for (;;) {
         uint64_t now = wefti_now_ns();
         if (now >= next_check || now >= deadline) {
             status = look_around(wait, now, deadline);
+            report_late(wait, now - since);
             next_check = now + CHECK_EVERY_NS;
         }
         if (status == WEFT_OK) {

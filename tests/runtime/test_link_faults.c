@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "support.h"
 #include "support_ranks.h"
 
 #include "runtime/group.h"
@@ -353,6 +354,148 @@ static void test_mending_waits_for_all(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
+/* ---- sessions ---- */
+
+/* Trains from the start; the status of the first step that failed. */
+static weft_status_t train(rank_world_t *world, const training_t *training, weft_session_t *session)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t step = 0; step < training->steps && status == WEFT_OK; step++) {
+        float x[SUPPORT_INPUTS];
+        support_inputs(world->rank, step, x);
+        RANK_OK(weft_session_set_input(session, "x", x, sizeof x));
+        status = weft_session_step(session);
+    }
+    return status;
+}
+
+/* Whoever gets the error makes a new session, and so do the others: together. */
+static void run_sessions(rank_world_t *world)
+{
+    const training_t *training = world->user;
+    weft_registry_t *registry = NULL;
+    weft_plan_t *plan = NULL;
+    char expected[65], digest[65], rules[64];
+    RANK_OK(support_registry(true, &registry));
+    RANK_OK(support_plan(training, false, &plan));
+    weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
+    snprintf(rules, sizeof rules, "break:1-2:%u;break:0-1:60", 30 + training->buckets * 7);
+    attach(world, rules);
+    world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_ERROR};
+    uint32_t failed = 0;
+    for (uint8_t good = 0; !good;) {
+        weft_session_t *session = NULL;
+        uint8_t all[8];
+        weft_status_t status = weft_session_create(&params, &session);
+        bool made = status == WEFT_OK;
+        status = made ? train(world, training, session) : status;
+        if (status != WEFT_OK) {
+            RANK_CHECK(status == WEFT_ERR_LINK);
+            RANK_CHECK(strstr(weft_last_error(), "the link between rank") != NULL);
+            RANK_CHECK(!made || weft_session_step(session) == WEFT_ERR_LINK); /* it stays so */
+            failed++;
+        } else {
+            RANK_OK(weft_session_param_digest(session, digest));
+        }
+        good = status == WEFT_OK;
+        RANK_OK(weft_context_all_gather(world->context, &good, 1, all));
+        for (uint32_t r = 0; r < world->size; r++) {
+            good = good && all[r];
+        }
+        weft_session_destroy(session);
+    }
+    support_expect(training, expected);
+    RANK_CHECK(strcmp(digest, expected) == 0);
+    RANK_CHECK(failed > 0);
+    weft_plan_release(plan);
+    weft_registry_destroy(registry);
+}
+
+static void test_a_new_session_goes_on(void **state)
+{
+    (void)state;
+    static const support_mode_t modes[] = {SUPPORT_WHOLE, SUPPORT_SHARDED, SUPPORT_DECOUPLED};
+    static const char *const progress[] = {"inline", "thread"};
+    for (uint32_t i = 0; i < 6; i++) {
+        training_t training = {.world = 3, .steps = 8, .buckets = 1 + i % 3, .mode = modes[i % 3]};
+        wefti_hub_links_t links = {.host_of = apart, .seed = i, .max_delay_ns = 20000};
+        setenv("WEFT_PROGRESS", progress[i / 3], 1);
+        support_rank_threads_over(3, run_sessions, &training, &links);
+    }
+    unsetenv("WEFT_PROGRESS");
+}
+
+/* ---- who is late ---- */
+
+typedef struct lines {
+    char text[4096];
+    uint32_t count;
+} lines_t;
+
+static void keep_line(void *user, weft_log_level_t level, const char *line)
+{
+    lines_t *lines = user;
+    if (level == WEFT_LOG_WARN) {
+        lines->count++;
+        size_t used = strlen(lines->text);
+        snprintf(lines->text + used, sizeof lines->text - used, "%s\n", line);
+    }
+}
+
+static void keep_lines(rank_world_t *world, lines_t *lines)
+{
+    world->context->log = (wefti_log_t){keep_line, lines, WEFT_LOG_WARN};
+}
+
+static void run_warned(rank_world_t *world)
+{
+    lines_t lines = {"", 0};
+    float x = 1;
+    keep_lines(world, &lines);
+    RANK_OK(weft_context_barrier(world->context));
+    if (world->rank == 1) { /* this is what it is late by */
+        wefti_nap(250000000);
+    }
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    if (world->rank != 1) { /* not at every look */
+        RANK_CHECK(lines.count >= 1 && lines.count <= 5);
+        RANK_CHECK(strstr(lines.text, "in AllReduce(f32, sum, 1 elements); late: rank 1") != NULL);
+    }
+    world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_WARN};
+}
+
+static void run_slow_link(rank_world_t *world)
+{
+    lines_t lines = {"", 0};
+    enum { COUNT = 600000 };
+    float *x = calloc(COUNT * 3ul, sizeof *x);
+    keep_lines(world, &lines);
+    attach(world, "rate:0-2:8M;rate:2-0:8M;rate:*-*:200M");
+    RANK_OK(weft_all_gather(x, x + COUNT * 0ul, 0, WEFT_DTYPE_F32, world->group, NULL));
+    RANK_OK(weft_all_gather(x + world->rank * (size_t)COUNT, x, COUNT, WEFT_DTYPE_F32, world->group,
+                            NULL));
+    if (world->rank != 1) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "link to rank %u runs at", 2 - world->rank);
+        RANK_CHECK(strstr(lines.text, "late: rank") != NULL);
+        RANK_CHECK(strstr(lines.text, expected) != NULL);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_WARN};
+    free(x);
+}
+
+static void test_late_ranks_are_reported(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 9, .max_delay_ns = 1000};
+    setenv("WEFT_LATE", "0.06", 1);
+    support_rank_threads(3, run_warned, NULL);
+    support_rank_threads_over(3, run_warned, NULL, &links);
+    support_rank_threads_over(3, run_slow_link, NULL, &links);
+    unsetenv("WEFT_LATE");
+}
+
 int main(void)
 {
     alarm(100); /* a hang is a failure */
@@ -365,6 +508,8 @@ int main(void)
         cmocka_unit_test(test_sends_begin_anew),
         cmocka_unit_test(test_without_fallback_the_group_stays_broken),
         cmocka_unit_test(test_mending_waits_for_all),
+        cmocka_unit_test(test_a_new_session_goes_on),
+        cmocka_unit_test(test_late_ranks_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks keep a call waiting: for a warning after WEFT_LATE, and for the error in the end. */
+#include "runtime/mirror.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/interpreter.h"
+#include "runtime/schedule_cache.h"
+
+/* The peer whose signal it is: in its channel, or in the own one, where it signals over a put link;
+ * size: none. */
+static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signal)
+{
+    const uint8_t *area = (const uint8_t *)group->channels[group->rank] + group->layout.area;
+    for (uint32_t r = 0; r < group->size; r++) {
+        size_t bytes =
+            wefti_group_puts(group, r) ? group->layout.mirror_bytes : group->layout.total_bytes;
+        if (r != group->rank &&
+            ((uintptr_t)signal - (uintptr_t)group->channels[r] < bytes ||
+             (group->schedules != NULL &&
+              wefti_run_arrives_from(&group->schedules->counters, area, r, signal)))) {
+            return r;
+        }
+    }
+    return group->size;
+}
+
+/* " 3 5"; *out_first: one of them, in the world, or UINT32_MAX. */
+static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint32_t *out_first)
+{
+    const weft_group_t *group = call->group;
+    uint32_t number = group->debt.open ? group->debt.number : call->number;
+    size_t used = 0;
+    late[0] = '\0';
+    *out_first = UINT32_MAX;
+    if (call->mends) {
+        wefti_link_late(group, late, bytes);
+        return;
+    }
+    if (call->pair_count > 0) {
+        *out_first = group->ranks[call->pairs[0].peer];
+        snprintf(late, bytes, " %u", *out_first);
+        return;
+    }
+    for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
+        wefti_posting_t *posting = wefti_posting_of(group, r, number);
+        uint32_t at =
+            atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire);
+        if (!wefti_signal_reached(at, number)) {
+            *out_first = used == 0 ? group->ranks[r] : *out_first;
+            used += (size_t)snprintf(late + used, bytes - used, " %u", group->ranks[r]);
+        }
+    }
+    uint32_t poster = used == 0 ? poster_of(group, call->blocked_on) : group->size;
+    if (poster != group->size) {
+        *out_first = group->ranks[poster];
+        snprintf(late, bytes, " %u", *out_first);
+    }
+}
+
+static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, size_t bytes)
+{
+    const weft_group_t *group = call->group;
+    char what[160], late[200], facts[200];
+    uint32_t first;
+    late_ranks(call, late, sizeof late, &first);
+    wefti_endpoint_late_facts(group->endpoint, first, facts, sizeof facts);
+    snprintf(text, bytes, "rank %u waited %.3g s in %s; late: rank%s%s", group->ranks[group->rank],
+             (double)waited_ns * 1e-9,
+             call->mends ? "making a group whole again"
+                         : wefti_what_text(call->what, call->posted_count, what),
+             late[0] != '\0' ? late : " unknown", facts);
+}
+
+weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
+{
+    char text[WEFTI_ABORT_TEXT_BYTES];
+    describe(call, call->group->endpoint->settings->timeout_ns, text, sizeof text);
+    wefti_error_adopt(status, text);
+    return wefti_group_fail(call->group, status);
+}
+
+void wefti_group_report_late(wefti_call_t *call, uint64_t now)
+{
+    if (call->late_since_ns == 0) {
+        call->late_since_ns = now;
+    } else if (wefti_endpoint_reports_late(call->group->endpoint, now - call->late_since_ns)) {
+        char text[WEFTI_ABORT_TEXT_BYTES];
+        describe(call, now - call->late_since_ns, text, sizeof text);
+        wefti_log(&call->group->context->log, WEFT_LOG_WARN, "%s", text);
+    }
+}

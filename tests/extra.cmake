@@ -29,6 +29,14 @@ foreach(test verbs_data verbs_faults verbs_device)
   endif()
 endforeach()
 
+# The same over real devices, for the emulated machine.
+if(IBVERBS_FOUND)
+  add_executable(rdma_links rdma/real_nic.c transport/test_verbs_data.c transport/verbs_world.c transport/support.c)
+  target_compile_definitions(rdma_links PRIVATE VERBS_NIC_IS_REAL)
+  target_include_directories(rdma_links PRIVATE transport)
+  target_link_libraries(rdma_links PRIVATE weft_transport PkgConfig::CMOCKA)
+endif()
+
 # Models that are made up.
 target_sources(runtime_random_shards PRIVATE graph/support_layers.c)
 target_sources(fusion_verify PRIVATE graph/support_layers.c graph/support_onnx.c)

@@ -8,8 +8,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/r
 
 mac() { printf '02:77:65:66:74:%02x' "$1"; }
 
-set_up_network() {
-  cd /proc/sys/net || return 1
+set_up_network() (
+  cd /proc/sys/net || exit 1
   echo 0 >ipv6/conf/default/accept_dad # addresses, and with them GIDs, are good at once
   echo 20000 >core/netdev_max_backlog  # software RDMA sends in bursts; what is dropped waits for a time-out
   # Both ends of the wire are this machine's: let them talk, and let it go over the wire.
@@ -24,7 +24,7 @@ set_up_network() {
     ip link add wire0 mtu 4500 address "$(mac 1)" type veth peer name wire1 mtu 4500 address "$(mac 2)" &&
       add_end wire0 0 rxe0 && add_end wire1 1 rxe1
   fi
-}
+)
 
 # add_end INTERFACE END DEVICE: the other end's address is known beforehand, asking for it can take a second.
 add_end() {

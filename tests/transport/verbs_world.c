@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verbs_world.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -41,7 +42,7 @@ void verbs_world_init(verbs_world_t *world, uint32_t size)
             .world_size = size,
             .host_of = world->host_of,
             .host_names = (const char(*)[64])world->host_names,
-            .settings = &world->settings,
+            .settings = &rank->settings,
             .log = &world->log,
             .key = key,
             .owner = rank,
@@ -54,6 +55,18 @@ void verbs_world_init(verbs_world_t *world, uint32_t size)
     }
 }
 
+/* WEFT_TEST_VERBS_DEVICES=rxe0,rxe1: ranks take them in turn. */
+static void choose_device(uint32_t rank, wefti_settings_t *settings)
+{
+    const char *names = getenv("WEFT_TEST_VERBS_DEVICES");
+    if (names != NULL) {
+        const char *second = strchr(names, ',');
+        const char *from = rank % 2 == 1 && second != NULL ? second + 1 : names;
+        snprintf(settings->verbs.device, sizeof settings->verbs.device, "%.*s",
+                 (int)strcspn(from, ","), from);
+    }
+}
+
 weft_status_t verbs_world_open(verbs_world_t *world)
 {
     wefti_verbs_card_t cards[VERBS_RANKS] = {0};
@@ -62,6 +75,8 @@ weft_status_t verbs_world_open(verbs_world_t *world)
     weft_status_t status = WEFT_OK;
     for (uint32_t r = 0; r < world->size && status == WEFT_OK; r++) {
         world->ranks[r].params.allocator = world->allocator;
+        world->ranks[r].settings = world->settings;
+        choose_device(r, &world->ranks[r].settings);
         status = wefti_link_verbs.open(&world->ranks[r].params, &world->ranks[r].driver, &cards[r]);
     }
     for (uint32_t r = 0; r < world->size && status == WEFT_OK; r++) {

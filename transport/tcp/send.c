@@ -367,7 +367,7 @@ static weft_status_t put_frame(tcp_connection_t *connection, const tcp_frame_t *
     weft_status_t status;
     connection->frames++;
     want(connection->peer, connection);
-    if (bytes <= TCP_HOLD_BYTES) {
+    if (bytes <= (lent != NULL ? TCP_LENT_BYTES : TCP_HOLD_BYTES)) {
         status = wefti_tcp_queue_frame(connection, frame, data, bytes);
         if (status == WEFT_OK && connection->queued_bytes > TCP_HOLD_BYTES &&
             !connection->blocked) {

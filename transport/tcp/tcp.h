@@ -27,7 +27,8 @@
 #define TCP_ADDRESSES_MAX 8u
 #define TCP_IN_BYTES 16384u       /* receive buffer of a connection */
 #define TCP_BLOCK_BYTES 65536u    /* copied data that waits to be sent */
-#define TCP_HOLD_BYTES 16384u     /* that much waits for its signal or for progress */
+#define TCP_HOLD_BYTES 8192u      /* that much waits for its signal or for progress */
+#define TCP_LENT_BYTES 2048u      /* less of what is lent is copied: that is cheaper */
 #define TCP_STRIPE_BYTES 1048576u /* puts from here on go over all sockets */
 #define TCP_FRAME_MAX (1u << 30)
 #define TCP_STRANGERS_MAX 64u /* and one per socket that the world may open */

@@ -14,6 +14,7 @@
 /* Faults are never forgotten, so that readers need no lock; a world with more of them ends. */
 #define WEFTI_HOSTS_FAULTS 256u
 #define WEFTI_HOSTS_FAR UINT32_MAX
+#define WEFTI_HOSTS_WHY_BYTES 240u
 #define WEFTI_HOSTS_NONE 0xffu /* no driver */
 
 /* Kinds of floods. */
@@ -63,11 +64,12 @@ typedef struct wefti_hosts {
     wefti_control_t *far; /* [world_size] control blocks of those whose memory is elsewhere */
     wefti_hosts_driver_t drivers[WEFTI_HOSTS_DRIVERS];
     uint32_t driver_count;
-    wefti_hosts_kit_t *kits;  /* [world_size * WEFTI_HOSTS_DRIVERS] */
-    _Atomic uint8_t *via;     /* [world_size] index of the driver that serves the peer */
-    char (*why)[160];         /* [world_size] what the link to the peer was before it broke */
-    pthread_mutex_t lock;     /* faults, suspects, why */
-    char (*fault_driver)[12]; /* [link_faults] name of the driver whose link it was */
+    wefti_hosts_kit_t *kits;            /* [world_size * WEFTI_HOSTS_DRIVERS] */
+    _Atomic uint8_t *via;               /* [world_size] index of the driver that serves the peer */
+    char (*why)[WEFTI_HOSTS_WHY_BYTES]; /* [world_size] what the link to the peer was before it
+                                           broke */
+    pthread_mutex_t lock;               /* faults, suspects, why */
+    char (*fault_driver)[12];           /* [link_faults] name of the driver whose link it was */
     wefti_hosts_suspect_t *suspects;
     size_t suspect_count, suspect_capacity;
     _Atomic uint32_t suspect_any;

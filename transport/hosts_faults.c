@@ -141,7 +141,7 @@ weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
 
 weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer)
 {
-    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES], was[160];
+    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES], was[WEFTI_HOSTS_WHY_BYTES];
     pthread_mutex_lock(&hosts->lock);
     snprintf(was, sizeof was, "%s", hosts->why[peer]);
     pthread_mutex_unlock(&hosts->lock);

@@ -525,7 +525,7 @@ void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,
         return;
     }
     wefti_hosts_driver_t *driver = driver_of(hosts, peer);
-    char path[128] = "", was[160];
+    char path[128] = "", was[WEFTI_HOSTS_WHY_BYTES];
     pthread_mutex_lock(&hosts->lock);
     snprintf(was, sizeof was, "%s", hosts->why[peer]);
     pthread_mutex_unlock(&hosts->lock);

@@ -142,7 +142,8 @@ static int exchange(wefti_endpoint_t *endpoint, size_t offset, uint32_t round)
     for (uint32_t peer = 0; peer < endpoint->world_size; peer++) {
         uint32_t word = endpoint->rank * 1000 + round;
         size_t place = offset + endpoint->rank * 256u;
-        EXPECT(wefti_put(endpoint, peer, place + 128, &word, sizeof word, 4) == WEFT_OK);
+        EXPECT(wefti_put(endpoint, peer, place + 128 + (round & 1) * 8, &word, sizeof word, 4) ==
+               WEFT_OK);
         EXPECT(wefti_signal_peer(endpoint, peer, place, round, 4) == WEFT_OK);
     }
     for (uint32_t from = 0; from < endpoint->world_size; from++) {
@@ -150,7 +151,7 @@ static int exchange(wefti_endpoint_t *endpoint, size_t offset, uint32_t round)
         uint32_t word;
         EXPECT(wefti_wait_signal(endpoint, (wefti_signal_t *)(void *)place, round, "a word", NULL,
                                  NULL) == WEFT_OK);
-        memcpy(&word, place + 128, sizeof word);
+        memcpy(&word, place + 128 + (round & 1) * 8, sizeof word);
         EXPECT(word == from * 1000 + round);
     }
     return 0;
@@ -188,14 +189,16 @@ static int goes_on_over_tcp(wefti_endpoint_t *endpoint, void *user)
     EXPECT(wefti_endpoint_link_fault(endpoint, &at, &fault));
     EXPECT(!wefti_endpoint_link_fault(endpoint, &at, &fault));
     EXPECT(fault.ranks[0] == 1 && fault.ranks[1] == 2);
-    EXPECT(strcmp(fault.text, "the best link between rank 1 (host host-1) and rank 2 (host host-2) "
-                              "broke: somebody stumbled over it") == 0);
+    /* Either end may have told first, and each its own reason. */
+    EXPECT(strstr(fault.text, "the best link between rank 1 (host host-1) and rank 2 (host host-2) "
+                              "broke: ") == fault.text);
+    EXPECT(rank != 2 || strstr(fault.text, "somebody stumbled over it") != NULL);
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         bool between = (rank == 1 && r == 2) || (rank == 2 && r == 1);
         const char *name = way_to(endpoint, r, reason, sizeof reason);
         EXPECT(r == rank || strcmp(name, between ? "tcp" : "best") == 0);
-        EXPECT(!between || strstr(reason, "stumbled") != NULL);
+        EXPECT(!between || strstr(reason, "best link between") != NULL);
     }
     EXPECT((strstr(logged, "go on over tcp") != NULL) == (rank == 1 || rank == 2));
     EXPECT(exchange(endpoint, offset, 2) == 0);
@@ -229,7 +232,8 @@ static int stays_broken(wefti_endpoint_t *endpoint, void *user)
     EXPECT(await_faults(endpoint, 1) == 0);
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
     EXPECT(wefti_put(endpoint, other, offset, &word, sizeof word, 4) == WEFT_ERR_LINK);
-    EXPECT(strstr(weft_last_error(), "it is cut") != NULL);
+    /* The other end may have heard first that the connection ended. */
+    EXPECT(strstr(weft_last_error(), endpoint->rank == 0 ? "it is cut" : "broke: ") != NULL);
     EXPECT(strstr(weft_last_error(), "host host-0") != NULL);
     EXPECT(strstr(weft_last_error(), "host host-1") != NULL);
     EXPECT(wefti_signal_peer(endpoint, other, offset, 2, 4) == WEFT_ERR_LINK);

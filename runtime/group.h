@@ -322,7 +322,8 @@ struct weft_group {
     void **destinations;  /* [size] */
 
     wefti_selection_t selection;       /* orders, algorithms */
-    uint32_t *host_sizes, host_count;  /* of runs of ranks that share memory; 0: one */
+    uint32_t *host_sizes, host_count;  /* of runs of ranks that share memory; 0: one, or no runs */
+    uint32_t *host_of, host_of_count;  /* [size]: who shares memory; 0: all do */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
     bool interpret;                    /* tests: no executors */
 

@@ -76,25 +76,32 @@ weft_status_t wefti_select_settings(weft_context_t *context)
 
 /* ---- what a group asks for ---- */
 
-/* Runs of consecutive ranks that load and store each other's memory; 0: one, or no such runs. */
-static uint32_t count_hosts(const weft_group_t *group, uint32_t *sizes)
+/* Ranks that load and store each other's memory are on one host; hosts in the order of their first
+ * ranks. Returns how many; 0: all are on one. */
+static uint32_t find_hosts(const weft_group_t *group, uint32_t *host_of)
 {
-    uint32_t n = group->size, count = 0, begin = 0;
+    uint32_t n = group->size, count = 0;
     for (uint32_t r = 0; r < n && group->put_links != NULL; r++) {
-        if (r > begin && group->put_links[(size_t)begin * n + r] != 0) {
-            begin = r;
+        uint32_t first = 0;
+        while (first < r && group->put_links[(size_t)first * n + r] != 0) {
+            first++;
         }
-        if (r == begin) {
-            sizes[count++] = 0;
-        }
-        sizes[count - 1]++;
-        for (uint32_t other = 0; other < begin; other++) {
-            if (group->put_links[(size_t)other * n + r] == 0) {
-                return 0; /* a host's ranks do not follow each other */
-            }
-        }
+        host_of[r] = first < r ? host_of[first] : count++;
     }
-    return count;
+    return count > 1 ? count : 0;
+}
+
+/* The same where the ranks of each host follow each other; 0: they do not. */
+static uint32_t count_runs(const uint32_t *host_of, uint32_t n, uint32_t hosts, uint32_t *sizes)
+{
+    for (uint32_t r = 0, last = 0; r < n && hosts > 0; r++) {
+        if (host_of[r] < last) {
+            return 0;
+        }
+        last = host_of[r];
+        sizes[last]++; /* all were 0 */
+    }
+    return hosts;
 }
 
 static uint16_t fold(uint64_t digest)
@@ -177,10 +184,13 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 {
     wefti_selection_t *selection = &group->selection;
     group->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    if (group->host_sizes == NULL) {
+    group->host_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    if (group->host_sizes == NULL || group->host_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    group->host_count = count_hosts(group, group->host_sizes);
+    group->host_of_count = find_hosts(group, group->host_of);
+    group->host_count =
+        count_runs(group->host_of, group->size, group->host_of_count, group->host_sizes);
     if (parent != NULL) {
         bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
         selection->wanted = parent->selection.wanted;
@@ -201,6 +211,7 @@ void wefti_select_deinit(weft_group_t *group)
 {
     wefti_free(group->context->allocator, group->selection.order_sizes);
     wefti_free(group->context->allocator, group->host_sizes);
+    wefti_free(group->context->allocator, group->host_of);
 }
 
 /* Not while calls are under way that were issued under the present order. */
@@ -288,6 +299,8 @@ void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32
         .order_size_count = selection->order_count,
         .host_sizes = group->host_count > 0 ? group->host_sizes : NULL,
         .host_count = group->host_count,
+        .host_of = group->host_of_count > 0 ? group->host_of : NULL,
+        .host_of_count = group->host_of_count,
     };
 }
 

@@ -35,6 +35,15 @@ static bool executors_can(const weft_group_t *group, weft_collective_t op)
            (group->selection.executors_reduce || !wefti_collective_reduces(op));
 }
 
+/* Groups of very large worlds have room for few lanes. */
+static bool has_room(const weft_group_t *group, const weft_algorithm_t *algorithm,
+                     const weft_algo_params_t *params)
+{
+    weft_algo_resources_t resources = {0};
+    algorithm->resources(params, &resources);
+    return resources.lanes <= wefti_area_lanes(group->endpoint->world_size);
+}
+
 static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
                                uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
 {
@@ -55,7 +64,7 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
     wefti_free(context->allocator, list);
     for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
         weft_status_t proof =
-            candidates[i].reason != NULL
+            candidates[i].reason != NULL || !has_room(group, candidates[i].algorithm, &params)
                 ? WEFT_ERR_UNSUPPORTED
                 : wefti_algorithm_prove_places(group->context, candidates[i].algorithm, &params);
         if (proof == WEFT_OK) {

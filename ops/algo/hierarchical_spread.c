@@ -126,16 +126,11 @@ void wefti_hier_broadcast(const weft_algo_params_t *params, weft_schedule_builde
 
 /* ---- broadcast by rails ---- */
 
-#define LANES_MIN 4u
-#define LANES_MAX 16u
-#define MANY_RANKS 64u /* groups of more have room for few lanes */
+#define RAIL_LANES 4u
 
 static uint32_t lanes_of(const weft_algo_params_t *params)
 {
-    uint32_t lanes = 2 * wefti_placement_hosts(params);
-    uint32_t most = params->group_size > MANY_RANKS ? LANES_MIN : LANES_MAX;
-    lanes = params->pieces > 0 ? params->pieces : lanes > LANES_MIN ? lanes : LANES_MIN;
-    return lanes < most ? lanes : most;
+    return params->pieces > 0 && params->pieces < RAIL_LANES ? params->pieces : RAIL_LANES;
 }
 
 void wefti_hier_broadcast_rails_resources(const weft_algo_params_t *params,

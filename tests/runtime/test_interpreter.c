@@ -26,7 +26,7 @@
 #include "transport/hub.h"
 
 #define MAX_RANKS 16u
-#define LANES 4u
+#define LANES WEFTI_MAX_LANES
 #define WORK_BYTES ((size_t)1 << 20)
 #define ROOM_BYTES ((size_t)1 << 18) /* of one buffer */
 #define CALLS 3u

@@ -32,6 +32,11 @@ static bool last_was(const weft_group_t *group, const char *path, const char *al
            strcmp(weft_group_last_algorithm(group), algorithm) == 0;
 }
 
+static bool needs_hosts(const weft_algorithm_t *algorithm)
+{
+    return strcmp(algorithm->name, "hierarchical") == 0 || strcmp(algorithm->name, "rails") == 0;
+}
+
 /* ---- refused ---- */
 
 static void run_refused(rank_world_t *world)
@@ -132,7 +137,8 @@ static void expect_blocks(const order_case_t *order, const uint8_t *const *sourc
         }
         first += order->sizes[b];
         void *to = partial[b];
-        weft_reduce_t inner = {members, order->sizes[b], &to, 1, count, WEFT_DTYPE_F32, WEFT_SUM, 0};
+        weft_reduce_t inner = {members, order->sizes[b], &to,      1,
+                               count,   WEFT_DTYPE_F32,  WEFT_SUM, 0};
         RANK_OK(wefti_reduce(&inner, WEFTI_ISA_PORTABLE));
         tops[b] = partial[b];
     }
@@ -222,7 +228,7 @@ static void run_twice(rank_world_t *world)
         }
         for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
             bool few = algorithm->op == WEFT_OP_SEND_RECV;
-            if (few || strcmp(algorithm->name, "hierarchical") == 0) {
+            if (few || needs_hosts(algorithm)) {
                 continue;
             }
             RANK_OK(weft_group_set_algorithm(g, algorithm->op, algorithm->name));
@@ -540,7 +546,7 @@ static wish_t random_wish(uint64_t *state, uint32_t size)
     wish_t wish = {.op = ops[support_next_random(state) % 4]};
     const weft_algorithm_t *algorithm;
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
-        if (algorithm->op == wish.op && strcmp(algorithm->name, "hierarchical") != 0) {
+        if (algorithm->op == wish.op && !needs_hosts(algorithm)) {
             algorithms[count++] = algorithm;
         }
     }

@@ -18,13 +18,32 @@ static uint64_t as_ps(double ns)
     return ns < 0 ? 0 : ns > 1e12 ? (uint64_t)1000000000000000 : (uint64_t)llround(ns * 1e3);
 }
 
-static weft_algo_params_t params_of(weft_collective_t op, uint32_t world_size)
+void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t *params)
 {
-    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
-                                .op = op,
-                                .group_size = world_size < MOST_RANKS ? world_size : MOST_RANKS,
-                                .in_place = 1,
-                                .order = WEFT_ORDER_TREE};
+    uint32_t seen = 0;
+    if (place == NULL || place->host_count < 2) {
+        return;
+    }
+    for (uint32_t r = 0; r < params->group_size; r++) { /* hosts are numbered by their first ranks */
+        seen = place->host_of[r] >= seen ? place->host_of[r] + 1 : seen;
+    }
+    if (seen > 1) { /* a part of the ranks, which predictions are made for, may be on one host */
+        params->host_of = place->host_of;
+        params->host_of_count = seen;
+        params->rail_of = place->rail_of;
+    }
+}
+
+static weft_algo_params_t params_of(weft_collective_t op, uint32_t world_size,
+                                    const wefti_plan_place_t *place)
+{
+    weft_algo_params_t params = {.struct_size = sizeof(weft_algo_params_t),
+                                 .op = op,
+                                 .group_size = world_size < MOST_RANKS ? world_size : MOST_RANKS,
+                                 .in_place = 1,
+                                 .order = WEFT_ORDER_TREE};
+    wefti_plan_place_params(place, &params);
+    return params;
 }
 
 /* Bytes of the whole range, of which some operators count a block for each rank. */
@@ -78,7 +97,8 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
 {
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];
-        if (item->op == params->op && item->ranks == params->group_size && item->hosts == 1 &&
+        if (item->op == params->op && item->ranks == params->group_size &&
+            item->hosts == (params->host_of != NULL ? params->host_of_count : 1) &&
             !item->plain) {
             return true;
         }
@@ -87,10 +107,10 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
 }
 
 static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op,
-                                uint32_t world_size, wefti_arena_t *arena,
-                                wefti_bucket_cost_t *out_cost)
+                                uint32_t world_size, const wefti_plan_place_t *place,
+                                wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
-    weft_algo_params_t params = params_of(op, world_size);
+    weft_algo_params_t params = params_of(op, world_size, place);
     const weft_algorithm_t *algorithm;
     wefti_bucket_piece_t *pieces = wefti_arena_array(arena, WEFTI_MAX_CANDIDATES, sizeof(*pieces));
     *out_cost = (wefti_bucket_cost_t){.pieces = pieces};
@@ -179,6 +199,7 @@ static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profil
 }
 
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
+                                    const wefti_plan_place_t *place,
                                     const wefti_profile_t *profile, wefti_arena_t *arena,
                                     wefti_bucket_cost_t *out_cost)
 {
@@ -189,7 +210,7 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
         *out_cost = (wefti_bucket_cost_t){.pieces = &nothing_to_send, .piece_count = 1};
         return WEFT_OK;
     }
-    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, arena, &table), fail);
+    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, place, arena, &table), fail);
     WEFT_TRY(status,
              wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost),
              fail);
@@ -198,6 +219,7 @@ fail:
 }
 
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
+                               const wefti_plan_place_t *place,
                                const wefti_profile_t *profile, wefti_arena_t *arena,
                                wefti_shard_cost_t *out_cost)
 {
@@ -205,10 +227,10 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
     wefti_bucket_cost_t table, *const out[] = {&out_cost->reduce_scatter, &out_cost->all_gather};
     static const weft_collective_t ops[] = {WEFT_OP_REDUCE_SCATTER, WEFT_OP_ALL_GATHER};
     double factor;
-    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, arena, &table), fail);
+    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, place, arena, &table), fail);
     factor = profile_factor(&table, profile);
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
-        WEFT_TRY(status, from_table(costs, ops[i], world_size, arena, &table), fail);
+        WEFT_TRY(status, from_table(costs, ops[i], world_size, place, arena, &table), fail);
         WEFT_TRY(status, wefti_bucket_cost_scale(&table, factor, arena, out[i]), fail);
     }
 fail:

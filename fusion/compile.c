@@ -71,6 +71,7 @@ static void read_lower_params(wefti_compiler_t *c, wefti_lower_params_t *params)
                                      .gradients = c->gradient_params,
                                      .in_flight = c->params.in_flight,
                                      .costs = &c->costs,
+                                     .place = c->place,
                                      .allocator = c->allocator};
     if (c->params.infer) {
         use_inference(c, params);

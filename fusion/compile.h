@@ -21,6 +21,7 @@ typedef struct wefti_compiler {
     wefti_policy_t policy;
     wefti_costs_t costs;
     wefti_profile_t profile;
+    const wefti_plan_place_t *place; /* of --topology, or NULL */
     wefti_bucket_cost_t bucket_cost;
     bool sharded;                  /* updates are: there is more than one rank to do them */
     wefti_shard_cost_t shard_cost; /* where they are */
@@ -40,6 +41,9 @@ typedef struct wefti_compiler {
  * what compiler has. */
 weft_status_t wefti_compile_read_params(wefti_compiler_t *compiler,
                                         const weft_compile_params_t *params);
+
+/* compile_topology.c: reads --topology, which may say world_size; then what links cost. */
+weft_status_t wefti_compile_read_topology(wefti_compiler_t *compiler);
 
 /* A model with its shapes bound. */
 weft_status_t wefti_compile_import_graph(wefti_compiler_t *compiler, const char *path,

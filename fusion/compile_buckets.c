@@ -16,7 +16,9 @@ static weft_status_t apply(wefti_compiler_t *c, weft_edit_list_t *edits)
 /* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
 bool wefti_compile_may_sweep(const wefti_compiler_t *c)
 {
-    return c->sharded && !c->params.decouple && c->gradient_params.wire == WEFT_DTYPE_F32 &&
+    /* A sweep is a mesh, which sends as much between hosts as inside them. */
+    return c->sharded && !c->params.decouple && (c->place == NULL || c->place->host_count < 2) &&
+           c->gradient_params.wire == WEFT_DTYPE_F32 &&
            c->gradient_params.clip_norm == 0;
 }
 

@@ -147,6 +147,9 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     }
     WEFT_TRY(status, wefti_compiled_params(&c->params, &c->arena, &c->compiled), fail);
     c->given = c->params;
+    if (c->params.topology_path != NULL) {
+        WEFT_TRY(status, wefti_compile_read_topology(c), fail);
+    }
     if (c->params.world_size == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "--world N is missing (--world 0: must be between 1 and %u)",
@@ -178,7 +181,9 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     if (unit > WEFTI_PLAN_ALIGNMENT) { /* padded to whole shards, a bucket still keeps to the cap */
         wefti_policy_round_cap(&c->policy, unit);
     }
-    if (c->params.costs_path != NULL) {
+    if (c->params.topology_path != NULL) {
+        /* has loaded them, and put its links in */
+    } else if (c->params.costs_path != NULL) {
         WEFT_TRY(status, wefti_costs_load(&c->costs, c->params.costs_path, c->allocator), fail);
     } else {
         wefti_costs_default(&c->costs, c->allocator);
@@ -187,14 +192,14 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         WEFT_TRY(status, wefti_profile_load(c->params.profile_path, &c->arena, &c->profile), fail);
     }
     WEFT_TRY(status,
-             wefti_collective_cost(&c->costs, c->params.world_size, &c->profile, &c->arena,
+             wefti_collective_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,
                                    &c->bucket_cost),
              fail);
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
     c->optimizer.sharded = c->sharded;
     if (c->sharded) {
         WEFT_TRY(status,
-                 wefti_shard_cost(&c->costs, c->params.world_size, &c->profile, &c->arena,
+                 wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,
                                   &c->shard_cost),
                  fail);
     }

@@ -98,10 +98,21 @@ double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *nod
  * *out_ready_ns, indexed by op id, comes from arena. */
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
                                   wefti_arena_t *arena, uint64_t **out_ready_ns);
+/* Where the plan's ranks are. */
+typedef struct wefti_plan_place {
+    uint32_t host_count;      /* 0 or 1: one host */
+    const uint32_t *host_of;  /* [world_size] */
+    const uint32_t *rail_of;  /* [world_size], or NULL: one */
+    const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
+} wefti_plan_place_t;
+/* Where ranks are, as algorithms are told; place may be NULL, params->group_size is there. */
+void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t *params);
+
 /* collective_cost.c: what an all-reduce of f32 over all ranks costs by the best algorithm: affine
  * pieces from predictions, points where something was measured; scaled by what a profile says of
  * the calls in it. */
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
+                                    const wefti_plan_place_t *place,
                                     const wefti_profile_t *profile, wefti_arena_t *arena,
                                     wefti_bucket_cost_t *out_cost);
 
@@ -112,6 +123,7 @@ typedef struct wefti_shard_cost {
     wefti_bucket_cost_t reduce_scatter, all_gather;
 } wefti_shard_cost_t;
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
+                               const wefti_plan_place_t *place,
                                const wefti_profile_t *profile, wefti_arena_t *arena,
                                wefti_shard_cost_t *out_cost);
 
@@ -157,6 +169,7 @@ typedef struct wefti_lower_params {
     wefti_gradient_params_t gradients; /* all 0: nothing special */
     const wefti_costs_t *costs; /* what algorithms are chosen by; NULL: mesh */
     uint32_t in_flight; /* most collectives issued and not waited for; 0: no bound */
+    const wefti_plan_place_t *place; /* NULL: one host, as far as anybody knows */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

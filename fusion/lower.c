@@ -46,7 +46,12 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);
     plan->policy = wefti_arena_strdup(&plan->arena, l->params->policy);
     plan->optimizer = wefti_arena_strdup(&plan->arena, l->params->optimizer);
-    if (plan->model_name == NULL || plan->policy == NULL || plan->optimizer == NULL) {
+    if (l->params->place != NULL) {
+        plan->topology = wefti_arena_strdup(&plan->arena, l->params->place->summary);
+        plan->placement = wefti_arena_strdup(&plan->arena, l->params->place->digest);
+    }
+    if (plan->topology == NULL || plan->placement == NULL || plan->model_name == NULL ||
+        plan->policy == NULL || plan->optimizer == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     return copy_forecast(plan, l->params->forecast);

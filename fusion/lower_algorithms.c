@@ -40,7 +40,8 @@ static weft_status_t predict_at(const wefti_lowering_t *l, const weft_algo_param
                                 uint64_t bytes, wefti_candidate_t out[WEFTI_MAX_CANDIDATES],
                                 uint32_t *out_count)
 {
-    static const wefti_choice_t choice = {.planned = true, .executors = true};
+    /* Hand-written code loads and stores. */
+    wefti_choice_t choice = {.planned = true, .executors = params->host_of == NULL};
     wefti_counts_t counts = {.elem_count = bytes / 4, .elem_bytes = 4};
     weft_status_t status =
         wefti_cost_choose(l->params->costs, params, &counts, &choice, out, out_count);
@@ -118,6 +119,7 @@ static weft_status_t find_ranking(wefti_lowering_t *l, const wefti_plan_collecti
                                  .group_size = l->params->world_size,
                                  .in_place = in_place,
                                  .order = WEFT_ORDER_TREE};
+    wefti_plan_place_params(l->params->place, &params);
     uint32_t class = 63u - (uint32_t)__builtin_clzll(bytes | 64);
     if (l->rankings == NULL) {
         l->rankings = wefti_arena_alloc(&l->arena, sizeof *l->rankings);

@@ -4,10 +4,10 @@
 #include "runtime/base/error.h"
 #include "runtime/group.h"
 #include "runtime/proof.h"
+#include "transport/topology.h"
 #include "transport/bootstrap/bootstrap.h"
 
 #include <omp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,8 @@ static uint64_t text_hash(const char *text)
     return hash;
 }
 
-/* Of a table of costs what matters is what it says. */
+/* Of a table of costs what matters is what it says; of a description of the cluster, too, but that is
+ * compared when it has been read. */
 static uint32_t collective_settings(const weft_context_t *context, uint64_t *hashes,
                                     const char **names)
 {
@@ -108,6 +109,8 @@ static uint32_t collective_settings(const weft_context_t *context, uint64_t *has
             hashes[used++] =
                 strcmp(defs[i].name, "WEFT_COSTS") == 0
                     ? wefti_costs_digest(&context->costs)
+                : strcmp(defs[i].name, "WEFT_TOPOLOGY") == 0
+                    ? context->settings.topology[0] != '\0'
                     : text_hash(text != NULL && *text != '\0' ? text : defs[i].default_text);
         }
     }
@@ -157,14 +160,15 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
         context->kernel_threads = spare ? cores - 1 : cores;
     }
     context->progress_cpu = -1;
-    cpu_set_t cpus;
+    wefti_arena_t arena;
+    uint32_t *cpus, count;
+    wefti_arena_init(&arena, NULL, 0);
     /* Keep a core only where the affinity is the rank's alone: others would be kept off theirs. */
-    if (spare && !threads_of_one_process && sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
-        (uint32_t)CPU_COUNT(&cpus) == cores && context->endpoint->local_rank_count > 1) {
-        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-            context->progress_cpu = CPU_ISSET(cpu, &cpus) ? cpu : context->progress_cpu;
-        }
+    if (spare && !threads_of_one_process && context->endpoint->local_rank_count > 1 &&
+        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK && count == cores) {
+        context->progress_cpu = wefti_context_progress_cpu(context, cpus, count);
     }
+    wefti_arena_deinit(&arena);
 }
 
 static void context_destroy(weft_context_t *context)
@@ -178,6 +182,7 @@ static void context_destroy(weft_context_t *context)
     wefti_endpoint_close(context->endpoint);
     wefti_free(context->allocator, context->streams);
     wefti_costs_deinit(&context->costs);
+    wefti_cluster_deinit(&context->cluster);
     pthread_mutex_destroy(&context->lock);
     weft_allocator_t allocator = context->own_allocator;
     wefti_free(context->allocator != NULL ? &allocator : NULL, context);
@@ -240,8 +245,10 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
     status = wefti_select_settings(context);
+    status = status < 0 ? status : wefti_context_guess_cluster(context);
     WEFT_TRY(status,
              meet(context, status < 0 ? status : use_device(context, params->device)), fail);
+    WEFT_TRY(status, wefti_context_find_cluster(context), fail);
     divide_cores(context, params->hub != NULL);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_DEBUG,

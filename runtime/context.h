@@ -7,8 +7,10 @@
 #include <stdbool.h>
 
 #include <weft/context.h>
+#include <weft/plan.h>
 #include <weft/stream.h>
 
+#include "ops/topo/place.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
@@ -37,6 +39,9 @@ struct weft_context {
     wefti_settings_t settings;
     wefti_log_t log;
     char launcher[24];     /* what started the ranks */
+    wefti_cluster_t cluster;       /* topology.c: hosts and ranks, the same on all ranks; of one
+                                    * host's hardware nothing is known until somebody asks */
+    wefti_digest_t cluster_digest; /* of it */
     wefti_wanted_t wanted; /* WEFT_ALGO */
     wefti_costs_t costs;   /* WEFT_COSTS */
     wefti_endpoint_t *endpoint;
@@ -67,6 +72,17 @@ weft_status_t wefti_device_fill(const weft_device_ops_t *ops, weft_queue_t *queu
                                 const void *pattern, size_t bytes);
 /* Gives back what the user did not. */
 void wefti_device_memory_destroy(weft_context_t *context);
+
+/* topology.c: which ranks share a host, as the endpoint says. Local. */
+weft_status_t wefti_context_guess_cluster(weft_context_t *context);
+/* Binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are
+ * on, where that matters or WEFT_TOPOLOGY says it. */
+weft_status_t wefti_context_find_cluster(weft_context_t *context);
+/* The processor for the rank's progress thread: next to its network interface. cpus: the rank's
+ * own, growing. */
+int wefti_context_progress_cpu(const weft_context_t *context, const uint32_t *cpus, uint32_t count);
+/* Says so when a plan was compiled for another placement of ranks than this one. */
+void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan);
 
 /* omp_set_num_threads for the calling thread: OpenMP keeps the number per thread. */
 void wefti_context_enter_thread(const weft_context_t *context);

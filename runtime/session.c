@@ -11,6 +11,7 @@
 typedef struct identity {
     uint32_t world_size;
     wefti_digest_t structure, weights;
+    wefti_digest_t cluster; /* the hosts that ranks believe to be on */
 } identity_t;
 
 static const char *identity_text(const identity_t *identity, char *buffer, size_t bytes)
@@ -31,11 +32,17 @@ static weft_status_t agree_on_plan(weft_session_t *session)
     own.world_size = plan->world_size;
     own.structure = plan->structure_digest;
     own.weights = plan->weights_digest;
+    own.cluster = session->context->cluster_digest;
     identity_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof(*all));
     weft_status_t status = all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all), out);
     for (uint32_t rank = 1; rank < endpoint->world_size; rank++) {
+        if (memcmp(&all[rank].cluster, &all[0].cluster, sizeof(own.cluster)) != 0) {
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "rank %u and rank 0 have different descriptions of the cluster",
+                               rank);
+        }
         if (memcmp(&all[rank], &all[0], sizeof(own)) != 0) {
             char first[64], other[64];
             return wefti_error(WEFT_ERR_MISMATCH,
@@ -48,6 +55,8 @@ static weft_status_t agree_on_plan(weft_session_t *session)
         status =
             wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the plan is for %u ranks, the world has %u",
                         plan->world_size, endpoint->world_size);
+    } else {
+        wefti_context_compare_placement(session->context, plan);
     }
 out:
     return status;

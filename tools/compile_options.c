@@ -18,6 +18,7 @@ enum {
     KEY_WEIGHT_DECAY,
     KEY_BUCKET,
     KEY_COSTS,
+    KEY_TOPOLOGY,
     KEY_SHARD_OPTIMIZER,
     KEY_DECOUPLE,
     KEY_ACCUMULATE,
@@ -49,6 +50,7 @@ const option_def_t wefti_compile_option_defs[] = {
      "bytes:25M[,time:5ms],\n"
      "                                 index:0,4,9, percent:60,40, one or none"},
     {KEY_COSTS, "costs", "COSTS.json", "measured costs of collectives, by weft tune"},
+    {KEY_TOPOLOGY, "topology", "FILE.json", "hosts, ranks and links that the plan is for"},
     {KEY_SHARD_OPTIMIZER, "shard-optimizer", NULL,
      "each rank updates its shard of the weights and keeps only\n"
      "                                 that optimizer state"},
@@ -204,6 +206,9 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
     case KEY_COSTS:
         params->costs_path = value;
+        return EXIT_OK;
+    case KEY_TOPOLOGY:
+        params->topology_path = value;
         return EXIT_OK;
     case KEY_SHARD_OPTIMIZER:
         params->shard_optimizer = 1;

@@ -26,8 +26,9 @@ weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
                                     wefti_hardware_t *hardware);
 
 /* topology_exchange.c: collective: the world's cluster, from settings->topology or from what ranks
- * find, one of each host; checked to be the same on all ranks. Initialises *out. */
-weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out);
+ * find, one of each machine; checked to be the same on all ranks. Initialises *out. */
+weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
+                                   wefti_digest_t *out_digest);
 
 /* binding.c: the calling thread's processors, growing, in arena. */
 weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);

@@ -20,6 +20,20 @@
 /* Machines of the same make differ in some megabytes; they are to look the same. */
 #define MEMORY_GRAIN ((uint64_t)256 << 20)
 
+/* Parts of hwloc that start whole driver stacks to learn names of cards, which are found on PCI
+ * anyway, and one that runs on every processor to learn what Linux says, too. */
+static void leave_out(hwloc_topology_t topology)
+{
+#if HWLOC_API_VERSION >= 0x00020100
+    static const char *const parts[] = {"opencl", "cuda", "nvml", "rsmi", "levelzero", "gl", "x86"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, parts[i]);
+    }
+#else
+    (void)topology;
+#endif
+}
+
 static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
 {
     *out_topology = NULL;
@@ -34,6 +48,7 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
     if (devices) {
         hwloc_topology_set_io_types_filter(*out_topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     }
+    leave_out(*out_topology);
     return WEFT_OK;
 }
 

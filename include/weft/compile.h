@@ -63,11 +63,13 @@ typedef struct weft_compile_params {
                             * this compile alone; NULL: none */
     const char *emit_path; /**< where the compiled graph is written as ONNX, which gives the same plan again;
                             * NULL: nowhere */
+    const char *topology_path; /**< description of the cluster (JSON, ops/topo/README.md) that algorithms are chosen
+                                * for; its ranks, if it says any, are world_size; NULL: one host */
 } weft_compile_params_t;
 
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,               \
-     0,                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+     0,                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /**

@@ -91,6 +91,18 @@ WEFT_API const char *weft_context_launcher(const weft_context_t *context);
 /** @return number of hosts that the world's ranks are on. */
 WEFT_API uint32_t weft_context_host_count(const weft_context_t *context);
 
+/**
+ * Describes the world: hosts, sockets, NUMA nodes, caches, cores with the ranks that are bound to them, network
+ * interfaces, cards, and by what each pair of ranks (with many ranks: each class of pairs) is connected, and why.
+ * Collective; takes some 50 ms where nobody has looked at the machines yet.
+ * @param[in]  json     0: text for people, in lines of up to width columns; 1: the cluster description that
+ *                      WEFT_TOPOLOGY takes, with an array "pairs"
+ * @param[in]  width    0: 100
+ * @param[out] out_text freed by the caller; the same on all ranks
+ * Equivalent to: nothing in MPI; `nvidia-smi topo -m`
+ */
+WEFT_API weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width, char **out_text);
+
 /** Waits for all ranks; host side, for start and end rather than for steps. */
 WEFT_API weft_status_t weft_context_barrier(weft_context_t *context);
 /** Host-side all-gather of bytes per rank, equal on all ranks; recv holds world_size * bytes. */

@@ -308,6 +308,8 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->shards = message->shards;
     plan->flags = message->flags;
     plan->clip_norm = message->clip_norm;
+    plan->topology = message->topology;
+    plan->placement = message->placement;
     WEFT_TRY(status, decode_buffers(plan, message), fail);
     WEFT_TRY(status, decode_kernels(plan, message), fail);
     WEFT_TRY(status, decode_collectives(plan, message), fail);

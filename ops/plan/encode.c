@@ -314,6 +314,8 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.shards = plan->shards;
     message.flags = plan->flags;
     message.clip_norm = plan->clip_norm;
+    message.topology = text_of(plan->topology);
+    message.placement = text_of(plan->placement);
     WEFT_TRY(status, encode_buffers(plan, arena, &message), fail);
     WEFT_TRY(status, encode_kernels(plan, arena, &message), fail);
     WEFT_TRY(status, encode_collectives(plan, arena, &message), fail);

@@ -99,6 +99,11 @@ static void add_head(wefti_text_t *out, const weft_plan_t *plan)
     } else {
         add_inference(out, plan);
     }
+    if (plan->topology[0] != '\0') {
+        wefti_text_add(out, "  compiled for ");
+        wefti_text_add_printable(out, plan->topology);
+        wefti_text_add(out, "; other placements give the same results\n");
+    }
     wefti_text_printf(out, "  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(out, "  weights   %s\n", wefti_digest_hex(&plan->weights_digest, hex));
 }

@@ -142,6 +142,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_bool(&json, "rank_weights", (plan->flags & WEFTI_PLAN_RANK_DATA) != 0);
     wefti_json_bool(&json, "split_batch", (plan->flags & WEFTI_PLAN_SPLIT_BATCH) != 0);
     wefti_json_double(&json, "clip_norm", plan->clip_norm);
+    wefti_json_string(&json, "topology", plan->topology);
     wefti_json_begin_array(&json, "buckets");
     for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
         add_bucket(&json, plan, bucket, i, stream, &pieces);

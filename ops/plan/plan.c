@@ -19,6 +19,8 @@ weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t *
     plan->model_name = "";
     plan->policy = "";
     plan->optimizer = "";
+    plan->topology = "";
+    plan->placement = "";
     plan->kind = WEFT_PLAN_TRAINING;
     plan->accumulate = 1;
     return WEFT_OK;

@@ -194,6 +194,10 @@ struct weft_plan {
     uint32_t shards;     /* leaves of the reduction tree, accumulate * world_size; 0: not fixed */
     uint32_t flags;      /* WEFTI_PLAN_* */
     double clip_norm;    /* of the global gradient; 0: not clipped */
+    /* What algorithms were chosen for: "2 hosts x 4 ranks", "" where nobody said; and a digest of
+     * which ranks share a host, in hexadecimal. Results do not depend on it, nor the structure
+     * digest but by the algorithms. */
+    const char *topology, *placement;
 
     uint32_t buffer_count, kernel_count, collective_count, stream_count, event_count, program_count,
         binding_count;

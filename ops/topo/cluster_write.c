@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/topo/cluster.h"
+#include "ops/topo/draw.h"
 
 #define LIST_BYTES 4096u
 
@@ -209,32 +209,48 @@ static uint32_t like_which(const wefti_cluster_t *cluster, uint32_t index)
     return index;
 }
 
-void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out)
+static void write_cluster(const wefti_cluster_t *cluster, wefti_json_t *json)
 {
-    wefti_json_t json;
     uint32_t before = 0;
-    wefti_json_init(&json, out, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_int(&json, "format", 1);
-    write_text(&json, "name", cluster->name);
-    wefti_json_begin_array(&json, "hosts");
+    wefti_json_int(json, "format", 1);
+    write_text(json, "name", cluster->name);
+    wefti_json_begin_array(json, "hosts");
     for (uint32_t h = 0; h < cluster->host_count; h++) {
         const wefti_topo_host_t *host = &cluster->hosts[h];
         uint32_t like = like_which(cluster, h);
-        wefti_json_begin_object(&json, NULL);
-        wefti_json_string(&json, "name", host->name);
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "name", host->name);
         if (cluster->rank_count > 0) {
-            write_ranks(&json, cluster, h, before);
+            write_ranks(json, cluster, h, before);
         }
         before += host->rank_count;
         if (like != h) {
-            wefti_json_string(&json, "like", cluster->hosts[like].name);
+            wefti_json_string(json, "like", cluster->hosts[like].name);
         } else {
-            write_hardware(&json, host->hardware);
+            write_hardware(json, host->hardware);
         }
-        wefti_json_end_object(&json);
+        wefti_json_end_object(json);
     }
-    wefti_json_end_array(&json);
-    write_links(&json, cluster);
+    wefti_json_end_array(json);
+    write_links(json, cluster);
+}
+
+void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out)
+{
+    wefti_json_t json;
+    wefti_json_init(&json, out, true);
+    wefti_json_begin_object(&json, NULL);
+    write_cluster(cluster, &json);
+    wefti_json_end_object(&json);
+}
+
+void wefti_cluster_encode_with(const wefti_cluster_t *cluster, wefti_topo_path_fn path, void *user,
+                               wefti_text_t *out)
+{
+    wefti_json_t json;
+    wefti_json_init(&json, out, true);
+    wefti_json_begin_object(&json, NULL);
+    write_cluster(cluster, &json);
+    wefti_cluster_write_pairs(cluster, path, user, &json);
     wefti_json_end_object(&json);
 }

@@ -141,6 +141,31 @@ const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank)
     return texts[nearness(h, &place, &h->nics[it->nic])];
 }
 
+uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of)
+{
+    uint32_t most = 1;
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        uint32_t number[WEFTI_TOPO_MAX_DEVICES] = {0}, used = 0;
+        const wefti_topo_host_t *host = &cluster->hosts[h];
+        for (uint32_t i = 0; i < host->rank_count; i++) {
+            uint32_t nic = cluster->ranks[host->ranks[i]].nic;
+            if (nic != WEFTI_TOPO_NONE) {
+                number[nic] = 1;
+            }
+        }
+        for (uint32_t n = 0; n < host->hardware->nic_count; n++) {
+            used += number[n];
+            number[n] = number[n] > 0 ? used - 1 : 0;
+        }
+        for (uint32_t i = 0; i < host->rank_count; i++) {
+            uint32_t nic = cluster->ranks[host->ranks[i]].nic;
+            rail_of[host->ranks[i]] = nic != WEFTI_TOPO_NONE ? number[nic] : 0;
+        }
+        most = used > most ? used : most;
+    }
+    return most;
+}
+
 static bool is_near(const wefti_hardware_t *h, const wefti_topo_device_t *device, uint32_t core)
 {
     if (device->numa != WEFTI_TOPO_NONE) {

@@ -42,6 +42,10 @@ void wefti_place_nics(wefti_cluster_t *cluster);
  */
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank);
 
+/* Which of its host's interfaces in use each rank has, counted from 0 on every host; into
+ * rail_of[rank_count]. Returns how many the host with the most has; 1: nobody knows of several. */
+uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of);
+
 /* Of a rank's processors the one for its communication thread: next to the interface, the last
  * one. WEFTI_TOPO_NONE: it has none. */
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,

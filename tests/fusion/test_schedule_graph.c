@@ -30,7 +30,7 @@ static void open_fixture(fixture_t *f)
     f->graph = test_graph(&f->registry);
     wefti_arena_init(&f->arena, NULL, 0);
     wefti_costs_default(&f->costs, NULL);
-    assert_int_equal(wefti_collective_cost(&f->costs, 2, &f->profile, &f->arena, &f->cost),
+    assert_int_equal(wefti_collective_cost(&f->costs, 2, NULL, &f->profile, &f->arena, &f->cost),
                      WEFT_OK);
     f->log = (wefti_log_t){NULL, NULL, WEFT_LOG_ERROR};
     f->lower = (wefti_lower_params_t){.world_size = 2,

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster that a plan is compiled for: who shares a host, next to which interface, what links
+ * between hosts cost. */
+#include "fusion/compile.h"
+
+#include <stdio.h>
+
+#include "ops/topo/place.h"
+#include "runtime/base/error.h"
+
+/* As many ranks as --world says, or as the description has. */
+static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)
+{
+    if (cluster->rank_count == 0) {
+        if (c->params.world_size == 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "--topology %s says nothing of ranks: --world N is missing",
+                               c->params.topology_path);
+        }
+        return wefti_cluster_spread(cluster, c->params.world_size);
+    }
+    if (c->params.world_size == 0) {
+        c->params.world_size = cluster->rank_count;
+    }
+    return c->params.world_size == cluster->rank_count
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--topology %s has %u ranks, --world is %u",
+                             c->params.topology_path, cluster->rank_count, c->params.world_size);
+}
+
+/* Hosts as algorithms number them, by their first ranks; those without ranks are left out. */
+static uint32_t number_hosts(const wefti_cluster_t *cluster, uint32_t *host_of)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < cluster->rank_count; r++) {
+        const wefti_topo_host_t *host = &cluster->hosts[cluster->ranks[r].host];
+        host_of[r] = host->ranks[0] == r ? count++ : host_of[host->ranks[0]];
+    }
+    return count;
+}
+
+static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
+{
+    char summary[160], hex[65];
+    wefti_digest_t digest;
+    weft_status_t status;
+    WEFT_TRY(status, wefti_place_all(cluster, WEFTI_BIND_CORE), fail);
+    wefti_place_nics(cluster);
+    WEFT_TRY(status, wefti_cluster_placement_digest(cluster, &digest), fail);
+    wefti_plan_place_t *place = wefti_arena_alloc(&c->arena, sizeof *place);
+    uint32_t *host_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *host_of),
+             *rail_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rail_of);
+    if (place == NULL || host_of == NULL || rail_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    place->host_count = number_hosts(cluster, host_of);
+    place->host_of = host_of;
+    place->rail_of = wefti_place_rails(cluster, rail_of) > 1 ? rail_of : NULL;
+    place->summary =
+        wefti_arena_strdup(&c->arena, wefti_cluster_summary(cluster, summary, sizeof summary));
+    place->digest = wefti_arena_strdup(&c->arena, wefti_digest_hex(&digest, hex));
+    c->place = place;
+    status = place->summary != NULL && place->digest != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+fail:
+    return status;
+}
+
+/* What the description says of links; a cost table was measured, and knows better than what
+ * interfaces are called. */
+static void price_links(wefti_compiler_t *c, const wefti_cluster_t *cluster)
+{
+    wefti_topo_link_t link = wefti_cluster_slowest_link(cluster);
+    bool said = cluster->link_count > 0;
+    wefti_link_cost_t *net = &c->costs.level[WEFTI_LEVEL_NET];
+    if (link.rails == 0 || (!said && c->params.costs_path != NULL)) {
+        return;
+    }
+    if (link.bits_per_s > 0) {
+        net->beta_ns_per_byte = 8e9 / (double)link.bits_per_s;
+    }
+    if (link.latency_ns > 0) {
+        net->alpha_ns = link.latency_ns;
+    }
+}
+
+weft_status_t wefti_compile_read_topology(wefti_compiler_t *c)
+{
+    wefti_cluster_t cluster;
+    weft_status_t status =
+        wefti_cluster_load(c->params.topology_path, NULL, c->allocator, &cluster);
+    if (status < 0) {
+        return wefti_error_prefix(status, "--topology");
+    }
+    WEFT_TRY(status, fit_world(c, &cluster), out);
+    WEFT_TRY(status, place_ranks(c, &cluster), out);
+    WEFT_TRY(status,
+             c->params.costs_path != NULL
+                 ? wefti_costs_load(&c->costs, c->params.costs_path, c->allocator)
+                 : (wefti_costs_default(&c->costs, c->allocator), WEFT_OK),
+             out);
+    price_links(c, &cluster);
+out:
+    wefti_cluster_deinit(&cluster);
+    return status;
+}

@@ -42,7 +42,10 @@ static void exchange(int fd, uint8_t *out, uint8_t *in, size_t bytes)
 {
     size_t sent = 0, received = 0;
     while (sent < bytes || received < bytes) {
-        ssize_t put = sent < bytes ? send(fd, out + sent, bytes - sent, MSG_NOSIGNAL) : 0;
+        ssize_t put =
+            sent < bytes
+                ? send(fd, out + sent, bytes - sent > 262144 ? 262144 : bytes - sent, MSG_NOSIGNAL)
+                : 0;
         if (put < 0 && errno != EAGAIN) {
             die("send");
         }

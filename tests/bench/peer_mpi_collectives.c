@@ -4,7 +4,7 @@
  * call, all meet at a barrier, and the time of a call is that of the slowest rank. One JSON line
  * per size.
  *
- *   mpicc -O3 peer_mpi_collectives.c && mpirun -np 2 a.out OPERATOR MAX_BYTES
+ *   mpicc -O3 peer_mpi_collectives.c && mpirun -np 2 a.out OPERATOR MAX_BYTES [MIN_BYTES FACTOR]
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -94,6 +94,12 @@ static void measure(const collective_t *collective, float *send, float *recv, si
     qsort(times, (size_t)rounds, sizeof *times, ascending);
 }
 
+/* 64 MiB follow 16 MiB, as in `weft bench`. */
+static size_t next_size(size_t bytes, size_t factor)
+{
+    return factor == 8 && bytes == 16u << 20 ? 64u << 20 : bytes * (factor > 1 ? factor : 2);
+}
+
 int main(int argc, char **argv)
 {
     const collective_t *collective = NULL;
@@ -101,13 +107,14 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    for (size_t i = 0; argc == 3 && i < sizeof collectives / sizeof *collectives; i++) {
+    for (size_t i = 0; (argc == 3 || argc == 5) && i < sizeof collectives / sizeof *collectives;
+         i++) {
         if (strcmp(argv[1], collectives[i].name) == 0) {
             collective = &collectives[i];
         }
     }
     if (collective == NULL) {
-        fprintf(stderr, "usage: %s OPERATOR MAX_BYTES\n", argv[0]);
+        fprintf(stderr, "usage: %s OPERATOR MAX_BYTES [MIN_BYTES FACTOR]\n", argv[0]);
         MPI_Abort(MPI_COMM_WORLD, 2);
         return 2;
     }
@@ -120,7 +127,9 @@ int main(int argc, char **argv)
     }
     memset(send, 0, most);
     memset(recv, 0, most);
-    for (size_t bytes = 8; bytes <= most; bytes = bytes == 16u << 20 ? 64u << 20 : bytes * 8) {
+    size_t least = argc == 5 ? strtoull(argv[3], NULL, 10) : 8;
+    size_t factor = argc == 5 ? strtoull(argv[4], NULL, 10) : 8;
+    for (size_t bytes = least; bytes <= most; bytes = next_size(bytes, factor)) {
         size_t elems = bytes / sizeof(float);
         int count = (int)(collective->blocks ? elems / (size_t)ranks : elems);
         int rounds = rounds_for(bytes);

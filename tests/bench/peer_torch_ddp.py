@@ -19,11 +19,14 @@ DATA = "/usr/share/datasets/fashion-mnist"
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=("mlp", "lenet"), default="mlp")
+    parser.add_argument("--model", choices=("mlp", "lenet", "wide"), default="mlp")
     parser.add_argument("-n", "--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=64, help="samples per rank")
+    parser.add_argument("--warm-up", type=int, default=20, help="steps that are not counted")
     parser.add_argument("--data", default=DATA)
+    parser.add_argument("--rank", type=int, help="this process is that rank only; default: all are started here")
+    parser.add_argument("--master", help="ADDRESS:PORT where rank 0 listens, with --rank")
     return parser.parse_args()
 
 
@@ -45,12 +48,12 @@ def loaded_blas():
 
 
 def build(kind, nn):
-    if kind == "mlp":
-        sizes = (784, 512, 256, 10)
+    if kind in ("mlp", "wide"):
+        sizes = (784, 512, 256, 10) if kind == "mlp" else (784, *[2048] * 5, 10)
         layers = [nn.Flatten()]
-        for index in range(3):
+        for index in range(len(sizes) - 1):
             layers.append(nn.Linear(sizes[index], sizes[index + 1]))
-            if index < 2:
+            if index + 2 < len(sizes):
                 layers.append(nn.ReLU())
         return nn.Sequential(*layers)
     features = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -59,14 +62,13 @@ def build(kind, nn):
     return nn.Sequential(*features, *head)
 
 
-def train(rank, port, args):
+def train(rank, master, args):
     import numpy
     import torch
     import torch.distributed as dist
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    os.environ["MASTER_PORT"] = str(port)
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master.rsplit(":", 1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -77,7 +79,7 @@ def train(rank, port, args):
     model = torch.nn.parallel.DistributedDataParallel(build(args.model, torch.nn))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(2))
-    warmup, times, losses = 20, [], []
+    warmup, times, losses = args.warm_up, [], []
     for step in range(warmup + args.steps):
         at = ((step * args.ranks + rank) * args.batch) % (len(labels) - args.batch)
         begin = time.perf_counter()
@@ -104,14 +106,17 @@ def train(rank, port, args):
 def main():
     args = parse_arguments()
     try:
-        import torch.multiprocessing as multiprocessing
+        from torch import multiprocessing
     except ImportError as error:
         print(f"peer_torch_ddp: no torch ({error}); Debian: apt-get install python3-torch", file=sys.stderr)
         return 77
+    if args.rank is not None:
+        train(args.rank, args.master, args)
+        return 0
     with socket.socket() as probe:  # a free port; nobody else on this host should take it meanwhile
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(train, args=(port, args), nprocs=args.ranks)
+        master = f"127.0.0.1:{probe.getsockname()[1]}"
+    multiprocessing.spawn(train, args=(master, args), nprocs=args.ranks)
     return 0
 
 

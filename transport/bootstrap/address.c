@@ -229,6 +229,8 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
         any = *at;
         any.port = port;
     }
+    /* What is accepted inherits it: answers of a few bytes must not wait for one another. */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     /* Connections of a former job that are not forgotten yet must not be in the way. */
     if (port != 0) {
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);

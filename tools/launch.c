@@ -9,11 +9,12 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/settings.h"
+#include "tools/interrupts.h"
 #include "tools/launch_address.h"
 #include "tools/launch_agent.h"
 #include "tools/launch_remote.h"
 
-enum { KEY_HOSTS = 512, KEY_RSH, KEY_REMOTE_WEFT, KEY_ROUND_ROBIN, KEY_TAG_OUTPUT };
+enum { KEY_HOSTS = 512, KEY_RSH, KEY_REMOTE_WEFT, KEY_ROUND_ROBIN, KEY_BIND_IRQS, KEY_TAG_OUTPUT };
 
 const option_def_t wefti_launch_option_defs[] = {
     {KEY_HOSTS, "hosts", "A:4,B:4|FILE",
@@ -23,6 +24,9 @@ const option_def_t wefti_launch_option_defs[] = {
     {KEY_RSH, "rsh", "COMMAND", "called as COMMAND HOST SHELL-COMMAND (default: WEFT_RSH or ssh)"},
     {KEY_REMOTE_WEFT, "remote-weft", "PATH",
      "this command on the other hosts (default: same path)"},
+    {KEY_BIND_IRQS, "bind-irqs", NULL,
+     "bind interrupts of the hosts' network interfaces to cores next\n"
+     "                                 to them and away from those of ranks (as root)"},
     {KEY_TAG_OUTPUT, "tag-output", NULL,
      "what ranks print comes in whole lines behind \"[rank] \""},
     {0, NULL, NULL, NULL},
@@ -47,6 +51,9 @@ int wefti_launch_option(launch_t *launch, int key, const char *value)
         break;
     case KEY_ROUND_ROBIN:
         launch->round_robin = true;
+        break;
+    case KEY_BIND_IRQS:
+        launch->bind_irqs = true;
         break;
     default:
         launch->tag_output = true;
@@ -219,7 +226,10 @@ int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void 
                       .capture = launch->tag_output,
                       .signal_fd = -1,
                       .extra_fd = -1};
-    int code;
+    int code = launch->bind_irqs ? wefti_bind_interrupts(launch->command, set.count) : EXIT_OK;
+    if (code != EXIT_OK) {
+        return code;
+    }
     set.ranks = calloc(set.count, sizeof *set.ranks);
     for (uint32_t i = 0; i < set.count && set.ranks != NULL; i++) {
         set.ranks[i].rank = launch->agent != NULL ? launch->rank_numbers[i] : i;

@@ -34,7 +34,7 @@ typedef struct launch {
     const char *hosts;       /* NULL: this one */
     const char *rsh;         /* NULL: ssh */
     const char *remote_weft; /* NULL: the same path as here */
-    bool tag_output, round_robin;
+    bool tag_output, round_robin, bind_irqs;
     char **program; /* NULL, or what follows "--" */
     int argument_count;
     char **arguments;      /* as they were, for the agents; ours */

@@ -12,10 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/settings.h"
 #include "runtime/base/sync.h"
-#include "transport/transport.h"
-
-#define MAX_CPUS 1024u
+#include "transport/topology.h"
 
 /* ---- one rank ---- */
 
@@ -34,6 +33,18 @@ static void set_environment(const rank_set_t *set, uint32_t index)
     set_number("WEFT_LOCAL_RANK", index);
     set_number("WEFT_LOCAL_SIZE", set->count);
     setenv("WEFT_ADDRESS", set->address, 1);
+}
+
+/* Within what this process may use itself. A setting that is wrong is for the rank to complain of,
+ * and one that cannot be bound runs anyway. */
+static void bind_rank(const rank_set_t *set, uint32_t index)
+{
+    wefti_settings_t settings;
+    wefti_bind_t bind = WEFTI_BIND_CORE;
+    if (wefti_settings_load(&settings) == WEFT_OK && settings.bind != WEFTI_BIND_AUTO) {
+        bind = (wefti_bind_t)settings.bind;
+    }
+    (void)wefti_binding_apply(index, set->count, bind);
 }
 
 /* Rank 0 has our standard input, but not the terminal: it is not in its foreground. */
@@ -57,7 +68,6 @@ static void set_streams(const rank_set_t *set, uint32_t index, const int *output
 static void rank_main(const rank_set_t *set, uint32_t index, int report_fd, const int *outputs,
                       pid_t parent)
 {
-    uint32_t cpus[MAX_CPUS];
     uint32_t rank = set->ranks[index].rank;
     /* The terminal's Ctrl-C is the launcher's to handle; it ends us by SIGTERM. */
     signal(SIGINT, set->program ? SIG_DFL : SIG_IGN);
@@ -74,10 +84,7 @@ static void rank_main(const rank_set_t *set, uint32_t index, int report_fd, cons
     }
     set_streams(set, index, outputs);
     set_environment(set, index);
-    uint32_t count = wefti_machine_cpus_of_rank(index, set->count, cpus, MAX_CPUS);
-    if (count > 0) {
-        wefti_pin_thread(cpus, count);
-    }
+    bind_rank(set, index);
     rank_report_t report = {0};
     report.status = set->run(set->user, rank, set->world_size, set->address);
     int code = EXIT_OK;

@@ -356,41 +356,46 @@ static void print_lost(const remote_launcher_t *self, const remote_host_t *remot
     }
 }
 
-/* Hosts that failed before there were ranks; what all say is said once. */
+/* What all hosts say is said once. */
+static bool say_for_all(remote_launcher_t *self)
+{
+    const char *first = plain_text(self, &self->hosts[0]);
+    for (uint32_t i = 0; i < self->plan.host_count; i++) {
+        if (self->hosts[i].state != REMOTE_FAILED ||
+            strcmp(plain_text(self, &self->hosts[i]), first) != 0) {
+            return false;
+        }
+    }
+    fprintf(stderr, "weft %s: %s\n", self->launch->command, first);
+    return true;
+}
+
+/* Hosts that failed before there were ranks, or were lost. */
 static int report_hosts(remote_launcher_t *self)
 {
-    uint32_t failed = 0, count = self->plan.host_count;
-    bool same = true;
-    const char *first = NULL;
+    bool said = say_for_all(self);
     int code = EXIT_OK;
-    for (uint32_t i = 0; i < count; i++) {
-        if (self->hosts[i].state == REMOTE_FAILED) {
-            const char *text = plain_text(self, &self->hosts[i]);
-            first = first != NULL ? first : text;
-            same = same && strcmp(text, first) == 0;
-            failed++;
-        }
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < self->plan.host_count; i++) {
         remote_host_t *remote = &self->hosts[i];
-        if (remote->state == REMOTE_FAILED && same && failed == count) {
-            fprintf(stderr, "weft %s: %s\n", self->launch->command, first);
-            return remote->code != 0 ? remote->code : EXIT_RUN_FAILED;
-        } else if (remote->state == REMOTE_FAILED) {
-            fprintf(stderr, "weft %s: host %s: %s\n", self->launch->command, remote->host->name,
-                    plain_text(self, remote));
+        if (remote->state == REMOTE_FAILED) {
+            int own = remote->code != EXIT_OK ? remote->code : EXIT_RUN_FAILED;
+            code = code == EXIT_OK || code == EXIT_RUN_FAILED ? own : code;
+            if (!said) {
+                fprintf(stderr, "weft %s: host %s: %s\n", self->launch->command, remote->host->name,
+                        plain_text(self, remote));
+            }
         } else if (remote->state == REMOTE_LOST) {
+            code = code == EXIT_OK ? EXIT_RUN_FAILED : code;
             print_lost(self, remote);
-        } else if (remote->state == REMOTE_PREPARING && failed == 0 && !self->started) {
-            fprintf(stderr, "weft %s: host %s has not answered\n", self->launch->command,
-                    remote->host->name);
         }
-        bool bad = remote->state == REMOTE_FAILED || remote->state == REMOTE_LOST;
-        int own =
-            remote->state == REMOTE_FAILED && remote->code != 0 ? remote->code : EXIT_RUN_FAILED;
-        code = code == EXIT_OK && (bad || !self->started) ? own : code;
     }
-    return code;
+    for (uint32_t i = 0; i < self->plan.host_count && code == EXIT_OK && !self->started; i++) {
+        if (self->hosts[i].state == REMOTE_PREPARING) {
+            fprintf(stderr, "weft %s: host %s has not answered\n", self->launch->command,
+                    self->hosts[i].host->name);
+        }
+    }
+    return code == EXIT_OK && !self->started ? EXIT_RUN_FAILED : code;
 }
 
 static int report(remote_launcher_t *self)

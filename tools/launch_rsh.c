@@ -30,6 +30,11 @@ const char *wefti_remote_program(const launch_t *launch, const remote_host_t *re
 {
     const char *text = remote->host->here ? "its agent" : rsh_text(launch);
     size_t length = remote->host->here ? strlen(text) : strcspn(text, " \t");
+    const char *slash = memrchr(text, '/', length);
+    if (slash != NULL) {
+        length -= (size_t)(slash + 1 - text);
+        text = slash + 1;
+    }
     snprintf(buffer, 64, "%.*s", (int)(length < 63 ? length : 63), text);
     return buffer;
 }

@@ -19,7 +19,6 @@ bool wefti_is_launched(uint32_t wanted)
 {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
     if (variable("WEFT_RANK") != NULL || variable("WEFT_WORLD_SIZE") != NULL ||
-        variable("WEFT_GROUP") != NULL ||
         (variable("RANK") != NULL && variable("WORLD_SIZE") != NULL)) {
         return true; /* the half of a set is an error that the context tells */
     }

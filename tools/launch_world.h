@@ -6,7 +6,7 @@
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
-/* Do the variables of a launcher (WEFT_RANK, torchrun, mpirun, srun, mpiexec, RANK, WEFT_GROUP) say
+/* Do the variables of a launcher (WEFT_RANK, torchrun, mpirun, srun, mpiexec, RANK) say
  * so? A world of one by mpirun or srun counts only where no other number of ranks is wanted (0:
  * any): shells of batch systems are such worlds. */
 bool wefti_is_launched(uint32_t wanted);

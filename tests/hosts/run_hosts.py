@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on 2 and 4 hosts (namespaces.py) over cables of 1 Gbit/s: training, every collective, faults."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import namespaces
+import support
+from support import Case, DATA, NEED_DATA, WEFT
+
+RANK_CALLS = os.environ["WEFT_RANK_CALLS"]
+WHY_NOT = namespaces.why_not()
+MPIRUN = shutil.which("mpirun.openmpi")
+# What would say to the ranks that somebody else has started them, or to hosts that they are one.
+FOREIGN = ("WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_ADDRESS", "WEFT_HOST_ID", "WEFT_SECRET", "RANK", "WORLD_SIZE")
+NOT_UNDER_SANITIZERS = unittest.skipIf(support.SANITIZED, "one case is enough under sanitizers")
+SHAPES = {"2x1": (2, "h0,h1"), "2x2": (2, "h0:2,h1:2"), "4x1": (4, "h0,h1,h2,h3"), "1+3": (2, "h0:1,h1:3")}
+LINK_TIMEOUT = 2
+
+
+class HostCase(Case):
+    hosts = None
+    count = 4
+
+    @classmethod
+    def setUpClass(cls):
+        if WHY_NOT is not None:
+            raise unittest.SkipTest(WHY_NOT)
+        for name in FOREIGN:
+            os.environ.pop(name, None)
+        cls.hosts = namespaces.Hosts(cls.count).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.hosts is not None:
+            cls.hosts.close()
+
+    def setUp(self):
+        super().setUp()
+        self.started = []
+
+    def tearDown(self):
+        """Whatever happened, nobody is left on any host."""
+        for started in self.started:
+            if started.poll() is None:
+                started.kill()
+            started.communicate()
+        deadline = time.monotonic() + 5
+        while self.hosts.processes() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual([(p, self.command_line(p)) for p in self.hosts.processes()], [])
+
+    @staticmethod
+    def command_line(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            return ""
+
+    def on_hosts(self, hosts, *args):
+        return ["run", "--hosts", hosts, "--rsh", self.hosts.rsh, *args]
+
+    def start(self, hosts, *args, env=None):
+        """A run that goes on until something breaks; it is running when this returns."""
+        command = [WEFT, *map(str, self.on_hosts(hosts, *args))]
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "WEFT_LINK_TIMEOUT": str(LINK_TIMEOUT), **(env or {})})
+        self.started.append(started)
+        line = started.stdout.readline()
+        if "running" not in line:
+            self.fail(f"it does not run: {line} {started.communicate(timeout=60)[1]}")
+        return started
+
+    def ranks_on(self, host, name="rank_calls"):
+        return [p for p in namespaces.processes(self.hosts.space(host))
+                if os.path.basename(self.command_line(p).split(" ")[0]) == name]
+
+
+class Training(HostCase):
+    def digest(self, done):
+        return json.loads(done.stdout)["param_digest"]
+
+    @NEED_DATA
+    def test_small(self):
+        """Also under sanitizers: two hosts train to the same weights as one."""
+        plan = self.compile(world=2, batch=16)
+        args = (plan, "--data", DATA, "--steps", 3, "--no-eval", "--json")
+        expected = self.digest(self.weft("run", *args))
+        done = self.weft(*self.on_hosts("h0,h1", *args))
+        report = json.loads(done.stdout)
+        self.assertEqual(report["param_digest"], expected)
+        self.assertEqual(report["transports"], ["self", "tcp"])
+        self.assertEqual(report["hosts"], [{"name": "h0", "ranks": [0]}, {"name": "h1", "ranks": [1]}])
+
+    @NEED_DATA
+    @NOT_UNDER_SANITIZERS
+    def test_weights_do_not_depend_on_hosts(self):
+        orders = {2: ("tree",), 4: ("tree", "blocks:2,2", "blocks:1,3")}
+        for world in (2, 4):
+            plan = self.compile(name=f"{world}.weft", world=world, batch=16)
+            args = (plan, "--data", DATA, "--steps", 4, "--no-eval", "--json")
+            expected = {order: self.digest(self.weft("run", *args, env={"WEFT_ORDER": order}))
+                        for order in orders[world]}
+            for shape, (_, hosts) in SHAPES.items():
+                ranks = sum(int(h.split(":")[1]) if ":" in h else 1 for h in hosts.split(","))
+                for order in orders[world] if ranks == world else ():
+                    for placement in ((), ("--round-robin",)):
+                        with self.subTest(shape=shape, order=order, placement=placement):
+                            done = self.weft(*self.on_hosts(hosts, *placement, *args), env={"WEFT_ORDER": order})
+                            self.assertEqual(self.digest(done), expected[order])
+
+    @NEED_DATA
+    @NOT_UNDER_SANITIZERS
+    def test_evaluation_and_files(self):
+        """Every file is written once, and the accuracy is that of one host."""
+        plan = self.compile(world=2, batch=64)
+        args = (plan, "--data", DATA, "--steps", 30, "--json")
+        alone = json.loads(self.weft("run", *args, "--checkpoint", "a.safetensors").stdout)
+        done = json.loads(self.weft(*self.on_hosts("h0,h1", *args, "--checkpoint", "b.safetensors", "--trace", "t.json",
+                                                   "--save", "t.onnx")).stdout)
+        self.assertEqual(done["test_accuracy"], alone["test_accuracy"])
+        self.assertEqual(done["param_digest"], alone["param_digest"])
+        self.assertEqual((self.dir / "a.safetensors").read_bytes(), (self.dir / "b.safetensors").read_bytes())
+        self.assertTrue(json.loads((self.dir / "t.json").read_text()))
+
+    @NEED_DATA
+    @NOT_UNDER_SANITIZERS
+    @unittest.skipUnless(MPIRUN, "mpirun.openmpi is missing (Debian package openmpi-bin)")
+    def test_mpirun(self):
+        plan = self.compile(world=4, batch=16)
+        args = ("run", plan, "--data", DATA, "--steps", 4, "--no-eval", "--json")
+        expected = self.digest(self.weft(*args))
+        for hosts, transports in (("h0:2,h1:2", ["self", "shm", "tcp", "tcp"]),
+                                  ("h0:1,h1:3", ["self", "tcp", "tcp", "tcp"]),
+                                  ("h0,h1,h2,h3", ["self", "tcp", "tcp", "tcp"])):
+            with self.subTest(hosts=hosts):
+                mpirun = [MPIRUN, "--allow-run-as-root", "--host", hosts, "--mca", "plm_rsh_agent", self.hosts.rsh,
+                          "--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", "eth0", "-np", "4",
+                          WEFT, *args]
+                done = subprocess.run(self.hosts.command("h0", *mpirun), capture_output=True, text=True, timeout=120,
+                                      cwd=self.dir)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                report = json.loads(done.stdout)
+                self.assertEqual(report["param_digest"], expected)
+                self.assertEqual(report["launcher"], "pmix")
+                self.assertEqual(report["transports"], transports)
+
+
+class Collectives(HostCase):
+    @NOT_UNDER_SANITIZERS
+    def test_every_collective_and_the_transport_of_every_pair(self):
+        for shape, (_, hosts) in SHAPES.items():
+            with self.subTest(shape=shape):
+                done = self.weft(*self.on_hosts(hosts, "--", RANK_CALLS, "check"), timeout=60)
+                self.check(json.loads(done.stdout), hosts)
+
+    def test_small(self):
+        done = self.weft(*self.on_hosts("h0:2,h1", "--", RANK_CALLS, "check", "quick"), timeout=120)
+        self.check(json.loads(done.stdout), "h0:2,h1")
+
+    def check(self, told, hosts):
+        where = [h.split(":")[0] for h in hosts.split(",") for _ in range(int((h + ":1").split(":")[1]))]
+        self.assertEqual(told["launcher"], "environment")
+        self.assertEqual(told["host_count"], len(set(where)))
+        self.assertEqual([r["host"] for r in told["ranks"]], where)
+        numbers = {name: index for index, name in enumerate(dict.fromkeys(where))}
+        for rank, row in enumerate(told["ranks"]):
+            self.assertGreater(row["checked"], 100)
+            self.assertEqual(row["hosts"], [numbers[name] for name in where])
+            self.assertEqual(row["transports"], ["self" if peer == rank else "shm" if where[peer] == where[rank]
+                                                 else "tcp" for peer in range(len(where))])
+
+
+@NOT_UNDER_SANITIZERS
+class Faults(HostCase):
+    count = 2
+
+    def test_a_cut_cable_names_the_host(self):
+        run = self.start("h0:2,h1:2", "--tag-output", "--", RANK_CALLS, "loop", 65536)
+        self.addCleanup(self.hosts.mend, "h1")
+        self.hosts.cut("h1")
+        cut = time.monotonic()
+        out, err = run.communicate(timeout=60)
+        self.assertLess(time.monotonic() - cut, LINK_TIMEOUT + 4)
+        self.assertEqual(run.returncode, 1, err)
+        for rank in range(4):
+            # What a rank's own host is called says nothing about the other.
+            other = "h1" if rank < 2 else "h0"
+            self.assertRegex(err, rf"(?m)^\[{rank}\] rank {rank}: .*{other}")
+
+    def test_a_killed_rank_is_named_by_all(self):
+        run = self.start("h0:2,h1:2", "--tag-output", "--", RANK_CALLS, "loop", 65536)
+        ranks = sorted(self.ranks_on("h1"))
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGKILL)
+        killed = time.monotonic()
+        out, err = run.communicate(timeout=60)
+        self.assertLess(time.monotonic() - killed, 2)
+        self.assertRegex(err, r"(?m)^weft run: rank 3 \(pid \d+, host h1\) was killed by signal 9")
+        self.assertEqual(run.returncode, 128 + 9, err)
+        for rank in range(3):
+            self.assertRegex(err, rf"(?m)^\[{rank}\] rank {rank}: .*rank 3")
+
+    def test_a_killed_agent_takes_its_ranks_along(self):
+        run = self.start("h0,h1:2", "--", RANK_CALLS, "loop", 1024)
+        agents = self.ranks_on("h1", "weft")
+        self.assertEqual(len(agents), 1)
+        os.kill(agents[0], signal.SIGKILL)
+        out, err = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 1, err)
+        self.assertRegex(err, "host h1: .*ended by signal 9 before its ranks did")
+
+    def test_a_killed_launcher_takes_all_along(self):
+        run = self.start("h0,h1:2", "--", RANK_CALLS, "loop", 1024)
+        run.kill()
+        run.communicate(timeout=60)  # tearDown looks who is left
+
+    def test_interrupt(self):
+        run = self.start("h0,h1:2", "--", RANK_CALLS, "loop", 1024)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 130, err)
+        self.assertIn("interrupted", err)
+
+    def test_a_slow_link_is_named(self):
+        run = self.start("h0,h1", "--", RANK_CALLS, "loop", 16 << 20, env={"WEFT_LATE": "1"})
+        self.addCleanup(self.hosts.limit, "h1", self.hosts.rate)
+        self.hosts.limit("h1", "100mbit")
+        deadline = time.monotonic() + 20
+        said = ""
+        while "late" not in said and "slow" not in said and time.monotonic() < deadline:
+            said += run.stderr.readline()
+        self.assertRegex(said, r"h1|rank 1")
+        self.assertRegex(said, r"slow|late|waits|waited")
+
+    def by_hand(self, rank, size, host, secret, *args, port=29712, timeout=3):
+        command = self.hosts.command(host, *(args or (RANK_CALLS, "check", "quick")))
+        variables = {"WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": str(size), "WEFT_SECRET": secret,
+                     "WEFT_ADDRESS": f"{self.hosts.address('h0')}:{port}", "WEFT_CONNECT_TIMEOUT": str(timeout)}
+        self.started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                             env={**os.environ, **variables}))
+        return self.started[-1]
+
+    def test_a_wrong_secret_is_an_error_on_both_sides(self):
+        ranks = [self.by_hand(0, 2, "h0", "the right secret"), self.by_hand(1, 2, "h1", "another secret, which is wrong")]
+        errors = [rank.communicate(timeout=30)[1] for rank in ranks]
+        for rank, error in zip(ranks, errors):
+            self.assertNotEqual(rank.returncode, 0)
+            self.assertRegex(error, "secret")
+
+    def test_a_missing_rank_is_named_on_all(self):
+        ranks = [self.by_hand(0, 3, "h0", "the right secret"), self.by_hand(1, 3, "h1", "the right secret")]
+        for rank in ranks:
+            error = rank.communicate(timeout=30)[1]
+            self.assertNotEqual(rank.returncode, 0)
+            self.assertRegex(error, "missing: 2")
+
+
+@NOT_UNDER_SANITIZERS
+class Launching(HostCase):
+    count = 2
+
+    def test_what_one_host_lacks_is_said_with_its_name(self):
+        only = self.hosts.dir / "only-h0"
+        (self.hosts.dir / "rsh-apart").write_text(self.hosts.rsh.read_text().replace(
+            'exec sh -c "$2"', '{ [ $1 = h0 ] || mount -t tmpfs none %s; } && exec sh -c "$2"' % only))
+        (self.hosts.dir / "rsh-apart").chmod(0o755)
+        only.mkdir()
+        plan = self.compile()
+        shutil.copy(plan, only / "p.weft")
+        done = self.weft("run", only / "p.weft", "--data", DATA, "--hosts", "h0,h1", "--rsh",
+                         self.hosts.dir / "rsh-apart", code=2)
+        self.assertRegex(done.stderr, r"^weft run: host h1: .*p\.weft")
+        self.assert_one_line(done.stderr)
+
+    def test_what_all_lack_is_said_once(self):
+        done = self.weft(*self.on_hosts("h0,h1", self.dir / "no.weft", "--data", DATA), code=2)
+        self.assertRegex(done.stderr, r"^weft run: cannot open \S*no\.weft")
+        self.assert_one_line(done.stderr)
+
+    def test_a_host_that_is_not_there(self):
+        done = self.weft(*self.on_hosts("h0,h7", "--", "true"), code=1)
+        self.assertRegex(done.stderr, r"(?m)^weft run: host h7: rsh ended with status \d+ before the agent answered")
+
+    def test_the_secret_and_the_address_are_in_no_command_line(self):
+        done = self.weft(*self.on_hosts("h0,h1", "--", "sh", "-c",
+                                        "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f 2>/dev/null; echo; done >$WEFT_RANK.lines; "
+                                        "echo $WEFT_SECRET $WEFT_ADDRESS"))
+        secret, address = done.stdout.splitlines()[0].split()
+        self.assertRegex(secret, "^[0-9a-f]{64}$")
+        self.assertRegex(address, rf"^{re.escape(self.hosts.address('h0'))}:\d+$")
+        for rank in range(2):
+            lines = (self.dir / f"{rank}.lines").read_text()
+            self.assertIn("--agent", lines)
+            self.assertNotIn(secret, lines)
+            self.assertNotIn(address, lines)
+
+
+if __name__ == "__main__":
+    if WHY_NOT is not None:
+        print(f"skipped: {WHY_NOT}")
+        sys.exit(77)
+    support.main()

@@ -166,9 +166,7 @@ static void path_between(void *user, uint32_t a, uint32_t b, wefti_topo_path_t *
         out->why[0] = '\0'; /* was only a guess */
     }
     if (strcmp(real, "tcp") == 0 || strcmp(real, "verbs") == 0) {
-        if (world->cluster->ranks[a].host == world->cluster->ranks[b].host) {
-            out->path[0] = '\0';
-        }
+        out->path[0] = '\0'; /* the link says by which interfaces it goes */
     }
     snprintf(out->transport, sizeof out->transport, "%s", real);
     if (world->told != NULL && world->told[pair].reason[0] != '\0') {
@@ -214,7 +212,12 @@ static void write_world(const world_t *world, int json, uint32_t width, wefti_te
                                  out);
         return;
     }
-    wefti_cluster_encode_with(world->cluster, path_between, (void *)(uintptr_t)world, out);
+    wefti_json_t writer;
+    wefti_json_init(&writer, out, true);
+    wefti_json_begin_object(&writer, NULL);
+    wefti_cluster_write(world->cluster, &writer);
+    wefti_cluster_write_pairs(world->cluster, path_between, (void *)(uintptr_t)world, &writer);
+    wefti_json_end_object(&writer);
     wefti_text_add(out, "\n");
 }
 

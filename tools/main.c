@@ -24,6 +24,7 @@ static const command_t commands[] = {
     {"algos", "say which algorithm costs least for a collective, and why", wefti_cmd_algos},
     {"verify", "prove that the collective algorithms are right", wefti_cmd_verify},
     {"tune", "measure this machine for the choice of algorithms", wefti_cmd_tune},
+    {"topo", "draw hosts, cores, interfaces, and how ranks reach each other", wefti_cmd_topo},
     {"info", "show version, machine, transports and settings", wefti_cmd_info},
 };
 

@@ -85,5 +85,6 @@ int wefti_cmd_info(int argc, char **argv);
 int wefti_cmd_verify(int argc, char **argv);
 int wefti_cmd_algos(int argc, char **argv);
 int wefti_cmd_tune(int argc, char **argv);
+int wefti_cmd_topo(int argc, char **argv);
 
 #endif

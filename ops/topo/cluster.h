@@ -104,6 +104,8 @@ weft_status_t wefti_cluster_load(const char *path, wefti_hardware_file_fn read_f
                                  const weft_allocator_t *allocator, wefti_cluster_t *out);
 /* cluster_write.c: decoding what it writes gives the same cluster. */
 void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out);
+/* Its members, into an object that is open. */
+void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json);
 
 /* Adds a host without ranks; hardware is borrowed by the arena's life, name is copied. */
 weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,

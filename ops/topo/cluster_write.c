@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/topo/draw.h"
+#include "ops/topo/cluster.h"
 
 #define LIST_BYTES 4096u
 
@@ -209,7 +209,7 @@ static uint32_t like_which(const wefti_cluster_t *cluster, uint32_t index)
     return index;
 }
 
-static void write_cluster(const wefti_cluster_t *cluster, wefti_json_t *json)
+void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json)
 {
     uint32_t before = 0;
     wefti_json_int(json, "format", 1);
@@ -240,17 +240,6 @@ void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out)
     wefti_json_t json;
     wefti_json_init(&json, out, true);
     wefti_json_begin_object(&json, NULL);
-    write_cluster(cluster, &json);
-    wefti_json_end_object(&json);
-}
-
-void wefti_cluster_encode_with(const wefti_cluster_t *cluster, wefti_topo_path_fn path, void *user,
-                               wefti_text_t *out)
-{
-    wefti_json_t json;
-    wefti_json_init(&json, out, true);
-    wefti_json_begin_object(&json, NULL);
-    write_cluster(cluster, &json);
-    wefti_cluster_write_pairs(cluster, path, user, &json);
+    wefti_cluster_write(cluster, &json);
     wefti_json_end_object(&json);
 }

@@ -24,11 +24,8 @@ void wefti_cluster_draw(const wefti_cluster_t *cluster, uint32_t width, wefti_te
  * wefti_topo_path. */
 void wefti_cluster_draw_pairs(const wefti_cluster_t *cluster, wefti_topo_path_fn path, void *user,
                               uint32_t width, wefti_text_t *out);
-/* The same as JSON, an array called "pairs". */
+/* The same as JSON, an array called "pairs", which readers of clusters pass over. */
 void wefti_cluster_write_pairs(const wefti_cluster_t *cluster, wefti_topo_path_fn path, void *user,
                                wefti_json_t *json);
-/* cluster_write.c: wefti_cluster_encode's object with it; readers of clusters ignore it. */
-void wefti_cluster_encode_with(const wefti_cluster_t *cluster, wefti_topo_path_fn path, void *user,
-                               wefti_text_t *out);
 
 #endif

@@ -6,7 +6,7 @@
 #include "ops/topo/draw.h"
 #include "ops/topo/place.h"
 
-#define MOST_SINGLE 8u      /* ranks whose pairs are listed one by one */
+#define MOST_SINGLE 4u      /* ranks whose pairs are listed one by one */
 #define MOST_CLASSES 48u    /* that are told apart */
 #define MOST_COMPARED 2048u /* ranks whose pairs are looked at */
 
@@ -79,7 +79,8 @@ void wefti_topo_path(const wefti_cluster_t *cluster, uint32_t a, uint32_t b, wef
     const char *place = wefti_place_nic_why(cluster, a);
     if (place[0] != '\0') {
         used = strlen(out->why);
-        snprintf(out->why + used, sizeof out->why - used, "; %.24s: %s", from->name, place);
+        snprintf(out->why + used, sizeof out->why - used, "; %.24s is on the %s", from->name,
+                 place);
     }
 }
 
@@ -115,7 +116,9 @@ static void add_pair(table_t *table, uint32_t a, uint32_t b)
         if (last || ((same_hosts || table->cluster->host_count > 4) &&
                      (class->hosts[0] == class->hosts[1]) == (from == to) &&
                      strcmp(class->path.transport, path.transport) == 0 &&
-                     strcmp(class->path.path, path.path) == 0)) {
+                     strcmp(class->path.path, path.path) == 0 &&
+                     /* real ones name addresses, which differ for every pair */
+                     (table->path != NULL || strcmp(class->path.why, path.why) == 0))) {
             class->count++;
             return;
         }

@@ -130,7 +130,7 @@ void wefti_place_nics(wefti_cluster_t *cluster)
 
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank)
 {
-    static const char *const texts[] = {"", "another socket", "same socket", "same NUMA node",
+    static const char *const texts[] = {"", "other socket", "same socket", "same NUMA node",
                                         "same PCI switch"};
     const wefti_topo_rank_t *it = &cluster->ranks[rank];
     const wefti_hardware_t *h = cluster->hosts[it->host].hardware;

@@ -38,7 +38,7 @@ uint32_t wefti_place_numa(const wefti_hardware_t *hardware, const uint32_t *cpus
  * ranks with the same choice take turns.
  */
 void wefti_place_nics(wefti_cluster_t *cluster);
-/* "same PCI switch", "same NUMA node", "same socket", "another socket", or "" where nobody knows.
+/* "same PCI switch", "same NUMA node", "same socket", "other socket", or "" where nobody knows.
  */
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank);
 

@@ -16,26 +16,7 @@ add_test(NAME tree_includes
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
-# The verbs driver over a card in memory: what libibverbs would do is done by verbs_nic.c.
-foreach(test verbs_data verbs_faults verbs_device)
-  if(TARGET transport_${test} AND IBVERBS_FOUND)
-    target_sources(transport_${test} PRIVATE transport/verbs_nic.c transport/verbs_world.c)
-    foreach(call get_device_list free_device_list open_device close_device query_device query_port alloc_pd
-        dealloc_pd reg_mr dereg_mr create_comp_channel destroy_comp_channel create_cq destroy_cq get_cq_event
-        ack_cq_events create_qp modify_qp destroy_qp get_async_event ack_async_event)
-      target_link_options(transport_${test} PRIVATE -Wl,--wrap=ibv_${call})
-    endforeach()
-    target_link_options(transport_${test} PRIVATE -Wl,--wrap=_ibv_query_gid_table)
-  endif()
-endforeach()
-
-# The same over real devices, for the emulated machine.
-if(IBVERBS_FOUND)
-  add_executable(rdma_links rdma/real_nic.c transport/test_verbs_data.c transport/verbs_world.c transport/support.c)
-  target_compile_definitions(rdma_links PRIVATE VERBS_NIC_IS_REAL)
-  target_include_directories(rdma_links PRIVATE transport)
-  target_link_libraries(rdma_links PRIVATE weft_transport PkgConfig::CMOCKA)
-endif()
+include(rdma/rdma.cmake)
 
 # Models that are made up.
 target_sources(runtime_random_shards PRIVATE graph/support_layers.c)
@@ -61,6 +42,8 @@ foreach(test ${cli_tests})
   set_tests_properties(tools_${stem} PROPERTIES LABELS multi TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT "WEFT_TOOL=$<TARGET_FILE:weft_tool>;WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR};WEFT_BINARY_DIR=${PROJECT_BINARY_DIR};WEFT_SANITIZED=${WEFT_SANITIZE}")
 endforeach()
+
+include(hosts/hosts.cmake)
 
 # An installed Weft is found by CMake and by pkg-config, and exports public symbols only.
 if(NOT WEFT_SANITIZE)

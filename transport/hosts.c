@@ -73,6 +73,9 @@ static weft_status_t hosts_check_peers(wefti_endpoint_t *endpoint)
 static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes)
 {
     wefti_endpoint_t *endpoint = &hosts->base, *inner = endpoint->inner;
+    if (bytes <= inner->region_bytes) {
+        return WEFT_OK; /* an earlier growth had come so far when a driver refused it */
+    }
     weft_status_t status = inner->ops->region_grow(inner, bytes);
     if (status < 0) {
         return status;

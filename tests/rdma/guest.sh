@@ -41,6 +41,7 @@ main() {
     return
   fi
   chmod 666 /dev/infiniband/uverbs* # as udev does
+  hostname "machine$weft_vm_rank"
   ulimit -l unlimited
   export WEFT_VM_HOSTS=$weft_vm_hosts WEFT_VM_RANK=$weft_vm_rank
   export WEFT_VM_ADDRESS=10.77.0.$((weft_vm_rank + 1)) WEFT_VM_PEER=10.77.0.$((2 - weft_vm_rank))

@@ -22,7 +22,7 @@
 
 #include "runtime/context.h"
 
-#define LARGE 60000u /* elements */
+#define LARGE 20000u /* elements */
 
 static weft_context_t *context;
 static weft_group_t *group;
@@ -178,7 +178,7 @@ static void exchange(float *a, float *b, uint64_t n)
 
 static void all_of_them(float *a, float *b)
 {
-    static const uint64_t counts[] = {1, 300, 5000, LARGE};
+    static const uint64_t counts[] = {1, 300, LARGE};
     for (uint32_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
         reductions(a, b, counts[c], c % size);
         copies(a, b, counts[c], (c + 1) % size);
@@ -249,7 +249,8 @@ static void broken(void)
     }
     CHECK(failed > 0);
     CHECK(strstr(text, "verbs link") != NULL && strstr(text, "rank 0") != NULL &&
-          strstr(text, "rank 1") != NULL);
+          strstr(text, "rank 1") != NULL && strstr(text, "rxe") != NULL &&
+          strstr(text, "queue pair") != NULL && strstr(text, "status") != NULL);
     if (rank == 0) {
         printf("rank 0: %u calls failed, the last one with: %s\n", failed, text);
     }

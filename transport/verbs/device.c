@@ -224,17 +224,16 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
     wefti_free(verbs->params.allocator, entries);
     if (count < 0) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, (int)-count,
-                                 "verbs: %s port %u: the table of GIDs cannot be read", verbs->name,
+                                 "%s port %u: the table of GIDs cannot be read", verbs->name,
                                  verbs->port);
     }
     if (card->gid_mask == 0 && wanted >= 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "verbs: %s port %u has no GID %d (WEFT_VERBS_GID_INDEX)", verbs->name,
-                           verbs->port, wanted);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s port %u has no GID %d (WEFT_VERBS_GID_INDEX)",
+                           verbs->name, verbs->port, wanted);
     }
     if (card->gid_mask == 0 && verbs->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "verbs: %s port %u has no GID (no address on its network interface?)",
+                           "%s port %u has no GID (no address on its network interface?)",
                            verbs->name, verbs->port);
     }
     return WEFT_OK;
@@ -290,15 +289,14 @@ static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen, wefti_
     verbs->port = chosen->port;
     verbs->context = ibv_open_device(chosen->device);
     if (verbs->context == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "verbs: %s cannot be opened",
-                                 verbs->name);
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "%s cannot be opened", verbs->name);
     }
     int error = ibv_query_device(verbs->context, &verbs->limits);
     if (error == 0) {
         error = ibv_query_port(verbs->context, verbs->port, &verbs->port_attr);
     }
     if (error != 0) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "verbs: %s port %u does not answer",
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "%s port %u does not answer",
                                  verbs->name, verbs->port);
     }
     card->magic = WEFTI_VERBS_CARD_MAGIC;
@@ -321,7 +319,7 @@ weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_card_t *
     errno = 0;
     struct ibv_device **devices = ibv_get_device_list(&device_count);
     if (devices == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "verbs: no list of devices");
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "no list of devices");
     }
     for (int i = 0; i < device_count; i++) {
         look_at(verbs, devices[i], list, &count, why, sizeof why);
@@ -330,13 +328,13 @@ weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_card_t *
     if (count > 0) {
         status = use(verbs, pick(verbs, list, count), out_card);
     } else if (why[0] != '\0') {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "verbs: %s", why);
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s", why);
     } else if (device_count > 0 && patterns[0] != '\0') {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                             "verbs: none of %d devices is \"%s\" (WEFT_VERBS_DEVICE)",
-                             device_count, patterns);
+        status =
+            wefti_error(WEFT_ERR_UNSUPPORTED, "none of %d devices is \"%s\" (WEFT_VERBS_DEVICE)",
+                        device_count, patterns);
     } else {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "verbs: this machine has no RDMA device");
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "this machine has no RDMA device");
     }
     ibv_free_device_list(devices);
     return status;

@@ -34,9 +34,8 @@ static weft_status_t register_memory(const wefti_verbs_t *verbs, void *address, 
         snprintf(hint, sizeof hint, " (this process may lock %s: see ulimit -l, RLIMIT_MEMLOCK)",
                  wefti_format_bytes(rlimit.rlim_cur, limit));
     }
-    return wefti_error_errno(WEFT_ERR_NO_MEMORY, error,
-                             "verbs: device %s cannot register %s of %s%s", verbs->name,
-                             wefti_format_bytes(bytes, size), what, hint);
+    return wefti_error_errno(WEFT_ERR_NO_MEMORY, error, "device %s cannot register %s of %s%s",
+                             verbs->name, wefti_format_bytes(bytes, size), what, hint);
 }
 
 /* Pages that forked children do not get: the device would go on with the parent's. */
@@ -44,7 +43,7 @@ static void *map_pages(size_t bytes)
 {
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "verbs: no memory for %zu bytes of buffers", bytes);
+        wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu bytes of buffers", bytes);
         return NULL;
     }
     (void)madvise(pages, bytes, MADV_DONTFORK);
@@ -143,8 +142,8 @@ weft_status_t wefti_verbs_grown(void *driver, const uint8_t *keys)
         }
         if (key.from != piece->from || key.to != piece->to) {
             status = wefti_error(WEFT_ERR_MISMATCH,
-                                 "verbs: rank %u registered bytes %llu to %llu, rank %u %zu to %zu",
-                                 r, (unsigned long long)key.from, (unsigned long long)key.to,
+                                 "rank %u registered bytes %llu to %llu, rank %u %zu to %zu", r,
+                                 (unsigned long long)key.from, (unsigned long long)key.to,
                                  verbs->params.rank, piece->from, piece->to);
         }
         verbs->peers[r].base = key.base;

@@ -66,7 +66,7 @@ static void complete(wefti_verbs_t *verbs, const struct ibv_wc *wc, refill_t *re
     bool is_receive = wc->wr_id >> 63 != 0;
     if (wc->status != IBV_WC_SUCCESS) {
         char what[160];
-        snprintf(what, sizeof what, "%s: %s (work completion status %d, vendor error %u)",
+        snprintf(what, sizeof what, "%s: %s (completion status %d, vendor error %u)",
                  is_receive ? "receive" : "send", ibv_wc_status_str(wc->status), (int)wc->status,
                  wc->vendor_err);
         wefti_verbs_break_pair(verbs, pair, what);
@@ -172,7 +172,7 @@ weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs)
     errno = 0;
     verbs->channel = ibv_create_comp_channel(verbs->context);
     if (verbs->channel == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "verbs: %s has no completion channel",
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "%s has no completion channel",
                                  verbs->name);
     }
     verbs->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -182,7 +182,7 @@ weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs)
         if (verbs->epoll_fd < 0 || flags < 0 || fcntl(fds[i], F_SETFL, flags | O_NONBLOCK) != 0 ||
             epoll_ctl(verbs->epoll_fd, EPOLL_CTL_ADD, fds[i], &event) != 0) {
             return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                     "verbs: the events of %s cannot be waited for", verbs->name);
+                                     "the events of %s cannot be waited for", verbs->name);
         }
     }
     return WEFT_OK;

@@ -58,7 +58,7 @@ static weft_status_t choose_depths(wefti_verbs_t *verbs, uint32_t pairs, uint32_
     if (send + recv + WEFTI_VERBS_RECV_EXTRA > most || recv < WEFTI_VERBS_DEPTH_MIN ||
         send < WEFTI_VERBS_DEPTH_MIN || pairs > (uint32_t)limits->max_qp) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "verbs: device %s has %d queue pairs of %d requests and %d completions "
+                           "device %s has %d queue pairs of %d requests and %d completions "
                            "in a queue, too few for %u queue pairs (WEFT_VERBS_QUEUE_PAIRS)",
                            verbs->name, limits->max_qp, limits->max_qp_wr, limits->max_cqe, pairs);
     }
@@ -112,7 +112,7 @@ static weft_status_t to_init(const wefti_verbs_t *verbs, struct ibv_qp *qp)
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return error == 0 ? WEFT_OK
                       : wefti_error_errno(WEFT_ERR_UNSUPPORTED, error,
-                                          "verbs: %s port %u: a queue pair is not initialised",
+                                          "%s port %u: a queue pair is not initialised",
                                           verbs->name, verbs->port);
 }
 
@@ -134,8 +134,8 @@ static weft_status_t create_one(wefti_verbs_t *verbs, uint32_t peer, uint32_t in
     }
     pair->qp = make(verbs, pair);
     if (pair->qp == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                 "verbs: %s makes no queue pair for rank %u", verbs->name, peer);
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "%s makes no queue pair for rank %u",
+                                 verbs->name, peer);
     }
     weft_status_t status = to_init(verbs, pair->qp);
     return status < 0
@@ -159,7 +159,7 @@ weft_status_t wefti_verbs_queue_pairs_create(wefti_verbs_t *verbs)
     verbs->cq = ibv_create_cq(verbs->context, (int)entries, NULL, verbs->channel, 0);
     if (verbs->cq == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                 "verbs: %s makes no completion queue of %u entries", verbs->name,
+                                 "%s makes no completion queue of %u entries", verbs->name,
                                  entries);
     }
     status = wefti_verbs_mailbox_create(verbs);
@@ -284,8 +284,7 @@ weft_status_t wefti_verbs_connect(wefti_verbs_t *verbs, uint32_t peer,
         return WEFT_OK;
     }
     if (offer->depth < WEFTI_VERBS_DEPTH_MIN || offer->depth > WEFTI_VERBS_RECV_DEPTH) {
-        return wefti_error(WEFT_ERR_MISMATCH, "verbs: rank %u offers %u receives", peer,
-                           offer->depth);
+        return wefti_error(WEFT_ERR_MISMATCH, "rank %u offers %u receives", peer, offer->depth);
     }
     for (uint32_t q = 0; q < verbs->per_peer; q++) {
         wefti_verbs_queue_pair_t *pair = verbs->queue_pairs[peer * verbs->per_peer + q];
@@ -341,8 +340,8 @@ void wefti_verbs_break(wefti_verbs_t *verbs, uint32_t peer, const char *text)
         }
     }
     it->signalled = 0;
-    snprintf(it->text, sizeof it->text, "verbs link to rank %u, %s%s%s", peer, it->path,
-             text != NULL ? ": " : "", text != NULL ? text : "");
+    snprintf(it->text, sizeof it->text, "%s%s%s", it->path, text != NULL ? ", " : "",
+             text != NULL ? text : "");
     if (text != NULL) {
         it->report = true;
         verbs->reports++;
@@ -352,7 +351,7 @@ void wefti_verbs_break(wefti_verbs_t *verbs, uint32_t peer, const char *text)
 void wefti_verbs_break_pair(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, const char *what)
 {
     char text[WEFTI_VERBS_TEXT_BYTES];
-    snprintf(text, sizeof text, "queue pair %u (0x%06x): %s", pair->index,
+    snprintf(text, sizeof text, "queue pair %u (0x%x): %s", pair->index,
              pair->qp != NULL ? pair->qp->qp_num : 0, what);
     wefti_verbs_break(verbs, pair->peer, text);
 }

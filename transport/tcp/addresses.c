@@ -122,8 +122,7 @@ static uint8_t bits_of_mask(const struct ifaddrs *entry, uint32_t bytes)
 /* False: nothing that peers could use. */
 static bool read_entry(const struct ifaddrs *entry, tcp_address_t *out)
 {
-    if (entry->ifa_addr == NULL || (entry->ifa_flags & IFF_UP) == 0 ||
-        (entry->ifa_flags & IFF_RUNNING) == 0) {
+    if (entry->ifa_addr == NULL || (entry->ifa_flags & IFF_UP) == 0) {
         return false;
     }
     int family = entry->ifa_addr->sa_family;
@@ -171,12 +170,18 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
     if (getifaddrs(&list) != 0) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: no list of interfaces");
     }
-    /* loopback last: it is of use to ranks of this machine only */
-    for (int loopback = 0; loopback < 2; loopback++) {
+    /* loopback last: it is of use to ranks of this machine only. What has no carrier counts where
+     * there is nothing else: it may come up at this very moment */
+    for (int pass = 0; pass < 3; pass++) {
+        if (pass == 2 && card->address_count > 0) {
+            break;
+        }
         for (const struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
             tcp_address_t address;
-            if (read_entry(entry, &address) && address.loopback == loopback &&
-                wanted(patterns, entry->ifa_name) && card->address_count < TCP_ADDRESSES_MAX) {
+            bool running = (entry->ifa_flags & IFF_RUNNING) != 0;
+            if (read_entry(entry, &address) && wanted(patterns, entry->ifa_name) &&
+                (pass == 2 ? !running : running && address.loopback == (pass == 1)) &&
+                card->address_count < TCP_ADDRESSES_MAX) {
                 card->addresses[card->address_count++] = address;
             }
         }

@@ -65,7 +65,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     weft_group_t *group = call->group;
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
     uint64_t direct_min = least_direct(call);
-    bool fits = may_post && wefti_call_fits_posting(call);
+    bool fits = may_post && call->longest <= group->posting_bytes && wefti_call_fits_posting(call);
     if (call->is_fused) {
         wefti_fused_pack(call);
         wefti_fused_post(call, own);

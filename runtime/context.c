@@ -249,6 +249,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status,
              meet(context, status < 0 ? status : use_device(context, params->device)), fail);
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);
+    WEFT_TRY(status, wefti_select_levels(context), fail);
     divide_cores(context, params->hub != NULL);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_DEBUG,

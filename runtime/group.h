@@ -324,6 +324,8 @@ struct weft_group {
     wefti_selection_t selection;       /* orders, algorithms */
     uint32_t *host_sizes, host_count;  /* of runs of ranks that share memory; 0: one, or no runs */
     uint32_t *host_of, host_of_count;  /* [size]: who shares memory; 0: all do */
+    uint32_t *rail_of;       /* [size] as algorithms have it; NULL: hosts have one card each */
+    uint64_t posting_bytes;  /* blocks up to this go with the postings */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
     bool interpret;                    /* tests: no executors */
 

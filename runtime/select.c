@@ -180,6 +180,30 @@ static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
     return a->size == b->size && memcmp(a->ranks, b->ranks, a->size * sizeof *a->ranks) == 0;
 }
 
+/* Which network card each rank is next to, where some host has several. */
+static weft_status_t find_rails(weft_group_t *group)
+{
+    const wefti_cluster_t *cluster = &group->context->cluster;
+    bool several = false;
+    if (group->host_of_count == 0 || cluster->ranks == NULL) {
+        return WEFT_OK;
+    }
+    group->rail_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    if (group->rail_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < group->size; r++) {
+        uint32_t nic = cluster->ranks[group->ranks[r]].nic;
+        group->rail_of[r] = nic != WEFTI_TOPO_NONE ? nic : 0;
+        several = several || group->rail_of[r] != group->rail_of[0];
+    }
+    if (!several) {
+        wefti_free(group->context->allocator, group->rail_of);
+        group->rail_of = NULL;
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 {
     wefti_selection_t *selection = &group->selection;
@@ -191,6 +215,11 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     group->host_of_count = find_hosts(group, group->host_of);
     group->host_count =
         count_runs(group->host_of, group->size, group->host_of_count, group->host_sizes);
+    group->posting_bytes = wefti_select_posting_bytes(group);
+    weft_status_t status = find_rails(group);
+    if (status < 0) {
+        return status;
+    }
     if (parent != NULL) {
         bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
         selection->wanted = parent->selection.wanted;
@@ -212,6 +241,7 @@ void wefti_select_deinit(weft_group_t *group)
     wefti_free(group->context->allocator, group->selection.order_sizes);
     wefti_free(group->context->allocator, group->host_sizes);
     wefti_free(group->context->allocator, group->host_of);
+    wefti_free(group->context->allocator, group->rail_of);
 }
 
 /* Not while calls are under way that were issued under the present order. */
@@ -301,6 +331,7 @@ void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32
         .host_count = group->host_count,
         .host_of = group->host_of_count > 0 ? group->host_of : NULL,
         .host_of_count = group->host_of_count,
+        .rail_of = group->rail_of,
     };
 }
 

@@ -47,6 +47,10 @@ typedef struct wefti_selection {
 /* Looks WEFT_ALGO up and reads WEFT_COSTS; context->wanted and context->costs. */
 weft_status_t wefti_select_settings(struct weft_context *context);
 
+/* The net level of a table that nobody has named, by what the links between hosts are. Collective
+ * where there are several. */
+weft_status_t wefti_select_levels(struct weft_context *context);
+
 /* Of a new group: as parent's (NULL: the settings). WEFT_ORDER that does not fit is an error. */
 weft_status_t wefti_select_init(struct weft_group *group, const struct weft_group *parent);
 void wefti_select_deinit(struct weft_group *group);
@@ -61,6 +65,11 @@ void wefti_select_params(const struct weft_group *group, weft_collective_t op, u
 weft_status_t wefti_select_by_cost(struct weft_group *group, weft_collective_t op,
                                    uint32_t elem_bytes, uint64_t bytes, bool plain,
                                    const weft_algorithm_t **out_algorithm);
+/*
+ * How long blocks may be that go with the postings: these go from every rank to every rank of other
+ * hosts, so what a host's card sends in all is to take no longer than a message.
+ */
+uint64_t wefti_select_posting_bytes(const struct weft_group *group);
 /* Of an algorithm's name, as the signature has it under order=tree. */
 uint16_t wefti_select_hash(const char *name);
 /* " by ring, order blocks" of a signature, or "". Returns buffer. */

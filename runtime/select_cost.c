@@ -7,6 +7,35 @@
 #include "runtime/proof.h"
 #include "runtime/select.h"
 
+weft_status_t wefti_select_levels(weft_context_t *context)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint32_t n = endpoint->world_size;
+    uint8_t rdma = 1, *all;
+    if (endpoint->host_count <= 1) {
+        return WEFT_OK;
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        char name[32], reason[8];
+        wefti_endpoint_describe(endpoint, r, name, sizeof name, reason, sizeof reason);
+        bool crosses = endpoint->host_of[r] != endpoint->host_of[endpoint->rank];
+        rdma = rdma && (!crosses || strcmp(name, "verbs") == 0);
+    }
+    all = wefti_alloc(context->allocator, n);
+    if (all == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = wefti_endpoint_all_gather(endpoint, &rdma, 1, all);
+    for (uint32_t r = 0; r < n && status >= 0; r++) {
+        rdma = rdma && all[r];
+    }
+    if (status >= 0 && context->settings.costs[0] == '\0') {
+        wefti_costs_set_net(&context->costs, rdma);
+    }
+    wefti_free(context->allocator, all);
+    return status;
+}
+
 static bool is_variable(weft_collective_t op)
 {
     return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
@@ -117,6 +146,25 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
         *out_algorithm = wefti_cost_few_steps(&params);
     }
     return WEFT_OK;
+}
+
+uint64_t wefti_select_posting_bytes(const weft_group_t *group)
+{
+    const wefti_link_cost_t *net = &group->context->costs.level[WEFTI_LEVEL_NET];
+    uint64_t most = 0;
+    if (group->host_of_count == 0) {
+        return UINT64_MAX;
+    }
+    for (uint32_t r = 0; r < group->size; r++) {
+        uint64_t size = 0;
+        for (uint32_t other = 0; other < group->size; other++) {
+            size += group->host_of[other] == group->host_of[r];
+        }
+        uint64_t pairs = size * (group->size - size);
+        most = pairs > most ? pairs : most;
+    }
+    double bytes = net->alpha_ns / (net->beta_ns_per_byte + 1e-6) / (double)most;
+    return bytes < 1e9 ? (uint64_t)bytes : UINT64_MAX;
 }
 
 weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,

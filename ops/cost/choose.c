@@ -36,11 +36,13 @@ bool wefti_cost_has_executor(const weft_algorithm_t *algorithm)
  * agreed on the call, which an executor's first wait does in passing. Memory that peers cannot
  * reach is copied on its own rank: by executors to where peers read it, by schedules back as well.
  */
-static double beside_ns(const wefti_costs_t *costs, double bytes, bool plain, bool executor)
+static double beside_ns(const wefti_costs_t *costs, uint32_t hosts, double bytes, bool plain,
+                        bool executor)
 {
     double copied = plain ? bytes * (executor ? 2 : 4) : 0;
     double ns = copied * costs->level[WEFTI_LEVEL_SELF].beta_ns_per_byte;
-    return executor ? ns : ns + costs->call_ns + costs->level[WEFTI_LEVEL_HOST].alpha_ns;
+    double flag = costs->level[hosts > 1 ? WEFTI_LEVEL_NET : WEFTI_LEVEL_HOST].alpha_ns;
+    return executor ? ns : ns + costs->call_ns + flag;
 }
 
 static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params_t *params,
@@ -64,7 +66,8 @@ static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params
     weft_status_t status =
         wefti_cost_predict(&own, candidate->algorithm, params, counts, &candidate->predicted_ns);
     if (status >= 0 && !choice->planned) {
-        candidate->predicted_ns += beside_ns(costs, bytes, choice->plain, candidate->executor);
+        candidate->predicted_ns += beside_ns(costs, wefti_placement_hosts(params), bytes,
+                                             choice->plain, candidate->executor);
     }
     return status;
 }

@@ -53,6 +53,8 @@ typedef struct wefti_costs {
 } wefti_costs_t;
 
 void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator);
+/* The net level of a table that says nothing of it: links of RDMA cards, or tcp. */
+void wefti_costs_set_net(wefti_costs_t *costs, bool rdma);
 void wefti_costs_deinit(wefti_costs_t *costs);
 /* {"format": 1, "name": ..., "links": {"self": {...}, "host": {...}, "net": {...}}, "measured":
  * [...]}. What is left out keeps its default. WEFT_ERR_FORMAT names the place. */

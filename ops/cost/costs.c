@@ -15,18 +15,26 @@ static const char *const level_names[] = {"self", "host", "net"};
 
 /*
  * A common server: a flag takes 150 ns to whoever waits for it on the same socket; cores move
- * 80 GB/s to and from others' cache lines and twice that of their own; 10 Gbit/s between hosts. The
- * interpreter as bench_interpreter measures it, a call as weft tune does. Two machines on which all
- * of it was measured are within a factor of three, in proportion.
+ * 80 GB/s to and from others' cache lines and twice that of their own; tcp over 10 Gbit/s between
+ * hosts (at 1 or 25 Gbit/s sizes differ from which on bytes count, choices hardly). The interpreter
+ * as bench_interpreter measures it, a call as weft tune does. Two machines on which all of it was
+ * measured are within a factor of three, in proportion.
  */
 void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator)
 {
     *costs = (wefti_costs_t){.allocator = allocator,
                              .name = "default",
-                             .level = {{0, 0.007}, {150, 0.0125}, {8000, 0.85}},
+                             .level = {{0, 0.007}, {150, 0.0125}, {30000, 0.85}},
                              .gamma_ns_per_byte = 0.002,
                              .step_ns = 15,
                              .call_ns = 250};
+}
+
+void wefti_costs_set_net(wefti_costs_t *costs, bool rdma)
+{
+    /* 100 Gbit/s, a write and its completion; else a system call and an interrupt on both ends. */
+    costs->level[WEFTI_LEVEL_NET] =
+        rdma ? (wefti_link_cost_t){3000, 0.09} : (wefti_link_cost_t){30000, 0.85};
 }
 
 void wefti_costs_deinit(wefti_costs_t *costs)

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs the tasks of all ranks on a clock: waits end when the post has travelled, moves take their
- * bytes' time. */
+/*
+ * Runs the tasks of all ranks on a clock: waits end when the post has travelled, moves take their
+ * bytes' time. Between hosts data is put by whoever has it as soon as it was posted, and is on its
+ * way while the reader does other things: reading waits until it is there.
+ */
 #include <string.h>
 
 #include "ops/algo/placement.h"
 #include "ops/cost/cost.h"
 #include "runtime/base/error.h"
+
+/* Of a network's alpha: for how long a message keeps the cards, and whoever serves them, busy. */
+#define MESSAGE_SHARE (1.0 / 16)
 
 typedef struct clocked {
     wefti_tasks_t tasks;
@@ -14,6 +20,8 @@ typedef struct clocked {
     double now[WEFTI_MAX_LANES];
     bool blocked[WEFTI_MAX_LANES];
     double busy;    /* until when the rank's processor is: lanes share it */
+    double sent;    /* when what it put on other hosts is there, but for alpha */
+    double *seen;   /* [rank]: when the last post that this one saw of it was made */
     double *posted; /* [lane * phases + phase - 1]: when, or -1 */
 } clocked_t;
 
@@ -63,6 +71,8 @@ static bool run_wait(const clockwork_t *c, uint32_t rank, uint32_t lane, const w
         if (when < 0) {
             return false;
         }
+        double *seen = &c->ranks[rank].seen[peer];
+        *seen = when > *seen ? when : *seen;
         when += c->costs->level[level_of(c, rank, peer)].alpha_ns;
         latest = when > latest ? when : latest;
     }
@@ -70,18 +80,27 @@ static bool run_wait(const clockwork_t *c, uint32_t rank, uint32_t lane, const w
     return true;
 }
 
-/* A transfer between hosts begins when both cards are free. */
-static double cross_ns(const clockwork_t *c, uint32_t from, uint32_t to, double now, double bytes)
+/* When a transfer between hosts that could begin at `from_ns` is through: both cards must be free.
+ */
+static double cross(const clockwork_t *c, uint32_t from, uint32_t to, double from_ns, double bytes)
 {
-    const wefti_link_cost_t *net = &c->costs->level[WEFTI_LEVEL_NET];
     double *out = &c->sends[c->ranks[from].host], *in = &c->receives[c->ranks[to].host];
-    double begin = now > *out ? now : *out;
+    double begin = from_ns > *out ? from_ns : *out;
     begin = begin > *in ? begin : *in;
-    *out = *in = begin + bytes * net->beta_ns_per_byte;
-    return *out + net->alpha_ns - now; /* what is fetched also has to be asked for */
+    const wefti_link_cost_t *net = &c->costs->level[WEFTI_LEVEL_NET];
+    *out = *in = begin + bytes * net->beta_ns_per_byte + net->alpha_ns * MESSAGE_SHARE;
+    return *out;
 }
 
-/* *out_card: how much of it is the network card's. */
+/* How long this rank waits at `now` for what another host's puts here. */
+static double read_ns(const clockwork_t *c, uint32_t rank, uint32_t other, double now, double bytes)
+{
+    double there = cross(c, other, rank, c->ranks[rank].seen[other], bytes) +
+                   c->costs->level[WEFTI_LEVEL_NET].alpha_ns;
+    return there > now ? there - now : 0;
+}
+
+/* *out_card: how much of it is waiting for the network. */
 static double move_ns(const clockwork_t *c, uint32_t rank, const wefti_task_t *task, double now,
                       double *out_card)
 {
@@ -94,11 +113,12 @@ static double move_ns(const clockwork_t *c, uint32_t rank, const wefti_task_t *t
         for (uint32_t r = 0; r < ranges[i].rank_count; r++) {
             uint32_t other = ranges[i].rank + r;
             wefti_link_level_t level = level_of(c, rank, other);
-            if (level == WEFTI_LEVEL_NET) {
-                double card =
-                    cross_ns(c, source ? other : rank, source ? rank : other, now + ns, bytes);
+            if (level == WEFTI_LEVEL_NET && source) {
+                double card = read_ns(c, rank, other, now + ns, bytes);
                 ns += card;
                 *out_card += card;
+            } else if (level == WEFTI_LEVEL_NET) {
+                c->ranks[rank].sent = cross(c, rank, other, now + ns, bytes);
             } else {
                 ns += bytes * c->costs->level[level].beta_ns_per_byte;
             }
@@ -129,7 +149,8 @@ static void run_one(const clockwork_t *c, uint32_t rank, uint32_t lane)
         }
     } else if (task->op == WEFTI_DO_POST) {
         own->now[lane] += c->costs->step_ns;
-        own->posted[(size_t)lane * c->resources.phases + task->phase - 1] = own->now[lane];
+        own->posted[(size_t)lane * c->resources.phases + task->phase - 1] =
+            own->now[lane] > own->sent ? own->now[lane] : own->sent;
         unblock_all(c);
     } else {
         double begin = own->now[lane] > own->busy ? own->now[lane] : own->busy, card = 0;
@@ -191,7 +212,8 @@ static weft_status_t prepare(clockwork_t *c, const wefti_schedule_t *schedules,
         clocked_t *own = &c->ranks[rank];
         own->host = wefti_placement_host_of(c->params, rank);
         own->posted = wefti_alloc(allocator, slots * sizeof *own->posted);
-        if (own->posted == NULL) {
+        own->seen = wefti_alloc(allocator, n * sizeof *own->seen);
+        if (own->posted == NULL || own->seen == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
         for (size_t i = 0; i < slots; i++) {
@@ -230,6 +252,7 @@ weft_status_t wefti_cost_predict(const wefti_costs_t *costs, const weft_algorith
     for (uint32_t rank = 0; c.ranks != NULL && rank < params->group_size; rank++) {
         wefti_tasks_deinit(&c.ranks[rank].tasks);
         wefti_free(allocator, c.ranks[rank].posted);
+        wefti_free(allocator, c.ranks[rank].seen);
     }
     wefti_free(allocator, c.ranks);
     wefti_free(allocator, c.sends);

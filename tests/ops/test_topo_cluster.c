@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clusters as files and as bytes: what is read, what is refused, and what survives going through.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include <weft/status.h>
+
+#include "ops/topo/draw.h"
+#include "ops/topo/place.h"
+#include "ops/topo/topology.h"
+
+static const char two_hosts[] =
+    "{\"format\": 1, \"name\": \"two\", \"hosts\": ["
+    "{\"name\": \"a\", \"ranks\": [0, 2, 4], \"cpu\": \"Example\", \"cores\": 8, \"threads\": 2,"
+    " \"sockets\": 2, \"l3_bytes\": 1048576, \"numa\": [1073741824, {\"bytes\": 2, \"os\": 4}],"
+    " \"nics\": [{\"name\": \"eth0\", \"kind\": \"roce\", \"rdma\": \"mlx5_0\", \"bus\": "
+    "\"0000:3b:00.0\", \"gbit_per_s\": 25, \"numa\": 1, \"switch\": 3},"
+    " {\"name\": \"eth1\", \"gbit_per_s\": 25, \"down\": true}],"
+    " \"cards\": [{\"name\": \"card0\", \"socket\": 0}],"
+    " \"binding\": [\"0-1\", \"4\", \"\"], \"rank_cards\": [0, null, null]},"
+    "{\"name\": \"b\", \"like\": \"a\", \"ranks\": [1, 3]}],"
+    "\"link\": {\"gbit_per_s\": 10, \"latency_us\": 5},"
+    "\"links\": [{\"hosts\": [\"b\", 0], \"gbit_per_s\": 40, \"rails\": 2}]}";
+
+static weft_status_t decode(const char *text, wefti_cluster_t *out)
+{
+    return wefti_cluster_decode(text, strlen(text), NULL, NULL, NULL, out);
+}
+
+static void check_two_hosts(const wefti_cluster_t *cluster)
+{
+    const wefti_hardware_t *h = cluster->hosts[0].hardware;
+    assert_int_equal(cluster->host_count, 2);
+    assert_int_equal(cluster->rank_count, 5);
+    assert_ptr_equal(cluster->hosts[1].hardware, h);
+    assert_int_equal(cluster->ranks[3].host, 1);
+    assert_int_equal(cluster->hosts[0].ranks[2], 4);
+    assert_int_equal(cluster->ranks[0].cpu_count, 2);
+    assert_int_equal(cluster->ranks[2].cpus[0], 4);
+    assert_int_equal(cluster->ranks[4].cpu_count, 0);
+    assert_int_equal(cluster->ranks[0].card, 0);
+    assert_int_equal(cluster->ranks[2].card, WEFTI_TOPO_NONE);
+    assert_int_equal(h->core_count, 8);
+    assert_int_equal(h->cpu_count, 16);
+    assert_int_equal(h->cpus[h->cores[3].first_cpu + 1], 11);
+    assert_int_equal(h->cores[4].socket, 1);
+    assert_int_equal(h->numa_count, 2);
+    assert_int_equal(h->numas[1].os_index, 4);
+    assert_true(h->numas[0].memory_bytes == 1u << 30 && h->l3_bytes == 1u << 20);
+    assert_int_equal(h->nic_count, 2);
+    assert_string_equal(h->nics[0].rdma, "mlx5_0");
+    assert_true(h->nics[0].bits_per_s == 25000000000ull && h->nics[1].down);
+    assert_int_equal(h->nics[0].numa, 1);
+    assert_int_equal(h->nics[0].pci_switch, 3);
+    assert_int_equal(h->nics[1].numa, WEFTI_TOPO_NONE);
+    assert_int_equal(h->cards[0].socket, 0);
+}
+
+static void test_cluster_is_read(void **state)
+{
+    (void)state;
+    wefti_cluster_t cluster;
+    assert_int_equal(decode(two_hosts, &cluster), WEFT_OK);
+    check_two_hosts(&cluster);
+    wefti_topo_link_t link = wefti_cluster_link(&cluster, 0, 1);
+    assert_true(link.bits_per_s == 40000000000ull && link.rails == 2);
+    char summary[64];
+    assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
+                        "2 hosts, 3 + 2 ranks, dealt round");
+    wefti_topology_t runs;
+    assert_int_equal(wefti_topology_from_cluster(&cluster, NULL, &runs), WEFT_OK);
+    assert_int_equal(runs.host_count, 5);
+    wefti_topology_deinit(&runs);
+    wefti_cluster_deinit(&cluster);
+}
+
+/* Writing and reading again, twice, gives the same text and the same digest. */
+static void test_cluster_survives_its_file(void **state)
+{
+    (void)state;
+    /* Cores that are not regular are written one by one. */
+    static const char odd[] =
+        "{\"format\": 1, \"hosts\": [{\"name\": \"x\", \"ranks\": 2, \"cores\": ["
+        "{\"cpus\": \"0\", \"numa\": 1}, {\"cpus\": \"2,5\", \"numa\": 0, \"l3\": 0}]}, 3]}";
+    const char *const texts[] = {two_hosts, odd};
+    for (size_t i = 0; i < 2; i++) {
+        wefti_cluster_t first, second;
+        wefti_text_t once, twice;
+        wefti_digest_t digests[2];
+        assert_int_equal(decode(texts[i], &first), WEFT_OK);
+        wefti_text_init(&once, NULL);
+        wefti_text_init(&twice, NULL);
+        wefti_cluster_encode(&first, &once);
+        assert_int_equal(decode(once.data, &second), WEFT_OK);
+        wefti_cluster_encode(&second, &twice);
+        assert_string_equal(once.data, twice.data);
+        assert_int_equal(wefti_cluster_digest(&first, &digests[0]), WEFT_OK);
+        assert_int_equal(wefti_cluster_digest(&second, &digests[1]), WEFT_OK);
+        assert_memory_equal(&digests[0], &digests[1], sizeof digests[0]);
+        if (i == 0) {
+            check_two_hosts(&second);
+        }
+        wefti_cluster_deinit(&first);
+        wefti_cluster_deinit(&second);
+        wefti_text_deinit(&once);
+        wefti_text_deinit(&twice);
+    }
+}
+
+static void test_hostile_files_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *hosts, *why;
+    } rows[] = {
+        {"[]", "no topology"},
+        {"[0]", "no number of ranks"},
+        {"[1.5]", "no number of ranks"},
+        {"[-1]", "no number of ranks"},
+        {"[70000]", "no number of ranks"},
+        {"[\"a\"]", "no number of ranks"},
+        {"[1, {\"name\": \"b\"}]", "no number of ranks"},
+        {"[{\"name\": \"\"}]", "1 to 63 letters"},
+        {"[{\"ranks\": [0, 0]}]", "rank 0 is on hosts 0 and 0"},
+        {"[{\"ranks\": [0, 2]}]", "rank 1 is on no host"},
+        {"[{\"ranks\": [0]}, {\"ranks\": [0]}]", "rank 0 is on hosts 0 and 1"},
+        {"[{\"ranks\": [1e9]}]", "no number of ranks"},
+        {"[{\"like\": \"a\"}]", "no host before it is called"},
+        {"[{\"hwloc\": \"a.xml\"}]", "weft topo --json"},
+        {"[{\"cores\": 0}]", "no machine"},
+        {"[{\"cores\": 99999999}]", "cores: no whole number"},
+        {"[{\"cores\": 65536, \"threads\": 16}]", "no machine"},
+        {"[{\"cores\": 4, \"sockets\": 5}]", "no machine"},
+        {"[{\"cores\": []}]", "cores: not 1 to"},
+        {"[{\"cores\": [{}]}]", "cores: 0: no cpus"},
+        {"[{\"cores\": [{\"cpus\": \"3-1\"}]}]", "no list of processors"},
+        {"[{\"cores\": [{\"cpus\": \"0-99\"}]}]", "100 processors of one core"},
+        {"[{\"cores\": [{\"cpus\": \"999999999\"}]}]", "no list of processors"},
+        {"[{\"cores\": [{\"cpus\": \"0\"}, {\"cpus\": \"0\"}]}]", "processor 0 is on two cores"},
+        {"[{\"cores\": [{\"cpus\": \"0\", \"l3\": 7}]}]", "core 0"},
+        {"[{\"cores\": 2, \"numa\": [1, 2]}]", "no list of the 1 NUMA nodes"},
+        {"[{\"cores\": 2, \"nics\": 3}]", "nics: no list"},
+        {"[{\"cores\": 2, \"nics\": [{}]}]", "no name"},
+        {"[{\"cores\": 2, \"nics\": [{\"name\": \"e\", \"numa\": 1}]}]", "NUMA node"},
+        {"[{\"cores\": 2, \"nics\": [{\"name\": \"e\", \"gbit_per_s\": -1}]}]", "no number from 0"},
+        {"[{\"ranks\": 2, \"binding\": [\"0\"]}]", "of something for each of its 2 ranks"},
+        {"[{\"ranks\": 1, \"binding\": [7]}]", "no list of processors"},
+        {"[{\"ranks\": 1, \"rank_cards\": [0]}]", "no such card"},
+        {"[2], \"links\": 3", "links: no list"},
+        {"[2], \"links\": [{\"hosts\": [0, 0]}]", "twice the same"},
+        {"[2], \"links\": [{\"hosts\": [0, \"x\"]}]", "neither a host's name"},
+        {"[2], \"links\": [{\"hosts\": [0]}]", "not two of them"},
+        {"[2], \"link\": 7", "link: not an object"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        wefti_cluster_t cluster;
+        snprintf(text, sizeof text, "{\"format\": 1, \"hosts\": %s}", rows[i].hosts);
+        weft_status_t status = decode(text, &cluster);
+        if (status != WEFT_ERR_FORMAT && status != WEFT_ERR_UNSUPPORTED) {
+            fail_msg("%s is taken", text);
+        }
+        if (strstr(weft_last_error(), rows[i].why) == NULL) {
+            fail_msg("%s: '%s' does not say '%s'", text, weft_last_error(), rows[i].why);
+        }
+        assert_null(cluster.hosts);
+    }
+}
+
+static unsigned int seed_of_run(void)
+{
+    const char *text = getenv("WEFT_TEST_SEED");
+    unsigned int seed =
+        text != NULL ? (unsigned int)strtoul(text, NULL, 10) : (unsigned int)time(NULL);
+    print_message("seed %u (WEFT_TEST_SEED)\n", seed);
+    return seed;
+}
+
+/* Damaged files and messages end in an error or in something whose numbers hold together. */
+static void test_damaged_files_and_messages(void **state)
+{
+    (void)state;
+    unsigned int seed = seed_of_run();
+    wefti_cluster_t cluster;
+    wefti_text_t packed;
+    assert_int_equal(decode(two_hosts, &cluster), WEFT_OK);
+    wefti_text_init(&packed, NULL);
+    assert_int_equal(wefti_hardware_pack(cluster.hosts[0].hardware, &packed), WEFT_OK);
+    for (int round = 0; round < 3000; round++) {
+        char text[sizeof two_hosts];
+        wefti_cluster_t other;
+        memcpy(text, two_hosts, sizeof text);
+        for (int k = 0; k < 1 + round % 3; k++) {
+            text[(size_t)rand_r(&seed) % (sizeof text - 1)] =
+                "0123456789{}[],:\"x-e"[rand_r(&seed) % 20];
+        }
+        if (decode(text, &other) == WEFT_OK) {
+            wefti_place_nics(&other);
+            wefti_text_t drawing;
+            wefti_text_init(&drawing, NULL);
+            wefti_cluster_draw(&other, 80, &drawing);
+            wefti_text_deinit(&drawing);
+        }
+        wefti_cluster_deinit(&other);
+    }
+    uint8_t *bytes = malloc(packed.length);
+    for (int round = 0; round < 20000; round++) {
+        wefti_arena_t arena;
+        wefti_hardware_t hardware;
+        memcpy(bytes, packed.data, packed.length);
+        for (int k = 0; k < 1 + round % 3; k++) {
+            bytes[(size_t)rand_r(&seed) % packed.length] = (uint8_t)rand_r(&seed);
+        }
+        size_t length = round % 4 == 0 ? (size_t)rand_r(&seed) % packed.length : packed.length;
+        wefti_arena_init(&arena, NULL, 64u << 20);
+        if (wefti_hardware_unpack(bytes, length, &arena, &hardware) == WEFT_OK) {
+            assert_int_equal(wefti_hardware_check(&hardware), WEFT_OK);
+        }
+        wefti_arena_deinit(&arena);
+    }
+    free(bytes);
+    wefti_text_deinit(&packed);
+    wefti_cluster_deinit(&cluster);
+}
+
+static void test_hardware_survives_packing(void **state)
+{
+    (void)state;
+    const wefti_regular_t shapes[] = {
+        {1, 1, 0, 0, 1, 1, false}, {2, 8, 16, 128, 128, 2, false}, {4, 4, 4, 32, 64, 4, true}};
+    for (size_t i = 0; i < 3; i++) {
+        wefti_arena_t arena;
+        wefti_hardware_t first, second;
+        wefti_regular_t shape;
+        wefti_text_t once, twice;
+        wefti_arena_init(&arena, NULL, 0);
+        wefti_text_init(&once, NULL);
+        wefti_text_init(&twice, NULL);
+        assert_int_equal(wefti_hardware_make(&shapes[i], &arena, &first), WEFT_OK);
+        assert_true(wefti_hardware_is_regular(&first, &shape));
+        assert_memory_equal(&shape.sockets, &shapes[i].sockets, 6 * sizeof(uint32_t));
+        assert_int_equal(wefti_hardware_pack(&first, &once), WEFT_OK);
+        /* That is why it may be sent to everybody. */
+        assert_true(once.length < 300);
+        assert_int_equal(wefti_hardware_unpack(once.data, once.length, &arena, &second), WEFT_OK);
+        assert_int_equal(wefti_hardware_pack(&second, &twice), WEFT_OK);
+        assert_int_equal(once.length, twice.length);
+        assert_memory_equal(once.data, twice.data, once.length);
+        wefti_text_deinit(&once);
+        wefti_text_deinit(&twice);
+        wefti_arena_deinit(&arena);
+    }
+}
+
+static void test_lists_of_processors(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"", "0", "0-3", "0-3,8", "1,3,5-7"};
+    static const char *const bad[] = {"-", "1-", "a", "3,1", "1,,2", "1,", "0-3x", "4096"};
+    wefti_arena_t arena;
+    uint32_t *cpus, count;
+    char text[64];
+    wefti_arena_init(&arena, NULL, 0);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(wefti_cpulist_parse(good[i], 4096, &arena, &cpus, &count), WEFT_OK);
+        assert_string_equal(wefti_cpulist_format(cpus, count, text, sizeof text), good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(wefti_cpulist_parse(bad[i], 4096, &arena, &cpus, &count), WEFT_ERR_FORMAT);
+    }
+    wefti_arena_deinit(&arena);
+}
+
+static void test_links_and_placements(void **state)
+{
+    (void)state;
+    wefti_cluster_t cluster;
+    wefti_digest_t digests[2];
+    char summary[64];
+    /* Without words on links, interfaces say what there is: slow ones are for logging in. */
+    assert_int_equal(decode("{\"format\": 1, \"hosts\": [{\"name\": \"a\", \"cores\": 8, \"nics\": "
+                            "[{\"name\": \"x\", \"gbit_per_s\": 100}, {\"name\": \"y\", "
+                            "\"gbit_per_s\": 100}, {\"name\": \"z\", \"gbit_per_s\": 1}]}, "
+                            "{\"name\": \"b\", \"cores\": 4, \"nics\": [{\"name\": \"x\", "
+                            "\"gbit_per_s\": 50}]}]}",
+                            &cluster),
+                     WEFT_OK);
+    wefti_topo_link_t link = wefti_cluster_link(&cluster, 0, 1);
+    assert_true(link.bits_per_s == 50000000000ull && link.rails == 1);
+    assert_int_equal(wefti_cluster_slowest_link(&cluster).rails, 0); /* no ranks yet */
+    assert_int_equal(wefti_cluster_spread(&cluster, 6), WEFT_OK);
+    assert_int_equal(cluster.hosts[0].rank_count, 4);
+    assert_int_equal(cluster.hosts[1].rank_count, 2);
+    assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
+                        "2 hosts, 4 + 2 ranks");
+    assert_true(wefti_cluster_slowest_link(&cluster).bits_per_s == 50000000000ull);
+    assert_int_equal(wefti_cluster_placement_digest(&cluster, &digests[0]), WEFT_OK);
+    /* The same ranks together, on hosts that are numbered the other way round. */
+    const uint32_t same[] = {1, 1, 1, 1, 0, 0}, other[] = {0, 1, 0, 1, 0, 1};
+    assert_int_equal(wefti_cluster_set_ranks(&cluster, same, 6), WEFT_OK);
+    assert_int_equal(wefti_cluster_placement_digest(&cluster, &digests[1]), WEFT_OK);
+    assert_memory_equal(&digests[0], &digests[1], sizeof digests[0]);
+    assert_int_equal(wefti_cluster_set_ranks(&cluster, other, 6), WEFT_OK);
+    assert_int_equal(wefti_cluster_placement_digest(&cluster, &digests[1]), WEFT_OK);
+    assert_memory_not_equal(&digests[0], &digests[1], sizeof digests[0]);
+    assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
+                        "2 hosts x 3 ranks, dealt round");
+    wefti_cluster_deinit(&cluster);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cluster_is_read),
+        cmocka_unit_test(test_cluster_survives_its_file),
+        cmocka_unit_test(test_hostile_files_are_refused),
+        cmocka_unit_test(test_damaged_files_and_messages),
+        cmocka_unit_test(test_hardware_survives_packing),
+        cmocka_unit_test(test_lists_of_processors),
+        cmocka_unit_test(test_links_and_placements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -170,7 +170,7 @@ static void test_choice_over_sizes_and_machines(void **state)
         {WEFT_OP_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
         {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 8, "hierarchical"},
         {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 16 << 20, "rails"},
-        {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 8, "doubling"},
+        {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 8, "one-shot"},
         {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "halving-doubling"},
         {WEFT_OP_BROADCAST, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "rails"},
     };

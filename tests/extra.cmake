@@ -34,6 +34,16 @@ foreach(test groups collectives batch algorithms capture)
     ENVIRONMENT "WEFT_TEST_HOSTS=2;WEFT_TEST_DELAY_NS=10000")
 endforeach()
 
+# And over tcp: every rank is a host of its own; ranks that are processes are two to a host.
+foreach(test groups collectives random_training)
+  if(WEFT_SANITIZE AND NOT test STREQUAL "groups")
+    continue()
+  endif()
+  add_test(NAME runtime_${test}_tcp COMMAND runtime_${test})
+  set_tests_properties(runtime_${test}_tcp PROPERTIES LABELS "unit;threads" TIMEOUT 240
+    ENVIRONMENT "WEFT_TEST_TRANSPORT=tcp;WEFT_TEST_HOSTS=2")
+endforeach()
+
 # tests/tools/cli_<area>.py: unittest programs around the built command.
 file(GLOB cli_tests CONFIGURE_DEPENDS tools/cli_*.py)
 foreach(test ${cli_tests})

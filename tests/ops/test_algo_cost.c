@@ -172,7 +172,7 @@ static void test_choice_over_sizes_and_machines(void **state)
         {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 16 << 20, "rails"},
         {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 8, "one-shot"},
         {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "halving-doubling"},
-        {WEFT_OP_BROADCAST, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "rails"},
+        {WEFT_OP_BROADCAST, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "scatter-gather"},
     };
     wefti_costs_t costs;
     wefti_costs_default(&costs, NULL);

@@ -494,6 +494,18 @@ static bool flushed(const wefti_hosts_t *hosts)
     return true;
 }
 
+/* What goes to ranks that have left never lands; they have flushed what comes from them. */
+static void forget_left(wefti_hosts_t *hosts)
+{
+    for (uint32_t r = 0; r < hosts->base.world_size; r++) {
+        uint8_t via = atomic_load_explicit(&hosts->via[r], memory_order_acquire);
+        if (is_far(hosts, r) && via != WEFTI_HOSTS_NONE &&
+            atomic_load_explicit(&hosts->base.control[r]->left, memory_order_acquire) != 0) {
+            hosts->drivers[via].ops->drop(hosts->drivers[via].state, r);
+        }
+    }
+}
+
 void wefti_hosts_flush(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
@@ -511,6 +523,7 @@ void wefti_hosts_flush(wefti_endpoint_t *endpoint)
             return;
         }
         next_check = now + FLUSH_CHECK_NS;
+        forget_left(hosts);
         wefti_hosts_nap(hosts);
     }
 }

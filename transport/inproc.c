@@ -183,6 +183,19 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
     return WEFT_OK;
 }
 
+/* Simulated hosts, numbered by their first ranks. */
+static void number_hosts(wefti_endpoint_t *endpoint, const wefti_network_t *network)
+{
+    endpoint->host_count = 0;
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        uint32_t first = 0;
+        while (wefti_network_between(network, first, r)) {
+            first++;
+        }
+        endpoint->host_of[r] = first < r ? endpoint->host_of[first] : endpoint->host_count++;
+    }
+}
+
 /* What is hidden is taken from the caps. */
 static weft_status_t look_at_links(wefti_endpoint_t *endpoint, const weft_hub_t *hub)
 {
@@ -192,6 +205,7 @@ static weft_status_t look_at_links(wefti_endpoint_t *endpoint, const weft_hub_t 
             endpoint->caps &= endpoint->peer_caps[r];
         }
     }
+    number_hosts(endpoint, hub->network);
     if (hub->network != NULL && endpoint->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "simulated hosts are for the host's memory");
     }

@@ -3,11 +3,15 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/hook.h"
 
 typedef struct seat {
     const world_t *world;
@@ -24,10 +28,33 @@ wefti_settings_t test_settings(void)
                               .log_level = WEFT_LOG_ERROR};
 }
 
+/* What ranks of a world of several hosts are told: settings live as long as the process. */
+static const wefti_settings_t *tell_hosts(const world_t *world, uint32_t rank, const char *address,
+                                          wefti_job_t *job)
+{
+    static wefti_settings_t settings;
+    settings = world->settings;
+    *job = (wefti_job_t){.rank = rank, .world_size = world->size, .secret_bytes = 16};
+    snprintf(job->launcher, sizeof job->launcher, "test");
+    snprintf(job->address, sizeof job->address, "%s", address);
+    memcpy(job->secret, "sixteen letters!", 16);
+    settings.connect_timeout_ns = 30000000000ull;
+    settings.link_timeout_ns = 10000000000ull;
+    settings.sockets = 2;
+    settings.fallback = WEFTI_FALLBACK_TCP;
+    snprintf(settings.transport, sizeof settings.transport, "%s", world->transport);
+    snprintf(settings.host_id, sizeof settings.host_id, "host-%u",
+             rank / (world->ranks_per_host > 0 ? world->ranks_per_host : 1));
+    const char *interface = getenv("WEFT_IFNAME"); /* of an emulated machine, say */
+    snprintf(settings.ifname, sizeof settings.ifname, "%s", interface != NULL ? interface : "lo");
+    return &settings;
+}
+
 static weft_status_t open_with(const world_t *world, uint32_t rank, const char *address,
                                weft_hub_t *hub, wefti_endpoint_t **out_endpoint)
 {
     static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    wefti_job_t job;
     wefti_endpoint_params_t params = {.rank = rank,
                                       .world_size = world->size,
                                       .address = address,
@@ -35,7 +62,17 @@ static weft_status_t open_with(const world_t *world, uint32_t rank, const char *
                                       .device = world->device,
                                       .settings = &world->settings,
                                       .log = &log};
-    return wefti_endpoint_open(&params, out_endpoint);
+    if (world->transport != NULL) {
+        params.settings = tell_hosts(world, rank, address, &job);
+        params.job = &job;
+    }
+    weft_status_t status = wefti_endpoint_open(&params, out_endpoint);
+    if (status == WEFT_OK && world->hook != NULL) {
+        wefti_hook_rules_t rules;
+        status = wefti_hook_parse(world->hook, &rules);
+        status = status == WEFT_OK ? wefti_hook_attach(*out_endpoint, &rules) : status;
+    }
+    return status;
 }
 
 weft_status_t open_rank(uint32_t rank, uint32_t world_size, const char *address, weft_hub_t *hub,
@@ -120,10 +157,15 @@ int wait_for(pid_t pid)
 
 void run_processes(const world_t *world)
 {
-    char address[64];
+    char address[96], folder[48] = "";
     pid_t pids[64];
     int results[64];
     new_address(address, sizeof address);
+    if (world->transport != NULL) {
+        snprintf(folder, sizeof folder, "/tmp/weft-transport-XXXXXX");
+        assert_non_null(mkdtemp(folder));
+        snprintf(address, sizeof address, "file://%s/meet", folder);
+    }
     for (uint32_t r = 0; r < world->size; r++) {
         pids[r] = fork_rank(world, r, address);
         assert_true(pids[r] > 0);
@@ -131,8 +173,12 @@ void run_processes(const world_t *world)
     for (uint32_t r = 0; r < world->size; r++) {
         results[r] = wait_for(pids[r]);
     }
+    if (world->transport != NULL) {
+        unlink(address + strlen("file://"));
+        assert_int_equal(rmdir(folder), 0);
+    }
     for (uint32_t r = 0; r < world->size; r++) {
-        assert_int_equal(results[r], 0);
+        assert_int_equal(results[r], world->killed == r + 1 ? -SIGKILL : 0);
     }
 }
 

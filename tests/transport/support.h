@@ -24,6 +24,12 @@ typedef struct world {
     wefti_settings_t settings;
     weft_device_t *device;
     const wefti_hub_links_t *links; /* threads: not NULL hides DIRECT */
+    const char *hook; /* rules around every rank's endpoint (transport/hook.h), or NULL */
+    /* processes: not NULL is WEFT_TRANSPORT of a world of several hosts, which meets through a file
+     */
+    const char *transport;
+    uint32_t ranks_per_host; /* of it; 0: 1 */
+    uint32_t killed;         /* 1 + the rank that dies by a signal; 0: none */
 } world_t;
 
 wefti_settings_t test_settings(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft run: trains or infers with a plan, or a model compiled on the spot, on local ranks. */
+/* weft run: trains or infers with a plan, or a model compiled on the spot; starts programs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ enum {
 };
 
 static const option_def_t own_options[] = {
-    {'n', "ranks", "N", "local ranks to start (default: what the plan is for)"},
+    {'n', "ranks", "N", "ranks to start (default: what the plan is for, or the hosts' slots)"},
     {KEY_DATA, "data", "DIR", "training: directory with IDX image files"},
     {KEY_EPOCHS, "epochs", "E", "passes over the training set (default 1)"},
     {KEY_STEPS, "steps", "S", "train this many steps instead"},
@@ -64,16 +64,24 @@ static const option_def_t own_options[] = {
 
 static const command_help_t help = {
     "run",
-    "PLAN.weft|MODEL.onnx -n N --data DIR|--inputs DIR [options]",
-    "Trains on N local ranks, or runs an inference plan (weft compile --infer) on tensors from\n"
-    "files. A model is compiled in memory first; the compile options are then accepted too.\n"
-    "With a plan, --lr sets the learning rate of this run.",
-    "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`. A process\n"
-    "started with WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS set runs as that one rank.\n\n"
+    "PLAN.weft|MODEL.onnx -n N --data DIR|--inputs DIR [options]\n"
+    "       weft run -n N [options of launching] -- PROGRAM ARGS..",
+    "Trains on N ranks of this host or of several, or runs an inference plan (weft compile\n"
+    "--infer) on tensors from files. A model is compiled in memory first; the compile options are\n"
+    "then accepted too. With a plan, --lr sets the learning rate of this run. Behind -- comes a\n"
+    "program that is started as N ranks with WEFT_RANK, WEFT_WORLD_SIZE, WEFT_LOCAL_RANK,\n"
+    "WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set; the exit code is that of the first one to\n"
+    "fail. Options of launching: -n, --hosts, --round-robin, --rsh, --remote-weft, --tag-output.",
+    "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`; they\n"
+    "go along to other hosts. A process started by mpirun, srun, mpiexec, torchrun, or with "
+    "WEFT_RANK,\n"
+    "WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.\n\n"
     "example:\n"
     "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2 --lr-schedule "
     "linear\n"
-    "  weft run tp.weft --inputs in --outputs out --repeat 1000\n",
+    "  weft run mlp.weft --hosts node1:4,node2:4 --data /usr/share/datasets/fashion-mnist\n"
+    "  weft run tp.weft --inputs in --outputs out --repeat 1000\n"
+    "  weft run --hosts node1:4,node2:4 -- weft bench all_reduce\n",
 };
 
 typedef struct run_command {

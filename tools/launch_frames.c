@@ -115,6 +115,16 @@ void wefti_frame_get_text(frame_t *frame, char *out, size_t out_bytes)
 
 /* ---- reading ---- */
 
+/* The last of what came before the hello, for a message. */
+static void keep_noise(frame_reader_t *reader, size_t bytes)
+{
+    size_t kept = bytes < sizeof reader->noise ? bytes : sizeof reader->noise - 1;
+    if (bytes > 0) {
+        memcpy(reader->noise, reader->data + bytes - kept, kept);
+        reader->noise[kept] = '\0';
+    }
+}
+
 int wefti_frame_reader_fill(frame_reader_t *reader)
 {
     if (reader->used == sizeof reader->data) {
@@ -125,6 +135,9 @@ int wefti_frame_reader_fill(frame_reader_t *reader)
         return 0;
     }
     reader->used += got > 0 ? (size_t)got : 0;
+    if (got <= 0 && !reader->greeted) {
+        keep_noise(reader, reader->used); /* there is no hello to come */
+    }
     return got > 0 ? 1 : -1;
 }
 
@@ -142,9 +155,7 @@ static bool find_hello(frame_reader_t *reader)
                    : reader->used >= HELLO_BYTES ? reader->used - (HELLO_BYTES - 1)
                                                  : 0;
     if (noise > 0) {
-        size_t kept = noise < sizeof reader->noise ? noise : sizeof reader->noise - 1;
-        memcpy(reader->noise, reader->data + noise - kept, kept);
-        reader->noise[kept] = '\0';
+        keep_noise(reader, noise);
         drop(reader, noise);
     }
     if (hello != NULL) {

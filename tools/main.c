@@ -18,7 +18,7 @@ static const command_t commands[] = {
     {"compile", "turn an ONNX model into a plan", wefti_cmd_compile},
     {"check", "say what of a model is supported", wefti_cmd_check},
     {"explain", "say what a plan does and why", wefti_cmd_explain},
-    {"run", "train a plan or a model on local ranks", wefti_cmd_run},
+    {"run", "train, infer, or start programs as ranks, on one host or several", wefti_cmd_run},
     {"bench", "time collectives on local ranks", wefti_cmd_bench},
     {"ops", "list every operator definition", wefti_cmd_ops},
     {"algos", "say which algorithm costs least for a collective, and why", wefti_cmd_algos},

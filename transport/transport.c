@@ -216,14 +216,11 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
     return status < 0 ? status : endpoint->ops->all_gather(endpoint, send, bytes, recv);
 }
 
-weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status)
+/* Every rank's text, which only a failure is worth gathering. */
+static weft_status_t explain(wefti_endpoint_t *endpoint, const verdict_t *own)
 {
     verdict_t *verdicts = endpoint->verdicts;
-    verdict_t own = {.status = status < 0 ? status : WEFT_OK};
-    if (status < 0) {
-        snprintf(own.text, sizeof own.text, "%s", weft_last_error());
-    }
-    weft_status_t gathered = wefti_endpoint_all_gather(endpoint, &own, sizeof own, verdicts);
+    weft_status_t gathered = wefti_endpoint_all_gather(endpoint, own, sizeof *own, verdicts);
     if (gathered < 0) {
         return gathered;
     }
@@ -232,6 +229,26 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
             verdicts[r].text[VERDICT_TEXT_BYTES - 1] = '\0';
             return wefti_error((weft_status_t)verdicts[r].status, "rank %u: %s",
                                wefti_endpoint_number(endpoint, r), verdicts[r].text);
+        }
+    }
+    return wefti_error(WEFT_ERR_INTERNAL, "ranks disagree on whether one of them failed");
+}
+
+weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status)
+{
+    int32_t *statuses = endpoint->verdicts;
+    verdict_t own = {.status = status < 0 ? status : WEFT_OK};
+    if (status < 0) {
+        snprintf(own.text, sizeof own.text, "%s", weft_last_error());
+    }
+    weft_status_t gathered =
+        wefti_endpoint_all_gather(endpoint, &own.status, sizeof own.status, statuses);
+    if (gathered < 0) {
+        return gathered;
+    }
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (statuses[r] < 0) {
+            return explain(endpoint, &own);
         }
     }
     return WEFT_OK;

@@ -23,6 +23,7 @@ weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
     wefti_greeting_t *greeting = &shake->greeting[guest ? 0 : 1];
     *greeting = *own;
     if (guest) {
+        memcpy(shake->job, own->job, sizeof shake->job);
         memset(greeting->job, 0, sizeof greeting->job);
     }
     if (card != NULL) {
@@ -125,6 +126,9 @@ static weft_status_t hear_as_guest(wefti_handshake_t *shake, const wefti_frame_t
         if (shake->greeting[1].version == 0 ||
             shake->greeting[1].purpose != shake->greeting[0].purpose) {
             return WEFT_ERR_FORMAT;
+        }
+        if (memcmp(shake->greeting[1].job, shake->job, sizeof shake->job) != 0) {
+            return WEFT_ERR_NOT_FOUND;
         }
         return send_proof(shake);
     }

@@ -58,7 +58,8 @@ _Static_assert(sizeof(wefti_greeting_t) == 64, "greetings travel");
 typedef struct wefti_handshake {
     wefti_wire_t wire;
     bool guest, hello_sent, proven;
-    wefti_greeting_t greeting[2]; /* the guest's, the host's */
+    uint8_t job[WEFTI_JOB_ID_BYTES]; /* guest: that the host has to belong to */
+    wefti_greeting_t greeting[2];    /* the guest's, the host's */
     /* The guest's, sent with its proof. Another version's may be longer, and is proven alike. */
     uint8_t card[WEFTI_CARD_MAX];
     uint32_t card_bytes;
@@ -66,7 +67,8 @@ typedef struct wefti_handshake {
     size_t key_bytes;
 } wefti_handshake_t;
 
-/* Takes fd over. own: without nonce. card NULL: none. */
+/* Takes fd over. own: without nonce; its job is the host's own, or the one that a guest looks for.
+ * card NULL: none. */
 weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
                                    const wefti_greeting_t *own, const wefti_card_t *card,
                                    const uint8_t *key, size_t key_bytes,
@@ -75,7 +77,8 @@ void wefti_handshake_deinit(wefti_handshake_t *shake);
 /*
  * Goes on as far as it can without blocking; a guest's first call is made when it is connected.
  * WEFT_AGAIN: wait for more. WEFT_OK: both have proved themselves. WEFT_ERR_MISMATCH: another key,
- * with a message. WEFT_ERR_FORMAT: no Weft at the other end. WEFT_ERR_PEER_DIED: hung up.
+ * with a message. WEFT_ERR_NOT_FOUND: a host of another job, to which nothing was proved.
+ * WEFT_ERR_FORMAT: no Weft at the other end. WEFT_ERR_PEER_DIED: hung up.
  */
 weft_status_t wefti_handshake_step(wefti_handshake_t *shake);
 /* The guest's card, as a host of the same version reads it; false: it makes no sense. */

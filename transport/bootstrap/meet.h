@@ -53,6 +53,7 @@ weft_status_t wefti_place_read_file(wefti_place_t *place, const char *path);
 weft_status_t wefti_place_notice(const wefti_place_t *place, char *out);
 /* False: not ours. */
 bool wefti_place_read_notice(wefti_place_t *place, const char *text);
+weft_status_t wefti_place_make_identity(wefti_place_t *place);
 /* Rank 0: listens at all interfaces (WEFT_IFNAME), on any port. */
 weft_status_t wefti_place_listen_anywhere(wefti_place_t *place);
 

@@ -89,14 +89,12 @@ static weft_status_t introduce(guest_t *guest, const wefti_address_t *at)
     until = until < meeting->deadline_ns ? until : meeting->deadline_ns;
     weft_status_t status;
     while ((status = wefti_handshake_step(&guest->shake)) == WEFT_AGAIN) {
-        const wefti_greeting_t *answer = wefti_handshake_peer(&guest->shake);
-        if (answer->version != 0 &&
-            memcmp(answer->job, meeting->place.id, sizeof answer->job) != 0) {
-            return no_luck(guest, at, "belongs to another job");
-        }
         if (!await(guest->shake.wire.fd, POLLIN, until)) {
             return no_luck(guest, at, "does not answer");
         }
+    }
+    if (status == WEFT_ERR_NOT_FOUND) {
+        return no_luck(guest, at, "it belongs to another job");
     }
     if (status == WEFT_ERR_FORMAT) {
         return no_luck(guest, at, "something that is no Weft answered");
@@ -109,10 +107,6 @@ static weft_status_t introduce(guest_t *guest, const wefti_address_t *at)
         return meeting->place.scanned || meeting->place.job->ports != WEFTI_PORT_ONE
                    ? no_luck(guest, at, weft_last_error())
                    : wefti_error_prefix(status, "rank %u", guest->rank);
-    }
-    if (status == WEFT_OK &&
-        memcmp(wefti_handshake_peer(&guest->shake)->job, meeting->place.id, 16) != 0) {
-        return no_luck(guest, at, "belongs to another job");
     }
     return status;
 }
@@ -251,10 +245,11 @@ static weft_status_t take_part(guest_t *guest)
 static weft_status_t visit(guest_t *guest, const wefti_address_t *at)
 {
     wefti_meeting_t *meeting = guest->meeting;
-    const wefti_greeting_t greeting = {.version = WEFTI_BOOTSTRAP_VERSION,
-                                       .purpose = WEFTI_PURPOSE_MEET,
-                                       .rank = guest->rank,
-                                       .world_size = meeting->world_size};
+    wefti_greeting_t greeting = {.version = WEFTI_BOOTSTRAP_VERSION,
+                                 .purpose = WEFTI_PURPOSE_MEET,
+                                 .rank = guest->rank,
+                                 .world_size = meeting->world_size};
+    memcpy(greeting.job, meeting->place.id, sizeof greeting.job);
     wefti_card_t card;
     wefti_address_t local;
     int fd = -1;

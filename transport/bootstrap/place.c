@@ -10,6 +10,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "transport/bootstrap/service.h"
 
 #define BACKLOG 4096
 #define WINDOW_PORTS 16u
@@ -31,7 +32,7 @@ weft_status_t wefti_place_init(wefti_place_t *place, const wefti_job_t *job,
     memcpy(place->secret, job->secret, sizeof place->secret);
     place->secret_bytes = job->secret_bytes;
     snprintf(place->text, sizeof place->text, "%s", job->address);
-    return WEFT_OK;
+    return job->service != NULL ? job->service->ops->begin(job->service, &place->turn) : WEFT_OK;
 }
 
 /* ---- host:port ---- */
@@ -153,13 +154,75 @@ weft_status_t wefti_place_listen_anywhere(wefti_place_t *place)
     return status;
 }
 
+/* ---- what a launcher passes on ---- */
+
+/* Words of a notice have a space between them and a = in them, which launchers use themselves. */
+static void exchange(char *text, const char *from, const char *to)
+{
+    for (; *text != '\0'; text++) {
+        const char *at = strchr(from, *text);
+        *text = at != NULL ? to[at - from] : *text;
+    }
+}
+
+static weft_status_t publish(wefti_place_t *place)
+{
+    wefti_service_t *service = place->job->service;
+    char notice[WEFTI_NOTICE_BYTES];
+    weft_status_t status;
+    WEFT_TRY(status, wefti_place_listen_anywhere(place), out);
+    WEFT_TRY(status, wefti_place_make_identity(place), out);
+    wefti_place_notice(place, notice);
+    exchange(notice, " =", ";~");
+    WEFT_TRY(status, service->ops->publish(service, place->turn, notice), out);
+out:
+    wefti_forget(notice, sizeof notice);
+    return status;
+}
+
+static weft_status_t look_up(wefti_place_t *place)
+{
+    wefti_service_t *service = place->job->service;
+    char notice[WEFTI_NOTICE_BYTES];
+    weft_status_t status = service->ops->look_up(service, place->turn, notice, sizeof notice);
+    if (status == WEFT_OK) {
+        exchange(notice, ";~", " =");
+        status = wefti_place_read_notice(place, notice) ? WEFT_OK : WEFT_AGAIN;
+    }
+    if (status == WEFT_AGAIN) {
+        snprintf(place->why, sizeof place->why, "it has not said yet where it is");
+    }
+    wefti_forget(notice, sizeof notice);
+    return status;
+}
+
+/* Places that name where rank 0 is get an identity of their own, and a secret if there is none. */
+weft_status_t wefti_place_make_identity(wefti_place_t *place)
+{
+    weft_status_t status = wefti_random_bytes(place->id, sizeof place->id);
+    if (status == WEFT_OK && place->secret_bytes == 0) {
+        place->secret_bytes = 32;
+        status = wefti_random_bytes(place->secret, place->secret_bytes);
+    }
+    return status;
+}
+
 /* ---- the table of kinds ---- */
+
+static bool is_service(const wefti_place_t *place)
+{
+    return place->job->service != NULL &&
+           strcmp(place->job->address, place->job->service->ops->address) == 0;
+}
 
 weft_status_t wefti_place_open(wefti_place_t *place)
 {
     const char *address = place->job->address;
     if (is_file(address)) {
         return wefti_place_write_file(place, address + 7);
+    }
+    if (is_service(place)) {
+        return publish(place);
     }
     return open_host_port(place);
 }
@@ -170,6 +233,9 @@ weft_status_t wefti_place_find(wefti_place_t *place)
     bool literal;
     if (is_file(address)) {
         return wefti_place_read_file(place, address + 7);
+    }
+    if (is_service(place)) {
+        return look_up(place);
     }
     return place->count > 0 ? WEFT_OK : resolve(place, &literal);
 }

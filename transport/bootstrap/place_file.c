@@ -144,11 +144,7 @@ weft_status_t wefti_place_write_file(wefti_place_t *place, const char *path)
     char notice[WEFTI_NOTICE_BYTES + 1];
     weft_status_t status = wefti_place_listen_anywhere(place);
     if (status == WEFT_OK) {
-        status = wefti_random_bytes(place->id, sizeof place->id);
-    }
-    if (status == WEFT_OK && place->secret_bytes == 0) {
-        place->secret_bytes = 32;
-        status = wefti_random_bytes(place->secret, place->secret_bytes);
+        status = wefti_place_make_identity(place);
     }
     if (status == WEFT_OK) {
         status = wefti_place_notice(place, notice);

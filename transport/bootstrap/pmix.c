@@ -1,9 +1,214 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PMIx: mpirun and prterun of Open MPI, srun --mpi=pmix. The library is loaded when its variables
+ * are there. No fence: a rank that never comes would hold up all others without anybody being able
+ * to say which one it is. Getting what rank 0 put waits for rank 0 alone.
+ */
 #include "transport/bootstrap/service.h"
+
+#include <stdlib.h>
+
+#if WEFT_HAVE_PMIX
+
+#include <dlfcn.h>
+#include <pmix.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/memory.h"
+
+#define LIBRARY "libpmix.so.2"
+/* One wait for rank 0's text; the caller asks again. */
+#define LOOK_SECONDS 1
+#define TURNS_MAX 100000u
+
+typedef struct pmix_service {
+    wefti_service_t base;
+    void *library;
+    const wefti_log_t *log;
+    pmix_status_t (*init)(pmix_proc_t *, pmix_info_t *, size_t);
+    pmix_status_t (*finalize)(const pmix_info_t *, size_t);
+    pmix_status_t (*put)(pmix_scope_t, const char *, pmix_value_t *);
+    pmix_status_t (*commit)(void);
+    pmix_status_t (*get)(const pmix_proc_t *, const char *, const pmix_info_t *, size_t,
+                         pmix_value_t **);
+    pmix_proc_t self;
+    bool inside; /* init succeeded */
+} pmix_service_t;
+
+/* dlsym's result as a function pointer, as POSIX says it may be copied. */
+static bool find(const pmix_service_t *service, const char *name, void *out)
+{
+    void *symbol = dlsym(service->library, name);
+    memcpy(out, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+static bool load(pmix_service_t *service)
+{
+    service->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    return service->library != NULL && find(service, "PMIx_Init", &service->init) &&
+           find(service, "PMIx_Finalize", &service->finalize) &&
+           find(service, "PMIx_Put", &service->put) &&
+           find(service, "PMIx_Commit", &service->commit) &&
+           find(service, "PMIx_Get", &service->get);
+}
+
+static void pmix_close(wefti_service_t *base)
+{
+    pmix_service_t *service = (pmix_service_t *)base;
+    if (service->inside) {
+        service->finalize(NULL, 0); /* counted: others of this process may be using it */
+    }
+    /* The library has threads of its own: it stays. */
+    wefti_free(NULL, service);
+}
+
+static void make_key(char *key, uint32_t turn)
+{
+    snprintf(key, PMIX_MAX_KEYLEN, "weft.%u", turn);
+}
+
+static weft_status_t put_text(pmix_service_t *service, const char *key, const char *text)
+{
+    pmix_value_t value;
+    memset(&value, 0, sizeof value);
+    value.type = PMIX_STRING;
+    value.data.string = (char *)(uintptr_t)text;
+    pmix_status_t result = service->put(PMIX_GLOBAL, key, &value);
+    if (result == PMIX_SUCCESS) {
+        result = service->commit();
+    }
+    return result == PMIX_SUCCESS
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_SYSTEM, "PMIx does not take what ranks publish (%d)",
+                             (int)result);
+}
+
+static void release(pmix_value_t *value)
+{
+    if (value->type == PMIX_STRING) {
+        free(value->data.string);
+    }
+    free(value);
+}
+
+/* Every world that a rank opens leaves a key behind, which this counts. */
+static weft_status_t pmix_begin(wefti_service_t *base, uint32_t *out_turn)
+{
+    pmix_service_t *service = (pmix_service_t *)base;
+    pmix_info_t local;
+    char key[PMIX_MAX_KEYLEN + 1];
+    memset(&local, 0, sizeof local);
+    snprintf(local.key, sizeof local.key, "%s", PMIX_OPTIONAL); /* asks nobody else */
+    local.value.type = PMIX_BOOL;
+    local.value.data.flag = true;
+    for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
+        pmix_value_t *value = NULL;
+        make_key(key, turn);
+        if (service->get(&service->self, key, &local, 1, &value) != PMIX_SUCCESS) {
+            *out_turn = turn;
+            /* Rank 0's says where it is, and is put then. */
+            return service->self.rank == 0 ? WEFT_OK : put_text(service, key, "-");
+        }
+        release(value);
+    }
+    return wefti_error(WEFT_ERR_STATE, "this process has opened %u worlds", TURNS_MAX);
+}
+
+static weft_status_t pmix_publish(wefti_service_t *base, uint32_t turn, const char *text)
+{
+    char key[PMIX_MAX_KEYLEN + 1];
+    make_key(key, turn);
+    return put_text((pmix_service_t *)base, key, text);
+}
+
+static weft_status_t pmix_look_up(wefti_service_t *base, uint32_t turn, char *out, size_t capacity)
+{
+    pmix_service_t *service = (pmix_service_t *)base;
+    pmix_proc_t zero = service->self;
+    pmix_value_t *value = NULL;
+    pmix_info_t wait;
+    char key[PMIX_MAX_KEYLEN + 1];
+    make_key(key, turn);
+    zero.rank = 0;
+    memset(&wait, 0, sizeof wait);
+    snprintf(wait.key, sizeof wait.key, "%s", PMIX_TIMEOUT);
+    wait.value.type = PMIX_INT;
+    wait.value.data.integer = LOOK_SECONDS;
+    if (service->get(&zero, key, &wait, 1, &value) != PMIX_SUCCESS || value == NULL) {
+        return WEFT_AGAIN;
+    }
+    bool good = value->type == PMIX_STRING && value->data.string != NULL &&
+                (size_t)snprintf(out, capacity, "%s", value->data.string) < capacity;
+    release(value);
+    return good ? WEFT_OK : WEFT_AGAIN;
+}
+
+static const wefti_service_ops_t pmix_ops = {
+    .launcher = "pmix",
+    .address = "pmix:",
+    .begin = pmix_begin,
+    .publish = pmix_publish,
+    .look_up = pmix_look_up,
+    .close = pmix_close,
+};
+
+static bool read_size(const pmix_service_t *service, uint32_t *out_world_size)
+{
+    pmix_proc_t job = service->self;
+    pmix_value_t *value = NULL;
+    job.rank = PMIX_RANK_WILDCARD;
+    if (service->get(&job, PMIX_JOB_SIZE, NULL, 0, &value) != PMIX_SUCCESS || value == NULL) {
+        return false;
+    }
+    bool good = value->type == PMIX_UINT32 && value->data.uint32 > 0;
+    *out_world_size = good ? value->data.uint32 : 0;
+    release(value);
+    return good;
+}
 
 weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_service,
                                  uint32_t *out_rank, uint32_t *out_world_size)
 {
-    (void)log, (void)out_service, (void)out_rank, (void)out_world_size;
+    if (getenv("PMIX_NAMESPACE") == NULL || getenv("PMIX_RANK") == NULL) {
+        return WEFT_AGAIN;
+    }
+    pmix_service_t *service = wefti_alloc(NULL, sizeof *service);
+    if (service == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    service->base.ops = &pmix_ops;
+    service->log = log;
+    if (!load(service)) {
+        wefti_log(log, WEFT_LOG_WARN, "started by PMIx, but there is no " LIBRARY);
+        pmix_close(&service->base);
+        return WEFT_AGAIN;
+    }
+    pmix_status_t result = service->init(&service->self, NULL, 0);
+    service->inside = result == PMIX_SUCCESS;
+    if (!service->inside || !read_size(service, out_world_size)) {
+        wefti_log(log, WEFT_LOG_DEBUG, "PMIx has variables set, but nobody answers (%d)",
+                  (int)result);
+        pmix_close(&service->base);
+        return WEFT_AGAIN;
+    }
+    *out_rank = service->self.rank;
+    *out_service = &service->base;
+    return WEFT_OK;
+}
+
+#else
+
+weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_service,
+                                 uint32_t *out_rank, uint32_t *out_world_size)
+{
+    (void)out_service, (void)out_rank, (void)out_world_size;
+    if (getenv("PMIX_NAMESPACE") != NULL && getenv("PMIX_RANK") != NULL) {
+        wefti_log(log, WEFT_LOG_WARN, "started by PMIx, which this build was made without");
+    }
     return WEFT_AGAIN;
 }
+
+#endif

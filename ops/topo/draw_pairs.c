@@ -79,8 +79,7 @@ void wefti_topo_path(const wefti_cluster_t *cluster, uint32_t a, uint32_t b, wef
     const char *place = wefti_place_nic_why(cluster, a);
     if (place[0] != '\0') {
         used = strlen(out->why);
-        snprintf(out->why + used, sizeof out->why - used, "; %.24s is on the %s", from->name,
-                 place);
+        snprintf(out->why + used, sizeof out->why - used, "; %.24s: %s", from->name, place);
     }
 }
 

@@ -10,13 +10,15 @@ typedef enum nearness {
     NEAR_UNKNOWN = 0,
     NEAR_OTHER_SOCKET = 1, /* known to be far */
     NEAR_SOCKET = 2,
-    NEAR_NUMA = 3,
-    NEAR_SWITCH = 4,
+    NEAR_PART = 3, /* one of the NUMA nodes that the rank is on */
+    NEAR_NUMA = 4,
+    NEAR_SWITCH = 5,
 } nearness_t;
 
 /* Where a rank is: its card's place, else that of its processors. */
 typedef struct place {
     uint32_t socket, numa, pci_switch;
+    const wefti_topo_rank_t *spread; /* over several nodes: by its processors; else NULL */
 } place_t;
 
 static uint32_t socket_of(const wefti_hardware_t *h, const uint32_t *cpus, uint32_t count)
@@ -43,10 +45,22 @@ static place_t place_of(const wefti_hardware_t *h, const wefti_topo_rank_t *rank
 {
     if (rank->card != WEFTI_TOPO_NONE && rank->card < h->card_count) {
         const wefti_topo_device_t *card = &h->cards[rank->card];
-        return (place_t){socket_of_device(h, card), card->numa, card->pci_switch};
+        return (place_t){socket_of_device(h, card), card->numa, card->pci_switch, NULL};
     }
-    return (place_t){socket_of(h, rank->cpus, rank->cpu_count),
-                     wefti_place_numa(h, rank->cpus, rank->cpu_count), WEFTI_TOPO_NONE};
+    uint32_t numa = wefti_place_numa(h, rank->cpus, rank->cpu_count);
+    return (place_t){socket_of(h, rank->cpus, rank->cpu_count), numa, WEFTI_TOPO_NONE,
+                     numa == WEFTI_TOPO_NONE ? rank : NULL};
+}
+
+static bool is_partly_on(const wefti_hardware_t *h, const wefti_topo_rank_t *rank, uint32_t numa)
+{
+    for (uint32_t i = 0; i < rank->cpu_count; i++) {
+        uint32_t core = wefti_hardware_core_of(h, rank->cpus[i]);
+        if (core != WEFTI_TOPO_NONE && h->cores[core].numa == numa) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
@@ -58,6 +72,9 @@ static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
     }
     if (place->numa != WEFTI_TOPO_NONE && place->numa == nic->numa) {
         return NEAR_NUMA;
+    }
+    if (place->spread != NULL && is_partly_on(h, place->spread, nic->numa)) {
+        return NEAR_PART;
     }
     if (place->socket != WEFTI_TOPO_NONE && place->socket == socket) {
         return NEAR_SOCKET;
@@ -130,7 +147,11 @@ void wefti_place_nics(wefti_cluster_t *cluster)
 
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank)
 {
-    static const char *const texts[] = {"", "other socket", "same socket", "same NUMA node",
+    static const char *const texts[] = {"",
+                                        "other socket",
+                                        "same socket",
+                                        "one of its NUMA nodes",
+                                        "same NUMA node",
                                         "same PCI switch"};
     const wefti_topo_rank_t *it = &cluster->ranks[rank];
     const wefti_hardware_t *h = cluster->hosts[it->host].hardware;

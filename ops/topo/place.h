@@ -34,11 +34,12 @@ uint32_t wefti_place_numa(const wefti_hardware_t *hardware, const uint32_t *cpus
 
 /*
  * The network interface of each rank (wefti_topo_rank_t.nic): one behind the same switch as the
- * rank's card, on its NUMA node, on its socket, or any, in this order; among equals the fastest;
- * ranks with the same choice take turns.
+ * rank's card, on its NUMA node (or one of them), on its socket, or any, in this order; among
+ * equals the fastest; ranks with the same choice take turns.
  */
 void wefti_place_nics(wefti_cluster_t *cluster);
-/* "same PCI switch", "same NUMA node", "same socket", "other socket", or "" where nobody knows.
+/* "same PCI switch", "same NUMA node", "one of its NUMA nodes", "same socket", "other socket", or
+ * "" where nobody knows.
  */
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank);
 

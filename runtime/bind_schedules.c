@@ -13,6 +13,7 @@
 #include "ops/algo/table.h"
 
 #include "runtime/base/error.h"
+#include "runtime/group.h"
 
 #define LINE_BYTES 64u
 
@@ -46,7 +47,7 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
         return status;
     }
     /* As much as a group has: larger buckets go through it in chunks, which stay in cache. */
-    size_t most = 2 * (size_t)session->context->settings.staging_bytes;
+    size_t most = 2 * wefti_staging_bytes(session->context);
     size_t work = wefti_run_work_bytes(bound->run, form->dtype, planned->reduction, &counts, 0);
     work = work < most ? work : most;
     if (wefti_run_chunk(bound->run, form->dtype, planned->reduction, &counts, work) == 0) {

@@ -153,6 +153,8 @@ typedef struct wefti_channels {
 
 void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
                           size_t staging_bytes);
+/* Of a group: the setting, and more of it where the world has several hosts. */
+size_t wefti_staging_bytes(const weft_context_t *context);
 /* One more pool. Collective over the world. */
 weft_status_t wefti_channels_grow(weft_context_t *context);
 

@@ -358,7 +358,8 @@ PARSE_UP_TO(parse_up_to_255, 255)
     X("WEFT_RESERVE_BYTES", reserve_bytes, parse_bytes, "64G", "bytes", 1,                         \
       "address space reserved per rank for memory that peers reach; takes no memory itself")       \
     X("WEFT_STAGING_BYTES", staging_bytes, parse_bytes, "512K", "bytes", 1,                        \
-      "staging buffers per group and rank, for collectives on memory that peers do not reach")     \
+      "staging buffers per group and rank, for collectives on memory that peers do not reach; "    \
+      "four times as much in worlds of several hosts")                                             \
     X("WEFT_ATTACH", attach, parse_attach, "auto", "", 1,                                          \
       "memory that peers do not reach: auto (ranks read and write each other's by cross-memory "   \
       "attach where the system allows it and it pays), always (also where it does not pay) or "    \

@@ -217,6 +217,18 @@ static void link_fault(wefti_hosts_t *hosts, uint32_t peer, const char *driver, 
     switch_over(hosts, peer, &news);
 }
 
+void wefti_hosts_heard(void *owner, uint32_t peer)
+{
+    wefti_hosts_driver_t *driver = owner;
+    wefti_hosts_t *hosts = driver->hosts;
+    uint8_t via = peer < hosts->base.world_size
+                      ? atomic_load_explicit(&hosts->via[peer], memory_order_acquire)
+                      : WEFTI_HOSTS_NONE;
+    if (via != WEFTI_HOSTS_NONE && &hosts->drivers[via] < driver) { /* a better one */
+        link_fault(hosts, peer, hosts->drivers[via].ops->name, "the other end has given it up");
+    }
+}
+
 void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text)
 {
     wefti_hosts_driver_t *driver = owner;

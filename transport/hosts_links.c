@@ -171,6 +171,7 @@ static wefti_link_params_t link_params(wefti_hosts_t *hosts, wefti_hosts_driver_
         .key = wefti_overlay_key(hosts->overlay),
         .owner = driver,
         .broken = wefti_hosts_broken,
+        .heard = wefti_hosts_heard,
         .wake = wefti_hosts_wake,
     };
 }

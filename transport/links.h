@@ -35,6 +35,12 @@ typedef struct wefti_link_params {
      * need not know of a peer that left: its owner does.
      */
     void (*broken)(void *owner, uint32_t peer, bool died, const char *text);
+    /*
+     * May be NULL. The peer begins to send over this driver; nothing of it was taken in yet. Where
+     * another driver served the two, the peer has given that one up: this rank has to know before it
+     * sees what comes now. Called by whoever makes progress; must not call this driver.
+     */
+    void (*heard)(void *owner, uint32_t peer);
     /* Whoever makes progress in the background is to look now: by any thread. */
     void (*wake)(void *owner);
 } wefti_link_params_t;

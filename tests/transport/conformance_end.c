@@ -49,18 +49,27 @@ static weft_status_t wait_somehow(wefti_endpoint_t *endpoint, size_t offset)
                                          : wefti_endpoint_all_gather(endpoint, &byte, 1, all);
 }
 
+/* One rank waits until all others are past what they did together; *out_offset: counters. */
+static int gather_at(wefti_endpoint_t *endpoint, uint32_t one, size_t *out_offset)
+{
+    size_t each = sizeof(wefti_signal_t);
+    EXPECT(wefti_region_alloc(endpoint, (endpoint->world_size + 1) * each, out_offset) == WEFT_OK);
+    size_t there = *out_offset + each;
+    EXPECT(wefti_signal_peer(endpoint, one, there + endpoint->rank * each, 1, 0) == WEFT_OK);
+    for (uint32_t r = 0; r < endpoint->world_size && endpoint->rank == one; r++) {
+        EXPECT(wefti_wait_signal(endpoint, conform_signal(endpoint, there + r * each), 1, "all",
+                                 NULL, NULL) == WEFT_OK);
+    }
+    return 0;
+}
+
 static int aborts(wefti_endpoint_t *endpoint, const conform_t *conform)
 {
-    size_t offset, each = sizeof(wefti_signal_t);
+    size_t offset;
     (void)conform;
-    EXPECT(wefti_region_alloc(endpoint, endpoint->world_size * each, &offset) == WEFT_OK);
-    EXPECT(wefti_signal_peer(endpoint, 0, offset + endpoint->rank * each, 1, 0) == WEFT_OK);
+    EXPECT(gather_at(endpoint, 0, &offset) == 0);
     uint64_t start = wefti_now_ns();
     if (endpoint->rank == 0) {
-        for (uint32_t r = 0; r < endpoint->world_size; r++) { /* they are that far */
-            EXPECT(wefti_wait_signal(endpoint, conform_signal(endpoint, offset + r * each), 1,
-                                     "all", NULL, NULL) == WEFT_OK);
-        }
         wefti_endpoint_abort(endpoint, WEFT_ERR_MISMATCH, "bucket 3: f32 against f16");
         EXPECT(wefti_endpoint_check(endpoint) == WEFT_ERR_MISMATCH);
     } else {
@@ -101,8 +110,7 @@ static int dies(wefti_endpoint_t *endpoint, const conform_t *conform)
     char expected[16];
     uint32_t victim = endpoint->world_size - 1;
     (void)conform;
-    EXPECT(wefti_region_alloc(endpoint, sizeof(wefti_signal_t), &offset) == WEFT_OK);
-    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    EXPECT(gather_at(endpoint, victim, &offset) == 0);
     if (endpoint->rank == victim) {
         kill(getpid(), SIGKILL);
     }
@@ -147,7 +155,7 @@ const conform_case_t conform_end_cases[] = {
     {"aborts", aborts, NEEDS_PEERS | NEEDS_PUT},
     {"unequal all-gathers", unequal_all_gathers, NEEDS_PEERS},
     {"leaves early", leaves_early, NEEDS_THREE},
-    {"dies", dies, NEEDS_PROCESSES | NEEDS_PEERS},
+    {"dies", dies, NEEDS_PROCESSES | NEEDS_PEERS | NEEDS_PUT},
     {"forks", forks, NEEDS_PROCESSES},
     {NULL, NULL, 0},
 };

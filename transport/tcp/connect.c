@@ -324,6 +324,9 @@ void wefti_tcp_connected(tcp_t *tcp, tcp_peer_t *peer, uint32_t index, int fd)
         close(fd);
         return;
     }
+    if (tcp->params.heard != NULL) {
+        tcp->params.heard(tcp->params.owner, peer->rank);
+    }
     pthread_mutex_lock(&peer->lock);
     if (connection->in == NULL) {
         connection->in = wefti_alloc(tcp->params.allocator, TCP_IN_BYTES);

@@ -2,8 +2,8 @@
 /*
  * PMI-1 as MPICH's hydra speaks it: lines of text over the descriptor PMI_FD. Names are published
  * and looked up, which needs no barrier, so a rank that never comes is found out by us and named.
- * Where that is not offered: put, barrier, get. We never say init, so there is nothing to finalize
- * and an MPI in the same process is left alone.
+ * Where that is not offered: put, barrier, get. We never say init, which an MPI in the same process
+ * may want to say itself.
  */
 #include "transport/bootstrap/service.h"
 
@@ -230,6 +230,33 @@ static void pmi_close(wefti_service_t *base)
     wefti_free(NULL, base); /* the descriptor is the process's, not ours */
 }
 
+/*
+ * hydra takes a process that has spoken to it and ends without "finalize" for one that crashed, and
+ * kills the others; after "finalize" it listens no more. So that is said when the process ends: a
+ * second world, or MPI, may need it until then. That this process has spoken is noted as the owner
+ * of the descriptor, which a forked child is not.
+ */
+static void note_spoken(int fd)
+{
+    fcntl(fd, F_SETOWN, getpid());
+}
+
+__attribute__((destructor)) static void say_finalize(void)
+{
+    static const char line[] = "cmd=finalize\n";
+    const char *text = getenv("PMI_FD");
+    int fd = text != NULL ? atoi(text) : -1;
+    char answer[64];
+    if (fd > 2 && fcntl(fd, F_GETOWN) == getpid() &&
+        send(fd, line, sizeof line - 1, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        if (poll(&poll_fd, 1, 1000) > 0) { /* it is told off if it cannot answer */
+            ssize_t got = read(fd, answer, sizeof answer);
+            (void)got;
+        }
+    }
+}
+
 static const wefti_service_ops_t pmi_ops = {
     .launcher = "pmi-1",
     .address = "pmi-1:",
@@ -269,6 +296,7 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
         return WEFT_ERR_NO_MEMORY;
     }
     char line[LINE_BYTES] = "cmd=get_my_kvsname\n";
+    note_spoken((int)fd);
     *service = (pmi_service_t){.base.ops = &pmi_ops, .log = log, .fd = (int)fd, .rank = *out_rank};
     if (ask(service, line) < 0 ||
         !find_value(line, "kvsname", service->space, sizeof service->space)) {

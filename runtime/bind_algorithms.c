@@ -51,13 +51,33 @@ static bool is_in_place(const weft_session_t *session, const wefti_plan_collecti
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    const wefti_endpoint_t *endpoint = session->context->endpoint;
+    bool several = endpoint->host_count > 1;
     return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
                                 .op = (weft_collective_t)planned->op,
                                 .group_size = session->endpoint->world_size,
                                 .rank = session->endpoint->rank,
                                 .root = planned->root,
                                 .in_place = is_in_place(session, planned),
-                                .order = WEFT_ORDER_TREE};
+                                .order = WEFT_ORDER_TREE,
+                                .host_of = several ? endpoint->host_of : NULL,
+                                .host_of_count = several ? endpoint->host_count : 0,
+                                .rail_of = session->rail_of};
+}
+
+/* Which network card each rank is next to, where some host has several. */
+static weft_status_t find_rails(weft_session_t *session)
+{
+    const weft_context_t *context = session->context;
+    uint32_t *rail_of =
+        wefti_arena_array(&session->arena, context->endpoint->world_size, sizeof(*rail_of));
+    if (rail_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (context->endpoint->host_count > 1 && wefti_place_rails(&context->cluster, rail_of) > 1) {
+        session->rail_of = rail_of;
+    }
+    return WEFT_OK;
 }
 
 /* The same of a collective with an update: whoever reduces a shard updates it, as in a mesh. */
@@ -119,8 +139,53 @@ static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
     return use(session, collective, wanted, records);
 }
 
+/*
+ * A list that was made for one host has what is best in shared memory. Where nobody said, when the
+ * plan was compiled, that ranks would be on several, what costs least on these is taken; where none
+ * of that can run, the list is. *out_used: something was taken.
+ */
+static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, bool *out_used)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    const weft_context_t *context = session->context;
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    wefti_counts_t counts = {.elem_count = planned->elem_count,
+                             .elem_bytes = (uint32_t)weft_dtype_size_bytes(planned->dtype)};
+    wefti_choice_t choice = {.registry = context->registry, .planned = true};
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count = 0;
+    *out_used = false;
+    if (params.host_of == NULL || session->plan->topology[0] != '\0' ||
+        planned->update != WEFTI_PLAN_NONE || planned->algorithm_count == 1) { /* asked for */
+        return WEFT_OK;
+    }
+    if (params.group_size > WEFTI_MAX_PREDICTED_RANKS) {
+        list[0] = (wefti_candidate_t){.algorithm = wefti_cost_few_steps(&params)};
+        count = list[0].algorithm != NULL;
+    } else {
+        weft_status_t status =
+            wefti_cost_choose(&context->costs, &params, &counts, &choice, list, &count);
+        if (status < 0) {
+            return status;
+        }
+    }
+    for (uint32_t i = 0; i < count && list[i].reason == NULL; i++) {
+        bool records = false;
+        if (why_not(session, collective, list[i].algorithm, &records) == NULL) {
+            *out_used = true;
+            return use(session, collective, list[i].algorithm, records);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t use_listed(weft_session_t *session, uint32_t collective, uint64_t common)
 {
+    bool used;
+    weft_status_t status = use_cheapest(session, collective, &used);
+    if (status < 0 || used) {
+        return status;
+    }
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     /* Put links stand in for shared memory: schedules are lowered to them. */
     if (session->put_links != NULL && (common & WEFTI_CAP_PUT) && (common & WEFTI_CAP_SIGNAL)) {
@@ -234,6 +299,7 @@ weft_status_t wefti_bind_algorithms(weft_session_t *session)
     if (status < 0) {
         return status;
     }
+    status = find_rails(session);
     for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
         uint32_t op = (uint32_t)plan->collectives[i].op;
         if ((status = check_operator(&plan->collectives[i])) < 0) {

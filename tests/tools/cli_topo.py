@@ -212,6 +212,42 @@ class Compile(Case):
                              done.stderr)
         self.assertEqual(results[0], results[1])
 
+    def run_on_two_hosts(self, *args, **env):
+        """Four ranks, two of each host as far as they know; what rank 0 said, and all complaints."""
+        shared = {**os.environ, "WEFT_WORLD_SIZE": "4", "WEFT_ADDRESS": f"file://{self.dir}/meet-{len(args)}-{len(env)}",
+                  "WEFT_SECRET": "what only ranks of this test know", **env}
+        ranks = [subprocess.Popen([WEFT, *map(str, args)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env={**shared, "WEFT_RANK": str(r), "WEFT_HOST_ID": "ab"[r // 2]})
+                 for r in range(4)]
+        done = [rank.communicate(timeout=120) for rank in ranks]
+        errors = "".join(error for _, error in done)
+        self.assertEqual([rank.returncode for rank in ranks], [0] * 4, errors)
+        return done[0][0], errors
+
+    def test_two_hosts_know_that_they_are(self):
+        text, _ = self.run_on_two_hosts("topo", "--json")
+        cluster = json.loads(text)
+        self.assertEqual([host["ranks"] for host in cluster["hosts"]], [2, 2])
+        self.assertEqual(cluster["hosts"][1]["like"], cluster["hosts"][0]["name"])
+        by = {tuple(sorted(pair["ranks"])): pair["transport"] for pair in cluster["pairs"]}
+        self.assertEqual({pair for pair, name in by.items() if name == "shm"}, {(0, 1), (2, 3)})
+        self.assertEqual({name for pair, name in by.items() if pair not in {(0, 1), (2, 3)}} - {"tcp", "verbs"}, set())
+
+    def test_two_hosts_take_algorithms_for_two(self):
+        data = "/usr/share/datasets/fashion-mnist"
+        if not os.path.exists(data):
+            self.skipTest(f"{data} is missing (Debian package dataset-fashion-mnist)")
+        said = self.compile_for(self.describe([2, 2], link=self.LINK), name="said.weft")
+        plain = self.compile("mlp.onnx", "plain.weft", 4, 16)
+        work = ["--data", data, "--steps", 2, "--no-eval", "--json"]
+        digests = {json.loads(self.weft("run", plain, "-n", 4, *work).stdout)["param_digest"]}
+        for plan, env in ((said, {"WEFT_LOG": "debug"}), (plain, {"WEFT_LOG": "debug", "WEFT_LATE": "0"})):
+            text, errors = self.run_on_two_hosts("run", plan, *work, **env)
+            digests.add(json.loads(text)["param_digest"])
+            self.assertRegex(errors, r"bucket \d: algorithm (hierarchical|rails)")
+            self.assertNotIn("compiled for", errors)
+        self.assertEqual(len(digests), 1)
+
     def test_a_description_for_running_ranks(self):
         path = self.describe([{"name": "x", "ranks": 2, "cores": 2}])
         text = self.weft("run", "-n", 2, "--", WEFT, "topo", env={"WEFT_TOPOLOGY": str(path)}).stdout

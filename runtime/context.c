@@ -143,8 +143,11 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
             }
         }
     }
-    context->progress_thread = context->settings.progress == WEFTI_PROGRESS_THREAD ||
-                               (context->settings.progress == WEFTI_PROGRESS_AUTO && spare);
+    /* Between hosts communication is mostly waiting for the network, which takes no core. */
+    bool far = endpoint->host_count > 1 && !context->one_process;
+    context->progress_thread =
+        context->settings.progress == WEFTI_PROGRESS_THREAD ||
+        (context->settings.progress == WEFTI_PROGRESS_AUTO && (spare || far));
 out:
     wefti_free(context->allocator, all);
     return status;

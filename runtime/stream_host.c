@@ -116,6 +116,9 @@ void *wefti_stream_main(void *user)
     uint64_t spin_ns = spins ? context->settings.spin_ns : 0;
     uint32_t waits = 0; /* number of the slot that it has begun to wait for, + 1 */
     wefti_context_enter_thread(context);
+    if (context->endpoint->free_cores == 0) {
+        wefti_thread_be_prompt();
+    }
     for (;;) {
         wefti_stream_run(stream);
         uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);

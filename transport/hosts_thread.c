@@ -126,6 +126,7 @@ static void *make_progress(void *user)
 {
     wefti_hosts_t *hosts = user;
     pthread_setname_np(pthread_self(), "weft-links");
+    wefti_thread_be_prompt();
     while (atomic_load_explicit(&hosts->stop, memory_order_acquire) == 0) {
         uint32_t dozes = atomic_load_explicit(&hosts->dozes, memory_order_seq_cst);
         if (atomic_exchange_explicit(&hosts->polled, 0, memory_order_seq_cst) != 0) {

@@ -18,7 +18,7 @@ typedef struct weft_hub weft_hub_t;
 
 typedef enum weft_progress {
     WEFT_PROGRESS_DEFAULT = 0, /**< what WEFT_PROGRESS says, else auto */
-    WEFT_PROGRESS_AUTO = 1,    /**< a thread where every rank has a core to spare, else inline */
+    WEFT_PROGRESS_AUTO = 1,    /**< a thread where every rank has a core to spare, and between hosts; else inline */
     WEFT_PROGRESS_INLINE = 2,
     WEFT_PROGRESS_THREAD = 3,
 } weft_progress_t;

@@ -8,7 +8,8 @@
 #include "runtime/base/sync.h"
 
 typedef enum wefti_progress {
-    WEFTI_PROGRESS_AUTO = 0,   /* thread where every rank has a core to spare, else inline */
+    /* thread where every rank has a core to spare, and between hosts; else inline */
+    WEFTI_PROGRESS_AUTO = 0,
     WEFTI_PROGRESS_INLINE = 1, /* communication runs between kernels on the caller's thread */
     WEFTI_PROGRESS_THREAD = 2, /* communication runs on a thread of its own */
 } wefti_progress_t;

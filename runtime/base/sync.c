@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 
 #define NS_PER_S 1000000000ull
+#define PROMPT_SLICE_NS 100000ull /* the shortest there is */
 
 uint64_t wefti_now_ns(void)
 {
@@ -89,4 +90,23 @@ weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa)
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                        "\"%s\" is not an instruction set: auto, portable, avx2 or avx512", text);
+}
+
+void wefti_thread_be_prompt(void)
+{
+#ifdef SYS_sched_setattr
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = sizeof attributes};
+    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 &&
+        attributes.policy == 0) {
+        attributes.size = sizeof attributes;
+        attributes.runtime = PROMPT_SLICE_NS;
+        (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
+    }
+#endif
 }

@@ -16,6 +16,13 @@ void wefti_futex_wait(const _Atomic uint32_t *word, uint32_t expected, uint64_t 
 /* Wakes everybody who sleeps on word. */
 void wefti_futex_wake_all(_Atomic uint32_t *word);
 
+/*
+ * For a thread that works little and often, beside others that compute on the same core: it asks for
+ * short slices, so that it runs soon after it wakes. Without effect where the system has none (Linux
+ * before 6.12); needs no privilege.
+ */
+void wefti_thread_be_prompt(void);
+
 static inline void wefti_cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

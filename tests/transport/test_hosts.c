@@ -45,10 +45,35 @@ static int drop_folder(void **state)
     return rmdir(folder);
 }
 
+static _Atomic int64_t allocations; /* that were not freed yet */
+
+static void *count_alloc(void *user, size_t bytes)
+{
+    (void)user;
+    atomic_fetch_add(&allocations, 1);
+    return malloc(bytes);
+}
+
+static void *count_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
+{
+    (void)user;
+    (void)old_bytes;
+    atomic_fetch_add(&allocations, ptr == NULL);
+    return realloc(ptr, bytes);
+}
+
+static void count_free(void *user, void *ptr)
+{
+    (void)user;
+    atomic_fetch_sub(&allocations, ptr != NULL);
+    free(ptr);
+}
+
 static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const char *address,
                                      wefti_settings_t *settings, wefti_endpoint_t **out_endpoint)
 {
     static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const weft_allocator_t allocator = {count_alloc, count_realloc, count_free, NULL};
     wefti_job_t job = {.rank = rank, .world_size = shape->size, .secret_bytes = 16};
     snprintf(job.launcher, sizeof job.launcher, "test");
     snprintf(job.address, sizeof job.address, "%s", address);
@@ -66,7 +91,8 @@ static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const 
                                       .address = job.address,
                                       .job = &job,
                                       .settings = settings,
-                                      .log = &log};
+                                      .log = &log,
+                                      .allocator = &allocator};
     return wefti_endpoint_open(&params, out_endpoint);
 }
 
@@ -628,16 +654,23 @@ static void test_hosts_fork(void **state)
 }
 
 /* Worlds come and go in one process; nothing stays open. */
-static int counts_descriptors(wefti_endpoint_t *endpoint, void *user)
+static int puts_a_little(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
+    size_t offset;
+    uint8_t data[10000] = {1};
+    EXPECT(wefti_region_alloc(endpoint, 20000, &offset) == WEFT_OK);
+    EXPECT(wefti_put(endpoint, 1 - endpoint->rank, offset + 4096, data, sizeof data, 3) == WEFT_OK);
+    EXPECT(wefti_signal_peer(endpoint, 1 - endpoint->rank, offset, 1, 3) == WEFT_OK);
+    EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset), 1, "data", NULL, NULL) ==
+           WEFT_OK);
     return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
 }
 
 static void test_hosts_leave_nothing_behind(void **state)
 {
     (void)state;
-    const shape_t shape = {2, 1, "auto", counts_descriptors, NULL, UINT32_MAX};
+    const shape_t shape = {2, 1, "auto", puts_a_little, NULL, UINT32_MAX};
     char address[2][128];
     pid_t pids[2];
     for (uint32_t i = 0; i < 2; i++) {
@@ -655,10 +688,15 @@ static void test_hosts_leave_nothing_behind(void **state)
                     fprintf(stderr, "rank %u: %s\n", r, weft_last_error());
                     _exit(100);
                 }
-                result += counts_descriptors(endpoint, NULL);
+                result += puts_a_little(endpoint, NULL);
                 wefti_endpoint_close(endpoint);
             }
-            _exit(result + (open_fd_count() != before));
+            if (open_fd_count() != before || atomic_load(&allocations) != 0) {
+                fprintf(stderr, "rank %u: %d descriptors, %d before; %lld allocations\n", r,
+                        open_fd_count(), before, (long long)atomic_load(&allocations));
+                _exit(1);
+            }
+            _exit(result);
         }
     }
     for (uint32_t r = 0; r < 2; r++) {

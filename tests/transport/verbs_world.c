@@ -11,6 +11,7 @@ static void hear_break(void *owner, uint32_t peer, bool died, const char *text)
     rank->breaks++;
     rank->broken_peer = died ? UINT32_MAX : peer;
     snprintf(rank->text, sizeof rank->text, "%s", text);
+    print_message("rank %u lost rank %u: %s\n", rank->params.rank, peer, text);
 }
 
 static void wake(void *owner)
@@ -32,6 +33,9 @@ void verbs_world_init(verbs_world_t *world, uint32_t size)
     memset(world, 0, sizeof *world);
     world->size = size;
     world->settings = test_settings();
+    world->settings.verbs.gid_index = -1;
+    world->settings.verbs.timeout = 18; /* real devices on a busy machine lose packets */
+    world->settings.verbs.retry = 7;
     world->log = (wefti_log_t){hear_log, world, WEFT_LOG_DEBUG};
     for (uint32_t r = 0; r < size; r++) {
         verbs_rank_t *rank = &world->ranks[r];

@@ -77,6 +77,31 @@ static uint64_t *offsets_of(const weft_session_t *session, uint32_t collective, 
     return session->run_offsets + ((size_t)collective * 4 + what) * session->endpoint->world_size;
 }
 
+/* What scatters and gathers around an update: a mesh, or over several hosts what costs least. */
+static weft_status_t choose_form(const weft_session_t *session, run_form_t *form,
+                                 weft_collective_t op)
+{
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count = 0;
+    wefti_counts_t counts = {.elem_count = form->elem_count,
+                             .elem_bytes = (uint32_t)weft_dtype_size_bytes(form->dtype)};
+    const wefti_choice_t choice = {.planned = true};
+    weft_status_t status = WEFT_OK;
+    form->params.op = op;
+    form->algorithm = wefti_algorithm_find(op, "mesh");
+    if (form->params.host_of == NULL) {
+        return WEFT_OK;
+    }
+    if (form->params.group_size <= WEFTI_MAX_PREDICTED_RANKS) {
+        status = wefti_cost_choose(&session->context->costs, &form->params, &counts, &choice, list,
+                                   &count);
+        form->algorithm = count > 0 ? list[0].algorithm : form->algorithm;
+    } else if (wefti_cost_few_steps(&form->params) != NULL) {
+        form->algorithm = wefti_cost_few_steps(&form->params);
+    }
+    return status;
+}
+
 /* A use of a collective, as it is: one run. With an update: what is before it, and behind it. */
 static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound,
                                uint32_t collective, size_t *bytes)
@@ -93,16 +118,14 @@ static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound
         return make_run(session, bound, &form, bytes);
     }
     form.params.in_place = 1;
-    form.params.op = WEFT_OP_REDUCE_SCATTER;
-    form.algorithm = wefti_algorithm_find(WEFT_OP_REDUCE_SCATTER, "mesh");
     form.elem_count /= session->endpoint->world_size;
     form.recv = offsets_of(session, collective, 2);
-    weft_status_t status = make_run(session, &bound[0], &form, bytes);
-    form.params.op = WEFT_OP_ALL_GATHER;
-    form.algorithm = wefti_algorithm_find(WEFT_OP_ALL_GATHER, "mesh");
+    weft_status_t status = choose_form(session, &form, WEFT_OP_REDUCE_SCATTER);
+    status = status < 0 ? status : make_run(session, &bound[0], &form, bytes);
     form.dtype = session->plan->buffers[planned->buffer].dtype;
     form.send = offsets_of(session, collective, 3);
     form.recv = offsets_of(session, collective, 1);
+    status = status < 0 ? status : choose_form(session, &form, WEFT_OP_ALL_GATHER);
     return status < 0 ? status : make_run(session, &bound[1], &form, bytes);
 }
 

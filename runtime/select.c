@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/algo/algorithms.h"
+#include "ops/topo/place.h"
 #include "runtime/base/error.h"
 #include "runtime/capture.h"
 #include "runtime/context.h"
@@ -183,25 +184,25 @@ static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
 /* Which network card each rank is next to, where some host has several. */
 static weft_status_t find_rails(weft_group_t *group)
 {
-    const wefti_cluster_t *cluster = &group->context->cluster;
-    bool several = false;
-    if (group->host_of_count == 0 || cluster->ranks == NULL) {
+    const weft_context_t *context = group->context;
+    if (group->host_of_count == 0 || context->cluster.ranks == NULL) {
         return WEFT_OK;
     }
-    group->rail_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    if (group->rail_of == NULL) {
+    uint32_t *rail_of =
+        wefti_alloc(context->allocator, group->endpoint->world_size * sizeof *rail_of);
+    if (rail_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t r = 0; r < group->size; r++) {
-        uint32_t nic = cluster->ranks[group->ranks[r]].nic;
-        group->rail_of[r] = nic != WEFTI_TOPO_NONE ? nic : 0;
-        several = several || group->rail_of[r] != group->rail_of[0];
+    if (wefti_place_rails(&context->cluster, rail_of) <= 1) {
+        wefti_free(context->allocator, rail_of);
+        return WEFT_OK;
     }
-    if (!several) {
-        wefti_free(group->context->allocator, group->rail_of);
-        group->rail_of = NULL;
+    group->rail_of = wefti_alloc(context->allocator, group->size * sizeof *rail_of);
+    for (uint32_t r = 0; group->rail_of != NULL && r < group->size; r++) {
+        group->rail_of[r] = rail_of[group->ranks[r]];
     }
-    return WEFT_OK;
+    wefti_free(context->allocator, rail_of);
+    return group->rail_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
@@ -215,11 +216,13 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     group->host_of_count = find_hosts(group, group->host_of);
     group->host_count =
         count_runs(group->host_of, group->size, group->host_of_count, group->host_sizes);
-    group->posting_bytes = wefti_select_posting_bytes(group);
     weft_status_t status = find_rails(group);
     if (status < 0) {
         return status;
     }
+    weft_algo_params_t params;
+    wefti_select_params(group, WEFT_OP_ALL_REDUCE, 0, &params);
+    group->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);
     if (parent != NULL) {
         bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
         selection->wanted = parent->selection.wanted;

@@ -65,11 +65,6 @@ void wefti_select_params(const struct weft_group *group, weft_collective_t op, u
 weft_status_t wefti_select_by_cost(struct weft_group *group, weft_collective_t op,
                                    uint32_t elem_bytes, uint64_t bytes, bool plain,
                                    const weft_algorithm_t **out_algorithm);
-/*
- * How long blocks may be that go with the postings: these go from every rank to every rank of other
- * hosts, so what a host's card sends in all is to take no longer than a message.
- */
-uint64_t wefti_select_posting_bytes(const struct weft_group *group);
 /* Of an algorithm's name, as the signature has it under order=tree. */
 uint16_t wefti_select_hash(const char *name);
 /* " by ring, order blocks" of a signature, or "". Returns buffer. */

@@ -148,25 +148,6 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
     return WEFT_OK;
 }
 
-uint64_t wefti_select_posting_bytes(const weft_group_t *group)
-{
-    const wefti_link_cost_t *net = &group->context->costs.level[WEFTI_LEVEL_NET];
-    uint64_t most = 0;
-    if (group->host_of_count == 0) {
-        return UINT64_MAX;
-    }
-    for (uint32_t r = 0; r < group->size; r++) {
-        uint64_t size = 0;
-        for (uint32_t other = 0; other < group->size; other++) {
-            size += group->host_of[other] == group->host_of[r];
-        }
-        uint64_t pairs = size * (group->size - size);
-        most = pairs > most ? pairs : most;
-    }
-    double bytes = net->alpha_ns / (net->beta_ns_per_byte + 1e-6) / (double)most;
-    return bytes < 1e9 ? (uint64_t)bytes : UINT64_MAX;
-}
-
 weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
                                    uint64_t bytes, bool plain,
                                    const weft_algorithm_t **out_algorithm)

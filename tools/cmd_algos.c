@@ -10,13 +10,28 @@
 #include "tools/tool.h"
 
 #define MAX_HOSTS 256u
+#define MAX_RANKS 4096u
 
-enum { KEY_OP = 256, KEY_HOSTS, KEY_ORDER, KEY_COSTS, KEY_ALGO, KEY_DTYPE, KEY_MEMORY, KEY_JSON };
+enum {
+    KEY_OP = 256,
+    KEY_HOSTS,
+    KEY_ROUND_ROBIN,
+    KEY_LINKS,
+    KEY_ORDER,
+    KEY_COSTS,
+    KEY_ALGO,
+    KEY_DTYPE,
+    KEY_MEMORY,
+    KEY_JSON,
+};
 
 static const option_def_t own_options[] = {
-    {'n', "ranks", "N", "ranks of the group (default 2)"},
+    {'n', "ranks", "N", "ranks of the group (default 2, or all of --hosts)"},
     {KEY_OP, "op", "OP", "only this operator, such as AllReduce (default: all)"},
     {KEY_HOSTS, "hosts", "N,N,..", "ranks on each host (default: one host)"},
+    {KEY_ROUND_ROBIN, "round-robin", NULL, "ranks go to the hosts in turn, not host by host"},
+    {KEY_LINKS, "links", "KIND",
+     "between hosts: tcp (default) or verbs; what the table says of them goes before"},
     {KEY_ORDER, "order", "ORDER",
      "tree (default), blocks:N,N,.. (blocks alone: the hosts are the blocks) or any"},
     {KEY_MEMORY, "memory", "KIND", "registered (default): memory that peers reach; or plain"},
@@ -29,7 +44,8 @@ static const option_def_t own_options[] = {
 
 static const command_help_t help = {
     "algos",
-    "[-n N] [--op OP] [--hosts N,N,..] [--order ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
+    "[-n N] [--op OP] [--hosts N,N,..] [--round-robin] [--links KIND] [--order ORDER]\n"
+    "                  [--costs COSTS.json] [--algo NAME] [--json]",
     "Shows over sizes which algorithm a group's calls take, as the runtime chooses: by what was\n"
     "measured (weft tune) where the table knows the group's size, else by what its schedule is\n"
     "predicted to take. And how much slower the second best is, and why others are out.",
@@ -42,6 +58,8 @@ static const command_help_t help = {
 typedef struct algos_command {
     uint32_t ranks, host_count;
     uint32_t hosts[MAX_HOSTS];
+    uint32_t host_of[MAX_RANKS];
+    bool round_robin, verbs, ranks_given;
     uint32_t blocks[MAX_HOSTS], block_count; /* of --order blocks:..; 0: the hosts */
     bool plain;
     weft_collective_t op;
@@ -108,7 +126,16 @@ static int handle(void *user, int key, const char *value)
             return wefti_usage_error("algos", "--ranks %s is not within 1 to 4096", value);
         }
         command->ranks = (uint32_t)number;
+        command->ranks_given = true;
         break;
+    case KEY_ROUND_ROBIN:
+        command->round_robin = true;
+        break;
+    case KEY_LINKS:
+        command->verbs = strcmp(value, "verbs") == 0;
+        return command->verbs || strcmp(value, "tcp") == 0
+                   ? EXIT_OK
+                   : wefti_usage_error("algos", "--links %s is neither tcp nor verbs", value);
     case KEY_OP:
         command->op = wefti_collective_from_name(value);
         if (command->op == 0) {
@@ -194,9 +221,25 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
     wefti_json_end_object(json);
 }
 
+/* Ranks to hosts in turn, as long as these have room. */
+static void deal_ranks(algos_command_t *command)
+{
+    uint32_t left[MAX_HOSTS];
+    memcpy(left, command->hosts, sizeof left);
+    for (uint32_t r = 0, host = 0; r < command->ranks; r++) {
+        while (left[host] == 0) {
+            host = (host + 1) % command->host_count;
+        }
+        command->host_of[r] = host;
+        left[host]--;
+        host = (host + 1) % command->host_count;
+    }
+}
+
 static weft_algo_params_t params_of(const algos_command_t *command, weft_collective_t op)
 {
     bool own = command->block_count > 0;
+    bool in_turn = command->round_robin && command->host_count > 1;
     return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
                                 .op = op,
                                 .group_size = command->ranks,
@@ -205,8 +248,10 @@ static weft_algo_params_t params_of(const algos_command_t *command, weft_collect
                                 .order_sizes = own ? command->blocks : command->hosts,
                                 .order_size_count =
                                     own ? command->block_count : command->host_count,
-                                .host_sizes = command->hosts,
-                                .host_count = command->host_count};
+                                .host_sizes = in_turn ? NULL : command->hosts,
+                                .host_count = in_turn ? 0 : command->host_count,
+                                .host_of = in_turn ? command->host_of : NULL,
+                                .host_of_count = in_turn ? command->host_count : 0};
 }
 
 /* As the runtime does for a call of bytes: sizes between two powers of two are one class. */
@@ -264,6 +309,12 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
     }
     if (status >= 0 && !command->json) {
         print_reasons(list, count);
+        uint64_t posted = wefti_cost_posting_bytes(&command->costs, &params);
+        if (posted != UINT64_MAX && posted > 0) {
+            char text[32];
+            printf("  blocks up to %s go with what ranks tell each other of a call\n",
+                   wefti_format_bytes(posted, text));
+        }
         if (barrier || op == WEFT_OP_SEND_RECV) {
             puts("  calls take hand-written code, where they are not told otherwise");
         }
@@ -307,7 +358,23 @@ int wefti_cmd_algos(int argc, char **argv)
     if (positional != 0) {
         return wefti_usage_error("algos", "unexpected argument '%s'", argv[1]);
     }
+    uint64_t placed = 0;
+    for (uint32_t host = 0; host < command.host_count; host++) {
+        placed += command.hosts[host];
+    }
+    if (placed > MAX_RANKS) {
+        return wefti_usage_error("algos", "--hosts: %llu ranks are more than %u",
+                                 (unsigned long long)placed, MAX_RANKS);
+    }
+    command.ranks = placed > 0 && !command.ranks_given ? (uint32_t)placed : command.ranks;
+    if (command.round_robin && placed == command.ranks) {
+        deal_ranks(&command);
+    } else {
+        command.round_robin =
+            false; /* there are no hosts, or the check of sizes will say why not */
+    }
     wefti_costs_default(&command.costs, NULL);
+    wefti_costs_set_net(&command.costs, command.verbs);
     weft_status_t status = WEFT_OK;
     const char *costs_of_programs = getenv("WEFT_COSTS");
     if (command.costs_path == NULL && costs_of_programs != NULL && costs_of_programs[0] != '\0') {

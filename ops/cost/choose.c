@@ -169,3 +169,19 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
     }
     return NULL;
 }
+
+uint64_t wefti_cost_posting_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params)
+{
+    const wefti_link_cost_t *net = &costs->level[WEFTI_LEVEL_NET];
+    uint32_t n = params->group_size, hosts = wefti_placement_hosts(params);
+    uint64_t most = 0;
+    for (uint32_t host = 0; host < hosts && hosts > 1; host++) {
+        uint64_t size = 0;
+        for (uint32_t r = 0; r < n; r++) {
+            size += wefti_placement_host_of(params, r) == host;
+        }
+        most = size * (n - size) > most ? size * (n - size) : most;
+    }
+    double bytes = most > 0 ? net->alpha_ns / (net->beta_ns_per_byte + 1e-6) / (double)most : 1e9;
+    return bytes < 1e9 ? (uint64_t)bytes : UINT64_MAX;
+}

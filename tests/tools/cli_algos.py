@@ -38,6 +38,26 @@ class Algos(unittest.TestCase):
                    "AllToAll", "SendRecv", "Barrier"):
             self.assertIn(f"{op}, 5 ranks", done.stdout)
 
+    def test_several_hosts(self):
+        def rows(*args):
+            done = weft("algos", "--op", "AllReduce", "--json", *args)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)
+
+        in_row, in_turn = rows("--hosts", "4,4"), rows("--hosts", "4,4", "--round-robin")
+        self.assertEqual(in_row["ranks"], 8)
+        self.assertEqual(in_row["rows"][-1]["algorithm"], "rails")
+        self.assertFalse(any(c.get("executor") for row in in_row["rows"] for c in row["candidates"]))
+        # Ranks in turn are no subtrees: more has to cross than one sum of each host.
+        self.assertGreater(in_turn["rows"][-1]["candidates"][0]["predicted_us"],
+                           1.5 * in_row["rows"][-1]["candidates"][0]["predicted_us"])
+        tcp, verbs = rows("--hosts", "1,1"), rows("--hosts", "1,1", "--links", "verbs")
+        self.assertGreater(tcp["rows"][0]["candidates"][0]["predicted_us"],
+                           3 * verbs["rows"][0]["candidates"][0]["predicted_us"])
+        self.assertIn("go with what ranks tell", weft("algos", "--hosts", "1,1", "--op", "AllReduce").stdout)
+        for wrong in (["--hosts", "4,4", "-n", "7"], ["--hosts", "4,4", "--links", "pigeons"], ["--hosts", "4,x"]):
+            self.assertEqual(weft("algos", *wrong).returncode, 2, wrong)
+
     def test_measured_table_decides(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump({"format": 1, "measured": [{"op": "AllReduce", "algorithm": "one-shot", "ranks": 4,

@@ -11,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
+#include "transport/hosts.h"
 #include "transport/world.h"
 
 #define VERDICT_TEXT_BYTES 764u
@@ -39,6 +40,11 @@ static weft_status_t forked_error(const wefti_endpoint_t *endpoint)
                        endpoint->rank);
 }
 
+static bool is_unix(const char *address)
+{
+    return address != NULL && strncmp(address, "unix:", 5) == 0;
+}
+
 static weft_status_t check_params(const wefti_endpoint_params_t *params)
 {
     if (params->settings == NULL) {
@@ -58,6 +64,13 @@ static weft_status_t check_params(const wefti_endpoint_params_t *params)
                            "a world of %u ranks needs an address (WEFT_ADDRESS) or a hub",
                            params->world_size);
     }
+    if (params->hub == NULL && is_unix(params->address) &&
+        !wefti_hosts_allows(params->settings, "shm")) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "WEFT_TRANSPORT=%s, but at %s ranks of one host meet, who share memory; "
+                           "without shm they need host:port or file:///path",
+                           params->settings->transport, params->address);
+    }
     return WEFT_OK;
 }
 
@@ -73,9 +86,7 @@ static const wefti_transport_ops_t *choose_backend(const wefti_endpoint_params_t
         return &wefti_transport_null;
     }
     /* One host, as the address says; anything else is found out when ranks meet. */
-    return params->address != NULL && strncmp(params->address, "unix:", 5) == 0
-               ? &wefti_transport_shm
-               : &wefti_transport_hosts;
+    return is_unix(params->address) ? &wefti_transport_shm : &wefti_transport_hosts;
 }
 
 /* A page that the kernel clears in forked children, so that they can be told apart for the price of

@@ -260,6 +260,17 @@ static void test_hosts_shm_only_is_refused(void **state)
     unlink(address + strlen("file://"));
 }
 
+static void test_hosts_unix_address_means_shm(void **state)
+{
+    (void)state;
+    wefti_endpoint_t *endpoint;
+    wefti_settings_t settings = test_settings();
+    snprintf(settings.transport, sizeof settings.transport, "tcp");
+    assert_int_equal(open_rank(0, 2, "unix:@weft-test-nowhere", NULL, &settings, &endpoint),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "WEFT_TRANSPORT=tcp"));
+}
+
 /* ---- traffic ---- */
 
 #define STRESS_SLOT ((size_t)300 << 10)
@@ -714,6 +725,7 @@ int main(void)
         cmocka_unit_test(test_hosts_one_host_is_shm),
         cmocka_unit_test(test_hosts_without_shm),
         cmocka_unit_test(test_hosts_shm_only_is_refused),
+        cmocka_unit_test(test_hosts_unix_address_means_shm),
         cmocka_unit_test(test_hosts_put_stress),
         cmocka_unit_test(test_hosts_lend),
         cmocka_unit_test(test_hosts_close_flushes),

@@ -2,6 +2,7 @@
 /* Machines as hwloc sees them, this one or one in a file. */
 #include "transport/topology.h"
 
+#include <dlfcn.h>
 #include <hwloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,6 +193,16 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
     return status;
 }
 
+/* hwloc loads and unloads libxml2 with every topology, and a thread's state of that library is lost
+ * each time; held once, it stays. Without it hwloc reads XML by itself. */
+static void hold_libxml(void)
+{
+    void *library = dlopen("libxml2.so.2", RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    if (library != NULL) {
+        dlclose(library);
+    }
+}
+
 weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
 {
     hwloc_topology_t topology;
@@ -205,6 +216,7 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
         wefti_file_unmap(&file);
         return wefti_error(WEFT_ERR_FORMAT, "%s: no hwloc XML", path);
     }
+    hold_libxml();
     /* hwloc wants its buffer terminated, and counts that. */
     char *text = wefti_alloc(NULL, file.size_bytes + 1);
     status = text != NULL ? begin(true, &topology) : WEFT_ERR_NO_MEMORY;

@@ -358,6 +358,25 @@ weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t ran
     return WEFT_OK;
 }
 
+weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t rank,
+                                      weft_link_stats_t *out_stats)
+{
+    wefti_link_stats_t stats;
+    if (out_stats == NULL || out_stats->struct_size < sizeof *out_stats ||
+        rank >= context->endpoint->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "rank %u of %u, or out_stats without struct_size", rank,
+                           context->endpoint->world_size);
+    }
+    wefti_endpoint_link_stats(context->endpoint, rank, &stats);
+    out_stats->bytes_sent = stats.bytes_sent;
+    out_stats->bytes_received = stats.bytes_received;
+    out_stats->messages_sent = stats.messages_sent;
+    out_stats->messages_received = stats.messages_received;
+    out_stats->busy_s = (double)stats.busy_ns * 1e-9;
+    return WEFT_OK;
+}
+
 uint32_t weft_context_host_count(const weft_context_t *context)
 {
     return context->endpoint->host_count;

@@ -489,6 +489,7 @@ static weft_status_t finish(trainer_t *trainer)
     getrusage(RUSAGE_SELF, &usage);
     own.rss_bytes = (uint64_t)usage.ru_maxrss * 1024;
     WEFT_TRY(status, exchange_summaries(trainer, &own), done);
+    WEFT_TRY(status, wefti_links_gather(trainer->context, &trainer->report.links), done);
     memcpy(trainer->report.param_digest, own.param_digest, sizeof trainer->report.param_digest);
     if (trainer->rank == 0 && trainer->options->save_path != NULL) {
         WEFT_TRY(status, save_model(trainer), done);
@@ -497,6 +498,7 @@ static weft_status_t finish(trainer_t *trainer)
         status = wefti_report_print(trainer->options, &trainer->report, trainer->context);
     }
 done:
+    wefti_links_free(&trainer->report.links);
     return status;
 }
 

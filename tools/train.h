@@ -8,6 +8,7 @@
 #include <weft/weft.h>
 
 #include "tools/dataset.h"
+#include "tools/links_report.h"
 
 typedef struct train_options {
     const char *command; /* for messages */
@@ -53,6 +54,7 @@ typedef struct train_report {
     weft_session_stats_t stats;
     uint64_t rss_bytes; /* the largest rank's peak */
     char param_digest[65];
+    links_report_t links;
 } train_report_t;
 
 /* Checks that plan and data fit; the message says what does not. Done once, before ranks start. */

@@ -107,6 +107,7 @@ static void print_json(const train_report_t *report, const weft_context_t *conte
     wefti_json_int(&json, "rss_bytes", (int64_t)report->rss_bytes);
     wefti_json_string(&json, "param_digest", report->param_digest);
     wefti_launched_print_json(context, &json);
+    wefti_links_print_json(&report->links, context, &json);
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
@@ -132,6 +133,7 @@ static void print_text(const train_options_t *options, const train_report_t *rep
            wefti_format_bytes(stats->arena_bytes, arena),
            wefti_format_bytes(report->rss_bytes, rss),
            (unsigned long long)stats->fusion_copied_bytes, report->param_digest);
+    wefti_links_print_text(&report->links, context);
     if (report->first_step > 0) {
         printf("went on after %llu steps from %s\n", (unsigned long long)report->first_step,
                options->resume_path);

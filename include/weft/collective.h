@@ -18,6 +18,15 @@
  * After an error the results of calls that were in flight are undefined, and a peer that was moving
  * data just then may still read or write this rank's buffers of them until it notices.
  *
+ * WEFT_ERR_LINK: a link between two ranks of the group broke, though both live. What each rank had in
+ * flight in the group ends with it, or its next call does; then the group is made whole again, within
+ * the next call of every rank, and goes on over the path that is left (WEFT_FALLBACK=off: it stays
+ * broken). Calls of the ranks stay in step by their count, failed ones counted, and the last one that
+ * fails is the same on all ranks: whoever starts over after each such error starts over with the
+ * others. Sends that were not received are lost. A stream that had such a call stays broken: destroy
+ * it and create another. Until a later call succeeds, peers may still write to buffers of those that
+ * failed.
+ *
  * On a context with a card buffers are memory of the card (or of the host), and calls are staged
  * through the host, ordered in stream like its other work; bits are those of the CPU device. 16 calls
  * are in flight then. An error breaks stream: what is queued behind the call does not run. The host's

@@ -86,6 +86,19 @@ typedef struct weft_peer_info {
 #define WEFT_PEER_INFO_INIT {sizeof(weft_peer_info_t), 0, "", "", ""}
 /** @return WEFT_ERR_INVALID_ARGUMENT for a rank that there is not. Local. */
 WEFT_API weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank, weft_peer_info_t *out_info);
+/** What went between this rank and another one over a link that moves messages; all zero where memory is shared. */
+typedef struct weft_link_stats {
+    size_t struct_size;
+    uint64_t bytes_sent, bytes_received;       /**< of data, without what the transport adds */
+    uint64_t messages_sent, messages_received;
+    double busy_s; /**< seconds in which something for that rank was waiting to be sent: bytes_sent / busy_s is the link's rate */
+} weft_link_stats_t;
+#define WEFT_LINK_STATS_INIT {sizeof(weft_link_stats_t), 0, 0, 0, 0, 0}
+/**
+ * Since the context was created. For finding links that are slower than others; `weft run` prints them by pairs of hosts.
+ * @return WEFT_ERR_INVALID_ARGUMENT for a rank that there is not. Local; from any thread.
+ */
+WEFT_API weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t rank, weft_link_stats_t *out_stats);
 /** @return what started the ranks: "arguments", "environment", "torchrun", "pmix", "pmi-1", "plain", "group", "alone", "hub". */
 WEFT_API const char *weft_context_launcher(const weft_context_t *context);
 /** @return number of hosts that the world's ranks are on. */

@@ -60,7 +60,8 @@ WEFT_API uint32_t weft_group_rank(const weft_group_t *group);
 WEFT_API uint32_t weft_group_world_rank(const weft_group_t *group, uint32_t rank);
 /** @return the context that group belongs to; alive as long as group. */
 WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
-/** @return WEFT_OK, or the error that broke the group, which every later call returns too. */
+/** @return WEFT_OK, or the error that broke the group, which every later call returns too; but for WEFT_ERR_LINK, which
+ * later calls get over (collective.h). */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 /**
  * In which order the group's reductions combine ranks, from the next call on: part of their bits.

@@ -61,6 +61,10 @@ WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const ch
  * Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. Of a training plan with
  * accumulate > 1 it runs the last micro-batch of a step: weft_session_micro_step runs those before. Of an inference plan
  * it runs the graph. The scalar "step", where the plan has one, counts from 1; all micro-batches of a step see one number.
+ * Where a link between two hosts breaks although both ranks live, every call of the session returns WEFT_ERR_LINK
+ * naming it, from the one in flight (on each rank) on; the world goes on. Ranks then tell each other
+ * (weft_context_all_gather, say: some may have ended their last step before), destroy the session and create a new
+ * one, which uses the path that is left, and go on from a checkpoint or from the start. WEFT_FALLBACK=off leaves none.
  * @return WEFT_ERR_STATE when micro-batches of this step are missing
  */
 WEFT_API weft_status_t weft_session_step(weft_session_t *session);

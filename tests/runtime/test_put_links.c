@@ -335,6 +335,93 @@ static void test_every_algorithm(void **state)
     check_algorithms(6, two_by_three, threes, 2, 32);
 }
 
+/* What looks at hosts, where their ranks do not follow each other; large enough to lend. */
+static void test_hierarchies_of_mixed_hosts(void **state)
+{
+    (void)state;
+    static const uint32_t in_turn[MAX_RANKS] = {0, 1, 0, 1, 0, 1, 0, 1};
+    static const uint32_t mixed[MAX_RANKS] = {2, 0, 0, 2, 0, 1, 1, 0};
+    static const uint64_t counts[] = {1, 333, 9001, 30000};
+    static const uint32_t *const placements[] = {in_turn, mixed};
+    program_t *program = &shared_program;
+    for (uint32_t p = 0; p < 2; p++) {
+        wefti_hub_links_t links = {.host_of = placements[p], .seed = 40 + p, .max_delay_ns = 20000};
+        const weft_algorithm_t *algorithm;
+        uint32_t at = 0, size = p == 0 ? 4 : 8;
+        make_program(program, size, MAX_STEPS, 50 + p, UINT64_MAX);
+        for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+            bool looks = strcmp(algorithm->name, "hierarchical") == 0 ||
+                         strcmp(algorithm->name, "rails") == 0;
+            for (uint32_t k = 0; looks && k < 4; k++) {
+                step_t *step = &program->steps[at++];
+                uint64_t most = ROOM / size / 4 - 8;
+                step->op = algorithm->op;
+                step->algorithm = algorithm;
+                step->order = WEFT_ORDER_TREE;
+                step->count = counts[k] < most ? counts[k] : most;
+                step->dtype = k == 1 ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32;
+                step->reduction = WEFT_SUM;
+                step->registered = k != 2;
+            }
+        }
+        assert_true(at >= 40);
+        program->count = at;
+        compare_runs(&links);
+    }
+}
+
+/* ---- messages ---- */
+
+static uint64_t sent_so_far(const rank_world_t *world)
+{
+    wefti_link_stats_t stats;
+    wefti_endpoint_link_stats(world->group->endpoint, 1 - world->rank, &stats);
+    return stats.messages_sent;
+}
+
+/* A small call is one put and one signal each way: what ranks say of it, with the data. */
+static void run_small_calls(rank_world_t *world)
+{
+    static const uint64_t counts[] = {1, 16, 512, 2048};
+    float x[2048] = {0};
+    for (uint32_t i = 0; i < 4; i++) {
+        RANK_OK(weft_all_reduce(x, x, counts[i], WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+        uint64_t before = sent_so_far(world);
+        for (uint32_t call = 0; call < 10; call++) {
+            RANK_OK(weft_all_reduce(x, x, counts[i], WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+            RANK_CHECK(strcmp(weft_group_last_path(world->group), "posting") == 0);
+        }
+        RANK_CHECK(sent_so_far(world) - before == 20);
+    }
+}
+
+static void test_small_calls_are_one_message_each_way(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 5};
+    support_rank_threads_over(2, run_small_calls, NULL, &links);
+}
+
+/* Postings go to every rank of other hosts, so with more of them less goes along. */
+static void run_posted_sizes(rank_world_t *world)
+{
+    static float x[MAX_RANKS][2048];
+    RANK_CHECK(world->group->posting_bytes < 8192);
+    RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2, WEFT_DTYPE_F32, WEFT_SUM,
+                            world->group, NULL));
+    RANK_CHECK(strcmp(weft_group_last_path(world->group), "posting") == 0);
+    RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2048, WEFT_DTYPE_F32, WEFT_SUM,
+                            world->group, NULL));
+    RANK_CHECK(strcmp(weft_group_last_path(world->group), "schedule") == 0);
+}
+
+static void test_postings_to_many_ranks_are_short(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = two_by_three, .seed = 6};
+    support_rank_threads_over(6, run_posted_sizes, NULL, &links);
+}
+
 static void test_same_bits_all_apart(void **state)
 {
     (void)state;
@@ -638,6 +725,9 @@ int main(void)
         cmocka_unit_test(test_same_bits_two_hosts),
         cmocka_unit_test(test_same_bits_uneven_hosts),
         cmocka_unit_test(test_every_algorithm),
+        cmocka_unit_test(test_hierarchies_of_mixed_hosts),
+        cmocka_unit_test(test_small_calls_are_one_message_each_way),
+        cmocka_unit_test(test_postings_to_many_ranks_are_short),
         cmocka_unit_test(test_groups_across_hosts),
         cmocka_unit_test(test_streams_over_put_links),
         cmocka_unit_test(test_send_and_receive),

@@ -249,6 +249,11 @@ static weft_status_t parse_ifname(const char *text, void *field)
     return copy_text(text, field, sizeof((wefti_settings_t *)0)->ifname);
 }
 
+static weft_status_t parse_congestion(const char *text, void *field)
+{
+    return copy_text(text, field, sizeof((wefti_settings_t *)0)->congestion);
+}
+
 static weft_status_t parse_host_id(const char *text, void *field)
 {
     return copy_text(text, field, sizeof((wefti_settings_t *)0)->host_id);
@@ -404,6 +409,9 @@ PARSE_UP_TO(parse_up_to_255, 255)
       "how long a call waits until a warning says for which ranks and links; 0: never")            \
     X("WEFT_SOCKETS", sockets, parse_sockets, "2", "", 1,                                          \
       "tcp: sockets per pair of ranks, 1 to 8")                                                    \
+    X("WEFT_TCP_CONGESTION", congestion, parse_congestion, "auto", "", 0,                          \
+      "tcp: congestion control: system, the name of one (cubic), or auto: the system's, but cubic " \
+      "where that is bbr, which takes what collectives send in bursts for a slower link")           \
     X("WEFT_FALLBACK", fallback, parse_fallback, "tcp", "", 1,                                     \
       "what follows when a verbs link breaks: tcp (the call in flight fails, the next ones take "  \
       "tcp, with a warning) or off (all calls fail)")                                              \

@@ -75,6 +75,7 @@ typedef struct wefti_settings {
     wefti_order_setting_t order; /* WEFT_ORDER: of the reductions of the world's groups */
     char transport[64];          /* WEFT_TRANSPORT: "auto", or names of what may be used */
     char ifname[128];            /* WEFT_IFNAME: "", or patterns of interfaces */
+    char congestion[16];         /* WEFT_TCP_CONGESTION: "auto" (also ""), "system", or a name */
     char host_id[128];           /* WEFT_HOST_ID: ""; what else tells hosts apart */
     uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: seconds until all ranks have come */
     uint64_t link_timeout_ns;    /* WEFT_LINK_TIMEOUT: seconds without an answer of a host */

@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -130,6 +131,44 @@ static void test_interfaces_that_are_not_there(void **state)
     for (uint32_t i = 0; status == WEFT_OK && i < net.cards[0].address_count; i++) {
         assert_string_not_equal(net.cards[0].addresses[i].ifname, "lo");
     }
+    net_close(&net);
+}
+
+/* What the connection from rank 0 to rank 1 goes by. */
+static void congestion_of(const char *wanted, char *out, socklen_t bytes)
+{
+    net_t net;
+    net_init(&net, 2, 1, "lo");
+    snprintf(net.settings.congestion, sizeof net.settings.congestion, "%s", wanted);
+    assert_int_equal(net_open_side(&net, 0), WEFT_OK);
+    assert_int_equal(net_open_side(&net, 1), WEFT_OK);
+    net_join_side(&net, 0);
+    net_join_side(&net, 1);
+    assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
+    UNTIL(&net, net_value(&net.sides[1], 0) == 1);
+    tcp_peer_t *peer = wefti_tcp_peer(net.sides[0].driver, 1);
+    memset(out, 0, bytes);
+    assert_int_equal(
+        getsockopt(peer->connections[0].source.fd, IPPROTO_TCP, TCP_CONGESTION, out, &bytes), 0);
+    net_close(&net);
+}
+
+static void test_congestion_control(void **state)
+{
+    net_t net;
+    char name[16], system_name[16];
+    (void)state;
+    congestion_of("reno", name, sizeof name); /* everybody may have it */
+    assert_string_equal(name, "reno");
+    congestion_of("system", system_name, sizeof system_name);
+    congestion_of("auto", name, sizeof name);
+    if (strncmp(system_name, "bbr", 3) != 0) {
+        assert_string_equal(name, system_name);
+    }
+    net_init(&net, 2, 1, "lo");
+    snprintf(net.settings.congestion, sizeof net.settings.congestion, "nosuch");
+    assert_int_equal(net_open_side(&net, 0), WEFT_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weft_last_error(), "WEFT_TCP_CONGESTION=nosuch"));
     net_close(&net);
 }
 
@@ -567,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_a_put_alone_arrives_and_flush_knows),
         cmocka_unit_test(test_ipv6),
         cmocka_unit_test(test_interfaces_that_are_not_there),
+        cmocka_unit_test(test_congestion_control),
         cmocka_unit_test(test_lent_data_comes_back_once_it_was_read),
         cmocka_unit_test(test_data_is_free_when_put_returns),
         cmocka_unit_test(test_time_spent_waiting_for_the_link_is_counted),

@@ -20,6 +20,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
@@ -113,10 +114,51 @@ bool wefti_tcp_proof_equal(const uint8_t *a, const uint8_t *b)
     return difference == 0;
 }
 
+/* bbr measures the link while data flows; collectives are silent every other moment, and several of
+ * its connections beside each other then get anything between half and all of their share. */
+static void set_congestion(const wefti_settings_t *settings, int fd)
+{
+    char name[16] = {0};
+    socklen_t bytes = sizeof name - 1;
+    const char *wanted = settings->congestion;
+    if (strcmp(wanted, "system") == 0) {
+        return;
+    }
+    if (wanted[0] == 0 || strcmp(wanted, "auto") == 0) {
+        if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0 ||
+            strncmp(name, "bbr", 3) != 0) {
+            return;
+        }
+        wanted = "cubic";
+    }
+    /* what is not there or not allowed leaves the system's */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wanted, (socklen_t)strlen(wanted));
+}
+
+weft_status_t wefti_tcp_congestion_check(const wefti_settings_t *settings)
+{
+    const char *wanted = settings->congestion;
+    if (wanted[0] == 0 || strcmp(wanted, "auto") == 0 || strcmp(wanted, "system") == 0) {
+        return WEFT_OK;
+    }
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int set = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wanted, (socklen_t)strlen(wanted));
+    int error = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return set == 0 ? WEFT_OK
+                    : wefti_error_errno(WEFT_ERR_INVALID_ARGUMENT, error,
+                                        "WEFT_TCP_CONGESTION=%s (see "
+                                        "/proc/sys/net/ipv4/tcp_allowed_congestion_control)",
+                                        wanted);
+}
+
 void wefti_tcp_socket_tune(const tcp_t *tcp, int fd)
 {
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    set_congestion(tcp->params.settings, fd);
     uint64_t timeout_ns = tcp->params.settings->link_timeout_ns;
     if (timeout_ns == 0) {
         return;

@@ -358,6 +358,7 @@ static weft_status_t tcp_open(const wefti_link_params_t *params, void **out_driv
         status = wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: no descriptors to poll with");
         goto fail;
     }
+    WEFT_TRY(status, wefti_tcp_congestion_check(params->settings), fail);
     WEFT_TRY(status, wefti_tcp_addresses_find(tcp), fail);
     WEFT_TRY(status, wefti_tcp_listen(tcp), fail);
     wefti_tcp_network_name(tcp->card.network);

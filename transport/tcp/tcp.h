@@ -268,6 +268,8 @@ bool wefti_tcp_hello_good(const tcp_t *tcp, const tcp_hello_t *hello);
 weft_status_t wefti_tcp_prove(const tcp_t *tcp, char side, const tcp_hello_t *hello,
                               const uint8_t *challenge_nonce, uint8_t *out_proof);
 bool wefti_tcp_proof_equal(const uint8_t *a, const uint8_t *b);
+/* Can WEFT_TCP_CONGESTION be had? */
+weft_status_t wefti_tcp_congestion_check(const wefti_settings_t *settings);
 void wefti_tcp_socket_tune(const tcp_t *tcp, int fd);
 
 /* ---- listen.c; under busy ---- */

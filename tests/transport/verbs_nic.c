@@ -33,6 +33,11 @@ typedef struct fake_cq {
     bool armed;
 } fake_cq_t;
 
+typedef struct fake_channel {
+    struct ibv_comp_channel base;
+    fake_cq_t *cq;
+} fake_channel_t;
+
 typedef struct request {
     struct ibv_send_wr wr;
     struct ibv_sge piece;
@@ -535,11 +540,11 @@ struct ibv_comp_channel *__wrap_ibv_create_comp_channel(struct ibv_context *cont
     if (fails(NIC_CREATE_COMP_CHANNEL)) {
         return NULL;
     }
-    struct ibv_comp_channel *channel = calloc(1, sizeof *channel);
-    channel->context = context;
-    channel->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+    fake_channel_t *channel = calloc(1, sizeof *channel);
+    channel->base.context = context;
+    channel->base.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
     nic.live++;
-    return channel;
+    return &channel->base;
 }
 
 int __wrap_ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
@@ -570,6 +575,7 @@ struct ibv_cq *__wrap_ibv_create_cq(struct ibv_context *context, int cqe, void *
     cq->base.cq_context = user;
     cq->base.cqe = cqe;
     cq->entries = calloc((size_t)cqe, sizeof *cq->entries);
+    ((fake_channel_t *)channel)->cq = cq;
     nic.live++;
     return &cq->base;
 }
@@ -593,11 +599,7 @@ int __wrap_ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ou
         return -1;
     }
     pthread_mutex_lock(&lock);
-    for (uint32_t i = 0; i < TABLE; i++) {
-        if (queue_pairs[i] != NULL && queue_pairs[i]->base.send_cq->channel == channel) {
-            *out_cq = queue_pairs[i]->base.send_cq;
-        }
-    }
+    *out_cq = &((fake_channel_t *)channel)->cq->base;
     ((fake_cq_t *)*out_cq)->unacked++;
     *user = (*out_cq)->cq_context;
     pthread_mutex_unlock(&lock);

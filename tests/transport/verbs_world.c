@@ -11,7 +11,9 @@ static void hear_break(void *owner, uint32_t peer, bool died, const char *text)
     rank->breaks++;
     rank->broken_peer = died ? UINT32_MAX : peer;
     snprintf(rank->text, sizeof rank->text, "%s", text);
-    print_message("rank %u lost rank %u: %s\n", rank->params.rank, peer, text);
+    if (getenv("WEFT_TEST_VERBS_DEVICES") != NULL) {
+        print_message("rank %u lost rank %u: %s\n", rank->params.rank, peer, text);
+    }
 }
 
 static void wake(void *owner)

@@ -163,7 +163,7 @@ static void verbs_stats(void *driver, uint32_t peer, wefti_link_stats_t *out)
 static void free_queue_pairs(wefti_verbs_t *verbs, bool forked)
 {
     uint32_t count = verbs->params.world_size * verbs->per_peer;
-    for (uint32_t r = 0; !forked && r < verbs->params.world_size; r++) {
+    for (uint32_t r = 0; !forked && verbs->peers != NULL && r < verbs->params.world_size; r++) {
         wefti_verbs_break(verbs, r, NULL);
     }
     for (uint32_t i = 0; verbs->queue_pairs != NULL && i < count; i++) {

@@ -234,13 +234,14 @@ static int links_are_measured(wefti_endpoint_t *endpoint, const conform_t *confo
     uint8_t data[5000] = {0};
     size_t offset;
     (void)conform;
-    EXPECT(wefti_region_alloc(endpoint, sizeof data, &offset) == WEFT_OK);
+    EXPECT(wefti_region_alloc(endpoint, n * sizeof data, &offset) == WEFT_OK);
     for (uint32_t r = 0; r < n; r++) {
         wefti_endpoint_link_stats(endpoint, r, &before[r]);
     }
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
     for (uint32_t r = 0; r < n; r++) {
-        EXPECT(wefti_put(endpoint, r, offset, data, sizeof data, 0) == WEFT_OK);
+        EXPECT(wefti_put(endpoint, r, offset + rank * sizeof data, data, sizeof data, 0) ==
+               WEFT_OK);
     }
     wefti_endpoint_flush(endpoint);
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);

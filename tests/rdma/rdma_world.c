@@ -266,9 +266,11 @@ static void broken(void)
 
 /* ---- memory that may not be locked ---- */
 
+/* Before the device is opened: whoever changed what it may do is refused by the kernel after that.
+ */
 static void lock_little(void)
 {
-    struct rlimit limit = {32u << 20, 32u << 20};
+    struct rlimit limit = {48u << 20, 48u << 20};
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[2];
     CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
@@ -280,9 +282,6 @@ static void lock_little(void)
 static void memory(void)
 {
     void *large = NULL, *small = NULL;
-    if (rank == 1) {
-        lock_little();
-    }
     CHECK(weft_mem_alloc(context, (size_t)64 << 20, &large) == WEFT_ERR_NO_MEMORY);
     CHECK(large == NULL && strstr(weft_last_error(), "rank 1") != NULL &&
           strstr(weft_last_error(), "RLIMIT_MEMLOCK") != NULL);
@@ -389,6 +388,9 @@ int main(int argc, char **argv)
     rank = number != NULL ? (uint32_t)strtoul(number, NULL, 10) : 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     params.log = count_warning;
+    if (rank == 1 && strcmp(mode, "memory") == 0) {
+        lock_little();
+    }
     OK(weft_context_create(&params, &context));
     OK(weft_group_create_world(context, &group));
     size = weft_context_world_size(context);

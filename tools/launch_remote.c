@@ -25,6 +25,7 @@ typedef struct remote_launcher {
     uint32_t ends_sent;        /* how often hosts were told to end */
     uint64_t deadline_ns;      /* 0, or when what still runs is ended */
     uint64_t connect_until_ns; /* 0: never */
+    uint64_t listen_until_ns;  /* where all is over */
     frame_t frame;
     frame_t received;
 } remote_launcher_t;
@@ -165,7 +166,15 @@ static void hear(remote_launcher_t *self, remote_host_t *remote)
     if (!is_over(remote) && (got < 0 || next < 0)) {
         lose_host(self, remote);
     }
+    if (is_over(remote) && remote->to_fd >= 0) {
+        close(remote->to_fd); /* nothing more to say, but ssh ends best when it is listened to */
+        remote->to_fd = -1;
+        self->listen_until_ns = wefti_now_ns() + LAUNCH_GRACE_NS;
+    }
     if (is_over(remote)) {
+        remote->reader.used = 0;
+    }
+    if (got < 0 || next < 0) {
         close_host(remote);
     }
 }
@@ -182,13 +191,15 @@ static bool all_are(const remote_launcher_t *self, remote_state_t state)
     return true;
 }
 
-static uint32_t count_open(const remote_launcher_t *self)
+/* Hosts that are not over, or whose ssh takes leave. */
+static bool any_open(const remote_launcher_t *self)
 {
-    uint32_t open = 0;
+    bool running = false, leaving = false;
     for (uint32_t i = 0; i < self->plan.host_count; i++) {
-        open += !is_over(&self->hosts[i]);
+        running = running || !is_over(&self->hosts[i]);
+        leaving = leaving || self->hosts[i].reader.fd >= 0;
     }
-    return open;
+    return running || (leaving && wefti_now_ns() < self->listen_until_ns);
 }
 
 /* Hosts on which all is prepared hear where rank 0 is. */
@@ -280,7 +291,7 @@ static int watch(remote_launcher_t *self)
     struct pollfd *fds = calloc(1 + (size_t)self->plan.host_count, sizeof *fds);
     int code =
         fds != NULL ? EXIT_OK : wefti_usage_error(self->launch->command, "no memory for the hosts");
-    while (code == EXIT_OK && count_open(self) > 0 && !gave_up(self)) {
+    while (code == EXIT_OK && any_open(self) && !gave_up(self)) {
         fds[0] = (struct pollfd){.fd = self->signals.signal_fd, .events = POLLIN};
         for (uint32_t i = 0; i < self->plan.host_count; i++) {
             fds[1 + i] = (struct pollfd){.fd = self->hosts[i].reader.fd, .events = POLLIN};

@@ -15,7 +15,7 @@ case "${1:-}" in
 esac
 
 test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx
-  libonnx-testdata dataset-fashion-mnist iproute2 hostname)
+  libonnx-testdata dataset-fashion-mnist openmpi-bin mpich iproute2 hostname)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
 
 # onnxruntime comes from PyPI; tests that compare with it skip, saying so, where it cannot be had.

@@ -105,6 +105,10 @@ endif()
 add_executable(break_plan tools/break_plan.c)
 target_link_libraries(break_plan PRIVATE weft_ops)
 
+# What launchers start in cli_launchers.py.
+add_executable(launched tools/launched.c)
+target_link_libraries(launched PRIVATE weft_fusion weft_runtime)
+
 # A plugin whose gradients are wrong, for tools/cli_gradients.py.
 add_library(faulty_gradients MODULE tools/faulty_gradients.c)
 target_include_directories(faulty_gradients PRIVATE ${PROJECT_SOURCE_DIR}/include)

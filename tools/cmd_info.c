@@ -6,6 +6,7 @@
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
 #include "tools/tool.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/transport.h"
 
 enum { KEY_JSON = 256 };
@@ -18,7 +19,8 @@ static const option_def_t own_options[] = {
 static const command_help_t help = {
     "info",
     "[--json]",
-    "Shows the version, the CPU and its topology, the transports, and every setting.",
+    "Shows the version, the CPU and its topology, which launcher a rank started like this would join by, the\n"
+    "transports, and every setting.",
     NULL,
 };
 
@@ -47,6 +49,48 @@ static const char *setting_value(const wefti_setting_def_t *def)
     return value != NULL ? value : def->default_text;
 }
 
+/* What a rank started like this process would find out about itself; *out_status < 0: message. */
+static void probe(wefti_job_t *job, weft_status_t *out_status)
+{
+    static const wefti_job_wish_t nothing = {-1, -1, NULL};
+    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    *out_status = wefti_job_probe(&nothing, &log, job);
+}
+
+static void print_launcher(void)
+{
+    wefti_job_t job;
+    weft_status_t status;
+    probe(&job, &status);
+    if (status < 0) {
+        printf("launcher   %s\n\n", weft_last_error());
+    } else if (job.world_size == 1) {
+        printf("launcher   %s: a world of one\n\n", job.launcher);
+    } else {
+        printf("launcher   %s: rank %u of %u, who meet at %s%s\n\n", job.launcher, job.rank,
+               job.world_size, job.address, job.secret_bytes > 0 ? ", with a secret" : "");
+    }
+    wefti_job_deinit(&job);
+}
+
+static void print_launcher_json(wefti_json_t *json)
+{
+    wefti_job_t job;
+    weft_status_t status;
+    probe(&job, &status);
+    wefti_json_begin_object(json, "launcher");
+    if (status < 0) {
+        wefti_json_string(json, "error", weft_last_error());
+    } else {
+        wefti_json_string(json, "name", job.launcher);
+        wefti_json_int(json, "rank", job.rank);
+        wefti_json_int(json, "world_size", job.world_size);
+        wefti_json_string(json, "address", job.address);
+    }
+    wefti_json_end_object(json);
+    wefti_job_deinit(&job);
+}
+
 static void print_text(const wefti_machine_t *machine)
 {
     char l2[32];
@@ -61,6 +105,7 @@ static void print_text(const wefti_machine_t *machine)
     printf("caches     L2 %s, L3 %s; memory %s\n\n", wefti_format_bytes(machine->l2_bytes, l2),
            wefti_format_bytes(machine->l3_bytes, l3),
            wefti_format_bytes(machine->memory_bytes, memory));
+    print_launcher();
     printf("transports\n");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         printf("  %-8s %s\n", transports[i].name, transports[i].summary);
@@ -95,6 +140,7 @@ static void print_json(const wefti_machine_t *machine)
     wefti_json_int(&json, "l3_bytes", (int64_t)machine->l3_bytes);
     wefti_json_int(&json, "memory_bytes", (int64_t)machine->memory_bytes);
     wefti_json_end_object(&json);
+    print_launcher_json(&json);
     wefti_json_begin_array(&json, "transports");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         wefti_json_string(&json, NULL, transports[i].name);

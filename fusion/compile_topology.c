@@ -20,7 +20,7 @@ static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)
         return wefti_cluster_spread(cluster, c->params.world_size);
     }
     if (c->params.world_size == 0) {
-        c->params.world_size = cluster->rank_count;
+        c->params.world_size = c->given.world_size = cluster->rank_count;
     }
     return c->params.world_size == cluster->rank_count
                ? WEFT_OK

@@ -288,7 +288,7 @@ void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t 
         strcmp(digest, info.structure_digest) != 0) {
         wefti_log(log, WEFT_LOG_WARN,
                   "the plan is not the one the graph was written with (%.16s there, %.16s now): "
-                  "what is chosen by cost needs the same --costs and --profile",
+                  "what is chosen by cost needs the same --costs, --profile and --topology",
                   digest, info.structure_digest);
     }
 }

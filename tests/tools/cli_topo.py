@@ -172,6 +172,16 @@ class Compile(Case):
                          self.weft_json("compile", MODELS / "mlp.onnx", "-o", plain, "--batch", 16, "--world",
                                         8)["structure_digest"])
 
+    def test_a_compiled_graph_makes_the_same_plan_for_the_same_hosts(self):
+        path = self.describe([2, 2], link=self.LINK)
+        graph = self.dir / "compiled.onnx"
+        first = self.explain(self.compile_for(path, "--emit-onnx", graph))
+        self.weft("compile", graph, "-o", self.dir / "again.weft", "--topology", path)
+        again = self.explain(self.dir / "again.weft")
+        self.assertEqual(first["structure_digest"], again["structure_digest"])
+        done = self.weft("compile", graph, "-o", self.dir / "other.weft")
+        self.assertIn("--topology", done.stderr)
+
     def test_slower_links_make_longer_forecasts(self):
         times = []
         for gbit in (100, 10, 1):

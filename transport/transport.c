@@ -64,7 +64,7 @@ static weft_status_t check_params(const wefti_endpoint_params_t *params)
                            "a world of %u ranks needs an address (WEFT_ADDRESS) or a hub",
                            params->world_size);
     }
-    if (params->hub == NULL && is_unix(params->address) &&
+    if (params->hub == NULL && params->numbers == NULL && is_unix(params->address) &&
         !wefti_hosts_allows(params->settings, "shm")) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "WEFT_TRANSPORT=%s, but at %s ranks of one host meet, who share memory; "

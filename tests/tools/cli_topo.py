@@ -258,6 +258,17 @@ class Compile(Case):
             self.assertNotIn("compiled for", errors)
         self.assertEqual(len(digests), 1)
 
+    def test_ranks_need_the_same_description(self):
+        paths = [self.describe([{"ranks": 2, "cores": 2 + r}], name=f"{r}.json") for r in range(2)]
+        ranks = [subprocess.Popen([WEFT, "topo"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env={**os.environ, "WEFT_RANK": str(r), "WEFT_WORLD_SIZE": "2",
+                                       "WEFT_ADDRESS": f"unix:{self.dir}/meet", "WEFT_TOPOLOGY": str(paths[r])})
+                 for r in range(2)]
+        for rank in ranks:
+            _, error = rank.communicate(timeout=60)
+            self.assertEqual(rank.returncode, 1, error)
+            self.assertIn("ranks 1 and 0 have different descriptions of the cluster (WEFT_TOPOLOGY)", error)
+
     def test_a_description_for_running_ranks(self):
         path = self.describe([{"name": "x", "ranks": 2, "cores": 2}])
         text = self.weft("run", "-n", 2, "--", WEFT, "topo", env={"WEFT_TOPOLOGY": str(path)}).stdout

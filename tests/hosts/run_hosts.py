@@ -267,6 +267,7 @@ class Faults(HostCase):
             wanted = {pattern for pattern in wanted if not re.search(pattern, said[-1])}
         self.assertEqual(wanted, set(), said)
 
+    # The port is one of a network that nobody else is in.
     def by_hand(self, rank, size, host, secret, *args, port=29712, timeout=2):
         command = self.hosts.command(host, *(args or (RANK_CALLS, "check", "quick")))
         variables = {"WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": str(size), "WEFT_SECRET": secret,

@@ -309,7 +309,11 @@ static weft_status_t look_once(guest_t *guest)
 weft_status_t wefti_meet_look(wefti_meeting_t *meeting)
 {
     guest_t guest = {.meeting = meeting, .patience_ns = 2 * SECOND_NS, .rank = meeting->rank};
-    return look_once(&guest);
+    weft_status_t status = look_once(&guest);
+    wefti_mesh_deinit(&meeting->mesh); /* the card of a guest led there */
+    weft_status_t fresh = wefti_mesh_init(&meeting->mesh, meeting->rank, meeting->world_size,
+                                          meeting->log, meeting->allocator);
+    return fresh < 0 ? fresh : status;
 }
 
 weft_status_t wefti_meet_guest(wefti_meeting_t *meeting)

@@ -13,6 +13,8 @@
 #define IN_BYTES 4096u
 /* Buffers that grew larger than this are given back when they are empty. */
 #define KEEP_BYTES 65536u
+/* Buffers double up to this size, and grow by less beyond. */
+#define GROW_BYTES 1048576u
 
 typedef struct header {
     uint32_t mark;
@@ -55,7 +57,7 @@ static weft_status_t make_room(const weft_allocator_t *allocator, uint8_t **buff
     if (need <= *capacity) {
         memmove(*buffer, *buffer + *at, used);
     } else {
-        size_t larger = *capacity < need / 2 ? need : 2 * need;
+        size_t larger = need < GROW_BYTES ? 2 * need : need + need / 8;
         uint8_t *fresh = wefti_alloc(allocator, larger);
         if (fresh == NULL) {
             return WEFT_ERR_NO_MEMORY;

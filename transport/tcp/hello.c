@@ -4,12 +4,12 @@
  *
  *   who connects                         who listens
  *   hello: world, ranks, socket, nonce ->
- *                                      <- challenge: nonce, HMAC(key, 'l' + hello + nonce)
- *   proof: HMAC(key, 'c' + hello + nonce) ->
+ *                                      <- challenge: nonce, HMAC(key, "listener" + hello + nonce)
+ *   proof: HMAC(key, "connector" + hello + nonce) ->
  *                                      <- welcome
  *
  * Both nonces are in both proofs, so that nothing recorded is worth anything later; the first
- * letter keeps one side's proof from being sent back as the other's. Nobody who lacks the key
+ * word keeps one side's proof from being sent back as the other's. Nobody who lacks the key
  * learns or changes anything. What follows is neither encrypted nor signed: a network on which
  * others rewrite packets is not for this.
  */
@@ -19,7 +19,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "runtime/base/digest.h"
@@ -31,16 +30,7 @@ static const char magic[8] = {'w', 'e', 'f', 't', '-', 't', 'c', 'p'};
 
 weft_status_t wefti_tcp_random(void *out, size_t bytes)
 {
-    uint8_t *at = out;
-    while (bytes > 0) {
-        ssize_t got = getrandom(at, bytes, 0);
-        if (got < 0 && errno != EINTR) {
-            return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "tcp: getrandom");
-        }
-        at += got > 0 ? got : 0;
-        bytes -= got > 0 ? (size_t)got : 0;
-    }
-    return WEFT_OK;
+    return wefti_random_bytes(out, bytes);
 }
 
 void wefti_tcp_hello_fill(const tcp_t *tcp, uint32_t to, uint32_t index, bool probe,
@@ -66,41 +56,18 @@ bool wefti_tcp_hello_good(const tcp_t *tcp, const tcp_hello_t *hello)
            hello->sockets == tcp->sockets && hello->probe <= 1;
 }
 
-static weft_status_t keyed(const uint8_t *key, uint8_t pad, const void *first, size_t first_bytes,
-                           const void *second, size_t second_bytes, wefti_digest_t *out)
-{
-    wefti_hasher_t *hasher;
-    uint8_t block[64];
-    weft_status_t status = wefti_hasher_create(&hasher);
-    if (status < 0) {
-        return status;
-    }
-    memset(block, pad, sizeof block);
-    for (uint32_t i = 0; i < WEFTI_LINK_KEY_BYTES; i++) {
-        block[i] ^= key[i];
-    }
-    wefti_hasher_add(hasher, block, sizeof block);
-    wefti_hasher_add(hasher, first, first_bytes);
-    wefti_hasher_add(hasher, second, second_bytes);
-    wefti_hasher_finish(hasher, out);
-    wefti_hasher_destroy(hasher);
-    return WEFT_OK;
-}
-
 weft_status_t wefti_tcp_prove(const tcp_t *tcp, char side, const tcp_hello_t *hello,
                               const uint8_t *challenge_nonce, uint8_t *out_proof)
 {
-    uint8_t text[1 + sizeof *hello];
-    wefti_digest_t inner, outer;
-    text[0] = (uint8_t)side;
-    memcpy(text + 1, hello, sizeof *hello);
-    weft_status_t status =
-        keyed(tcp->params.key, 0x36, text, sizeof text, challenge_nonce, TCP_NONCE_BYTES, &inner);
+    uint8_t said[sizeof *hello + TCP_NONCE_BYTES];
+    wefti_digest_t proof;
+    memcpy(said, hello, sizeof *hello);
+    memcpy(said + sizeof *hello, challenge_nonce, TCP_NONCE_BYTES);
+    weft_status_t status = wefti_hmac(tcp->params.key, WEFTI_LINK_KEY_BYTES,
+                                      side == 'l' ? "weft tcp listener" : "weft tcp connector",
+                                      said, sizeof said, &proof);
     if (status == WEFT_OK) {
-        status = keyed(tcp->params.key, 0x5c, inner.bytes, sizeof inner.bytes, NULL, 0, &outer);
-    }
-    if (status == WEFT_OK) {
-        memcpy(out_proof, outer.bytes, sizeof outer.bytes);
+        memcpy(out_proof, proof.bytes, sizeof proof.bytes);
     }
     return status;
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/base/file.h"
 #include "tools/launch.h"
+#include "tools/launch_world.h"
 #include "tools/tune.h"
 
 enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_JSON };
@@ -32,9 +33,12 @@ static const command_help_t help = {
     "reach and with plain memory, and what links and sums cost by themselves. The table decides\n"
     "which algorithm runs where WEFT_COSTS names it. Prints what it chooses, and from which size\n"
     "on.",
-    "Sums are of f32. Nothing else should run meanwhile.\n"
+    "Sums are of f32. Nothing else should run meanwhile. Ranks that mpirun or weft run --hosts .. "
+    "--\n"
+    "has started are taken as they are, and the links between their hosts are measured, too.\n"
     "example:\n  weft tune -o costs.json -n 2,8\n"
-    "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n",
+    "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n"
+    "  weft run --hosts a:4,b:4 -- weft tune -o costs.json\n",
 };
 
 /* ---- options ---- */
@@ -77,6 +81,7 @@ static int handle(void *user, int key, const char *value)
         command->output = value;
         return EXIT_OK;
     case 'n':
+        command->ranks_given = true;
         return read_groups(command, value);
     case KEY_OP:
         return read_op(command, value);
@@ -96,7 +101,7 @@ static int handle(void *user, int key, const char *value)
 
 /* ---- measuring ---- */
 
-static tune_run_t make_run(const tune_command_t *command, uint32_t ranks, memory_kind_t memory)
+tune_run_t wefti_tune_make_run(const tune_command_t *command, uint32_t ranks, memory_kind_t memory)
 {
     tune_run_t run = {
         .bench = {.ranks = ranks,
@@ -112,6 +117,8 @@ static tune_run_t make_run(const tune_command_t *command, uint32_t ranks, memory
         .progress = isatty(STDERR_FILENO) == 1,
         .done = command->done,
         .total = command->total,
+        .host_of = command->host_of,
+        .host_count = command->host_count,
     };
     return run;
 }
@@ -119,7 +126,7 @@ static tune_run_t make_run(const tune_command_t *command, uint32_t ranks, memory
 /* One launch; what it found goes into the table. */
 static int run_once(tune_command_t *command, uint32_t ranks, memory_kind_t memory)
 {
-    tune_run_t run = make_run(command, ranks, memory);
+    tune_run_t run = wefti_tune_make_run(command, ranks, memory);
     bool links = ranks == command->groups[0] && memory == MEMORY_REGISTERED;
     run.result =
         mmap(NULL, sizeof *run.result, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -146,7 +153,7 @@ static int measure_all(tune_command_t *command)
 {
     int code = EXIT_OK;
     for (uint32_t i = 0; i < command->group_count; i++) {
-        tune_run_t run = make_run(command, command->groups[i], MEMORY_REGISTERED);
+        tune_run_t run = wefti_tune_make_run(command, command->groups[i], MEMORY_REGISTERED);
         command->total += 2 * wefti_tune_count(&run);
     }
     for (uint32_t i = 0; i < command->group_count && code == EXIT_OK; i++) {
@@ -181,6 +188,12 @@ static void name_table(tune_command_t *command)
     snprintf(command->costs.name, sizeof command->costs.name, "%s", name);
 }
 
+weft_status_t wefti_tune_write(const tune_command_t *command)
+{
+    weft_status_t status = write_table(command);
+    return status == WEFT_OK ? wefti_tune_show(command) : status;
+}
+
 int wefti_cmd_tune(int argc, char **argv)
 {
     tune_command_t command = {.groups = {2}, .group_count = 1, .max_bytes = 64u << 20};
@@ -206,10 +219,11 @@ int wefti_cmd_tune(int argc, char **argv)
     setenv("WEFT_ORDER", "any", 1);
     wefti_costs_default(&command.costs, NULL);
     name_table(&command);
-    code = measure_all(&command);
-    status = code == EXIT_OK ? write_table(&command) : WEFT_OK;
-    if (code == EXIT_OK && status == WEFT_OK) {
-        status = wefti_tune_show(&command);
+    if (!command.ranks_given && wefti_is_launched(0)) {
+        code = wefti_tune_launched(&command);
+    } else {
+        code = measure_all(&command);
+        status = code == EXIT_OK ? wefti_tune_write(&command) : WEFT_OK;
     }
     wefti_costs_deinit(&command.costs);
     return status < 0 ? wefti_status_error("tune", status) : code;

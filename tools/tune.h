@@ -5,6 +5,7 @@
  *   cmd_tune.c      options; one launch of ranks after the other; writes the table
  *   tune_measure.c  the ranks: every algorithm over sizes
  *   tune_links.c    the ranks: memory, links and sums by themselves
+ *   tune_world.c    the same by ranks that something else launched, and links between their hosts
  *   tune_fit.c      from times to costs
  *   tune_print.c    what the table chooses
  */
@@ -23,6 +24,7 @@ typedef struct tune_result {
     /* of an operator's n-th algorithm; 0: not measured */
     wefti_cost_point_t points[BENCH_OP_COUNT][TUNE_ALGORITHMS][TUNE_SIZES];
     double self_beta, host_alpha, host_beta, gamma; /* ns; 0: not measured */
+    double net_alpha, net_beta;                     /* the same */
 } tune_result_t;
 
 /* One launch: a number of ranks and a kind of memory. */
@@ -33,6 +35,8 @@ typedef struct tune_run {
     uint32_t rounds;
     uint64_t growth; /* from one size to the next */
     bool progress;
+    const uint32_t *host_of; /* [ranks]; NULL: one host */
+    uint32_t host_count;
     uint32_t done, total;  /* measurements, of all launches */
     tune_result_t *result; /* shared */
 } tune_run_t;
@@ -43,7 +47,8 @@ typedef struct tune_command {
     uint32_t groups[TUNE_GROUPS], group_count;
     const bench_op_t *only;
     uint64_t max_bytes;
-    bool quick, json;
+    bool quick, json, ranks_given;
+    uint32_t *host_of, host_count; /* [groups[0]] of ranks that were launched on several hosts */
     uint32_t done, total;
     wefti_costs_t costs;
 } tune_command_t;
@@ -51,7 +56,7 @@ typedef struct tune_command {
 /* The n-th algorithm of op in the table, or NULL. */
 const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t index);
 /* NULL, or why the algorithm cannot be measured over these ranks. */
-const char *wefti_tune_left_out(const weft_algorithm_t *algorithm, uint32_t ranks);
+const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *algorithm);
 /* How many measurements a launch does. */
 uint32_t wefti_tune_count(const tune_run_t *run);
 
@@ -66,6 +71,19 @@ weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, tune_result_t
 void wefti_tune_set_links(wefti_costs_t *costs, const tune_result_t *result);
 weft_status_t wefti_tune_set_steps(wefti_costs_t *costs, const tune_run_t *run);
 weft_status_t wefti_tune_add(wefti_costs_t *costs, const tune_run_t *run);
+
+/* cmd_tune.c */
+tune_run_t wefti_tune_make_run(const tune_command_t *command, uint32_t ranks, memory_kind_t memory);
+weft_status_t wefti_tune_write(const tune_command_t *command);
+/* tune_world.c: this process is a rank; rank 0 writes and prints. Exit code. */
+int wefti_tune_launched(tune_command_t *command);
+/* What algorithms see of the hosts. */
+static inline void wefti_tune_place(weft_algo_params_t *params, const uint32_t *host_of,
+                                    uint32_t host_count)
+{
+    params->host_of = host_count > 1 ? host_of : NULL;
+    params->host_of_count = host_count > 1 ? host_count : 0;
+}
 
 /* tune_print.c: prints which algorithms the table chooses, and the links. */
 weft_status_t wefti_tune_show(const tune_command_t *command);

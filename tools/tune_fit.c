@@ -30,7 +30,7 @@ weft_status_t wefti_tune_add(wefti_costs_t *costs, const tune_run_t *run)
             size_t count = pack(run->result->points[op][a], points);
             wefti_measured_cost_t key = {.op = algorithm->op,
                                          .ranks = run->bench.ranks,
-                                         .hosts = 1,
+                                         .hosts = run->host_count > 1 ? run->host_count : 1,
                                          .plain = run->bench.memory == MEMORY_PLAIN};
             size_t length = strlen(algorithm->name);
             if (count > 0 && length < sizeof key.algorithm) {

@@ -20,14 +20,15 @@ const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t inde
     return NULL;
 }
 
-const char *wefti_tune_left_out(const weft_algorithm_t *algorithm, uint32_t ranks)
+const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *algorithm)
 {
     /* What runs is what the bench does: root 0, any order, so that all of them are measured. */
     weft_algo_params_t params = {.struct_size = sizeof params,
                                  .op = algorithm->op,
-                                 .group_size = ranks,
+                                 .group_size = run->bench.ranks,
                                  .in_place = algorithm->op != WEFT_OP_ALL_TO_ALL,
                                  .order = WEFT_ORDER_ANY};
+    wefti_tune_place(&params, run->host_of, run->host_count);
     return algorithm->eligible(&params);
 }
 
@@ -52,7 +53,7 @@ uint32_t wefti_tune_count(const tune_run_t *run)
         }
         for (uint32_t a = 0;
              a < TUNE_ALGORITHMS && (algorithm = wefti_tune_algorithm(op->op, a)) != NULL; a++) {
-            algorithms += wefti_tune_left_out(algorithm, run->bench.ranks) == NULL;
+            algorithms += wefti_tune_left_out(run, algorithm) == NULL;
         }
     }
     return sizes * algorithms * run->rounds;
@@ -130,7 +131,7 @@ static weft_status_t measure_op(bench_rank_t *self, bench_t *bench, const tune_r
         for (uint32_t a = 0; status == WEFT_OK && a < TUNE_ALGORITHMS &&
                              (algorithm = wefti_tune_algorithm(bench->op->op, a)) != NULL;
              a++) {
-            if (wefti_tune_left_out(algorithm, bench->ranks) == NULL) {
+            if (wefti_tune_left_out(run, algorithm) == NULL) {
                 status = measure_algorithm(self, bench, run, algorithm, done,
                                            run->result->points[op][a]);
             }

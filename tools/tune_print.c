@@ -19,7 +19,8 @@ static weft_status_t choose(const tune_command_t *command, const bench_op_t *op,
     uint32_t count;
     weft_algo_params_t params = {.struct_size = sizeof params, .op = op->op, .group_size = ranks};
     wefti_counts_t counts = {.elem_count = bytes / (op->per_rank ? ranks : 1) / 4, .elem_bytes = 4};
-    wefti_choice_t choice = {.plain = plain, .executors = true};
+    wefti_choice_t choice = {.plain = plain, .executors = command->host_count <= 1};
+    wefti_tune_place(&params, command->host_of, command->host_count);
     weft_status_t status =
         wefti_cost_choose(&command->costs, &params, &counts, &choice, list, &count);
     if (status == WEFT_OK) {
@@ -119,6 +120,8 @@ static void write_links(wefti_json_t *json, const wefti_costs_t *costs)
     wefti_json_double(json, "self_beta_ns_per_byte", self->beta_ns_per_byte);
     wefti_json_double(json, "host_alpha_ns", host->alpha_ns);
     wefti_json_double(json, "host_beta_ns_per_byte", host->beta_ns_per_byte);
+    wefti_json_double(json, "net_alpha_ns", costs->level[WEFTI_LEVEL_NET].alpha_ns);
+    wefti_json_double(json, "net_beta_ns_per_byte", costs->level[WEFTI_LEVEL_NET].beta_ns_per_byte);
     wefti_json_double(json, "gamma_ns_per_byte", costs->gamma_ns_per_byte);
     wefti_json_double(json, "step_ns", costs->step_ns);
     wefti_json_double(json, "call_ns", costs->call_ns);
@@ -143,6 +146,10 @@ weft_status_t wefti_tune_show(const tune_command_t *command)
     if (status == WEFT_OK && command->json) {
         puts(text.failed ? "{}" : text.data);
     } else if (status == WEFT_OK) {
+        if (command->host_count > 1) {
+            printf("between hosts: %.0f ns + %.4f ns/B\n", costs->level[WEFTI_LEVEL_NET].alpha_ns,
+                   costs->level[WEFTI_LEVEL_NET].beta_ns_per_byte);
+        }
         printf("links: own memory %.4f ns/B, another rank's %.0f ns + %.4f ns/B; adding %.4f ns/B; "
                "an interpreted call %.0f ns + %.1f ns a step\nwritten to %s: %zu pieces\n",
                costs->level[WEFTI_LEVEL_SELF].beta_ns_per_byte,

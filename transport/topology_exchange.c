@@ -92,6 +92,18 @@ static void find_speakers(exchange_t *x)
     }
 }
 
+/* Interfaces that WEFT_IFNAME forbids carry nothing. */
+static void leave_out_unused(wefti_hardware_t *hardware, const char *patterns)
+{
+    uint32_t kept = 0;
+    for (uint32_t n = 0; n < hardware->nic_count; n++) {
+        if (wefti_interface_wanted(patterns, hardware->nics[n].name)) {
+            hardware->nics[kept++] = hardware->nics[n];
+        }
+    }
+    hardware->nic_count = kept;
+}
+
 /* A machine that cannot be read is one of which nothing is known. */
 static weft_status_t look(exchange_t *x, found_t *own)
 {
@@ -100,6 +112,7 @@ static weft_status_t look(exchange_t *x, found_t *own)
         wefti_log(x->endpoint->log, WEFT_LOG_WARN, "%s", weft_last_error());
         hardware = (wefti_hardware_t){.cpu = ""};
     }
+    leave_out_unused(&hardware, x->endpoint->settings->ifname);
     weft_status_t status = wefti_hardware_pack(&hardware, &x->packed);
     wefti_digest_t digest;
     if (status >= 0) {

@@ -355,6 +355,18 @@ static void test_interfaces_of_a_container(void **state)
     wefti_arena_deinit(&arena);
 }
 
+static void test_patterns_of_interfaces(void **state)
+{
+    (void)state;
+    assert_true(wefti_interface_wanted("", "eth0"));
+    assert_true(wefti_interface_wanted("ib0,eth*", "eth12"));
+    assert_false(wefti_interface_wanted("ib0,eth", "eth12"));
+    assert_false(wefti_interface_wanted("^docker*,virbr?", "virbr0"));
+    assert_true(wefti_interface_wanted("^docker*,virbr?", "virbr10"));
+    assert_false(wefti_interface_wanted(",,", "eth0"));
+    assert_true(wefti_interface_wanted("^", "eth0"));
+}
+
 static void test_interrupts_of_a_system(void **state)
 {
     const char *root = *state;
@@ -520,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_damaged_xml_is_refused),
         cmocka_unit_test_setup_teardown(test_interfaces_of_a_system, make_root, drop_root),
         cmocka_unit_test_setup_teardown(test_interfaces_of_a_container, make_root, drop_root),
+        cmocka_unit_test(test_patterns_of_interfaces),
         cmocka_unit_test_setup_teardown(test_interrupts_of_a_system, make_root, drop_root),
         cmocka_unit_test_setup_teardown(test_node_of_the_caller, make_root, drop_root),
         cmocka_unit_test(test_ranks_gather_one_description),

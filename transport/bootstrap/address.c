@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "transport/topology.h"
 
 socklen_t wefti_address_to_socket(const wefti_address_t *address, struct sockaddr_storage *out)
 {
@@ -145,27 +145,6 @@ weft_status_t wefti_address_resolve(const char *host, uint16_t port, wefti_addre
                           : wefti_error(WEFT_ERR_NOT_FOUND, "host \"%s\" has no address", host);
 }
 
-/* patterns: "", or "eth*,ib0", or "^docker*,virbr*" for all others. */
-static bool chosen(const char *patterns, const char *name)
-{
-    bool others = patterns[0] == '^';
-    const char *at = others ? patterns + 1 : patterns;
-    bool found = false;
-    if (patterns[0] == '\0') {
-        return true;
-    }
-    while (*at != '\0') {
-        char pattern[2 * IFNAMSIZ] = "";
-        size_t length = strcspn(at, ",");
-        if (length > 0 && length < sizeof pattern) {
-            memcpy(pattern, at, length);
-            found = found || fnmatch(pattern, name, 0) == 0;
-        }
-        at += length + (at[length] == ',');
-    }
-    return found != others;
-}
-
 weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *out,
                                        uint32_t capacity, uint32_t *out_count)
 {
@@ -181,7 +160,7 @@ weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *ou
             wefti_address_t *address = &out[*out_count];
             if (at->ifa_addr == NULL || (at->ifa_flags & IFF_UP) == 0 ||
                 ((at->ifa_flags & IFF_LOOPBACK) != 0) != loopback ||
-                !chosen(patterns, at->ifa_name)) {
+                !wefti_interface_wanted(patterns, at->ifa_name)) {
                 continue;
             }
             int family = at->ifa_addr->sa_family;

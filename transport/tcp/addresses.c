@@ -6,7 +6,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -17,6 +16,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "transport/topology.h"
 
 /* ---- addresses ---- */
 
@@ -73,32 +73,6 @@ const char *wefti_tcp_address_text(const tcp_address_t *address, char *text, siz
 }
 
 /* ---- interfaces ---- */
-
-/* One of the patterns, which have commas between them. */
-static bool matches_any(const char *patterns, const char *name)
-{
-    while (*patterns != 0) {
-        char one[IFNAMSIZ * 2];
-        size_t length = strcspn(patterns, ",");
-        if (length > 0 && length < sizeof one) {
-            memcpy(one, patterns, length);
-            one[length] = 0;
-            if (fnmatch(one, name, 0) == 0) {
-                return true;
-            }
-        }
-        patterns += length + (patterns[length] == ',');
-    }
-    return false;
-}
-
-static bool wanted(const char *patterns, const char *name)
-{
-    if (patterns[0] == 0) {
-        return true;
-    }
-    return patterns[0] == '^' ? !matches_any(patterns + 1, name) : matches_any(patterns, name);
-}
 
 static uint8_t bits_of_mask(const struct ifaddrs *entry, uint32_t bytes)
 {
@@ -179,7 +153,7 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
         for (const struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
             tcp_address_t address;
             bool running = (entry->ifa_flags & IFF_RUNNING) != 0;
-            if (read_entry(entry, &address) && wanted(patterns, entry->ifa_name) &&
+            if (read_entry(entry, &address) && wefti_interface_wanted(patterns, entry->ifa_name) &&
                 (pass == 2 ? !running : running && address.loopback == (pass == 1)) &&
                 card->address_count < TCP_ADDRESSES_MAX) {
                 card->addresses[card->address_count++] = address;

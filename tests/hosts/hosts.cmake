@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What launchers of several hosts are made of.
-target_sources(tools_launch PRIVATE ${PROJECT_SOURCE_DIR}/tools/launch_address.c
-  ${PROJECT_SOURCE_DIR}/tools/launch_frames.c)
+# Addresses travel in frames.
+target_sources(tools_launch_address PRIVATE ${PROJECT_SOURCE_DIR}/tools/launch_frames.c)
 
 # Several hosts as network namespaces; skipped, with the reason, without root. Under sanitizers the small cases only.
 add_executable(rank_calls hosts/rank_calls.c)

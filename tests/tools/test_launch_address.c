@@ -138,7 +138,7 @@ static void test_nonsense(void **state)
 static void make_host(const char *text, host_addresses_t *out)
 {
     frame_t *frame = calloc(1, sizeof *frame);
-    char copy[256], *rest = NULL, *words[8];
+    char copy[256], *rest = NULL, *words[8] = {NULL};
     uint32_t count = 0;
     assert_non_null(frame);
     snprintf(copy, sizeof copy, "%s", text);

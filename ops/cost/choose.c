@@ -6,6 +6,8 @@
 #include "ops/cost/cost.h"
 #include "runtime/base/error.h"
 
+#define MANY_HOSTS 16u
+
 /* The piece of a measured fit that bytes lie in. */
 static const wefti_measured_cost_t *find_measured(const wefti_costs_t *costs,
                                                   const weft_algo_params_t *params,
@@ -161,7 +163,9 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
 {
     static const char *const names[] = {"hierarchical", "halving-doubling", "halving", "binomial",
                                         "doubling",     "pairwise",         "mesh"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    /* Its hosts talk to each other all at once. */
+    bool many_hosts = wefti_placement_hosts(params) > MANY_HOSTS;
+    for (size_t i = many_hosts; i < sizeof names / sizeof *names; i++) {
         const weft_algorithm_t *algorithm = wefti_algorithm_find(params->op, names[i]);
         if (algorithm != NULL && algorithm->eligible(params) == NULL) {
             return algorithm;

@@ -106,6 +106,20 @@ class Tune(support.Case):
             self.assert_one_line(said)
         self.assertEqual(list(self.dir.iterdir()), [])
 
+    def test_ranks_of_a_launcher_measure_links_between_hosts(self):
+        file = self.dir / "costs.json"
+        # Without shared memory each rank is a host of its own.
+        done = self.weft("run", "-n", "2", "--", support.WEFT, "tune", "-o", file, "--quick", "--op", "AllReduce",
+                         "--max", "4096", "--json", env={"WEFT_TRANSPORT": "tcp"})
+        said, table = json.loads(done.stdout), json.loads(file.read_text())
+        self.assertGreater(said["net_alpha_ns"], 1000)
+        self.assertGreater(said["net_beta_ns_per_byte"], 0)
+        self.assertEqual(table["links"]["net"]["alpha_ns"], said["net_alpha_ns"])
+        self.assertEqual({(m["ranks"], m["hosts"]) for m in table["measured"]}, {(2, 2)})
+        self.assertLessEqual({"mesh", "hierarchical", "rails"}, {m["algorithm"] for m in table["measured"]})
+        row = self.weft_json("algos", "--hosts", "1,1", "--op", "AllReduce", "--costs", file)["rows"][0]
+        self.assertTrue(row["candidates"][0]["measured"])
+
     def test_a_damaged_table_is_refused_by_name(self):
         file = self.dir / "costs.json"
         file.write_text('{"format": 1, "measured": [{"op": "AllReduce"}]}')

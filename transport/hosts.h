@@ -86,6 +86,12 @@ typedef struct wefti_hosts {
 } wefti_hosts_t;
 _Static_assert(offsetof(wefti_hosts_t, base) == 0, "the base is member 0");
 
+/* On another host than this rank. */
+static inline bool wefti_hosts_is_far(const wefti_hosts_t *hosts, uint32_t rank)
+{
+    return hosts->local_of[rank] == WEFTI_HOSTS_FAR;
+}
+
 /* True when the list (WEFT_TRANSPORT) has the name, or is "auto". */
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
 
@@ -93,11 +99,15 @@ bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
  * this host meet (of 64 bytes) and how many they are. Collective. */
 weft_status_t wefti_hosts_meet(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count);
 
-/* hosts_links.c. Collective; then join. */
+/* hosts_drivers.c. Collective. */
 weft_status_t wefti_hosts_links_open(wefti_hosts_t *hosts);
 /* All ranks' regions go from..to now. Collective. */
 weft_status_t wefti_hosts_links_grow(wefti_hosts_t *hosts, size_t from, size_t to);
 void wefti_hosts_links_close(wefti_hosts_t *hosts, bool forked);
+/* The next driver after the given one that both have, if WEFT_FALLBACK allows it. */
+uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint8_t after);
+
+/* hosts_links.c */
 weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                               const void *data, size_t bytes, uint32_t lane);
 weft_status_t wefti_hosts_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -109,8 +119,6 @@ void wefti_hosts_flush(wefti_endpoint_t *endpoint);
 void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                           char *reason, size_t reason_bytes);
 void wefti_hosts_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
-/* The next driver after the given one that both have, if WEFT_FALLBACK allows it. */
-uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint8_t after);
 /* Turns every driver once: true when something moved. */
 bool wefti_hosts_turn(wefti_hosts_t *hosts);
 

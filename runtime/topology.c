@@ -76,6 +76,34 @@ static weft_status_t make_plain(weft_context_t *context)
                                                 endpoint->world_size);
 }
 
+/* What makes progress between hosts runs on those of the rank's processors that are next to its
+ * network interface; it was started before anybody knew which. */
+static void bind_progress(const weft_context_t *context)
+{
+    const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];
+    const wefti_hardware_t *hardware = context->cluster.hosts[rank->host].hardware;
+    wefti_arena_t arena;
+    uint32_t *cpus, *near, count, near_count, kept = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    if (context->settings.topology[0] == '\0' && rank->nic != WEFTI_TOPO_NONE &&
+        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK &&
+        wefti_place_near(hardware, &hardware->nics[rank->nic], &arena, &near, &near_count) ==
+            WEFT_OK) {
+        for (uint32_t i = 0, n = 0; i < count; i++) {
+            while (n < near_count && near[n] < cpus[i]) {
+                n++;
+            }
+            if (n < near_count && near[n] == cpus[i]) {
+                cpus[kept++] = cpus[i];
+            }
+        }
+        if (kept > 0) {
+            wefti_endpoint_bind_progress(context->endpoint, cpus, kept);
+        }
+    }
+    wefti_arena_deinit(&arena);
+}
+
 weft_status_t wefti_context_guess_cluster(weft_context_t *context)
 {
     weft_status_t status = make_plain(context);
@@ -96,6 +124,7 @@ weft_status_t wefti_context_find_cluster(weft_context_t *context)
     if (status >= 0) {
         wefti_cluster_deinit(&context->cluster);
         context->cluster = found;
+        bind_progress(context);
     }
     return status;
 }

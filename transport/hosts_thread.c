@@ -14,6 +14,7 @@
 #include "transport/hosts.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "transport/topology.h"
 
 #define REST_NS 1000000ull
 #define NAP_NS 100000
@@ -183,6 +185,22 @@ weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
     hosts->thread_runs = true;
 done:
     return status;
+}
+
+void wefti_endpoint_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
+                                  uint32_t cpu_count)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (uint32_t i = 0; i < cpu_count; i++) {
+        if (cpus[i] < CPU_SETSIZE) {
+            CPU_SET(cpus[i], &set);
+        }
+    }
+    if (endpoint->ops == &wefti_transport_hosts && hosts->thread_runs && CPU_COUNT(&set) > 0) {
+        (void)pthread_setaffinity_np(hosts->thread, sizeof set, &set); /* it runs in any case */
+    }
 }
 
 void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked)

@@ -9,7 +9,7 @@
 
 #include "transport/bootstrap/bootstrap.h"
 
-#define SEATS_MAX 64u
+#define SEATS_MAX 128u
 
 /* One rank: what it is given, and what it was told. */
 typedef struct seat {

@@ -32,6 +32,13 @@ static const char *const variables[] = {"WEFT_RANK",
                                         "PMI_SIZE",
                                         "TORCHELASTIC_RESTART_COUNT"};
 
+/* libpmix forgets a few bytes when nobody answers it. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libpmix";
+}
+
 /* "NAME=value NAME=value": these and no others. */
 static void set_only(const char *text)
 {

@@ -51,7 +51,7 @@ static void test_rank_twice(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(4, 5, address, 20);
+    seat_t *seats = new_seats(4, 5, address, 3);
     seats[3].job.rank = 2;
     uint64_t began = wefti_now_ns();
     seats_open(seats, 4);
@@ -67,7 +67,7 @@ static void test_rank_zero_twice(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 3, address, 20);
+    seat_t *seats = new_seats(3, 3, address, 3);
     seats[2].job.rank = 0;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
@@ -81,7 +81,7 @@ static void test_world_sizes_differ(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 3, address, 20);
+    seat_t *seats = new_seats(3, 3, address, 3);
     seats[1].job.world_size = 4;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
@@ -148,7 +148,7 @@ static void test_wrong_version(void **state)
     (void)state;
     reserve_address(address, sizeof address);
     impostor_t impostor = {.address = address, .version = 9};
-    seat_t *seats = new_seats(3, 3, address, 20);
+    seat_t *seats = new_seats(3, 3, address, 3);
     seats[1].job.rank = 2;
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
@@ -197,7 +197,7 @@ static void test_wrong_secret(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 3, address, 1);
+    seat_t *seats = new_seats(3, 3, address, 0.6);
     seats[2].job.secret[0] ^= 1;
     seats_open(seats, 3);
     expect(&seats[2], WEFT_ERR_MISMATCH, "the secret of rank 2 differs from that of rank 0");
@@ -499,8 +499,8 @@ static void test_file(void **state)
         "weft-rank-0 id=00 end\n",
         "weft-rank-0 id=0011",
         "weft-rank-0 ",
-        "weft-rank-0 id=000102030405060708090a0b0c0d0e0f secret=00112233 at=127.0.0.1:9 "
-        "at=[::1]:9 at=example.invalid:7 end\n"};
+        ("weft-rank-0 id=000102030405060708090a0b0c0d0e0f secret=00112233 at=127.0.0.1:9 "
+         "at=[::1]:9 at=example.invalid:7 end\n")};
     char address[128];
     struct stat info;
     (void)state;

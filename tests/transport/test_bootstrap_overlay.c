@@ -178,6 +178,48 @@ static void test_all_learn_who_died(void **state)
     }
 }
 
+/* ---- many ---- */
+
+/* Messages grow with the logarithm of the world, for all but rank 0, who meets everybody. */
+static int gather_and_count(seat_t *seat, void *user)
+{
+    uint32_t n = seat->job.world_size, steps = 0;
+    uint64_t own = seat->job.rank, all[SEATS_MAX], sent = 0, received = 0;
+    (void)user;
+    while (1u << steps < n) {
+        steps++;
+    }
+    CHECK(wefti_overlay_all_gather(seat->overlay, &own, sizeof own, all, soon(60), NULL, NULL) ==
+          WEFT_OK);
+    for (uint32_t r = 0; r < n; r++) {
+        CHECK(all[r] == r);
+    }
+    wefti_overlay_stats(seat->overlay, &sent, &received);
+    /* The rendezvous: hello, proof, ready. Per step two frames on each of two links, one for the
+     * all-gather, and perhaps the flood of a faster rank already. */
+    CHECK(seat->job.rank == 0 || sent <= 3 + steps * (2 * 2 + 1 + 2));
+    if (own == n / 2) {
+        wefti_overlay_flood(seat->overlay, 3, "all", 3);
+    } else {
+        CHECK(await_events(seat, 1, 0, 0));
+    }
+    CHECK(wefti_overlay_all_gather(seat->overlay, &own, 0, all, soon(60), NULL, NULL) == WEFT_OK);
+    return 0;
+}
+
+static void test_many_processes(void **state)
+{
+    static int results[SEATS_MAX];
+    (void)state;
+    overlay_world_t world = {.size = SEATS_MAX, .fn = gather_and_count};
+    uint64_t began = wefti_now_ns();
+    run_overlay_processes(&world, results);
+    print_message("%u processes: %.2f s\n", SEATS_MAX, (double)(wefti_now_ns() - began) * 1e-9);
+    for (uint32_t r = 0; r < SEATS_MAX; r++) {
+        assert_int_equal(results[r], 0);
+    }
+}
+
 /* ---- keys, descriptors, forks ---- */
 
 static uint8_t keys[4][32];
@@ -227,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_floods_arrive_once),
         cmocka_unit_test(test_all_learn_who_left),
         cmocka_unit_test(test_all_learn_who_died),
+        cmocka_unit_test(test_many_processes),
         cmocka_unit_test(test_keys_and_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

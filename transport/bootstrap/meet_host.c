@@ -109,7 +109,9 @@ static void fail(host_t *host, weft_status_t status)
         }
     }
     /* Who did not come in all that time does not come in the next second either. */
-    host->end_ns = wefti_now_ns() + (status == WEFT_ERR_TIMEOUT ? 0 : GRACE_NS);
+    uint64_t timeout = meeting->settings->connect_timeout_ns;
+    uint64_t grace = timeout != 0 && timeout / 10 < GRACE_NS ? timeout / 10 : GRACE_NS;
+    host->end_ns = wefti_now_ns() + (status == WEFT_ERR_TIMEOUT ? 0 : grace);
 }
 
 /* ---- visitors ---- */

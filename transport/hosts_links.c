@@ -83,21 +83,24 @@ void wefti_hosts_flush(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
-    uint64_t next_check = wefti_now_ns() + FLUSH_CHECK_NS;
+    uint64_t now = wefti_now_ns(), next_check = now + FLUSH_CHECK_NS;
+    uint64_t spin_until = endpoint->may_spin ? now + endpoint->settings->spin_ns : now;
     while (!flushed(hosts)) {
         wefti_endpoint_progress(endpoint);
-        uint64_t now = wefti_now_ns();
-        if (now < next_check) {
+        now = wefti_now_ns();
+        if (now >= next_check) {
+            /* A world that ended lands nothing any more. */
+            if (wefti_endpoint_check(endpoint) < 0 || now >= deadline) {
+                return;
+            }
+            next_check = now + FLUSH_CHECK_NS;
+            forget_left(hosts);
+        }
+        if (now < spin_until) {
             wefti_cpu_relax();
-            continue;
+        } else {
+            wefti_hosts_nap(hosts);
         }
-        /* A world that ended lands nothing any more. */
-        if (wefti_endpoint_check(endpoint) < 0 || now >= deadline) {
-            return;
-        }
-        next_check = now + FLUSH_CHECK_NS;
-        forget_left(hosts);
-        wefti_hosts_nap(hosts);
     }
 }
 

@@ -8,7 +8,7 @@ bin=$1 plans=$2
 : "${WEFT_VM_HOSTS:?}" "${WEFT_VM_RANK:?}"
 data=/usr/share/datasets/fashion-mnist
 tests=$bin/tests
-export WEFT_SECRET=of-no-consequence-in-here WEFT_CONNECT_TIMEOUT=60 WEFT_TIMEOUT=120
+export WEFT_SECRET=of-no-consequence-in-here WEFT_CONNECT_TIMEOUT=60 WEFT_TIMEOUT=180
 export WEFT_VERBS_TIMEOUT=18 # packets are lost where the machine below is busy
 port=29400
 scratch=$(mktemp -d)
@@ -30,7 +30,7 @@ ranks() {
     if [ "$WEFT_VM_HOSTS" = 1 ]; then
       export WEFT_VERBS_DEVICE=rxe$((rank % 2)) WEFT_HOST_ID=host$((rank * hosts / n))
     fi
-    WEFT_RANK=$rank WEFT_WORLD_SIZE=$n WEFT_ADDRESS=10.77.0.1:$port timeout -k 5 100 "$@" &
+    WEFT_RANK=$rank WEFT_WORLD_SIZE=$n WEFT_ADDRESS=10.77.0.1:$port timeout -k 5 200 "$@" &
     pids+=($!)
   done
   for rank in "${pids[@]}"; do

@@ -167,8 +167,8 @@ static void check_broken(verbs_world_t *world, const wefti_signal_t *lent, const
 
 static void put_much(verbs_world_t *world, wefti_signal_t *lent)
 {
-    static uint8_t elsewhere[3u << 20];
-    for (uint32_t i = 1; i <= 40; i++) {
+    static uint8_t elsewhere[600000];
+    for (uint32_t i = 1; i <= 30; i++) {
         (void)put(world, 0, 1, 8192, world->ranks[0].region + (4u << 20), 100000, lent);
         (void)put(world, 0, 1, 8192, elsewhere, sizeof elsewhere, i % 2 == 0 ? lent : NULL);
         (void)signal_to(world, 0, 1, 128, i);
@@ -181,7 +181,7 @@ static void test_requests_fail(void **state)
     static const enum ibv_wc_status bad[] = {IBV_WC_RETRY_EXC_ERR, IBV_WC_REM_ACCESS_ERR,
                                              IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_FATAL_ERR};
     (void)state;
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 12; i++) {
         verbs_world_t world;
         wefti_signal_t lent = {0};
         char text[160];

@@ -80,16 +80,17 @@ static bool run_wait(const clockwork_t *c, uint32_t rank, uint32_t lane, const w
     return true;
 }
 
-/* When a transfer between hosts that could begin at `from_ns` is through: both cards must be free.
+/* When a transfer between hosts that could begin at `from_ns` is through. What a card sends and
+ * what it receives goes one after the other, and neither waits for what the other end is busy with.
  */
 static double cross(const clockwork_t *c, uint32_t from, uint32_t to, double from_ns, double bytes)
 {
-    double *out = &c->sends[c->ranks[from].host], *in = &c->receives[c->ranks[to].host];
-    double begin = from_ns > *out ? from_ns : *out;
-    begin = begin > *in ? begin : *in;
     const wefti_link_cost_t *net = &c->costs->level[WEFTI_LEVEL_NET];
-    *out = *in = begin + bytes * net->beta_ns_per_byte + net->alpha_ns * MESSAGE_SHARE;
-    return *out;
+    double *out = &c->sends[c->ranks[from].host], *in = &c->receives[c->ranks[to].host];
+    double ns = bytes * net->beta_ns_per_byte + net->alpha_ns * MESSAGE_SHARE;
+    *out = (from_ns > *out ? from_ns : *out) + ns;
+    *in = (from_ns > *in ? from_ns : *in) + ns;
+    return *out > *in ? *out : *in;
 }
 
 /* How long this rank waits at `now` for what another host's puts here. */

@@ -29,5 +29,8 @@ mount -t tmpfs -o mode=1777 shm /root/dev/shm
 mount -t tmpfs -o mode=755 run /root/run
 mount -t tmpfs -o mode=1777 tmp /root/var/tmp
 ln -s /proc/self/fd /root/dev/fd
+for number in 0:stdin 1:stdout 2:stderr; do
+  ln -s "fd/${number%:*}" "/root/dev/${number#*:}"
+done
 chroot /root /bin/bash "$job"
 poweroff -f

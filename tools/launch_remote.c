@@ -66,7 +66,7 @@ static void lose_host(remote_launcher_t *self, remote_host_t *remote)
         }
     }
     if (self->deadline_ns == 0) {
-        end_by(self, self->started ? LAUNCH_GRACE_NS : 0);
+        end_by(self, self->started ? LAUNCH_GRACE_NS : LAUNCH_GRACE_NS / 4); /* others may, too */
     }
 }
 
@@ -478,7 +478,8 @@ int wefti_launch_remote(const launch_t *launch, uint32_t world_size)
         if (code == EXIT_OK &&
             !wefti_remote_send_job(&self->hosts[i], &self->frame, self->world_size,
                                    self->plan.host_count == 1)) {
-            lose_host(self, &self->hosts[i]);
+            close(self->hosts[i].to_fd); /* it has ended: its last words come first */
+            self->hosts[i].to_fd = -1;
         }
     }
     code = code == EXIT_OK ? watch(self) : code;

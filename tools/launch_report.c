@@ -161,7 +161,9 @@ static void print_line(FILE *file, uint32_t rank, const half_line_t *half, const
                        size_t bytes)
 {
     fprintf(file, "[%u] ", rank);
-    fwrite(half->data, 1, half->used, file);
+    if (half->used > 0) {
+        fwrite(half->data, 1, half->used, file);
+    }
     fwrite(data, 1, bytes, file);
     if (bytes == 0 || data[bytes - 1] != '\n') {
         fputc('\n', file);

@@ -83,6 +83,7 @@ static void become_rsh(const launch_t *launch, const remote_host_t *remote, cons
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGINT, SIG_IGN); /* Ctrl-C: we tell the agents */
+    signal(SIGPIPE, SIG_DFL);
     unsetenv("WEFT_SECRET"); /* the agent hears it from us */
     dup2(fds[0], STDIN_FILENO);
     dup2(fds[1], STDOUT_FILENO);

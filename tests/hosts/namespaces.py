@@ -96,6 +96,10 @@ def remove_leftovers():
         match = re.fullmatch(r"weft-(\d+)-\w+", name)
         if match and not is_alive(int(match.group(1))):
             remove(name)
+    for folder in pathlib.Path(tempfile.gettempdir()).glob("weft-*-*"):
+        match = re.match(r"weft-(\d+)-", folder.name)
+        if match and not is_alive(int(match.group(1))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Hosts:
@@ -111,7 +115,7 @@ class Hosts:
     def __enter__(self):
         remove_leftovers()
         atexit.register(self.close)
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="weft-hosts-"))
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix=f"{self.prefix}-"))
         self.rsh = self.dir / "rsh"
         self.rsh.write_text(RSH % self.prefix)
         self.rsh.chmod(0o755)

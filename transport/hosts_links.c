@@ -15,6 +15,14 @@ static wefti_hosts_driver_t *driver_of(wefti_hosts_t *hosts, uint32_t peer)
     return via == WEFTI_HOSTS_NONE ? NULL : &hosts->drivers[via];
 }
 
+/* A driver that takes the peer for dead told the endpoint so. Whether it died, or left and its
+ * goodbye is late, turns out in a moment, and whoever waits is told with its name; until then what
+ * goes there is lost without harm. */
+static weft_status_t lost_if_dead(weft_status_t status)
+{
+    return status == WEFT_ERR_PEER_DIED ? WEFT_OK : status;
+}
+
 weft_status_t wefti_hosts_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                    const void *data, size_t bytes, uint32_t lane,
                                    wefti_signal_t *lent)
@@ -25,7 +33,8 @@ weft_status_t wefti_hosts_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, si
     }
     wefti_hosts_driver_t *driver = driver_of(hosts, peer);
     return driver == NULL ? wefti_hosts_broken_error(hosts, peer)
-                          : driver->ops->put(driver->state, peer, offset, data, bytes, lane, lent);
+                          : lost_if_dead(driver->ops->put(driver->state, peer, offset, data, bytes,
+                                                          lane, lent));
 }
 
 weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -42,8 +51,9 @@ weft_status_t wefti_hosts_signal(wefti_endpoint_t *endpoint, uint32_t peer, size
         return wefti_signal_direct(endpoint, peer, offset, value, lane);
     }
     wefti_hosts_driver_t *driver = driver_of(hosts, peer);
-    return driver == NULL ? wefti_hosts_broken_error(hosts, peer)
-                          : driver->ops->signal(driver->state, peer, offset, value, lane);
+    return driver == NULL
+               ? wefti_hosts_broken_error(hosts, peer)
+               : lost_if_dead(driver->ops->signal(driver->state, peer, offset, value, lane));
 }
 
 bool wefti_hosts_turn(wefti_hosts_t *hosts)

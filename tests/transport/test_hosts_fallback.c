@@ -40,6 +40,15 @@ static weft_status_t best_grow(void *driver, uint8_t *base, size_t from, size_t 
     return wefti_link_tcp.grow(driver, base, from, to, out_key);
 }
 
+static bool dead; /* as far as the driver knows */
+
+static weft_status_t best_signal(void *driver, uint32_t peer, size_t offset, uint32_t value,
+                                 uint32_t lane)
+{
+    return dead ? wefti_error(WEFT_ERR_PEER_DIED, "somebody closed it")
+                : wefti_link_tcp.signal(driver, peer, offset, value, lane);
+}
+
 typedef struct options {
     uint32_t size;
     uint32_t fallback;
@@ -119,6 +128,7 @@ static int make_folder(void **state)
     best.name = "best";
     best.open = best_open;
     best.grow = best_grow;
+    best.signal = best_signal;
     snprintf(folder, sizeof folder, "/tmp/weft-fallback-XXXXXX");
     return mkdtemp(folder) != NULL ? 0 : 1;
 }
@@ -301,9 +311,13 @@ static int is_taken_for_dead(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
     wefti_signal_t never = {0};
+    size_t offset;
+    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
     if (endpoint->rank == 0) {
         best_params.broken(best_params.owner, 1, true, "its host does not answer");
+        dead = true; /* whoever sends does not say what died: whoever waits does */
+        EXPECT(wefti_signal_peer(endpoint, 1, offset, 1, 4) == WEFT_OK);
     }
     EXPECT(wefti_wait_signal(endpoint, &never, 1, "nothing", NULL, NULL) == WEFT_ERR_PEER_DIED);
     EXPECT(strcmp(weft_last_error(), "rank 1 (host host-1) died: its host does not answer") == 0);

@@ -37,7 +37,7 @@ run_suite() { # run_suite TITLE DIR LABELS [cmake options]
   [ "$labels" = threads ] && target=weft_threaded_tests
   configure_and_build "$dir" "$target" -DWEFT_WERROR=ON "$@" || { failed=1; return; }
   [ "$labels" = none ] && return
-  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$jobs" ${labels:+-L "$labels"} || failed=1
+  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs + 1))" ${labels:+-L "$labels"} || failed=1
 }
 
 if [ $quick -eq 0 ]; then

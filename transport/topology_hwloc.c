@@ -35,6 +35,19 @@ static void leave_out(hwloc_topology_t topology)
 #endif
 }
 
+/* hwloc loads and unloads these with every topology, and what they have allocated for themselves is
+ * lost each time; held once, they stay. Without them hwloc does without. */
+static void hold_libraries(void)
+{
+    static const char *const names[] = {"libxml2.so.2", "libpciaccess.so.0"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+        if (library != NULL) {
+            dlclose(library);
+        }
+    }
+}
+
 static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
 {
     *out_topology = NULL;
@@ -42,6 +55,7 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
         return wefti_error(WEFT_ERR_SYSTEM, "hwloc's version %x is not the one Weft was built for",
                            hwloc_get_api_version());
     }
+    hold_libraries();
     if (hwloc_topology_init(out_topology) != 0) {
         *out_topology = NULL;
         return wefti_error(WEFT_ERR_SYSTEM, "hwloc cannot be initialised");
@@ -193,16 +207,6 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
     return status;
 }
 
-/* hwloc loads and unloads libxml2 with every topology, and a thread's state of that library is lost
- * each time; held once, it stays. Without it hwloc reads XML by itself. */
-static void hold_libxml(void)
-{
-    void *library = dlopen("libxml2.so.2", RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
-    if (library != NULL) {
-        dlclose(library);
-    }
-}
-
 weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
 {
     hwloc_topology_t topology;
@@ -216,7 +220,6 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
         wefti_file_unmap(&file);
         return wefti_error(WEFT_ERR_FORMAT, "%s: no hwloc XML", path);
     }
-    hold_libxml();
     /* hwloc wants its buffer terminated, and counts that. */
     char *text = wefti_alloc(NULL, file.size_bytes + 1);
     status = text != NULL ? begin(true, &topology) : WEFT_ERR_NO_MEMORY;

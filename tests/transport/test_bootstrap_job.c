@@ -33,7 +33,7 @@ static const char *const variables[] = {"WEFT_RANK",
                                         "TORCHELASTIC_RESTART_COUNT"};
 
 /* libpmix forgets a few bytes when nobody answers it. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libpmix";

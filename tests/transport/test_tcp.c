@@ -471,6 +471,28 @@ static void test_both_ends_may_connect_at_once(void **state)
 
 /* ---- ends ---- */
 
+/* Who has sent its proof may be connected already, as far as the other end knows. */
+static void test_a_proof_is_not_taken_back(void **state)
+{
+    net_t net;
+    (void)state;
+    net_open(&net, 2, 1, "lo");
+    const tcp_t *other = net.sides[1].driver;
+    const tcp_attempt_t *attempt = &wefti_tcp_peer(net.sides[0].driver, 1)->attempts[0];
+    assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
+    UNTIL(&net, other->strangers != NULL && other->strangers->heard);
+    uint32_t step = attempt->step;
+    uint64_t end = wefti_now_ns() + NET_WAIT_NS;
+    while (attempt->step == step && wefti_now_ns() < end) { /* the other one is stopped */
+        tcp->progress(net.sides[0].driver);
+    }
+    assert_int_not_equal(attempt->step, step);
+    assert_true(attempt->source.fd >= 0);
+    assert_int_equal(attempt->until_ns, attempt->give_up_ns);
+    UNTIL(&net, net_value(&net.sides[1], 0) == 1);
+    net_close(&net);
+}
+
 static void test_leaving_is_no_fault(void **state)
 {
     net_t net;
@@ -613,6 +635,7 @@ int main(void)
         cmocka_unit_test(test_lent_data_comes_back_when_the_link_is_dropped),
         cmocka_unit_test(test_random_traffic_from_several_threads),
         cmocka_unit_test(test_both_ends_may_connect_at_once),
+        cmocka_unit_test(test_a_proof_is_not_taken_back),
         cmocka_unit_test(test_leaving_is_no_fault),
         cmocka_unit_test(test_a_connection_cut_in_the_middle_is_a_link_fault),
         cmocka_unit_test(test_a_process_that_dies),

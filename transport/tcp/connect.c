@@ -207,7 +207,10 @@ static void say_proof(tcp_t *tcp, tcp_attempt_t *attempt)
         return;
     }
     if (say(tcp, attempt, &proof, sizeof proof)) {
+        /* From here on the other end may have taken this connection: giving it up because the
+         * answer is late (either process was stopped, say) would be a broken link over there. */
         attempt->step = STEP_WELCOME;
+        attempt->until_ns = attempt->give_up_ns;
     }
 }
 

@@ -48,7 +48,8 @@ typedef struct wefti_hosts_driver {
     bool used;        /* for some peer, or as what is left when another link breaks */
 } wefti_hosts_driver_t;
 
-/* A peer whose link closed without a word: dead, unless it turns out to have left. */
+/* A peer whose link closed without a word: dead, unless it turns out to have left. Without a text:
+ * with a goodbye, which counts if nothing else is heard, such as why the world ended. */
 typedef struct wefti_hosts_suspect {
     uint32_t rank;
     uint64_t since_ns;
@@ -130,6 +131,7 @@ weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer);
 /* As the callbacks of drivers and overlay. */
 void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text);
 void wefti_hosts_heard(void *owner, uint32_t peer);
+void wefti_hosts_parting(void *owner, uint32_t peer);
 void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
 void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);

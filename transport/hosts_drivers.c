@@ -166,6 +166,7 @@ static wefti_link_params_t link_params(wefti_hosts_t *hosts, wefti_hosts_driver_
         .owner = driver,
         .broken = wefti_hosts_broken,
         .heard = wefti_hosts_heard,
+        .left = wefti_hosts_parting,
         .wake = wefti_hosts_wake,
     };
 }

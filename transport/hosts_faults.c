@@ -123,10 +123,14 @@ weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
     pthread_mutex_lock(&hosts->lock);
     for (size_t i = 0; i < hosts->suspect_count; i++) {
         const wefti_hosts_suspect_t *entry = &hosts->suspects[i];
-        if (!has_left(hosts, entry->rank) && now - entry->since_ns >= GRACE_NS) {
+        if (has_left(hosts, entry->rank) || now - entry->since_ns < GRACE_NS) {
+            continue;
+        }
+        if (entry->text[0] != '\0') {
             dead = *entry;
             break;
         }
+        wefti_hosts_left(hosts, entry->rank);
     }
     pthread_mutex_unlock(&hosts->lock);
     if (dead.rank == WEFTI_HOSTS_FAR) {
@@ -226,6 +230,15 @@ void wefti_hosts_heard(void *owner, uint32_t peer)
                       : WEFTI_HOSTS_NONE;
     if (via != WEFTI_HOSTS_NONE && &hosts->drivers[via] < driver) { /* a better one */
         link_fault(hosts, peer, hosts->drivers[via].ops->name, "the other end has given it up");
+    }
+}
+
+void wefti_hosts_parting(void *owner, uint32_t peer)
+{
+    wefti_hosts_t *hosts = ((wefti_hosts_driver_t *)owner)->hosts;
+    if (peer < hosts->base.world_size && !has_left(hosts, peer)) {
+        suspect(hosts, peer, "");
+        wefti_hosts_wake(owner);
     }
 }
 

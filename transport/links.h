@@ -41,6 +41,12 @@ typedef struct wefti_link_params {
      * sees what comes now. Called by whoever makes progress; must not call this driver.
      */
     void (*heard)(void *owner, uint32_t peer);
+    /*
+     * May be NULL. The peer said goodbye. Its owner may have no other way to hear of it: news pass
+     * from rank to rank, and those between may have left before. As heard, must not call this
+     * driver.
+     */
+    void (*left)(void *owner, uint32_t peer);
     /* Whoever makes progress in the background is to look now: by any thread. */
     void (*wake)(void *owner);
 } wefti_link_params_t;

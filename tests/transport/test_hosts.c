@@ -548,20 +548,29 @@ static void test_hosts_abort(void **state)
     run_hosts(&shape);
 }
 
+/* So that all links are in use. */
+static int hello_to_all(wefti_endpoint_t *endpoint, size_t *out_offset)
+{
+    uint32_t n = endpoint->world_size;
+    EXPECT(wefti_region_alloc(endpoint, 4096, out_offset) == WEFT_OK);
+    for (uint32_t peer = 0; peer < n; peer++) {
+        EXPECT(wefti_signal_peer(endpoint, peer, *out_offset + endpoint->rank * 128u, 1, 0) ==
+               WEFT_OK);
+    }
+    for (uint32_t from = 0; from < n; from++) {
+        EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, *out_offset + from * 128u), 1,
+                                 "hello", NULL, NULL) == WEFT_OK);
+    }
+    return 0;
+}
+
 static int hears_of_death(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
     uint64_t took_ns;
     size_t offset;
     uint32_t n = endpoint->world_size;
-    EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
-    for (uint32_t peer = 0; peer < n; peer++) { /* all links are in use */
-        EXPECT(wefti_signal_peer(endpoint, peer, offset + endpoint->rank * 128u, 1, 0) == WEFT_OK);
-    }
-    for (uint32_t from = 0; from < n; from++) {
-        EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset + from * 128u), 1, "hello",
-                                 NULL, NULL) == WEFT_OK);
-    }
+    EXPECT(hello_to_all(endpoint, &offset) == 0);
     EXPECT(tell(endpoint, n - 1) == 0);
     if (endpoint->rank == n - 1) {
         kill(getpid(), SIGKILL);
@@ -602,6 +611,45 @@ static void test_hosts_left_rank_is_named(void **state)
 {
     (void)state;
     const shape_t shape = {4, 2, "auto", one_leaves, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* Ranks 0 and 3 of 8 hear each other's news from ranks between them, which leave first. */
+static int two_stay(wefti_endpoint_t *endpoint, void *user)
+{
+    static const uint32_t between[2][5] = {{1, 2, 4, 6, 7}, {1, 2, 4, 5, 7}};
+    uint32_t rank = endpoint->rank, other = 3 - rank;
+    uint64_t took_ns;
+    size_t offset;
+    EXPECT(hello_to_all(endpoint, &offset) == 0);
+    (void)user;
+    if (rank != 0 && rank != 3) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        const wefti_control_t *control = endpoint->control[between[rank == 3][i]];
+        uint64_t end = wefti_now_ns() + 20 * SECOND_NS;
+        while (atomic_load(&control->left) == 0 && wefti_now_ns() < end) {
+            wefti_endpoint_progress(endpoint);
+        }
+        EXPECT(atomic_load(&control->left) != 0);
+    }
+    EXPECT(wefti_signal_peer(endpoint, other, offset + rank * 128u, 2, 0) == WEFT_OK);
+    EXPECT(wefti_wait_signal(endpoint, own_signal(endpoint, offset + other * 128u), 2, "a word",
+                             NULL, NULL) == WEFT_OK);
+    if (rank == 0) {
+        wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, "no more");
+        return 0;
+    }
+    EXPECT(wait_for_nothing(endpoint, &took_ns) < 0);
+    EXPECT(took_ns < SOON_NS);
+    return 0;
+}
+
+static void test_hosts_left_alone(void **state)
+{
+    (void)state;
+    const shape_t shape = {8, 1, "auto", two_stay, NULL, UINT32_MAX};
     run_hosts(&shape);
 }
 
@@ -735,6 +783,7 @@ int main(void)
         cmocka_unit_test(test_hosts_abort),
         cmocka_unit_test(test_hosts_killed_rank_is_named),
         cmocka_unit_test(test_hosts_left_rank_is_named),
+        cmocka_unit_test(test_hosts_left_alone),
         cmocka_unit_test(test_hosts_deserted),
         cmocka_unit_test(test_hosts_fork),
         cmocka_unit_test(test_hosts_leave_nothing_behind),

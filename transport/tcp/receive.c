@@ -203,7 +203,11 @@ static bool parse(tcp_connection_t *connection)
     if (outcome == OUTCOME_WRONG) {
         wefti_tcp_connection_broken(connection, 0, "a message that no rank sends");
     } else if (outcome == OUTCOME_BYE) {
+        const wefti_link_params_t *params = &connection->peer->tcp->params;
         wefti_tcp_peer_disconnect(connection->peer, TCP_PEER_LEFT);
+        if (params->left != NULL) {
+            params->left(params->owner, connection->peer->rank);
+        }
     }
     return outcome != OUTCOME_WRONG && outcome != OUTCOME_BYE;
 }

@@ -41,7 +41,7 @@ run_suite() { # run_suite TITLE DIR LABELS [cmake options]
 }
 
 if [ $quick -eq 0 ]; then
-  run_suite "clang, warnings are errors" build/clang none -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  run_suite "clang, warnings are errors" build/clang none -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
   run_suite "ThreadSanitizer, the threaded part" build/tsan threads -DWEFT_SANITIZE=thread -DWEFT_BENCH=OFF
   run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" build/asan "" \
     -DWEFT_SANITIZE=address,undefined -DWEFT_BENCH=OFF

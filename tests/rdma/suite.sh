@@ -93,6 +93,10 @@ one_machine() {
   title "the driver alone, between two devices"
   WEFT_TEST_VERBS_DEVICES=rxe0,rxe1 "$tests/rdma_links"
 
+  title "the conformance suite of transports"
+  WEFT_TEST_FABRIC=verbs WEFT_VERBS_DEVICE=rxe0 "$tests/transport_conformance" | tee "$scratch/conformance"
+  grep -q 'hosts over verbs, 4 ranks' "$scratch/conformance" # not skipped
+
   export WEFT_TRANSPORT=verbs
   hosts=2
   title "collectives on 2 ranks"

@@ -466,6 +466,7 @@ weft_status_t wefti_verbs_put(void *driver, uint32_t peer, size_t offset, const 
     }
     if (status == WEFT_OK) {
         verbs->peers[peer].stats.bytes_sent += bytes;
+        verbs->peers[peer].stats.messages_sent++;
     }
     wefti_verbs_unlock(verbs);
     return status;

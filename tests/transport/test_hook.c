@@ -101,8 +101,8 @@ static int takes_as_long(wefti_endpoint_t *endpoint, void *user)
     uint8_t data[100000] = {0};
     size_t offset;
     EXPECT(wefti_region_alloc(endpoint, 4096 + sizeof data, &offset) == WEFT_OK);
+    uint64_t start = wefti_now_ns(); /* nobody sends before all have looked at the clock */
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
-    uint64_t start = wefti_now_ns();
     EXPECT(wefti_put(endpoint, (endpoint->rank + 1) % endpoint->world_size, offset + 4096, data,
                      sizeof data, 0) == WEFT_OK);
     EXPECT(send_signals(endpoint, offset, 1) == WEFT_OK);

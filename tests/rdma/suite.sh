@@ -103,7 +103,7 @@ one_machine() {
   ranks 2 "$tests/rdma_world" collectives
   title "collectives on 4 ranks"
   ranks 4 "$tests/rdma_world" collectives
-  train 2
+  train 4
   title "a rank that may lock little memory"
   ranks 2 "$tests/rdma_world" memory
 
@@ -121,7 +121,7 @@ two_machines() {
   ranks 2 "$tests/rdma_world" collectives
   title "collectives on 4 ranks, two of them on each machine"
   ranks 4 "$tests/rdma_world" collectives
-  train 4
+  train 2
   speed
 }
 

@@ -232,9 +232,11 @@ static void hook_free(hook_t *hook)
 static void hook_close(wefti_endpoint_t *endpoint)
 {
     hook_t *hook = hook_of(endpoint);
-    endpoint->ops = hook->inner;
+    /* What is delayed goes to an endpoint that is open; a thread of that may ask until it is not. */
+    wefti_delays_destroy(hook->delays);
+    hook->delays = NULL;
+    hook->inner->close(endpoint);
     hook_free(hook);
-    endpoint->ops->close(endpoint);
 }
 
 static void measure_link(hook_t *hook, uint32_t peer)

@@ -470,7 +470,7 @@ static void run_slow_link(rank_world_t *world)
     enum { COUNT = 600000 };
     float *x = calloc(COUNT * 3ul, sizeof *x);
     keep_lines(world, &lines);
-    attach(world, "rate:0-2:8M;rate:2-0:8M;rate:*-*:200M");
+    attach(world, "rate:0-2:3M;rate:2-0:3M;rate:*-*:200M");
     RANK_OK(weft_all_gather(x, x + COUNT * 0ul, 0, WEFT_DTYPE_F32, world->group, NULL));
     RANK_OK(weft_all_gather(x + world->rank * (size_t)COUNT, x, COUNT, WEFT_DTYPE_F32, world->group,
                             NULL));

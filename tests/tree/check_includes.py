@@ -18,6 +18,7 @@ ALLOWED = {
     "fusion": ["runtime/base/", "ops/", "graph/", "fusion/"],
     "runtime": ["runtime/", "ops/", "transport/"],
     "tools": ["runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/", "ops/algo/", "ops/cost/", "ops/plan/prove.h", "tools/"],
+    "python": ["python/src/"],
     "samples": [],
 }
 # libraries that stay in one corner: header prefix -> where it may be included
@@ -32,9 +33,10 @@ CORNERS = {
     "openssl": r"runtime/base/",
     "omp.h": r"(runtime/|ops/compute/)",
     "pmix.h": r"transport/bootstrap/pmix\.c",
+    "Python.h": r"python/src/weft_python\.h",
 }
 FOLDERS = ["include/weft", "runtime/base", "ops", "transport", "graph", "fusion", "runtime", "tools",
-           "samples"]
+           "python", "samples"]
 
 
 def main() -> int:

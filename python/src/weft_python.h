@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the extension share. Names start with wp_; a file's own are static.
+ *
+ * One process is one rank. The module has one default context (weft.init); others can be made
+ * (weft.Context), each with a world of its own. All state is in the module, none in globals.
+ *
+ * The way of a call, all of it in C:
+ *
+ *   all_reduce_(x)   arguments.c   words to places, without a tuple or a dict
+ *                    array.c       x to address, count, type (numpy, torch, any buffer, DLPack)
+ *                    collectives.c fills a wp_call_t, makes the result (result.c)
+ *                    call.c        GIL released, group locked, weft_all_reduce(..), status to exception
+ *                    work.c        async_op=True: the same on the group's stream, as a Work
+ */
+#ifndef WEFT_PYTHON_H
+#define WEFT_PYTHON_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <weft/weft.h>
+
+#define WP_MAX_DIMS 8
+
+/* ---- module.c ---- */
+typedef struct wp_context wp_context_t;
+typedef struct wp_group wp_group_t;
+typedef struct wp_stream wp_stream_t;
+
+/* Objects of torch that are looked up once, when the first tensor comes along (array.c). */
+typedef struct wp_torch {
+    PyObject *tensor_type; /* NULL: torch is not imported, as far as we know */
+    PyObject *empty;
+    PyObject *dtypes[16]; /* by weft_dtype_t; NULL where torch has none */
+} wp_torch_t;
+
+typedef struct wp_numpy {
+    bool looked_for;       /* and not found, if the others are NULL */
+    PyObject *array_type;
+    PyObject *empty;
+    PyObject *empty_like;
+    PyObject *frombuffer;
+    PyObject *dtypes[16];  /* numpy.dtype objects by weft_dtype_t; bf16 only with ml_dtypes */
+} wp_numpy_t;
+
+typedef struct wp_state {
+    PyObject *errors[16];  /* exception types by -status (errors.c); [0] is WeftError */
+    PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
+        *plan_type, *session_type;
+    wp_context_t *context; /* of weft.init; owned; NULL before */
+    wp_group_t *world;     /* its world; owned */
+    wp_numpy_t numpy;
+    wp_torch_t torch;
+    PyObject *words[64];   /* interned names, by the tables of arguments.c */
+} wp_state_t;
+
+wp_state_t *wp_state_of(PyObject *module);
+/* From one of our types. */
+wp_state_t *wp_state_of_type(PyTypeObject *type);
+
+/* Each file adds its types and functions: 0, or -1 with an exception set. */
+int wp_errors_init(PyObject *module, wp_state_t *state);
+int wp_arguments_init(PyObject *module, wp_state_t *state);
+int wp_arrays_init(PyObject *module, wp_state_t *state);
+int wp_memory_init(PyObject *module, wp_state_t *state);
+int wp_context_init(PyObject *module, wp_state_t *state);
+int wp_group_init(PyObject *module, wp_state_t *state);
+int wp_collectives_init(PyObject *module, wp_state_t *state);
+int wp_stream_init(PyObject *module, wp_state_t *state);
+int wp_work_init(PyObject *module, wp_state_t *state);
+int wp_plan_init(PyObject *module, wp_state_t *state);
+int wp_session_init(PyObject *module, wp_state_t *state);
+
+/* ---- errors.c ---- */
+/*
+ * Sets the exception of a failed call: its type by status, its text weft_last_error() of this thread (types
+ * spelled as numpy does: float32), attribute status = "ERR_MISMATCH". Call with the GIL. Returns NULL.
+ */
+PyObject *wp_raise(wp_state_t *state, weft_status_t status);
+/* The same with a text of our own. */
+PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- arguments.c ---- */
+/*
+ * Arguments of a METH_FASTCALL | METH_KEYWORDS function into out[], by place or by name; what is not given stays
+ * NULL. names are those of the parameters, NULL-terminated; required of them must be given, and those from
+ * positional on go by name only. -1: TypeError is set, worded as Python does.
+ */
+int wp_parse(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+             const char *const *names, int required, int positional, PyObject **out);
+/* "sum" avg max min prod (also "mean"), NULL or None: sum. */
+int wp_reduction(PyObject *object, weft_reduction_t *out);
+/* "float32", numpy.dtype, numpy's scalar type, torch.float32, "f32", float; NULL or None: f32. */
+int wp_dtype(wp_state_t *state, PyObject *object, weft_dtype_t *out);
+/* "float32", the name that Python users know. */
+const char *wp_dtype_name(weft_dtype_t dtype);
+/* An integer of 0 .. most; argument names it in the error. */
+int wp_index(PyObject *object, const char *argument, uint32_t most, uint32_t *out);
+/* A group, or NULL / None: the world, which is an error before weft.init. Borrowed. */
+wp_group_t *wp_group_of(wp_state_t *state, PyObject *object);
+
+/* ---- array.c, result.c ---- */
+typedef enum wp_kind { WP_BUFFER = 0, WP_NUMPY, WP_TORCH, WP_DLPACK } wp_kind_t;
+
+typedef struct wp_array {
+    void *data;
+    uint64_t count; /* elements */
+    weft_dtype_t dtype;
+    wp_kind_t kind;
+    uint32_t rank; /* dimensions */
+    int64_t dims[WP_MAX_DIMS];
+    PyObject *object;  /* what was given; owned until wp_array_release */
+    Py_buffer *buffer; /* on the heap, WP_BUFFER and WP_NUMPY */
+    PyObject *capsule; /* WP_DLPACK */
+} wp_array_t;
+
+typedef uint32_t wp_array_flags_t;
+#define WP_READ 0u
+#define WP_WRITE (1u << 0) /* read-only memory is an error */
+#define WP_SHAPE (1u << 1) /* rank and dims are wanted, too; else they are 0 for torch */
+
+/*
+ * Looks at object: contiguous (C order), in host memory, of a type that Weft has; else TypeError / ValueError /
+ * BufferError naming argument and what it is. The memory stays where it is until wp_array_release.
+ */
+int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_array_flags_t flags,
+                 wp_array_t *out);
+/* NULL fields are fine, and twice is. */
+void wp_array_release(wp_array_t *array);
+/* A new array of like's kind and type with these dimensions (like->rank and dims if dims is NULL); uninitialised. */
+int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const int64_t *dims,
+                 wp_array_t *out);
+/* "(3, 4)" into buffer. */
+const char *wp_dims_text(uint32_t rank, const int64_t *dims, char *buffer, size_t bytes);
+
+/* ---- context.c, group.c ---- */
+struct wp_context {
+    PyObject_HEAD
+    wp_state_t *state;
+    weft_context_t *context; /* NULL once it was left */
+    wp_group_t *world;       /* owned */
+    PyObject *pending;       /* list: numbers of allocations whose arrays are gone (memory.c) */
+    uint64_t allocations;    /* made so far by weft.empty: the number of the next one */
+};
+
+struct wp_group {
+    PyObject_HEAD
+    wp_context_t *context;   /* owned */
+    weft_group_t *group;     /* NULL once it was destroyed */
+    uint32_t rank, size;
+    pthread_mutex_t lock;    /* one thread at a time issues calls; taken without the GIL */
+    wp_stream_t *stream;     /* of async_op=True calls; made at the first; owned */
+};
+
+/* ---- call.c: one call, whoever makes it ---- */
+typedef struct wp_call {
+    weft_collective_t op;
+    wp_group_t *group; /* borrowed; a Work owns a reference */
+    wp_array_t send, recv; /* recv.data == send.data: in place */
+    uint64_t count; /* as weft_<op> takes it */
+    weft_reduction_t reduction;
+    uint32_t root; /* or the peer of send and recv */
+    uint64_t *counts; /* with *_v: from PyMem_RawMalloc, freed by wp_call_release; size elements, two times for all_to_all_v */
+    PyObject *result; /* what the call returns; owned; NULL: None */
+} wp_call_t;
+
+/* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
+weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
+/*
+ * The end of every collective function: runs call (async false), or puts it on stream (NULL: the group's) and
+ * returns a Work (async true). Takes over all that call owns, also on failure. Returns NULL with an exception.
+ */
+PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stream_t *stream);
+void wp_call_release(wp_call_t *call);
+
+/* ---- work.c, stream.c ---- */
+struct wp_stream {
+    PyObject_HEAD
+    wp_context_t *context; /* owned */
+    weft_stream_t *stream;
+    pthread_mutex_t lock;
+};
+/* Takes over call (moved into the Work). */
+PyObject *wp_work_start(wp_state_t *state, wp_call_t *call, wp_stream_t *stream);
+/* The stream of a group's asynchronous calls, made at first use. Borrowed. */
+wp_stream_t *wp_group_stream(wp_state_t *state, wp_group_t *group);
+/* A stream argument: NULL or None gives NULL in *out. */
+int wp_stream_of(wp_state_t *state, PyObject *object, wp_stream_t **out);
+
+#endif

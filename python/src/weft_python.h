@@ -76,6 +76,7 @@ int wp_stream_init(PyObject *module, wp_state_t *state);
 int wp_work_init(PyObject *module, wp_state_t *state);
 int wp_plan_init(PyObject *module, wp_state_t *state);
 int wp_session_init(PyObject *module, wp_state_t *state);
+int wp_timing_init(PyObject *module, wp_state_t *state);
 
 /* ---- errors.c ---- */
 /*

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Times collectives as C runs them, for `python -m weft.bench`: what Python adds is the difference.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "python/src/weft_python.h"
+
+enum { ARG_OP, ARG_SEND, ARG_RECV, ARG_TIMES, ARG_CALLS, ARG_REWRITE, ARG_GROUP, ARG_COUNT };
+
+static double now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+/* The count that the operator takes: of send, but of recv where that is one rank's block. */
+static int set_op(wp_call_t *call, PyObject *name)
+{
+    static const struct {
+        const char *name;
+        weft_collective_t op;
+        bool by_recv;
+    } ops[] = {
+        {"all_reduce", WEFT_OP_ALL_REDUCE, false}, {"reduce_scatter", WEFT_OP_REDUCE_SCATTER, true},
+        {"all_gather", WEFT_OP_ALL_GATHER, false}, {"broadcast", WEFT_OP_BROADCAST, false},
+        {"reduce", WEFT_OP_REDUCE, false},         {"gather", WEFT_OP_GATHER, false},
+        {"scatter", WEFT_OP_SCATTER, true},        {"all_to_all", WEFT_OP_ALL_TO_ALL, false},
+    };
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    for (size_t i = 0; text != NULL && i < sizeof ops / sizeof ops[0]; i++) {
+        if (strcmp(text, ops[i].name) == 0) {
+            call->op = ops[i].op;
+            call->count = ops[i].by_recv ? call->recv.count : call->send.count;
+            if (call->op == WEFT_OP_ALL_TO_ALL) {
+                call->count /= call->group->size;
+            }
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "no operator to time is called %R", name);
+    return -1;
+}
+
+/* blocks times: (rewrite,) barrier, calls calls; times gets us per call. Without the GIL. */
+static weft_status_t time_blocks(const wp_call_t *call, bool rewrite, uint64_t calls, double *times,
+                                 uint64_t blocks)
+{
+    weft_status_t status = WEFT_OK;
+    size_t bytes = (size_t)call->send.count * weft_dtype_size_bytes(call->send.dtype);
+    pthread_mutex_lock(&call->group->lock);
+    for (uint64_t block = 0; status == WEFT_OK && block < blocks; block++) {
+        if (rewrite) {
+            memset(call->send.data, 0, bytes);
+        }
+        status = weft_barrier(call->group->group, NULL);
+        double start = now_us();
+        for (uint64_t i = 0; status == WEFT_OK && i < calls; i++) {
+            status = wp_call_issue(call, NULL);
+        }
+        times[block] = (now_us() - start) / (double)calls;
+    }
+    pthread_mutex_unlock(&call->group->lock);
+    return status;
+}
+
+static int get_arrays(wp_state_t *state, PyObject *const *args, wp_call_t *call, wp_array_t *times)
+{
+    bool in_place = args[ARG_RECV] == args[ARG_SEND];
+    if (wp_array_get(state, args[ARG_SEND], "send", WP_WRITE, &call->send) < 0 ||
+        wp_array_get(state, args[ARG_TIMES], "times", WP_WRITE, times) < 0) {
+        return -1;
+    }
+    if (times->dtype != WEFT_DTYPE_F64) {
+        PyErr_Format(PyExc_TypeError, "times must be float64, not %s", wp_dtype_name(times->dtype));
+        return -1;
+    }
+    if (in_place) {
+        call->recv.data = call->send.data;
+        call->recv.count = call->send.count;
+        call->recv.dtype = call->send.dtype;
+        return 0;
+    }
+    return wp_array_get(state, args[ARG_RECV], "recv", WP_WRITE, &call->recv);
+}
+
+static PyObject *time_calls(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords)
+{
+    static const char *const names[] = {"op",    "send",    "recv",  "times",
+                                        "calls", "rewrite", "group", NULL};
+    wp_state_t *state = wp_state_of(module);
+    PyObject *given[ARG_COUNT] = {NULL};
+    wp_array_t times = {0};
+    wp_call_t call = {0};
+    PyObject *result = NULL;
+    if (wp_parse("_time_calls", args, count, keywords, names, ARG_CALLS, ARG_COUNT, given) < 0) {
+        return NULL;
+    }
+    uint32_t calls = 1;
+    int rewrite = given[ARG_REWRITE] == NULL ? 0 : PyObject_IsTrue(given[ARG_REWRITE]);
+    if (rewrite < 0 ||
+        (given[ARG_CALLS] != NULL && wp_index(given[ARG_CALLS], "calls", UINT32_MAX, &calls) < 0)) {
+        return NULL;
+    }
+    call.group = wp_group_of(state, given[ARG_GROUP]);
+    if (call.group == NULL || get_arrays(state, given, &call, &times) < 0 ||
+        set_op(&call, given[ARG_OP]) < 0) {
+        goto out;
+    }
+    weft_status_t status;
+    Py_BEGIN_ALLOW_THREADS status =
+        time_blocks(&call, rewrite == 1, calls == 0 ? 1 : calls, times.data, times.count);
+    Py_END_ALLOW_THREADS result = status == WEFT_OK ? Py_NewRef(Py_None) : wp_raise(state, status);
+out:
+    wp_array_release(&times);
+    wp_array_release(&call.send);
+    wp_array_release(&call.recv);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"_time_calls", (PyCFunction)(void (*)(void))time_calls, METH_FASTCALL | METH_KEYWORDS,
+     "_time_calls(op, send, recv, times, calls=1, rewrite=False, group=None)\n--\n\n"
+     "Microseconds per call into times (float64), one number for each block of so many calls that\n"
+     "begins after a barrier; rewrite fills send with zeros before. recv may be send (in place).\n"
+     "Sums, root 0. Collective; for weft.bench."},
+    {NULL, NULL, 0, NULL},
+};
+
+int wp_timing_init(PyObject *module, wp_state_t *state)
+{
+    (void)state;
+    return PyModule_AddFunctions(module, methods);
+}

@@ -3,16 +3,16 @@
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # Debian's interpreter has the onnx package; a virtual environment over it may add onnxruntime.
-set(WEFT_PYTHON /usr/bin/python3)
-if(NOT EXISTS ${WEFT_PYTHON})
-  set(WEFT_PYTHON ${Python3_EXECUTABLE})
+set(WEFT_INTERPRETER /usr/bin/python3)
+if(NOT EXISTS ${WEFT_INTERPRETER})
+  set(WEFT_INTERPRETER ${Python3_EXECUTABLE})
 endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
-  set(WEFT_PYTHON ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+  set(WEFT_INTERPRETER ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
 endif()
 
 add_test(NAME tree_includes
-  COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
+  COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
@@ -48,10 +48,34 @@ endforeach()
 file(GLOB cli_tests CONFIGURE_DEPENDS tools/cli_*.py)
 foreach(test ${cli_tests})
   get_filename_component(stem ${test} NAME_WE)
-  add_test(NAME tools_${stem} COMMAND ${WEFT_PYTHON} ${test} -v)
+  add_test(NAME tools_${stem} COMMAND ${WEFT_INTERPRETER} ${test} -v)
   set_tests_properties(tools_${stem} PROPERTIES LABELS multi TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT "WEFT_TOOL=$<TARGET_FILE:weft_tool>;WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR};WEFT_BINARY_DIR=${PROJECT_BINARY_DIR};WEFT_SANITIZED=${WEFT_SANITIZE}")
 endforeach()
+
+# tests/python/test_<area>.py: unittest programs around the Python package as it lies in the build tree.
+if(TARGET weft_python)
+  set(python_environment "PYTHONPATH=${PROJECT_BINARY_DIR}/python" "WEFT_TOOL=$<TARGET_FILE:weft_tool>"
+    "WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "WEFT_BINARY_DIR=${PROJECT_BINARY_DIR}" "WEFT_SANITIZED=${WEFT_SANITIZE}")
+  if(WEFT_SANITIZE MATCHES "address")
+    # The interpreter is not sanitized, so the runtime comes first; what it leaves behind at its end is its own.
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libasan.so OUTPUT_VARIABLE asan_runtime
+      OUTPUT_STRIP_TRAILING_WHITESPACE)
+    list(APPEND python_environment "LD_PRELOAD=${asan_runtime}" "ASAN_OPTIONS=detect_leaks=0"
+      "UBSAN_OPTIONS=print_stacktrace=1")
+  endif()
+  file(GLOB python_tests CONFIGURE_DEPENDS python/test_*.py)
+  if(WEFT_SANITIZE MATCHES "thread") # which cannot be loaded into an interpreter that is not built with it
+    set(python_tests "")
+  endif()
+  foreach(test ${python_tests})
+    get_filename_component(stem ${test} NAME_WE)
+    string(REPLACE "test_" "python_" name ${stem})
+    add_test(NAME ${name} COMMAND ${WEFT_INTERPRETER} ${test} -v)
+    set_tests_properties(${name} PROPERTIES LABELS multi TIMEOUT 300 SKIP_RETURN_CODE 77
+      ENVIRONMENT "${python_environment}")
+  endforeach()
+endif()
 
 include(hosts/hosts.cmake)
 
@@ -62,7 +86,7 @@ if(NOT WEFT_SANITIZE)
 endif()
 
 # Saved models through the eyes of the onnx package.
-add_test(NAME graph_onnx_saved COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/graph/check_saved_onnx.py
+add_test(NAME graph_onnx_saved COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/graph/check_saved_onnx.py
   $<TARGET_FILE:graph_onnx_eval> ${PROJECT_SOURCE_DIR})
 set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 120 SKIP_RETURN_CODE 77)
 

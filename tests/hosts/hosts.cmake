@@ -8,7 +8,7 @@ target_link_libraries(rank_calls PRIVATE weft::weft)
 if(WEFT_SANITIZE)
   target_link_options(rank_calls PRIVATE -fsanitize=${WEFT_SANITIZE})
 endif()
-add_test(NAME hosts COMMAND ${WEFT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/hosts/run_hosts.py -v)
+add_test(NAME hosts COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/hosts/run_hosts.py -v)
 set_tests_properties(hosts PROPERTIES LABELS "multi;hosts" TIMEOUT 300 SKIP_RETURN_CODE 77 RESOURCE_LOCK hosts
   PROCESSORS 2
   ENVIRONMENT "WEFT_TOOL=$<TARGET_FILE:weft_tool>;WEFT_RANK_CALLS=$<TARGET_FILE:rank_calls>;WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR};WEFT_BINARY_DIR=${PROJECT_BINARY_DIR};WEFT_SANITIZED=${WEFT_SANITIZE}")

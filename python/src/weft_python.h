@@ -142,11 +142,29 @@ int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const
 const char *wp_dims_text(uint32_t rank, const int64_t *dims, char *buffer, size_t bytes);
 
 /* ---- context.c, group.c ---- */
+/*
+ * What of a context keeps it in the world: groups, streams, sessions. When the context is closed, each one's leave
+ * is called (with the GIL; youngest first): it lets go of the C object, takes NULL for it, and waits for nobody but
+ * this rank's own work. Its Python object stays, and its methods raise WeftStateError.
+ */
+typedef struct wp_holder {
+    struct wp_holder *next, **link; /* link NULL: in no list */
+    void (*leave)(struct wp_holder *);
+} wp_holder_t;
+void wp_context_hold(wp_context_t *context, wp_holder_t *holder, void (*leave)(wp_holder_t *));
+/* Fine when it is in no list. */
+void wp_holder_drop(wp_holder_t *holder);
+/* NULL, with WeftStateError set, when it was closed. */
+weft_context_t *wp_context_open(wp_context_t *context);
+/* The default context for NULL and None, that of a weft.Context or of a weft.Group. Borrowed. */
+wp_context_t *wp_context_of(wp_state_t *state, PyObject *object);
+
 struct wp_context {
     PyObject_HEAD
     wp_state_t *state;
     weft_context_t *context; /* NULL once it was left */
     wp_group_t *world;       /* owned */
+    wp_holder_t *holders;
     PyObject *pending;       /* list: numbers of allocations whose arrays are gone (memory.c) */
     uint64_t allocations;    /* made so far by weft.empty: the number of the next one */
 };
@@ -154,6 +172,7 @@ struct wp_context {
 struct wp_group {
     PyObject_HEAD
     wp_context_t *context;   /* owned */
+    wp_holder_t holder;
     weft_group_t *group;     /* NULL once it was destroyed */
     uint32_t rank, size;
     pthread_mutex_t lock;    /* one thread at a time issues calls; taken without the GIL */
@@ -185,7 +204,8 @@ void wp_call_release(wp_call_t *call);
 struct wp_stream {
     PyObject_HEAD
     wp_context_t *context; /* owned */
-    weft_stream_t *stream;
+    wp_holder_t holder;
+    weft_stream_t *stream; /* NULL once the context was closed */
     pthread_mutex_t lock;
 };
 /* Takes over call (moved into the Work). */

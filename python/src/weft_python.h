@@ -52,9 +52,10 @@ typedef struct wp_numpy {
 typedef struct wp_state {
     PyObject *errors[16];  /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
-        *plan_type, *session_type;
+        *plan_type, *session_type, *tensors_type, *view_type;
     wp_context_t *context; /* of weft.init; owned; NULL before */
     wp_group_t *world;     /* its world; owned */
+    struct wp_session *sessions; /* all that are open (session.c) */
     wp_numpy_t numpy;
     wp_torch_t torch;
     PyObject *words[64];   /* interned names, by the tables of arguments.c */

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of plans and sessions share: compile.c, plan.c, session*.c, tensors.c, view.c. */
+#ifndef WEFT_PYTHON_SESSION_H
+#define WEFT_PYTHON_SESSION_H
+
+#include "python/src/weft_python.h"
+
+/* ---- plan.c ---- */
+typedef struct wp_plan {
+    PyObject_HEAD
+    wp_state_t *state;
+    weft_plan_t *plan;
+    weft_registry_t *registry; /* with operators or kernels of its own; NULL: the built-in ones */
+} wp_plan_t;
+
+/* A Plan around plan and registry, which it takes over, also on failure. */
+PyObject *wp_plan_new(wp_state_t *state, weft_plan_t *plan, weft_registry_t *registry);
+/*
+ * A registry with what files ops (a path) and plugins kernels (a path or a sequence of them) declare; NULL where
+ * neither is given. -1: an exception is set.
+ */
+int wp_registry_of(wp_state_t *state, PyObject *ops, PyObject *kernels, weft_registry_t **out);
+/* A path (str, bytes, os.PathLike) as bytes, a new reference; NULL with TypeError naming argument. */
+PyObject *wp_path_of(PyObject *object, const char *argument);
+/* A dictionary's new entry: takes over value, which may be NULL (its exception is set). -1 on failure. */
+int wp_dict_add(PyObject *dict, const char *key, PyObject *value);
+/* The shape of a tensor as a tuple. */
+PyObject *wp_shape_tuple(const weft_tensor_desc_t *desc);
+/* What json.loads makes of text. */
+PyObject *wp_json_loads(const char *text);
+int wp_compile_init(PyObject *module, wp_state_t *state);
+
+/* ---- session.c ---- */
+/* Something that goes in or comes out. name is borrowed from the plan. */
+typedef struct wp_binding {
+    const char *name;
+    PyObject *key; /* the same as a str, interned */
+    weft_binding_role_t role;
+    weft_tensor_desc_t desc;
+    uint64_t count; /* elements */
+    size_t bytes;
+    uint8_t *memory; /* of inputs, in the arena; NULL: only weft_session_set_input reaches it */
+    double value;    /* of scalars: what it was set to last */
+} wp_binding_t;
+
+typedef struct wp_session wp_session_t;
+struct wp_session {
+    PyObject_HEAD
+    wp_state_t *state;
+    wp_context_t *context; /* owned, as is plan */
+    wp_plan_t *plan;
+    weft_session_t *session; /* NULL once closed and no view is left */
+    pthread_mutex_t lock;    /* one call at a time; error-checking; taken without the GIL */
+    bool has_lock, closed;
+    bool training, has_eval, split;
+    uint32_t accumulate;
+    size_t views; /* arrays over inputs' memory that are about */
+    wp_binding_t *inputs, *outputs, *scalars; /* one piece of memory */
+    size_t input_count, output_count, scalar_count;
+    wp_session_t *next; /* of the state's open ones */
+};
+
+/* Takes the lock for a call: -1 with an exception, when the session is closed or this thread has it. */
+int wp_session_enter(wp_session_t *self);
+void wp_session_leave(wp_session_t *self);
+/* After a call: 0, or -1 with its exception. */
+int wp_session_status(wp_session_t *self, weft_status_t status);
+/* An array for a tensor, like like's kind (NULL: numpy where there is one). */
+int wp_session_array(wp_session_t *self, const wp_array_t *like, const char *name, const weft_tensor_desc_t *desc,
+                     wp_array_t *out);
+/* A view is gone: the last one of a closed session takes it along. */
+void wp_session_view_gone(wp_session_t *self);
+
+/* ---- feed.c ---- */
+/* What a call was given for one input or scalar. */
+typedef struct wp_fed {
+    wp_binding_t *binding;
+    wp_array_t array;
+    double value; /* scalars */
+} wp_fed_t;
+
+typedef struct wp_feed {
+    wp_fed_t *fed;
+    size_t count;
+    uint32_t batches; /* micro-batches in each array, at least 1 */
+} wp_feed_t;
+
+typedef enum wp_feed_rule {
+    WP_FEED_STEP,  /* all inputs, or none */
+    WP_FEED_EVAL,  /* labels may be left out */
+    WP_FEED_SOME,  /* any */
+} wp_feed_rule_t;
+
+/*
+ * Arguments, by place or by name, to inputs and scalars; everything is checked. most: micro-batches that an array may
+ * hold, one behind the other. -1: an exception is set, and out is empty.
+ */
+int wp_feed_get(wp_session_t *self, const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                wp_feed_rule_t rule, uint32_t most, wp_feed_t *out);
+/* Copies micro-batch index of every array into the inputs, and sets scalars. Without the GIL, the lock held. */
+weft_status_t wp_feed_copy(wp_session_t *self, const wp_feed_t *feed, uint32_t index);
+/* The first array, NULL without one. */
+const wp_array_t *wp_feed_like(const wp_feed_t *feed);
+void wp_feed_release(wp_feed_t *feed);
+/*
+ * Checks array against what name takes; batches (may be NULL) gets how many times the first dimension it has.
+ * -1: TypeError or ValueError, naming both.
+ */
+int wp_check_tensor(const char *what, const char *name, const weft_tensor_desc_t *desc, const wp_array_t *array,
+                    uint32_t most, uint32_t *batches);
+
+/* ---- run.c: step, micro_step, eval ---- */
+extern PyMethodDef wp_session_step_method, wp_session_micro_step_method, wp_session_eval_method,
+    wp_session_feed_method;
+
+/* ---- tensors.c: params, gradients, state, inputs, outputs, scalars ---- */
+typedef enum wp_tensors_kind {
+    WP_TENSORS_PARAMS,
+    WP_TENSORS_GRADIENTS,
+    WP_TENSORS_STATE,
+    WP_TENSORS_INPUTS,
+    WP_TENSORS_OUTPUTS,
+    WP_TENSORS_SCALARS,
+} wp_tensors_kind_t;
+PyObject *wp_tensors_new(wp_session_t *session, wp_tensors_kind_t kind);
+int wp_tensors_init(PyObject *module, wp_state_t *state);
+
+/* ---- view.c ---- */
+/* An array (numpy, or a memoryview) over an input's memory, which keeps the session. */
+PyObject *wp_view_new(wp_session_t *session, const wp_binding_t *input);
+int wp_view_init(PyObject *module, wp_state_t *state);
+
+/* ---- files.c: save, checkpoints, traces ---- */
+extern PyMethodDef wp_session_file_methods[];
+
+#endif

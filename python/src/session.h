@@ -57,7 +57,7 @@ struct wp_session {
     size_t views; /* arrays over inputs' memory that are about */
     wp_binding_t *inputs, *outputs, *scalars; /* one piece of memory */
     size_t input_count, output_count, scalar_count;
-    wp_session_t *next; /* of the state's open ones */
+    wp_holder_t holder;
 };
 
 /* Takes the lock for a call: -1 with an exception, when the session is closed or this thread has it. */

@@ -55,7 +55,7 @@ typedef struct wp_state {
         *plan_type, *session_type, *tensors_type, *view_type;
     wp_context_t *context; /* of weft.init; owned; NULL before */
     wp_group_t *world;     /* its world; owned */
-    struct wp_session *sessions; /* all that are open (session.c) */
+    bool exiting;          /* set at exit, before contexts are closed */
     wp_numpy_t numpy;
     wp_torch_t torch;
     PyObject *words[64];   /* interned names, by the tables of arguments.c */

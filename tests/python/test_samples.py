@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of samples/python, and python -m weft.bench, in short runs."""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import ranks
+
+np = ranks.need("numpy")
+SAMPLES = ranks.SOURCE / "samples" / "python"
+DATA = "/usr/share/datasets/fashion-mnist"
+HAS_DATA = os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz"))
+
+
+def number(pattern, text):
+    """The first group of pattern in text, as a float."""
+    found = re.search(pattern, text)
+    if not found:
+        raise AssertionError(f"no {pattern!r} in:\n{text}")
+    return float(found.group(1))
+
+
+class Samples(unittest.TestCase):
+    def run_sample(self, name, *args, count=2):
+        done = ranks.run_script(SAMPLES / name, *args, ranks=count)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    @unittest.skipUnless(HAS_DATA, "dataset-fashion-mnist is not installed")
+    def test_train_numpy(self):
+        said = self.run_sample("train_numpy.py", "--epochs", "1", "--steps", "120")
+        self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.7)
+        self.assertIn("2 ranks have the same weights", said)
+
+    def test_tensor_parallel(self):
+        for count in (1, 2):
+            said = self.run_sample("tensor_parallel.py", "--width", "96", "--hidden", "256", "--tokens", "12", count=count)
+            self.assertLess(number(r"difference +([\d.e+-]+)", said), 1e-4)
+            self.assertGreater(number(r"split.*? ([\d.]+) us, of which", said), 0)
+
+    def test_tensor_parallel_says_what_cannot_be_split(self):
+        done = ranks.run_script(SAMPLES / "tensor_parallel.py", "--width", "8", "--hidden", "33", "--tokens", "1", ranks=2)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--hidden 33 is not a multiple of 2 ranks", done.stderr)
+
+
+class Bench(unittest.TestCase):
+    OPERATORS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all")
+
+    def bench(self, *args):
+        done = subprocess.run([sys.executable, "-m", "weft.bench", *args], capture_output=True, text=True,
+                              timeout=60 * ranks.SLOW, env=ranks.clean_environment(), check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_all_operators(self):
+        """Every operator, on ranks that the program starts itself."""
+        options = ("-n", "2", "--min", "8", "--max", "4K", "--factor", "512", "--iterations", "5", "--json")
+        for more in ((), ("--new",)):
+            rows = json.loads(self.bench(*self.OPERATORS, *options, *more))["rows"]
+            self.assertEqual([(row["op"], row["bytes"]) for row in rows],
+                             [(op, size) for op in self.OPERATORS for size in (8, 4096)])
+            for row in rows:
+                self.assertEqual(row["ranks"], 2)
+                self.assertGreater(row["p50_us"], 0)
+                self.assertGreater(row["c_p50_us"], 0)
+                self.assertIsNotNone(row["python_us"])
+                self.assertIsNone(row["gloo_p50_us"])
+
+    def test_memory_and_tensors(self):
+        for more in (("--memory", "adopted"), ("--memory", "empty"), ("--tensor", "array", "--dtype", "int32")):
+            said = self.bench("all_reduce", "--min", "64K", "--max", "64K", "--iterations", "3", *more)
+            self.assertRegex(said, r"(?m)^ +65536 ")
+
+    def test_under_a_launcher(self):
+        done = subprocess.run([ranks.WEFT, "run", "-n", "3", "--", sys.executable, "-m", "weft.bench", "broadcast", "--max",
+                               "8", "--iterations", "3"], capture_output=True, text=True, timeout=60 * ranks.SLOW,
+                              env=ranks.clean_environment(), check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("# broadcast, 3 ranks", done.stdout)
+
+    def test_wrong_words(self):
+        for words, said in ((("all_sum",), "no operator is called all_sum"), (("--min", "4Q"), "is not a size"),
+                            (("--min", "8", "--max", "4"), "--max is below --min"), (("-n", "0"), "at least 1")):
+            done = subprocess.run([sys.executable, "-m", "weft.bench", *words], capture_output=True, text=True, timeout=60,
+                                  env=ranks.clean_environment(), check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -590,6 +590,18 @@ static bool part(weft_group_t *group)
     return true;
 }
 
+/* The group's end where not all ranks got here: its channel is not used again. */
+static void retire(weft_group_t *group)
+{
+    if (!wefti_endpoint_owned(group->endpoint)) {
+        return;
+    }
+    if (group->put_peer_count > 0) {
+        wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
+    }
+    group->retires = true; /* peers may still look at it */
+}
+
 void weft_group_destroy(weft_group_t *group)
 {
     if (group == NULL) {
@@ -606,13 +618,23 @@ void weft_group_destroy(weft_group_t *group)
             channels->last_number = group->number;
         }
         pthread_mutex_unlock(&group->context->lock);
-    } else if (wefti_endpoint_owned(group->endpoint)) {
-        if (group->put_peer_count > 0) {
-            wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
-        }
-        group->retires = true; /* peers may still look at it */
+    } else {
+        retire(group);
     }
     wefti_group_release(group); /* calls on broken streams may still hold it */
+}
+
+void weft_group_leave(weft_group_t *group)
+{
+    if (group == NULL) {
+        return;
+    }
+    if (wefti_endpoint_owned(group->endpoint)) {
+        wefti_group_drain(group);
+    }
+    wefti_device_calls_destroy(group);
+    retire(group);
+    wefti_group_release(group);
 }
 
 uint32_t weft_group_size(const weft_group_t *group)

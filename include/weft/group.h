@@ -52,6 +52,12 @@ WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, 
  * collective. NULL is fine. Streams may still be in use, but not for calls of this group.
  */
 WEFT_API void weft_group_destroy(weft_group_t *group);
+/**
+ * Lets go of group without the others, who may go on with calls that this rank has issued: for the end of a program that
+ * does not know where its peers are. Waits until this rank's calls are done; not collective. The group's share of
+ * the context's memory comes back with the context only. NULL is fine.
+ */
+WEFT_API void weft_group_leave(weft_group_t *group);
 
 WEFT_API uint32_t weft_group_size(const weft_group_t *group);
 /** @return the caller's rank in group. */

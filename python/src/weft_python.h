@@ -36,17 +36,17 @@ typedef struct wp_stream wp_stream_t;
 /* Objects of torch that are looked up once, when the first tensor comes along (array.c). */
 typedef struct wp_torch {
     PyObject *tensor_type; /* NULL: torch is not imported, as far as we know */
-    PyObject *empty;
+    PyObject *empty_like;
     PyObject *dtypes[16]; /* by weft_dtype_t; NULL where torch has none */
+    PyObject *names[8];   /* of methods and attributes, interned (array_torch.c) */
 } wp_torch_t;
 
 typedef struct wp_numpy {
-    bool looked_for;       /* and not found, if the others are NULL */
+    bool looked_for;      /* and not found, if the others are NULL */
     PyObject *array_type;
     PyObject *empty;
-    PyObject *empty_like;
-    PyObject *frombuffer;
-    PyObject *dtypes[16];  /* numpy.dtype objects by weft_dtype_t; bf16 only with ml_dtypes */
+    PyObject *asarray;
+    PyObject *dtypes[16]; /* numpy.dtype objects by weft_dtype_t; bf16 only with ml_dtypes */
 } wp_numpy_t;
 
 typedef struct wp_state {
@@ -54,6 +54,7 @@ typedef struct wp_state {
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
         *plan_type, *session_type, *tensors_type, *view_type;
     wp_context_t *context; /* of weft.init; owned; NULL before */
+    wp_context_t *contexts; /* all that there are, borrowed */
     wp_group_t *world;     /* its world; owned */
     bool exiting;          /* set at exit, before contexts are closed */
     wp_numpy_t numpy;
@@ -159,11 +160,20 @@ void wp_holder_drop(wp_holder_t *holder);
 weft_context_t *wp_context_open(wp_context_t *context);
 /* The default context for NULL and None, that of a weft.Context or of a weft.Group. Borrowed. */
 wp_context_t *wp_context_of(wp_state_t *state, PyObject *object);
+/* The group of all ranks of context, or of the C group, which it takes over. New references. Without the GIL it waits. */
+wp_group_t *wp_group_new(wp_context_t *context, weft_group_t *group);
+/* The lock of a group, stream, ..: waits without the GIL, if it must. Nobody waits for a lock with the GIL. */
+void wp_lock(pthread_mutex_t *lock);
 
 struct wp_context {
     PyObject_HEAD
     wp_state_t *state;
+    wp_context_t *next, **link; /* in state->contexts */
     weft_context_t *context; /* NULL once it was left */
+    weft_context_t *kept;    /* then: the same, while arrays are alive whose memory it has */
+    uint64_t borrowed;       /* such arrays (memory.c); each has a reference to this object */
+    uint32_t rank, size;
+    int64_t process;         /* which made it: a forked child leaves it alone */
     wp_group_t *world;       /* owned */
     wp_holder_t *holders;
     PyObject *pending;       /* list: numbers of allocations whose arrays are gone (memory.c) */

@@ -82,6 +82,8 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     endpoint->settings = &context->settings;
     endpoint->log = &context->log;
     endpoint->allocator = context->allocator;
+    endpoint->interrupt.fn = params->interrupt;
+    endpoint->interrupt.user = params->interrupt_user;
     return WEFT_OK;
 }
 

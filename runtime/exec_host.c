@@ -18,13 +18,15 @@ static uint64_t idle_spin_ns(const weft_session_t *session)
     return session->endpoint->may_spin ? session->context->settings.spin_ns : 0;
 }
 
-/* Waits for what another thread of this rank posts: that thread watches the other ranks. */
+/* Waits for what another thread of this rank posts: that thread watches the other ranks, but an interrupt may be
+ * for this one only. */
 static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
 {
     weft_status_t status = WEFT_OK;
     uint64_t spin_ns = idle_spin_ns(session);
     while (!wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
-        if ((status = wefti_fault_get(&session->fault)) < 0) {
+        if ((status = wefti_fault_get(&session->fault)) < 0 ||
+            (status = wefti_endpoint_check(session->endpoint)) < 0) {
             return status;
         }
         spin_ns = 0;
@@ -278,6 +280,19 @@ static void *worker_main(void *user)
     }
 }
 
+/* Until its stream is done, or has ended because of an error. */
+static void await_worker(weft_session_t *session, wefti_worker_t *worker)
+{
+    uint64_t spin_ns = idle_spin_ns(session);
+    while (!wefti_signal_await(session->endpoint, &worker->done, worker->asked, spin_ns, FAULT_SLICE_NS)) {
+        spin_ns = 0;
+        weft_status_t status = wefti_endpoint_check(session->endpoint);
+        if (status < 0) {
+            wefti_session_fail(session, status); /* ends the worker's waits, too */
+        }
+    }
+}
+
 weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program)
 {
     uint32_t count = session->plan->stream_count;
@@ -301,8 +316,7 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     uint64_t own_end_ns = wefti_now_ns();
     for (uint32_t i = 0; i < count; i++) {
         if (session->on_worker[i]) {
-            wefti_signal_await(session->endpoint, &session->workers[i].done,
-                               session->workers[i].asked, idle_spin_ns(session), UINT64_MAX);
+            await_worker(session, &session->workers[i]);
         }
     }
     if ((status = wefti_fault_get(&session->fault)) < 0) {

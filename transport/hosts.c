@@ -153,6 +153,7 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
         .settings = endpoint->settings,
         .log = endpoint->log,
         .allocator = endpoint->allocator,
+        .interrupt = endpoint->interrupt,
         .user = hosts,
         .told = wefti_hosts_told,
         .left = wefti_hosts_left,
@@ -180,6 +181,7 @@ static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint3
         .host_name = endpoint->host_count > 1
                          ? endpoint->host_names[endpoint->host_of[endpoint->rank]]
                          : NULL,
+        .interrupt = endpoint->interrupt,
     };
     weft_status_t status = wefti_endpoint_open(&params, &endpoint->inner);
     hosts->inner_settings.timeout_ns = endpoint->settings->timeout_ns;

@@ -119,7 +119,12 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
         int fds[WEFTI_SHM_FDS];
         weft_status_t status = wefti_shm_receive(peers[0].socket, &packet, fds);
         if (status == WEFT_AGAIN) {
-            if (!wefti_shm_poll(peers[0].socket, POLLIN, deadline)) {
+            uint64_t now = wefti_now_ns(), slice = now + WEFTI_SLICE_NS;
+            bool ready = wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
+            if (!ready && wefti_interrupted(&endpoint->interrupt)) {
+                return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
+            }
+            if (!ready && now >= deadline) {
                 return wefti_error(WEFT_ERR_TIMEOUT,
                                    "rank %u (pid %d) did not complete the world in time",
                                    wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
@@ -194,6 +199,9 @@ static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, weft
                 wefti_endpoint_number(endpoint, endpoint->rank), wefti_endpoint_number(endpoint, 0),
                 address, (double)endpoint->settings->timeout_ns * 1e-9,
                 wefti_endpoint_number(endpoint, 0));
+        }
+        if (wefti_interrupted(&endpoint->interrupt)) {
+            return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
         }
         nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
     }

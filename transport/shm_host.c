@@ -290,6 +290,10 @@ static weft_status_t gather_ranks(lobby_t *lobby)
             }
             break;
         }
+        if (lobby->failure == WEFT_OK && wefti_interrupted(&lobby->endpoint->interrupt)) {
+            fail(lobby, wefti_interrupt_error(wefti_endpoint_number(lobby->endpoint, 0)));
+            break;
+        }
         attend(lobby);
     }
     if (lobby->failure != WEFT_OK) {

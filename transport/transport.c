@@ -129,6 +129,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->settings = params->settings;
     endpoint->log = params->log;
     endpoint->allocator = params->allocator;
+    endpoint->interrupt = params->interrupt;
     if (params->device != NULL && !(params->device->ops->caps & WEFT_DEVICE_PEER_DIRECT)) {
         endpoint->caps &= ~WEFTI_CAP_DIRECT;
     }
@@ -410,7 +411,10 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
         }
         sched_yield();
     }
-    weft_status_t status = endpoint->ops->check_peers(endpoint);
+    weft_status_t status =
+        wefti_interrupted(&endpoint->interrupt)
+            ? wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank))
+            : endpoint->ops->check_peers(endpoint);
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
         /* Another rank's finding may have come first: all report the same one. */

@@ -18,6 +18,7 @@
 
 #include <weft/context.h>
 
+#include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
@@ -63,6 +64,7 @@ typedef struct wefti_endpoint_params {
     const weft_allocator_t *allocator;
     const uint32_t *numbers; /* one host's part of a world: the ranks' numbers there; borrowed */
     const char *host_name;   /* likewise; NULL: one host */
+    wefti_interrupter_t interrupt;
 } wefti_endpoint_params_t;
 
 /* What went over a link that puts since it was opened; for reports of slow links and tests. */
@@ -144,6 +146,7 @@ struct wefti_endpoint {
     const wefti_settings_t *settings;
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
+    wefti_interrupter_t interrupt;
     wefti_control_t **control; /* [world_size] */
     uint8_t *
         *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc,
@@ -314,8 +317,8 @@ void wefti_endpoint_flush(wefti_endpoint_t *endpoint);
 
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED (which then
- * aborts). */
+/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or WEFT_ERR_ABORTED
+ * when this rank is interrupted (which then abort). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
 
 /*

@@ -23,6 +23,15 @@ typedef enum weft_progress {
     WEFT_PROGRESS_THREAD = 3,
 } weft_progress_t;
 
+/**
+ * For programs whose users press Ctrl-C, and for language bindings: asked every 10 to 50 ms by each thread that has been
+ * waiting for other ranks for some while, and by threads of the library that look around. Must be quick and must not
+ * call Weft; on which thread it is called, it finds out itself.
+ * @return not 0, and the same from then on: the wait ends, and with it the world: WEFT_ERR_ABORTED, "rank 1 was
+ * interrupted", on all ranks
+ */
+typedef int (*weft_interrupt_fn)(void *user);
+
 typedef struct weft_context_params {
     size_t struct_size;
     int32_t rank;         /**< -1: from WEFT_RANK, else 0 */
@@ -44,9 +53,12 @@ typedef struct weft_context_params {
      * Borrowed; added to before the first group is made, the same ones on all ranks.
      */
     const weft_registry_t *registry;
+    weft_interrupt_fn interrupt; /**< NULL: waits end by themselves only; asked while ranks meet, too */
+    void *interrupt_user;
 } weft_context_params_t;
 
-#define WEFT_CONTEXT_PARAMS_INIT {sizeof(weft_context_params_t), -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0, 0}
+#define WEFT_CONTEXT_PARAMS_INIT                                                                                       \
+    {sizeof(weft_context_params_t), -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /** A meeting place for world_size ranks as threads. */

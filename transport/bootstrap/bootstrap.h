@@ -13,6 +13,7 @@
 #ifndef WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 #define WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 
+#include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
@@ -59,6 +60,7 @@ typedef struct wefti_overlay_params {
     const wefti_settings_t *settings; /* connect_timeout_ns, link_timeout_ns, ifname; borrowed */
     const wefti_log_t *log;           /* borrowed */
     const weft_allocator_t *allocator;
+    wefti_interrupter_t interrupt; /* of opening; not where a launcher's service waits */
     void *user;
     /* Called by whoever makes progress, without locks held. told: each flood once per rank. */
     void (*told)(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes);

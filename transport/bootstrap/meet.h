@@ -79,6 +79,7 @@ typedef struct wefti_meeting {
     const wefti_settings_t *settings;
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
+    wefti_interrupter_t interrupt;
     uint64_t began_ns, deadline_ns;
     wefti_place_t place;
     wefti_mesh_t mesh;

@@ -16,6 +16,7 @@
 #define SECOND_NS 1000000000ull
 #define MILLISECOND_NS 1000000ull
 #define CONNECT_NS (3 * SECOND_NS)
+#define SLICE_MS 50 /* of waiting, between two looks whether the rank is interrupted */
 /* An address whose port others may own is not waited for long at first. */
 #define SCAN_NS SECOND_NS
 #define ANSWER_NS (20 * SECOND_NS)
@@ -30,8 +31,8 @@ typedef struct guest {
     char why[200];           /* of the latest attempt */
 } guest_t;
 
-/* False: time is up. */
-static bool await(int fd, short events, uint64_t deadline_ns)
+/* False: time is up, or the rank is interrupted, which whoever tries again looks for. */
+static bool await(const guest_t *guest, int fd, short events, uint64_t deadline_ns)
 {
     for (;;) {
         uint64_t now = wefti_now_ns();
@@ -40,8 +41,11 @@ static bool await(int fd, short events, uint64_t deadline_ns)
         }
         uint64_t left_ms = (deadline_ns - now) / MILLISECOND_NS + 1;
         struct pollfd poll_fd = {.fd = fd, .events = events};
-        if (poll(&poll_fd, 1, left_ms < 1000 ? (int)left_ms : 1000) > 0) {
+        if (poll(&poll_fd, 1, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS) > 0) {
             return true;
+        }
+        if (wefti_interrupted(&guest->meeting->interrupt)) {
+            return false;
         }
     }
 }
@@ -65,7 +69,7 @@ static weft_status_t reach(guest_t *guest, const wefti_address_t *at, int *out_f
     if (status != WEFT_OK) {
         return status < 0 ? status : no_luck(guest, at, strerror(errno));
     }
-    if (!await(fd, POLLOUT, until < meeting->deadline_ns ? until : meeting->deadline_ns)) {
+    if (!await(guest, fd, POLLOUT, until < meeting->deadline_ns ? until : meeting->deadline_ns)) {
         problem = ETIMEDOUT;
     } else {
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &length);
@@ -89,7 +93,7 @@ static weft_status_t introduce(guest_t *guest, const wefti_address_t *at)
     until = until < meeting->deadline_ns ? until : meeting->deadline_ns;
     weft_status_t status;
     while ((status = wefti_handshake_step(&guest->shake)) == WEFT_AGAIN) {
-        if (!await(guest->shake.wire.fd, POLLIN, until)) {
+        if (!await(guest, guest->shake.wire.fd, POLLIN, until)) {
             return no_luck(guest, at, "does not answer");
         }
     }
@@ -232,12 +236,16 @@ static weft_status_t take_part(guest_t *guest)
             return wefti_error(WEFT_ERR_TIMEOUT, "rank 0 (%s) did not complete the world in time",
                                meeting->place.text);
         }
+        if (wefti_interrupted(&meeting->interrupt)) {
+            return wefti_interrupt_error(meeting->rank);
+        }
         struct pollfd fds[2] = {
             {.fd = guest->shake.wire.fd,
              .events = (short)(POLLIN | (wefti_wire_unsent(&guest->shake.wire) ? POLLOUT : 0))},
             {.fd = mesh->began_ns != 0 && !ready && !failed ? mesh->epoll_fd : -1,
              .events = POLLIN}};
-        poll(fds, 2, (int)(wait_ns / MILLISECOND_NS + 1));
+        uint64_t wait_ms = wait_ns / MILLISECOND_NS + 1;
+        poll(fds, 2, wait_ms < SLICE_MS ? (int)wait_ms : SLICE_MS);
     }
 }
 
@@ -299,6 +307,9 @@ static weft_status_t look_once(guest_t *guest)
     }
     status = WEFT_AGAIN;
     for (uint32_t i = 0; i < place->count && status == WEFT_AGAIN; i++) {
+        if (wefti_interrupted(&guest->meeting->interrupt)) {
+            return wefti_interrupt_error(guest->rank);
+        }
         if (wefti_now_ns() < guest->meeting->deadline_ns) {
             status = visit(guest, &place->candidates[i]);
         }
@@ -334,6 +345,9 @@ weft_status_t wefti_meet_guest(wefti_meeting_t *meeting)
                 meeting->rank, meeting->place.text,
                 (double)meeting->settings->connect_timeout_ns * 1e-9,
                 guest.why[0] != '\0' ? " (" : "", guest.why, guest.why[0] != '\0' ? ")" : "");
+        }
+        if (wefti_interrupted(&meeting->interrupt)) {
+            return wefti_interrupt_error(meeting->rank);
         }
         /* Not all at the same moment, and not more often than helps. */
         uint64_t nap = pause_ns + pause_ns * (meeting->rank % 16) / 16;

@@ -424,6 +424,10 @@ static void gather_ranks(host_t *host)
             fail_late(host);
             return;
         }
+        if (wefti_interrupted(&meeting->interrupt)) {
+            fail(host, wefti_interrupt_error(meeting->rank));
+            return;
+        }
         uint64_t left = meeting->deadline_ns - now;
         attend(host, left < SECOND_NS / 10 ? left : SECOND_NS / 10);
     }
@@ -457,6 +461,10 @@ static void connect_ranks(host_t *host)
         }
         if (wefti_now_ns() >= deadline) {
             fail_late(host);
+            return;
+        }
+        if (wefti_interrupted(&meeting->interrupt)) {
+            fail(host, wefti_interrupt_error(meeting->rank));
             return;
         }
         attend(host, wait_ns);

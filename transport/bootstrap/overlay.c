@@ -76,6 +76,9 @@ static weft_status_t hold_place(wefti_meeting_t *meeting)
             return wefti_error(WEFT_ERR_TIMEOUT, "rank 0 cannot listen at %s: %s",
                                meeting->place.text, why);
         }
+        if (wefti_interrupted(&meeting->interrupt)) {
+            return wefti_interrupt_error(meeting->rank);
+        }
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
 }
@@ -212,6 +215,7 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
         .settings = params->settings,
         .log = params->log,
         .allocator = params->allocator,
+        .interrupt = params->interrupt,
         .began_ns = now,
         .deadline_ns = timeout == 0 || timeout > UINT64_MAX / 2 ? UINT64_MAX : now + timeout,
         .place.listener = -1,

@@ -60,6 +60,9 @@ typedef struct wp_state {
     wp_numpy_t numpy;
     wp_torch_t torch;
     PyObject *words[64];   /* interned names, by the tables of arguments.c */
+    unsigned long main_thread;  /* interrupt.c: the one that signals' handlers run on */
+    uint64_t interrupt_next_ns; /* when it looks for signals again; the main thread's */
+    PyObject *interrupt;        /* what a handler raised while a call waited; the main thread's */
 } wp_state_t;
 
 wp_state_t *wp_state_of(PyObject *module);
@@ -74,6 +77,7 @@ int wp_memory_init(PyObject *module, wp_state_t *state);
 int wp_context_init(PyObject *module, wp_state_t *state);
 int wp_group_init(PyObject *module, wp_state_t *state);
 int wp_collectives_init(PyObject *module, wp_state_t *state);
+int wp_interrupt_init(PyObject *module, wp_state_t *state);
 int wp_stream_init(PyObject *module, wp_state_t *state);
 int wp_work_init(PyObject *module, wp_state_t *state);
 int wp_plan_init(PyObject *module, wp_state_t *state);
@@ -89,6 +93,12 @@ PyObject *wp_raise(wp_state_t *state, weft_status_t status);
 /* The same with a text of our own. */
 PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* ---- interrupt.c: Ctrl-C while a call waits ---- */
+/* The weft_interrupt_fn of every context; user is the state. */
+int wp_interrupted(void *user);
+/* With the GIL, after a failed call: raises what a handler raised meanwhile, on the thread that it interrupted. */
+bool wp_interrupt_raise(wp_state_t *state);
 
 /* ---- arguments.c ---- */
 /*

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory by DLPack: obj.__dlpack__() is a capsule around the struct below. The capsule is kept as
+ * long as the memory is in use, and never marked as consumed: its own destructor gives the struct
+ * back.
+ */
+#include "python/src/array.h"
+
+#define DLPACK_CPU 1        /* device types */
+#define DLPACK_CUDA_HOST 3  /* pinned */
+#define DLPACK_READ_ONLY 1u /* flags of a versioned struct */
+
+typedef struct dlpack_tensor {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t rank;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *dims, *strides; /* strides: NULL when it is contiguous */
+    uint64_t byte_offset;
+} dlpack_tensor_t;
+
+/* "dltensor": the tensor comes first. "dltensor_versioned": after these. */
+typedef struct dlpack_versioned {
+    uint32_t major, minor;
+    void *manager;
+    void (*deleter)(struct dlpack_versioned *self);
+    uint64_t flags;
+    dlpack_tensor_t tensor;
+} dlpack_versioned_t;
+
+static weft_dtype_t dtype_of(const dlpack_tensor_t *tensor)
+{
+    /* code, bits, type; codes are int, uint, float, -, bfloat, -, bool */
+    static const struct {
+        uint8_t code, bits;
+        weft_dtype_t dtype;
+    } types[] = {
+        {0, 8, WEFT_DTYPE_I8},   {0, 16, WEFT_DTYPE_I16}, {0, 32, WEFT_DTYPE_I32},
+        {0, 64, WEFT_DTYPE_I64}, {1, 8, WEFT_DTYPE_U8},   {1, 16, WEFT_DTYPE_U16},
+        {1, 32, WEFT_DTYPE_U32}, {1, 64, WEFT_DTYPE_U64}, {2, 16, WEFT_DTYPE_F16},
+        {2, 32, WEFT_DTYPE_F32}, {2, 64, WEFT_DTYPE_F64}, {4, 16, WEFT_DTYPE_BF16},
+        {6, 8, WEFT_DTYPE_BOOL},
+    };
+    for (size_t i = 0; tensor->lanes == 1 && i < sizeof types / sizeof types[0]; i++) {
+        if (types[i].code == tensor->code && types[i].bits == tensor->bits) {
+            return types[i].dtype;
+        }
+    }
+    return WEFT_DTYPE_NONE;
+}
+
+/* The struct of a capsule, whether it may be written; NULL with an exception. */
+static const dlpack_tensor_t *tensor_of(PyObject *capsule, bool *out_writable)
+{
+    *out_writable = true;
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        const dlpack_versioned_t *versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (versioned == NULL || versioned->major != 1) {
+            PyErr_SetString(PyExc_BufferError, "a version of DLPack that is not known");
+            return NULL;
+        }
+        *out_writable = (versioned->flags & DLPACK_READ_ONLY) == 0;
+        return &versioned->tensor;
+    }
+    return PyCapsule_GetPointer(capsule, "dltensor");
+}
+
+/* obj.__dlpack__(max_version=(1, 0)), which tells whether it is read-only; without where it is
+ * older. */
+static PyObject *export_of(PyObject *object)
+{
+    PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
+    PyObject *none = PyTuple_New(0), *keywords = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
+    PyObject *capsule = NULL;
+    if (method != NULL && none != NULL && keywords != NULL) {
+        capsule = PyObject_Call(method, none, keywords);
+        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Clear();
+            capsule = PyObject_Call(method, none, NULL);
+        }
+    }
+    Py_XDECREF(keywords);
+    Py_XDECREF(none);
+    Py_XDECREF(method);
+    return capsule;
+}
+
+static int check_device(PyObject *object, const char *argument)
+{
+    PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    PyObject *type = device != NULL ? PySequence_GetItem(device, 0) : NULL;
+    long code = type != NULL ? PyLong_AsLong(type) : -1;
+    Py_XDECREF(type);
+    Py_XDECREF(device);
+    if (PyErr_Occurred() != NULL) {
+        return -1;
+    }
+    if (code != DLPACK_CPU && code != DLPACK_CUDA_HOST) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s lies on a device (DLPack's type %ld): memory of the host is wanted",
+                     argument, code);
+        return -1;
+    }
+    return 0;
+}
+
+static bool contiguous(const dlpack_tensor_t *tensor)
+{
+    int64_t expected = 1;
+    for (int32_t i = tensor->rank - 1; i >= 0; i--) {
+        if (tensor->dims[i] == 0) {
+            return true;
+        }
+        if (tensor->strides != NULL && tensor->dims[i] != 1 && tensor->strides[i] != expected) {
+            return false;
+        }
+        expected *= tensor->dims[i];
+    }
+    return true;
+}
+
+static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argument,
+                wp_array_flags_t flags, wp_array_t *out)
+{
+    out->dtype = dtype_of(tensor);
+    if (out->dtype == WEFT_DTYPE_NONE) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s has elements of DLPack's type %d of %d bits: " WP_TYPES_TEXT, argument,
+                     (int)tensor->code, (int)tensor->bits);
+        return -1;
+    }
+    if (!contiguous(tensor)) {
+        PyErr_Format(PyExc_ValueError, "%s has memory that is not contiguous", argument);
+        return -1;
+    }
+    if ((flags & WP_WRITE) && !writable) {
+        PyErr_Format(PyExc_ValueError, "%s is read-only", argument);
+        return -1;
+    }
+    if (tensor->rank < 0 || tensor->rank > WP_MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "%s has %d dimensions, more than %d", argument,
+                     (int)tensor->rank, WP_MAX_DIMS);
+        return -1;
+    }
+    out->rank = (uint32_t)tensor->rank;
+    out->count = 1;
+    for (uint32_t i = 0; i < out->rank; i++) {
+        out->dims[i] = tensor->dims[i];
+        out->count *= (uint64_t)tensor->dims[i];
+    }
+    out->data = tensor->data != NULL ? (char *)tensor->data + tensor->byte_offset : NULL;
+    return 0;
+}
+
+int wp_array_from_dlpack(PyObject *object, const char *argument, wp_array_flags_t flags,
+                         wp_array_t *out)
+{
+    const dlpack_tensor_t *tensor;
+    PyObject *capsule;
+    bool writable;
+    if (check_device(object, argument) < 0) {
+        return -1;
+    }
+    capsule = export_of(object);
+    tensor = capsule != NULL ? tensor_of(capsule, &writable) : NULL;
+    if (tensor == NULL || fill(tensor, writable, argument, flags, out) < 0) {
+        Py_XDECREF(capsule);
+        return -1;
+    }
+    out->kind = WP_DLPACK;
+    out->capsule = capsule;
+    return 0;
+}

@@ -96,11 +96,10 @@ static weft_status_t check_head(weft_group_t *group, wefti_pair_t *pair,
     weft_dtype_t dtype = (weft_dtype_t)(what & 0xff);
     if (count != pair->count || dtype != pair->dtype) {
         return wefti_error(WEFT_ERR_MISMATCH,
-                           "ranks of a group disagree: rank %u sends %llu elements of %s, rank %u "
-                           "receives %llu of %s",
-                           pair->peer, (unsigned long long)count, weft_dtype_name(dtype),
-                           group->rank, (unsigned long long)pair->count,
-                           weft_dtype_name(pair->dtype));
+                           "rank %u called send with %llu x %s, rank %u recv with %llu x %s",
+                           group->ranks[pair->peer], (unsigned long long)count,
+                           weft_dtype_name(dtype), group->ranks[group->rank],
+                           (unsigned long long)pair->count, weft_dtype_name(pair->dtype));
     }
     pair->direct = (what & FLAG_DIRECT) != 0;
     return WEFT_OK;

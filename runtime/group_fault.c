@@ -10,6 +10,8 @@
 #include "runtime/batch.h"
 #include "runtime/interpreter.h"
 
+#define WHAT_REDUCTION (0xfull << 16)
+#define WHAT_ROOT (0xffffull << WEFTI_WHAT_ROOT_SHIFT)
 #define WRITING_NS 500000000ull /* after which a record that is being written is given up */
 
 /* True when it is this rank's record that is there now. */
@@ -151,77 +153,128 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
     return status;
 }
 
-const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
+/* "all_reduce": what the function is called, without its prefix. */
+static size_t function_name(weft_collective_t op, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (const char *at = weft_collective_name(op); *at != '\0' && used + 2 < bytes; at++) {
+        bool capital = *at >= 'A' && *at <= 'Z';
+        if (capital && used > 0) {
+            out[used++] = '_';
+        }
+        out[used++] = (char)(capital ? *at - 'A' + 'a' : *at);
+    }
+    out[used] = '\0';
+    return used;
+}
+
+static bool has_reduction(weft_collective_t op)
+{
+    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE_SCATTER || op == WEFT_OP_REDUCE ||
+           op == WEFT_OP_REDUCE_SCATTER_V;
+}
+
+static bool has_root(weft_collective_t op)
+{
+    return op == WEFT_OP_REDUCE || op == WEFT_OP_BROADCAST || op == WEFT_OP_GATHER ||
+           op == WEFT_OP_SCATTER;
+}
+
+/* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be
+ * told. */
+static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char *out, size_t bytes)
 {
     weft_collective_t op = (weft_collective_t)(what & 0xff);
-    const char *name = weft_collective_name(op);
     const char *dtype = weft_dtype_name((weft_dtype_t)(what >> 8 & 0xff));
-    const char *reduction = weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf));
-    unsigned long long n = count;
-    unsigned int root = (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff);
-    if (what & WEFTI_WHAT_FUSED) {
-        snprintf(buffer, 160, "%s(%s, %s, root %u), several of a batch", name, dtype, reduction,
-                 root);
-        return buffer;
+    char notes[80] = "";
+    size_t used = 0;
+    if (has_reduction(op) && (hidden & WHAT_REDUCTION) == 0) {
+        used = (size_t)snprintf(notes, sizeof notes, ", %s",
+                                weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf)));
     }
-    switch (op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_REDUCE_SCATTER:
-        snprintf(buffer, 160, "%s(%s, %s, %llu elements)", name, dtype, reduction, n);
-        break;
-    case WEFT_OP_REDUCE:
-        snprintf(buffer, 160, "%s(%s, %s, %llu elements, root %u)", name, dtype, reduction, n,
-                 root);
-        break;
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_GATHER:
-    case WEFT_OP_SCATTER:
-        snprintf(buffer, 160, "%s(%s, %llu elements, root %u)", name, dtype, n, root);
-        break;
-    case WEFT_OP_REDUCE_SCATTER_V:
-        snprintf(buffer, 160, "%s(%s, %s, counts %016llx)", name, dtype, reduction, n);
-        break;
-    case WEFT_OP_ALL_GATHER_V:
-        snprintf(buffer, 160, "%s(%s, counts %016llx)", name, dtype, n);
-        break;
-    case WEFT_OP_ALL_TO_ALL_V:
-        snprintf(buffer, 160, "%s(%s)", name, dtype);
-        break;
-    case WEFT_OP_BARRIER:
-        snprintf(buffer, 160, "%s", name);
-        break;
-    default:
-        snprintf(buffer, 160, "%s(%s, %llu elements)", name, dtype, n);
-        break;
+    if (has_root(op) && (hidden & WHAT_ROOT) == 0) {
+        used += (size_t)snprintf(notes + used, sizeof notes - used, ", root %u",
+                                 (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff));
     }
+    if (op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V) {
+        used += (size_t)snprintf(notes + used, sizeof notes - used, ", counts %016llx",
+                                 (unsigned long long)count);
+    }
+    if (op == WEFT_OP_BARRIER) {
+        out[0] = '\0';
+        return;
+    }
+    if ((what & WEFTI_WHAT_FUSED) != 0 || op == WEFT_OP_ALL_GATHER_V ||
+        op == WEFT_OP_REDUCE_SCATTER_V || op == WEFT_OP_ALL_TO_ALL_V) {
+        snprintf(out, bytes, " of %s", dtype);
+    } else { /* count is a block's where a rank gives one to each */
+        bool blocks =
+            op == WEFT_OP_REDUCE_SCATTER || op == WEFT_OP_SCATTER || op == WEFT_OP_ALL_TO_ALL;
+        snprintf(out, bytes, " with %llu x %s%s", (unsigned long long)count, dtype,
+                 blocks ? " per rank" : "");
+    }
+    size_t end = strlen(out);
+    snprintf(out + end, bytes - end, "%s%s%s%s", used > 0 ? " (" : "", used > 0 ? notes + 2 : "",
+             used > 0 ? ")" : "", what & WEFTI_WHAT_FUSED ? ", several of a batch" : "");
+}
+
+const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
+{
+    size_t used = function_name((weft_collective_t)(what & 0xff), buffer, 40);
+    arguments_text(what, count, 0, buffer + used, 160 - used);
     return buffer;
+}
+
+typedef struct side { /* of a disagreement */
+    uint32_t rank;    /* in the world */
+    uint64_t what, count;
+} side_t;
+
+/* "rank 1 called all_reduce with 2048 x f32, rank 0 with 1024 x f32": what they have in common is
+ * said once, if at all. */
+static void difference_text(const weft_group_t *group, const side_t *high, const side_t *low,
+                            char *out, size_t bytes)
+{
+    uint64_t differs = high->what ^ low->what;
+    bool same_op = (differs & 0xff) == 0;
+    uint64_t hidden = 0;
+    if (same_op) {
+        hidden =
+            (differs & WHAT_REDUCTION ? 0 : WHAT_REDUCTION) | (differs & WHAT_ROOT ? 0 : WHAT_ROOT);
+    }
+    char high_name[40], low_name[40], high_text[240], low_text[240];
+    function_name((weft_collective_t)(high->what & 0xff), high_name, sizeof high_name);
+    function_name((weft_collective_t)(low->what & 0xff), low_name, sizeof low_name);
+    arguments_text(high->what, high->count, hidden, high_text, 160);
+    arguments_text(low->what, low->count, hidden, low_text, 160);
+    if ((differs & WEFTI_WHAT_SELECTION_MASK) != 0) {
+        wefti_select_text(group->context, high->what, high_text + strlen(high_text), 80);
+        wefti_select_text(group->context, low->what, low_text + strlen(low_text), 80);
+    }
+    snprintf(out, bytes, "rank %u called %s%s, rank %u%s%s%s", high->rank, high_name, high_text,
+             low->rank, same_op ? "" : " called ", same_op ? "" : low_name, low_text);
 }
 
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer)
 {
     const wefti_posting_t *theirs = wefti_posting_of(group, peer, own->number);
-    char own_text[240], their_text[240];
-    wefti_what_text(own->what, own->count, own_text);
-    wefti_what_text(theirs->what, theirs->count, their_text);
-    if (((own->what ^ theirs->what) & WEFTI_WHAT_SELECTION_MASK) != 0) {
-        wefti_select_text(group->context, own->what, own_text + strlen(own_text), 80);
-        wefti_select_text(group->context, theirs->what, their_text + strlen(their_text), 80);
-    }
-    /* The lower rank first, so that both sides say the same. */
     bool first = group->rank < peer;
     if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
         const wefti_posting_t *mine = wefti_posting_of(group, group->rank, own->number);
-        char where[160];
+        char where[160], text[160];
         if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
                                    first ? theirs : mine, first ? peer : group->rank, where,
                                    sizeof where)) {
-            wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree in a batch, %s: %s", own_text,
-                        where);
+            wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree in a batch, %s: %s",
+                        wefti_what_text(own->what, own->count, text), where);
             return wefti_group_fail(group, WEFT_ERR_MISMATCH);
         }
     }
-    wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree: rank %u calls %s, rank %u calls %s",
-                first ? group->rank : peer, first ? own_text : their_text,
-                first ? peer : group->rank, first ? their_text : own_text);
+    const side_t ours = {group->ranks[group->rank], own->what, own->count};
+    const side_t other = {group->ranks[peer], theirs->what, theirs->count};
+    char text[600];
+    /* The higher rank first, so that both sides say the same. */
+    difference_text(group, first ? &other : &ours, first ? &ours : &other, text, sizeof text);
+    wefti_error(WEFT_ERR_MISMATCH, "%s", text);
     return wefti_group_fail(group, WEFT_ERR_MISMATCH);
 }

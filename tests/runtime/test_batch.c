@@ -329,13 +329,12 @@ static void test_differences(void **state)
          .text = "call 4 of the batch, of 16 elements, is on rank 0 only"},
         {.count = 16,
          .single = true,
-         .text = "rank 0 calls AllReduce(f32, sum, root 0), several of a "
-                 "batch, rank 1 calls AllReduce(f32, sum, 16 elements)"},
+         .text = "rank 1 called all_reduce with 16 x f32, rank 0 of f32, several of a batch"},
         {.count = 16,
          .members = 4,
          .broadcast = true,
          .root = 1,
-         .text = "ranks of a group disagree"},
+         .text = "rank 1 called broadcast of f32 (root 1), several of a batch, rank 0"},
         {.count = 8, .members = 4, .broadcast = true, .text = "call 3 of the batch"},
     };
     for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {

@@ -459,7 +459,7 @@ static void run_warned(rank_world_t *world)
     RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
     if (world->rank != 1) { /* not at every look */
         RANK_CHECK(lines.count >= 1 && lines.count <= 5);
-        RANK_CHECK(strstr(lines.text, "in AllReduce(f32, sum, 1 elements); late: rank 1") != NULL);
+        RANK_CHECK(strstr(lines.text, "in all_reduce with 1 x f32 (sum); late: rank 1") != NULL);
     }
     world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_WARN};
 }

@@ -51,8 +51,9 @@ int wp_parse(const char *function, PyObject *const *args, Py_ssize_t count, PyOb
              const char *const *names, int required, int positional, PyObject **out)
 {
     if (count > positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional argument%s but %zd were given",
-                     function, positional, positional == 1 ? "" : "s", count);
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes at most %d positional argument%s but %zd were given", function,
+                     positional, positional == 1 ? "" : "s", count);
         return -1;
     }
     Py_ssize_t i = 0;
@@ -81,7 +82,7 @@ int wp_reduction(PyObject *object, weft_reduction_t *out)
     static const struct {
         const char *name;
         weft_reduction_t value;
-    } words[] = {{"sum", WEFT_SUM}, {"avg", WEFT_AVG}, {"max", WEFT_MAX},  {"min", WEFT_MIN},
+    } words[] = {{"sum", WEFT_SUM},   {"avg", WEFT_AVG},  {"max", WEFT_MAX},     {"min", WEFT_MIN},
                  {"prod", WEFT_PROD}, {"mean", WEFT_AVG}, {"product", WEFT_PROD}};
     if (object == NULL || object == Py_None) {
         *out = WEFT_SUM;
@@ -107,17 +108,18 @@ typedef struct type_name {
     weft_dtype_t dtype;
 } type_name_t;
 
-/* The first of a type is the one that is shown. No "i8" or "u8": Weft's are of 8 bits, numpy's of 8 bytes. */
+/* The first of a type is the one that is shown. No "i8" or "u8": Weft's are of 8 bits, numpy's of 8
+ * bytes. */
 static const type_name_t type_names[] = {
-    {"float64", WEFT_DTYPE_F64},   {"float32", WEFT_DTYPE_F32},   {"float16", WEFT_DTYPE_F16},
-    {"bfloat16", WEFT_DTYPE_BF16}, {"int64", WEFT_DTYPE_I64},     {"int32", WEFT_DTYPE_I32},
-    {"int16", WEFT_DTYPE_I16},     {"int8", WEFT_DTYPE_I8},       {"uint64", WEFT_DTYPE_U64},
-    {"uint32", WEFT_DTYPE_U32},    {"uint16", WEFT_DTYPE_U16},    {"uint8", WEFT_DTYPE_U8},
-    {"bool", WEFT_DTYPE_BOOL},     {"f64", WEFT_DTYPE_F64},       {"f32", WEFT_DTYPE_F32},
-    {"f16", WEFT_DTYPE_F16},       {"bf16", WEFT_DTYPE_BF16},     {"i64", WEFT_DTYPE_I64},
-    {"i32", WEFT_DTYPE_I32},       {"i16", WEFT_DTYPE_I16},       {"u64", WEFT_DTYPE_U64},
-    {"u32", WEFT_DTYPE_U32},       {"u16", WEFT_DTYPE_U16},       {"double", WEFT_DTYPE_F64},
-    {"half", WEFT_DTYPE_F16},      {"longlong", WEFT_DTYPE_I64},  {"ulonglong", WEFT_DTYPE_U64},
+    {"float64", WEFT_DTYPE_F64},   {"float32", WEFT_DTYPE_F32},  {"float16", WEFT_DTYPE_F16},
+    {"bfloat16", WEFT_DTYPE_BF16}, {"int64", WEFT_DTYPE_I64},    {"int32", WEFT_DTYPE_I32},
+    {"int16", WEFT_DTYPE_I16},     {"int8", WEFT_DTYPE_I8},      {"uint64", WEFT_DTYPE_U64},
+    {"uint32", WEFT_DTYPE_U32},    {"uint16", WEFT_DTYPE_U16},   {"uint8", WEFT_DTYPE_U8},
+    {"bool", WEFT_DTYPE_BOOL},     {"f64", WEFT_DTYPE_F64},      {"f32", WEFT_DTYPE_F32},
+    {"f16", WEFT_DTYPE_F16},       {"bf16", WEFT_DTYPE_BF16},    {"i64", WEFT_DTYPE_I64},
+    {"i32", WEFT_DTYPE_I32},       {"i16", WEFT_DTYPE_I16},      {"u64", WEFT_DTYPE_U64},
+    {"u32", WEFT_DTYPE_U32},       {"u16", WEFT_DTYPE_U16},      {"double", WEFT_DTYPE_F64},
+    {"half", WEFT_DTYPE_F16},      {"longlong", WEFT_DTYPE_I64}, {"ulonglong", WEFT_DTYPE_U64},
     {"bool_", WEFT_DTYPE_BOOL},
 };
 
@@ -141,7 +143,8 @@ static weft_dtype_t dtype_by_name(PyObject *name)
     return WEFT_DTYPE_NONE;
 }
 
-/* numpy.dtype has name, numpy's scalar types have __name__, torch's types are "torch.float32" as text. */
+/* numpy.dtype has name, numpy's scalar types have __name__, torch's types are "torch.float32" as
+ * text. */
 static PyObject *name_of_type(PyObject *object)
 {
     PyObject *name;
@@ -162,9 +165,11 @@ static PyObject *name_of_type(PyObject *object)
 static PyObject *without_torch(PyObject *name)
 {
     PyObject *tail = NULL, *prefix = PyUnicode_FromString("torch.");
-    Py_ssize_t match = prefix != NULL && name != NULL ? PyUnicode_Tailmatch(name, prefix, 0, 6, -1) : -1;
+    Py_ssize_t match =
+        prefix != NULL && name != NULL ? PyUnicode_Tailmatch(name, prefix, 0, 6, -1) : -1;
     if (match >= 0) {
-        tail = match != 0 ? PyUnicode_Substring(name, 6, PyUnicode_GetLength(name)) : Py_NewRef(name);
+        tail =
+            match != 0 ? PyUnicode_Substring(name, 6, PyUnicode_GetLength(name)) : Py_NewRef(name);
     }
     Py_XDECREF(prefix);
     Py_XDECREF(name);
@@ -194,7 +199,8 @@ int wp_dtype(wp_state_t *state, PyObject *object, weft_dtype_t *out)
     Py_DECREF(name);
     if (*out == WEFT_DTYPE_NONE) {
         PyErr_Format(PyExc_TypeError,
-                     "dtype: %R is none of float64, float32, float16, bfloat16, int64 .. int8, uint64 .. uint8, bool",
+                     "dtype: %R is none of float64, float32, float16, bfloat16, int64 .. int8, "
+                     "uint64 .. uint8, bool",
                      object);
         return -1;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exceptions by status: what the caller should do decides the type, the message says what went wrong. */
+/* Exceptions by status: what the caller should do decides the type, the message says what went
+ * wrong. */
 #include "python/src/weft_python.h"
 
 #include <stdarg.h>
@@ -84,7 +85,8 @@ static bool in_word(char c)
            c == '/' || c == '-';
 }
 
-/* Whether the dot before or after a word belongs to it, as in a file's name, and does not end a sentence. */
+/* Whether the dot before or after a word belongs to it, as in a file's name, and does not end a
+ * sentence. */
 static bool dot_joins(const char *dot, const char *begin)
 {
     return *dot == '.' && dot > begin && in_word(dot[-1]) && in_word(dot[1]);
@@ -136,6 +138,9 @@ static PyObject *type_of(const wp_state_t *state, weft_status_t status)
 static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char *text)
 {
     /* Ctrl-C while the call waited is what the user wants to see, not how the call ended by it. */
+    if (wp_interrupt_raise(state)) {
+        return NULL;
+    }
     if (PyErr_Occurred() == NULL && PyErr_CheckSignals() == 0) {
         PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
         if (message != NULL) {

@@ -208,7 +208,7 @@ typedef struct wp_call {
     uint64_t count; /* as weft_<op> takes it */
     weft_reduction_t reduction;
     uint32_t root; /* or the peer of send and recv */
-    uint64_t *counts; /* with *_v: from PyMem_RawMalloc, freed by wp_call_release; size elements, two times for all_to_all_v */
+    uint64_t *counts; /* with *_v: from malloc, freed by wp_call_release; size elements, two times for all_to_all_v */
     PyObject *result; /* what the call returns; owned; NULL: None */
 } wp_call_t;
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel of package weft: CMake builds the library, the extension and the command from the repository around this folder.
+
+    pip install ./python                                    or: pip wheel --no-deps ./python
+    WEFT_CMAKE_BUILD=build pip install --no-build-isolation ./python
+
+Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already, which is taken as it is; CMAKE_ARGS, more arguments for CMake.
+The wheel is for CPython 3.11 and all later ones, and holds the shared library and the command `weft`; it is linked with the system's
+libraries (README.md lists the packages), so it is for machines like this one.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sysconfig
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+from distutils.command.build_scripts import build_scripts
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCE = HERE.parent
+PACKAGE = "weft"
+
+
+def version():
+    text = (SOURCE / "CMakeLists.txt").read_text() if (SOURCE / "CMakeLists.txt").exists() else ""
+    found = re.search(r"project\(weft VERSION ([0-9.]+)", text)
+    if not found:
+        raise SystemExit("setup.py: Weft's sources are not around this folder; build the wheel in the repository, by "
+                         "`pip wheel --no-deps ./python`")
+    return found.group(1)
+
+
+def cmake_build():
+    """The folder of a build; made now unless WEFT_CMAKE_BUILD names one."""
+    given = os.environ.get("WEFT_CMAKE_BUILD")
+    if given:
+        return pathlib.Path(given).resolve()
+    if not shutil.which("cmake"):
+        raise SystemExit("setup.py: cmake is not installed; README.md lists the packages that a build needs")
+    folder = HERE / "build" / "cmake"
+    options = ["-DWEFT_TESTS=OFF", "-DWEFT_SAMPLES=OFF", "-DWEFT_BENCH=OFF", "-DWEFT_PYTHON=ON"]
+    headers = sysconfig.get_path("include")
+    if os.path.exists(os.path.join(headers, "Python.h")):
+        options.append(f"-DWEFT_PYTHON_INCLUDE={headers}")
+    if shutil.which("ninja"):
+        options += ["-G", "Ninja"]
+    subprocess.run(["cmake", "-S", SOURCE, "-B", folder, *options, *os.environ.get("CMAKE_ARGS", "").split()], check=True)
+    subprocess.run(["cmake", "--build", folder, "--target", "weft", "weft_python", "weft_tool", "-j",
+                    str(len(os.sched_getaffinity(0)))], check=True)
+    return folder
+
+
+class BuildExtension(build_ext):
+    """Puts _core.abi3.so, which looks for the library beside itself, and the library into the package."""
+
+    def run(self):
+        build = cmake_build()
+        if not (build / "python" / PACKAGE / "_core.abi3.so").exists():
+            raise SystemExit(f"setup.py: {build} has no Python package: were Python.h (python3-dev) and WEFT_PYTHON=ON there?")
+        root = HERE if self.inplace else pathlib.Path(self.build_lib).resolve()
+        subprocess.run(["cmake", "--install", build, "--component", "python", "--strip", "--prefix", root], check=True)
+        # A wheel holds no links: the library goes by the name that the loader looks for.
+        library = root / PACKAGE / "libweft.so.0"
+        shutil.copyfile(build / "libweft.so.0", library)
+        subprocess.run(["strip", "--strip-unneeded", library], check=True)
+
+    def get_outputs(self):
+        root = pathlib.Path(self.build_lib) / PACKAGE
+        return [str(root / "_core.abi3.so"), str(root / "libweft.so.0")]
+
+    def get_source_files(self):
+        return []
+
+
+class BuildScripts(build_scripts):
+    """The command, a program and no script."""
+
+    def run(self):
+        self.mkpath(self.build_dir)
+        build = pathlib.Path(os.environ.get("WEFT_CMAKE_BUILD") or HERE / "build" / "cmake")
+        target = pathlib.Path(self.build_dir) / "weft"
+        shutil.copyfile(build / "weft", target)
+        subprocess.run(["strip", target], check=True)
+        target.chmod(0o755)
+
+    def get_source_files(self):
+        return []
+
+
+class Wheel(bdist_wheel):
+    def finalize_options(self):
+        self.py_limited_api = "cp311"
+        super().finalize_options()
+
+
+setup(
+    name="weft",
+    version=version(),
+    description="Collectives as operators of a compute graph",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    extras_require={"numpy": ["numpy"], "torch": ["torch"]},
+    packages=find_packages(str(HERE), include=[PACKAGE, f"{PACKAGE}.*"]),
+    package_data={"": ["py.typed", "*.pyi"]},
+    ext_modules=[Extension(f"{PACKAGE}._core", [], py_limited_api=True)],
+    scripts=["weft_command"],  # by BuildScripts
+    zip_safe=False,
+    cmdclass={"build_ext": BuildExtension, "build_scripts": BuildScripts, "bdist_wheel": Wheel},
+)

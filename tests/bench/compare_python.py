@@ -9,7 +9,8 @@
     session     an epoch of the MLP by weft.Session against DDP over Gloo
 
 Programs run one after the other, several times, so that whatever else the machine does hits all alike; figures are medians over
-the repeats. Parts for which torch is missing are left out. Two ranks, pinned to a core each.
+the repeats. Parts for which torch is missing are left out. Two ranks, each bound to a core; Gloo's threads are free to run on any,
+which is faster.
 """
 import argparse
 import glob
@@ -60,7 +61,8 @@ def environment(args):
     """One thread per rank; torch gets the fastest BLAS that Debian packages, whatever alternatives select."""
     found = glob.glob("/usr/lib/*/openblas-pthread/libblas.so.3")
     path = [os.path.join(args.build, "python"), os.environ.get("PYTHONPATH", "")]
-    changed = dict(os.environ, OPENBLAS_NUM_THREADS="1", PYTHONPATH=":".join(entry for entry in path if entry))
+    # programs bind themselves, Gloo's threads excepted
+    changed = dict(os.environ, OPENBLAS_NUM_THREADS="1", WEFT_BIND="none", PYTHONPATH=":".join(entry for entry in path if entry))
     if found:
         changed["LD_LIBRARY_PATH"] = ":".join(
             entry for entry in (os.path.dirname(found[0]), os.environ.get("LD_LIBRARY_PATH", "")) if entry)

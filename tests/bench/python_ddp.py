@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of DDP training of the MLP, on backends gloo and weft by turns: weft run -n 2 -- python3 python_ddp.py
+"""One rank of DDP training of the MLP, on backends gloo and weft by turns.
+
+    WEFT_BIND=none weft run -n 2 -- python3 python_ddp.py --store FILE
 
 In one process, so that whatever else the machine does hits all alike, several models that are trained by turns, some steps each:
 
@@ -93,11 +95,12 @@ def main():
     import torch.distributed as dist  # pylint: disable=import-outside-toplevel
     import weft.torch  # noqa: F401, pylint: disable=import-outside-toplevel,unused-import
     rank, world = int(os.environ["WEFT_RANK"]), int(os.environ["WEFT_WORLD_SIZE"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
+    # Gloo's threads run on any core: faster than on that of the thread which computes
     dist.init_process_group("gloo", store=dist.FileStore(args.store, world), rank=rank, world_size=world)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     kinds = args.only or ["nothing", "gloo", "weft", "hook"]
     groups = {"gloo": None}
     if {"weft", "hook"} & set(kinds):

@@ -198,6 +198,8 @@ static wp_context_t *context_new(wp_state_t *state, PyObject *const *places)
     if (context == NULL) {
         goto done;
     }
+    params.interrupt = wp_interrupted;
+    params.interrupt_user = state;
     weft_group_t *world = NULL;
     PyThreadState *thread = PyEval_SaveThread();
     weft_status_t status = weft_context_create(&params, &context->context);

@@ -61,6 +61,9 @@ import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 WEFT = os.environ.get("WEFT_TOOL") or str(SOURCE / "build" / "weft")
+WEFT = os.path.abspath(WEFT)
+if os.environ.get("PYTHONPATH"):  # scripts run in other folders, too
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
 SANITIZED = os.environ.get("WEFT_SANITIZED", "")
 # How much longer things may take under sanitizers.
 SLOW = 5 if SANITIZED else 1

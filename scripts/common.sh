@@ -6,7 +6,7 @@ jobs=$(nproc)
 
 # Package -> purpose is listed in README.md.
 build_packages=(build-essential cmake ninja-build pkg-config libprotobuf-c-dev protobuf-c-compiler
-  protobuf-compiler libonnx-dev libhwloc-dev libdnnl-dev libssl-dev zlib1g-dev libibverbs-dev libpmix-dev)
+  protobuf-compiler libonnx-dev libhwloc-dev libdnnl-dev libssl-dev zlib1g-dev libibverbs-dev libpmix-dev python3-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -14,19 +14,22 @@ case "${1:-}" in
   *) echo "usage: scripts/test.sh [--quick]" >&2; exit 2 ;;
 esac
 
-test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx
+test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx python3-setuptools python3-wheel
   libonnx-testdata dataset-fashion-mnist openmpi-bin mpich iproute2 hostname)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
 
-# onnxruntime comes from PyPI; tests that compare with it skip, saying so, where it cannot be had.
+# onnxruntime and mypy come from PyPI; tests that compare with the one or check types with the other skip, saying so, where
+# they cannot be had.
 venv=build/venv
-if ! "$venv/bin/python" -c 'import onnxruntime' >/dev/null 2>&1; then
-  say "installing onnxruntime from PyPI into $venv"
-  mkdir -p build
-  { /usr/bin/python3 -m venv --system-site-packages "$venv" &&
-    timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check onnxruntime; } >/dev/null 2>&1 ||
-    echo "not available: tests that need onnxruntime will skip"
-fi
+for module in onnxruntime mypy; do
+  if ! "$venv/bin/python" -c "import $module" >/dev/null 2>&1; then
+    say "installing $module from PyPI into $venv"
+    mkdir -p build
+    { { [ -x "$venv/bin/python" ] || /usr/bin/python3 -m venv --system-site-packages "$venv"; } &&
+      timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check "$module"; } >/dev/null 2>&1 ||
+      echo "not available: tests that need $module will skip"
+  fi
+done
 
 failed=0
 run_suite() { # run_suite TITLE DIR LABELS [cmake options]

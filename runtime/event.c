@@ -176,7 +176,7 @@ weft_status_t weft_event_query(weft_event_t *event)
     return WEFT_IN_PROGRESS;
 }
 
-weft_status_t weft_event_synchronize(weft_event_t *event)
+weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
 {
     if (event == NULL) {
         return check_not_null(event, "event", event);
@@ -187,8 +187,13 @@ weft_status_t weft_event_synchronize(weft_event_t *event)
     }
     weft_stream_t *stream = atomic_load_explicit(&event->stream, memory_order_relaxed);
     weft_status_t status =
-        wefti_stream_wait(event->mark->context, event->mark, stream, value, "an event");
-    return status < 0 ? status : wefti_fault_get(&event->mark->fault);
+        wefti_stream_wait_for(event->mark->context, event->mark, stream, value, "an event", timeout_ns);
+    return status != WEFT_OK ? status : wefti_fault_get(&event->mark->fault);
+}
+
+weft_status_t weft_event_synchronize(weft_event_t *event)
+{
+    return weft_event_wait(event, UINT64_MAX);
 }
 
 weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)

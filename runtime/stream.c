@@ -78,7 +78,8 @@ static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
     if (context->device != NULL && !(flags & ON_HOST)) {
         return context->device->ops->queue_create(context->device, &stream->queue);
     }
-    if (flags & WEFT_STREAM_THREAD) { /* queues need none */
+    bool threaded = (flags & WEFT_STREAM_THREAD) || ((flags & WEFT_STREAM_AUTO) && context->progress_thread);
+    if (threaded) { /* queues need none */
         stream->threaded = true;
         int error = pthread_create(&stream->thread, NULL, wefti_stream_main, stream);
         if (error != 0) {
@@ -133,7 +134,7 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
     if (params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
-    if (params->flags & ~WEFT_STREAM_THREAD || params->capacity > MAX_CAPACITY) {
+    if (params->flags & ~(WEFT_STREAM_THREAD | WEFT_STREAM_AUTO) || params->capacity > MAX_CAPACITY) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
                            params->flags, params->capacity);
     }
@@ -143,8 +144,7 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
 weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name, uint32_t capacity,
                                        weft_stream_t **out_stream)
 {
-    weft_stream_params_t params = {sizeof(params), name, ON_HOST, capacity};
-    params.flags |= context->progress_thread ? WEFT_STREAM_THREAD : 0;
+    weft_stream_params_t params = {sizeof(params), name, ON_HOST | WEFT_STREAM_AUTO, capacity};
     *out_stream = NULL;
     return create(context, &params, out_stream);
 }
@@ -417,7 +417,7 @@ static void nap_beside_device(weft_context_t *context, const wefti_stream_block_
  * over. Other inline streams may be blocked on something else, hence the slice.
  */
 static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target, bool inline_work,
-                bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns)
+                bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns, uint64_t most_ns)
 {
     if (context->device != NULL) {
         nap_beside_device(context, blocked, slice_ns);
@@ -431,15 +431,16 @@ static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target
         spin_ns = 0; /* the stream's thread needs this core */
     }
     if (blocked->signal != NULL) {
-        wefti_signal_await(context->endpoint, blocked->signal, blocked->target, spin_ns, slice_ns);
+        wefti_signal_await(context->endpoint, blocked->signal, blocked->target, spin_ns,
+                           slice_ns < most_ns ? slice_ns : most_ns);
     } else {
-        wefti_signal_await(context->endpoint, signal, target, spin_ns,
-                           inline_work ? slice_ns : CHECK_NS);
+        slice_ns = inline_work ? slice_ns : CHECK_NS;
+        wefti_signal_await(context->endpoint, signal, target, spin_ns, slice_ns < most_ns ? slice_ns : most_ns);
     }
 }
 
-weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
-                                uint32_t target, const char *what)
+weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
+                                    uint32_t target, const char *what, uint64_t patience_ns)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
@@ -453,10 +454,15 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
             last = blocked;
         }
         bool over = wait_over(mark, stream, target);
+        uint64_t gone_ns = over || patience_ns == UINT64_MAX ? 0 : wefti_now_ns() - start_ns;
+        if (!over && gone_ns >= patience_ns) {
+            wefti_mark_release(blocked.mark);
+            return WEFT_IN_PROGRESS;
+        }
         if (!over) {
             uint64_t for_ns = context->device != NULL ? wefti_now_ns() - start_ns : slice_ns;
             nap(context, signal, target, inline_work, mark == NULL && stream->threaded, &blocked,
-                for_ns);
+                for_ns, patience_ns - gone_ns);
         }
         wefti_mark_release(blocked.mark);
         if (over) {
@@ -477,6 +483,12 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
                                endpoint->rank, what);
         }
     }
+}
+
+weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
+                                uint32_t target, const char *what)
+{
+    return wefti_stream_wait_for(context, mark, stream, target, what, UINT64_MAX);
 }
 
 weft_status_t weft_stream_synchronize(weft_stream_t *stream)

@@ -19,6 +19,7 @@ typedef struct weft_notify weft_notify_t;
 typedef uint32_t weft_stream_flags_t;
 #define WEFT_STREAM_INLINE 0u        /**< progresses inside wait, query and synchronise calls */
 #define WEFT_STREAM_THREAD (1u << 0) /**< progresses on a thread of its own */
+#define WEFT_STREAM_AUTO (1u << 1)   /**< on a thread where the context's progress has one (WEFT_PROGRESS), else inline */
 
 typedef struct weft_stream_params {
     size_t struct_size;
@@ -59,6 +60,8 @@ WEFT_API weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_
 /** WEFT_OK when the latest record was reached, WEFT_IN_PROGRESS, or the recording stream's error. */
 WEFT_API weft_status_t weft_event_query(weft_event_t *event);
 WEFT_API weft_status_t weft_event_synchronize(weft_event_t *event);
+/** The same for timeout_ns at most, after which it is WEFT_IN_PROGRESS, and nothing has happened to the event. */
+WEFT_API weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns);
 /** Nanoseconds of CLOCK_MONOTONIC at which the latest record was reached; WEFT_ERR_STATE before. */
 WEFT_API weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns);
 

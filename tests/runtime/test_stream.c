@@ -74,6 +74,12 @@ static weft_status_t not_found(void *user)
     return WEFT_ERR_NOT_FOUND;
 }
 
+static weft_status_t note_runner(void *user)
+{
+    *(pthread_t *)user = pthread_self();
+    return WEFT_OK;
+}
+
 /* Blocks its stream's thread until the test lets it go on. */
 static weft_status_t hold(void *user)
 {
@@ -197,9 +203,12 @@ static void test_event_states(void **state)
     if (fixture->flags == WEFT_STREAM_THREAD) {
         assert_int_equal(weft_event_query(event), WEFT_IN_PROGRESS);
         assert_int_equal(weft_stream_query(stream), WEFT_IN_PROGRESS);
+        assert_int_equal(weft_event_wait(event, 0), WEFT_IN_PROGRESS);
+        assert_int_equal(weft_event_wait(event, 100000), WEFT_IN_PROGRESS);
         atomic_store(&go, 1);
     }
     assert_int_equal(weft_event_synchronize(event), WEFT_OK);
+    assert_int_equal(weft_event_wait(event, 0), WEFT_OK);
     assert_int_equal(weft_event_query(event), WEFT_OK);
     assert_int_equal(weft_event_time_ns(event, &time_ns), WEFT_OK);
     /* destroyed while its record may still be queued */
@@ -400,6 +409,29 @@ static void test_stream_refuses_bad_arguments(void **state)
     weft_stream_destroy(stream);
 }
 
+/* By itself a stream is on a thread where the context's calls are. */
+static void test_stream_goes_as_the_context_does(void **state)
+{
+    for (int threaded = 0; threaded < 2; threaded++) {
+        weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+        weft_stream_params_t stream_params = {sizeof(stream_params), "auto", WEFT_STREAM_AUTO, 0};
+        weft_context_t *context = NULL;
+        weft_stream_t *stream = NULL;
+        pthread_t runner = pthread_self();
+        (void)state;
+        params.rank = 0;
+        params.world_size = 1;
+        params.progress = threaded ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_INLINE;
+        assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
+        assert_int_equal(weft_stream_create(context, &stream_params, &stream), WEFT_OK);
+        assert_int_equal(weft_stream_launch_host(stream, note_runner, &runner), WEFT_OK);
+        assert_int_equal(weft_stream_synchronize(stream), WEFT_OK);
+        assert_int_equal(pthread_equal(runner, pthread_self()) != 0, !threaded);
+        weft_stream_destroy(stream);
+        weft_context_release(context);
+    }
+}
+
 static void test_stream_on_the_fake_card(void **state)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
@@ -464,6 +496,7 @@ int main(void)
         BOTH(test_stream_wait_ends_with_the_world),
         BOTH(test_stream_chains_from_many_threads),
         BOTH(test_stream_refuses_bad_arguments),
+        cmocka_unit_test(test_stream_goes_as_the_context_does),
         cmocka_unit_test(test_stream_on_the_fake_card),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,8 @@ case "${1:-}" in
   *) echo "usage: scripts/test.sh [--quick]" >&2; exit 2 ;;
 esac
 
-test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx python3-setuptools python3-wheel
+test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx
+  python3-setuptools python3-wheel
   libonnx-testdata dataset-fashion-mnist openmpi-bin mpich iproute2 hostname)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
 

@@ -177,11 +177,6 @@ static wp_context_t *context_alloc(wp_state_t *state)
         context->state = state;
         context->process = (int64_t)getpid();
         enter_list(context);
-        context->pending = PyList_New(0);
-        if (context->pending == NULL) {
-            Py_DECREF(context);
-            return NULL;
-        }
     }
     return context;
 }
@@ -238,7 +233,6 @@ static int context_traverse(PyObject *self, visitproc visit, void *arg)
     wp_context_t *context = (wp_context_t *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT((PyObject *)context->world);
-    Py_VISIT(context->pending);
     return 0;
 }
 
@@ -248,7 +242,6 @@ static int context_clear(PyObject *self)
     wp_group_t *world = context->world;
     context->world = NULL;
     Py_XDECREF((PyObject *)world);
-    Py_CLEAR(context->pending);
     return 0;
 }
 

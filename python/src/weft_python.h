@@ -186,8 +186,7 @@ struct wp_context {
     int64_t process;         /* which made it: a forked child leaves it alone */
     wp_group_t *world;       /* owned */
     wp_holder_t *holders;
-    PyObject *pending;       /* list: numbers of allocations whose arrays are gone (memory.c) */
-    uint64_t allocations;    /* made so far by weft.empty: the number of the next one */
+    struct wp_memories *memories; /* allocations and registrations (memory.h); NULL: none yet, or closed */
 };
 
 struct wp_group {
@@ -219,6 +218,11 @@ weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
  * returns a Work (async true). Takes over all that call owns, also on failure. Returns NULL with an exception.
  */
 PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stream_t *stream);
+/* The group's lock, for several calls with nothing between them; WeftStateError when there is no group any more. */
+int wp_group_enter(wp_state_t *state, wp_group_t *group);
+void wp_group_exit(wp_group_t *group);
+/* wp_call_finish in a group that was entered, always on this thread. */
+PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call);
 void wp_call_release(wp_call_t *call);
 
 /* ---- work.c, stream.c ---- */

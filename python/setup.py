@@ -17,6 +17,7 @@ import sysconfig
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from distutils.command.build import build
 from distutils.command.build_scripts import build_scripts
 
 try:
@@ -27,6 +28,9 @@ except ImportError:  # before setuptools 70.1
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent
 PACKAGE = "weft"
+GIVEN = os.environ.get("WEFT_CMAKE_BUILD")
+BUILD = pathlib.Path(GIVEN).resolve() if GIVEN else HERE / "build" / "cmake"
+WHEEL = (BUILD if GIVEN else HERE / "build") / "wheel"  # what setuptools leaves behind
 
 
 def version():
@@ -38,38 +42,41 @@ def version():
     return found.group(1)
 
 
-def cmake_build():
-    """The folder of a build; made now unless WEFT_CMAKE_BUILD names one."""
-    given = os.environ.get("WEFT_CMAKE_BUILD")
-    if given:
-        return pathlib.Path(given).resolve()
+def build_weft():
+    """Fills BUILD, unless somebody has."""
+    if GIVEN:
+        return
     if not shutil.which("cmake"):
         raise SystemExit("setup.py: cmake is not installed; README.md lists the packages that a build needs")
-    folder = HERE / "build" / "cmake"
     options = ["-DWEFT_TESTS=OFF", "-DWEFT_SAMPLES=OFF", "-DWEFT_BENCH=OFF", "-DWEFT_PYTHON=ON"]
     headers = sysconfig.get_path("include")
     if os.path.exists(os.path.join(headers, "Python.h")):
         options.append(f"-DWEFT_PYTHON_INCLUDE={headers}")
     if shutil.which("ninja"):
         options += ["-G", "Ninja"]
-    subprocess.run(["cmake", "-S", SOURCE, "-B", folder, *options, *os.environ.get("CMAKE_ARGS", "").split()], check=True)
-    subprocess.run(["cmake", "--build", folder, "--target", "weft", "weft_python", "weft_tool", "-j",
+    subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options, *os.environ.get("CMAKE_ARGS", "").split()], check=True)
+    subprocess.run(["cmake", "--build", BUILD, "--target", "weft", "weft_python", "weft_tool", "-j",
                     str(len(os.sched_getaffinity(0)))], check=True)
-    return folder
+
+
+class Build(build):
+    def run(self):
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # what a former version of the package had
+        super().run()
 
 
 class BuildExtension(build_ext):
     """Puts _core.abi3.so, which looks for the library beside itself, and the library into the package."""
 
     def run(self):
-        build = cmake_build()
-        if not (build / "python" / PACKAGE / "_core.abi3.so").exists():
-            raise SystemExit(f"setup.py: {build} has no Python package: were Python.h (python3-dev) and WEFT_PYTHON=ON there?")
+        build_weft()
+        if not (BUILD / "python" / PACKAGE / "_core.abi3.so").exists():
+            raise SystemExit(f"setup.py: {BUILD} has no Python package: were Python.h (python3-dev) and WEFT_PYTHON=ON there?")
         root = HERE if self.inplace else pathlib.Path(self.build_lib).resolve()
-        subprocess.run(["cmake", "--install", build, "--component", "python", "--strip", "--prefix", root], check=True)
+        subprocess.run(["cmake", "--install", BUILD, "--component", "python", "--strip", "--prefix", root], check=True)
         # A wheel holds no links: the library goes by the name that the loader looks for.
         library = root / PACKAGE / "libweft.so.0"
-        shutil.copyfile(build / "libweft.so.0", library)
+        shutil.copyfile(BUILD / "libweft.so.0", library)
         subprocess.run(["strip", "--strip-unneeded", library], check=True)
 
     def get_outputs(self):
@@ -85,9 +92,8 @@ class BuildScripts(build_scripts):
 
     def run(self):
         self.mkpath(self.build_dir)
-        build = pathlib.Path(os.environ.get("WEFT_CMAKE_BUILD") or HERE / "build" / "cmake")
         target = pathlib.Path(self.build_dir) / "weft"
-        shutil.copyfile(build / "weft", target)
+        shutil.copyfile(BUILD / "weft", target)
         subprocess.run(["strip", target], check=True)
         target.chmod(0o755)
 
@@ -101,6 +107,7 @@ class Wheel(bdist_wheel):
         super().finalize_options()
 
 
+WHEEL.mkdir(parents=True, exist_ok=True)
 setup(
     name="weft",
     version=version(),
@@ -115,5 +122,7 @@ setup(
     ext_modules=[Extension(f"{PACKAGE}._core", [], py_limited_api=True)],
     scripts=["weft_command"],  # by BuildScripts
     zip_safe=False,
-    cmdclass={"build_ext": BuildExtension, "build_scripts": BuildScripts, "bdist_wheel": Wheel},
+    options={"build": {"build_base": str(WHEEL)}, "egg_info": {"egg_base": str(WHEEL)}},
+    cmdclass={"build": Build, "build_ext": BuildExtension, "build_scripts": BuildScripts,
+              "bdist_wheel": Wheel},
 )

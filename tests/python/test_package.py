@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The package as it is built and installed: the limited API, a wheel in a fresh environment, other interpreters, no numpy."""
+import glob
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import unittest
+
+import ranks
+
+BUILD = pathlib.Path(os.environ.get("WEFT_BINARY_DIR") or pathlib.Path(ranks.WEFT).parent)
+CORE = BUILD / "python" / "weft" / "_core.abi3.so"
+# Two ranks' worth of the package without numpy.
+USE = """
+import array, sys
+import weft
+weft.init()
+size = weft.get_world_size()
+x = array.array("f", [1, 2, 3])
+weft.all_reduce_(x)
+assert list(x) == [size, 2 * size, 3 * size], x
+y = weft.all_gather(array.array("i", [weft.get_rank()]))
+assert list(y) == list(range(size)), y
+assert "numpy" not in sys.modules or sys.modules["numpy"] is None or NUMPY
+print("used", weft.__version__, weft.__file__, type(y).__name__)
+"""
+
+
+def run(*command, **kwargs):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240, **kwargs)
+
+
+def undefined_symbols():
+    text = run("nm", "-D", "--undefined-only", CORE).stdout
+    return {line.split()[-1].split("@")[0] for line in text.splitlines()}
+
+
+class Binary(unittest.TestCase):
+    def test_limited_api(self):
+        """All that is taken from the interpreter is what the limited API of 3.11 declares."""
+        include = sysconfig.get_path("include")
+        if not os.path.exists(f"{include}/Python.h"):
+            self.skipTest(f"{include} has no Python.h")
+        done = run(os.environ.get("CC", "cc"), "-E", "-P", "-DPy_LIMITED_API=0x030b0000", "-DPY_SSIZE_T_CLEAN", f"-I{include}",
+                   "-include", "Python.h", "-x", "c", "/dev/null")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        declared = set(re.findall(r"\b_?Py\w+", done.stdout))
+        # What sizes make of these names.
+        declared |= {f"_{name}_SizeT" for name in declared if name in ("PyArg_ParseTuple", "Py_BuildValue", "Py_VaBuildValue",
+                                                                       "PyObject_CallFunction", "PyObject_CallMethod")}
+        used = {name for name in undefined_symbols() if re.match("_?Py", name)}
+        self.assertGreater(len(used), 40)
+        self.assertEqual(used - declared, set())
+        # Private names come in by macros only.
+        private = {name for name in used if name.startswith("_") and not name.endswith("_SizeT")}
+        self.assertLessEqual(private, {"_Py_NoneStruct", "_Py_TrueStruct", "_Py_FalseStruct", "_Py_Dealloc", "_Py_EllipsisObject",
+                                       "_Py_NotImplementedStruct", "_Py_IncRef", "_Py_DecRef"})
+
+    def test_what_it_is_linked_with(self):
+        needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", CORE).stdout)
+        self.assertIn("libweft.so.0", needed)
+        self.assertEqual([name for name in needed if "python" in name], [])
+
+    def test_what_it_exports(self):
+        defined = run("nm", "-D", "--defined-only", CORE).stdout
+        names = {line.split()[-1] for line in defined.splitlines()}
+        self.assertEqual({name for name in names if not name.startswith(("__", "_init", "_fini"))}, {"PyInit__core"})
+
+    def test_of_the_c_library_public_functions_only(self):
+        used = {name for name in undefined_symbols() if name.startswith("weft")}
+        self.assertGreater(len(used), 20)
+        self.assertEqual({name for name in used if not name.startswith("weft_")}, set())
+
+
+class Interpreters(unittest.TestCase):
+    def use(self, *command, numpy=False, **env):
+        done = run(*command, "-c", USE.replace("NUMPY", str(numpy)), env=ranks.clean_environment(**env))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_without_numpy(self):
+        done = run(ranks.WEFT, "run", "-n", 2, "--", sys.executable, "-c",
+                   "import sys; sys.modules['numpy'] = None\n" + USE.replace("NUMPY", "False"), env=ranks.clean_environment())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("used"), 2)
+
+    def test_numpy_is_not_imported_before_it_is_used(self):
+        done = run(sys.executable, "-c", "import sys, weft; print('numpy' in sys.modules, 'torch' in sys.modules)")
+        self.assertEqual(done.stdout.split(), ["False", "False"], done.stderr)
+
+    @unittest.skipIf(ranks.SANITIZED, "other interpreters are for the plain build")
+    def test_later_interpreters(self):
+        """The same binary in CPython 3.12 and later, where some are installed (also by pyenv)."""
+        root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+        found = {}
+        for path in [shutil.which(f"python3.{minor}") for minor in range(12, 20)] + glob.glob(f"{root}/versions/3.*/bin/python3"):
+            if path:
+                said = run(path, "-c", "import sys; print(sys.version_info >= (3, 12) and sys.version_info[1] or '')").stdout.strip()
+                if said:
+                    found.setdefault(int(said), path)
+        if not found:
+            self.skipTest("no CPython later than 3.11 is installed")
+        for minor, path in sorted(found.items()):
+            with self.subTest(minor=minor):
+                self.assertIn("used", self.use(path, numpy=True))
+
+
+@unittest.skipIf(ranks.SANITIZED, "a wheel is made of the plain build")
+class Wheel(unittest.TestCase):
+    """`pip install ./python` into a fresh environment, of the library that CMake has built."""
+
+    @classmethod
+    def setUpClass(cls):
+        for name in ("setuptools", "wheel", "venv", "ensurepip"):
+            if not importlib.util.find_spec(name):
+                raise unittest.SkipTest(f"{name} is not installed")
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="weft-test-"))
+        cls.addClassCleanup(shutil.rmtree, cls.dir, True)
+        made = run(sys.executable, "-m", "venv", "--system-site-packages", cls.dir / "venv")
+        if made.returncode != 0:
+            raise unittest.SkipTest(f"no environment can be made: {made.stdout[-300:]}{made.stderr[-300:]}")
+        cls.python = cls.dir / "venv" / "bin" / "python3"
+        cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=str(BUILD)).items()
+                   if name not in ("PYTHONPATH", "WEFT_TOOL")}
+        done = run(cls.python, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--force-reinstall",
+                   ranks.SOURCE / "python", env=cls.env)
+        if done.returncode != 0:
+            raise AssertionError(done.stdout + done.stderr)
+        cls.package = pathlib.Path(sysconfig.get_path("platlib", vars={"base": str(cls.dir / "venv"),
+                                                                       "platbase": str(cls.dir / "venv")}, scheme="venv")) / "weft"
+
+    def test_tag(self):
+        wheel = next(self.package.parent.glob("weft-*.dist-info/WHEEL")).read_text()
+        self.assertRegex(wheel, r"(?m)^Tag: cp311-abi3-linux_\w+$")
+        self.assertRegex(wheel, r"(?m)^Root-Is-Purelib: false$")
+
+    def test_files(self):
+        files = {path.relative_to(self.package).as_posix() for path in self.package.rglob("*") if path.is_file()}
+        files = {name for name in files if "__pycache__" not in name}
+        source = ranks.SOURCE / "python" / "weft"
+        expected = {path.relative_to(source).as_posix() for path in source.rglob("*")
+                    if path.is_file() and (path.suffix in (".py", ".pyi") or path.name == "py.typed")}
+        self.assertEqual(files, expected | {"_core.abi3.so", "libweft.so.0"})
+
+    def test_nothing_points_to_where_it_was_built(self):
+        for path in (self.package / "_core.abi3.so", self.package / "libweft.so.0", self.dir / "venv" / "bin" / "weft"):
+            paths = re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", run("readelf", "-d", path).stdout)
+            self.assertEqual(paths, ["$ORIGIN"] if path.name == "_core.abi3.so" else [], path)
+
+    def test_used_by_the_command_inside(self):
+        done = run(self.dir / "venv" / "bin" / "weft", "run", "-n", 2, "--", self.python, "-c", USE.replace("NUMPY", "True"),
+                   env=self.env, cwd=self.dir)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count(str(self.package)), 2, done.stdout)
+
+
+if __name__ == "__main__":
+    ranks.main()

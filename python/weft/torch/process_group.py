@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group: torch's calls as Weft's. Every group is a world (a weft.Context) of its own."""
+import datetime
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+import weft
+from torch._C import _distributed_c10d as c10d
+from weft.torch import layout, meeting, works
+from weft.torch.works import Done, Several, Work
+
+# By hash: torch's ReduceOp is its number, and comparing costs several times as much.
+_NAMES = {hash(getattr(dist.ReduceOp, name)): word for name, word in (
+    ("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))}
+_BITWISE = {hash(getattr(dist.ReduceOp, name)): function for name, function in (
+    ("BAND", torch.bitwise_and), ("BOR", torch.bitwise_or), ("BXOR", torch.bitwise_xor))}
+# What a reduction of truth values is on 0 and 1: a sum says whether any is, as elsewhere in torch.
+_OF_BOOLS = {"sum": "max", "prod": "min", "min": "min", "max": "max"}
+# Sends and receives have groups of their own, as many as make every pair and direction of a rank independent, up to this.
+_PAIR_GROUPS = 14
+
+
+def install_backend():
+    """Registers backend "weft"; again is fine."""
+    if not hasattr(dist.Backend, "WEFT"):
+        more = {"devices": ["cpu"]} if _takes_devices() else {}
+        dist.Backend.register_backend("weft", _create, **more)
+
+
+def _takes_devices():
+    import inspect
+    return "devices" in inspect.signature(dist.Backend.register_backend).parameters
+
+
+def _create(store, rank, size, timeout):
+    return ProcessGroupWeft(store, rank, size, timeout)
+
+
+def group_of(group=None):
+    """The weft.Group under a torch process group (None: the default one), for calling weft.all_reduce_ and others
+    directly: they take a microsecond or two less than torch.distributed's."""
+    return _weft_group(group).weft_group
+
+
+def _weft_group(group):
+    group = group if group is not None else dist.distributed_c10d._get_default_group()
+    if isinstance(group, ProcessGroupWeft):
+        return group
+    inner = getattr(group, "_get_backend", None)
+    inner = inner(torch.device("cpu")) if inner is not None else None
+    if isinstance(inner, ProcessGroupWeft):
+        return inner
+    raise TypeError(f"{group!r} is no process group of backend weft")
+
+
+def _seconds(timeout):
+    """Of a timedelta; None where torch means the group's own."""
+    return timeout.total_seconds() if timeout is not None and timeout > datetime.timedelta(0) else None
+
+
+def _pair_group_of(low, high, size):
+    """Number of the group for what goes from low to high; one more is that of the way back.
+
+    Calls of one Weft group follow each other, so a receive that waits would hold up the sends behind it. A round-robin
+    tournament gives each pair a day on which both have no other match: one group per day and direction.
+    """
+    days = size - 1 if size % 2 == 0 else size
+    day = 2 * low % days if size % 2 == 0 and high == size - 1 else (low + high) % days
+    return 2 * (day % (_PAIR_GROUPS // 2))
+
+
+class ProcessGroupWeft(dist.ProcessGroup):
+    """What dist.init_process_group("weft") and dist.new_group make.
+
+    Calls are queued and return a Work; nothing is waited for here. A call that cannot be queued, since it is wrong in
+    itself, raises at once; where ranks disagree all of them raise when they wait.
+    """
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self.weft_context = meeting.join(store, rank, size, timeout)
+        self.weft_group = self.weft_context.world
+        everybody = list(range(size))
+        days = size - 1 if size % 2 == 0 else size
+        self._pairs = [weft.new_group(everybody, self.weft_group)
+                       for _ in range(min(2 * days, _PAIR_GROUPS) if size > 1 else 0)]
+        self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
+        self.works = {}
+        self.lock = threading.RLock()
+        self.buckets = None
+        self._barriers = 0
+        works.process_groups.add(self)
+
+    # ---- life ----
+    def getBackendName(self):
+        return "weft"
+
+    def name(self):
+        return "weft"
+
+    def getRank(self):
+        return self._rank
+
+    def getSize(self):
+        return self._size
+
+    @property
+    def pg_name(self):
+        return getattr(self, "_pg_name", "weft")
+
+    def shutdown(self, *_):
+        """Leaves the group's world: works that are under way end with an error. Not collective."""
+        works.process_groups.discard(self)
+        self.works.clear()
+        if self.buckets is not None:
+            self.buckets.close()
+        self._pairs = []
+        if not self.weft_context.closed:
+            self.weft_context.close()
+
+    abort = shutdown
+
+    def __del__(self):
+        if "_barriers" in self.__dict__:
+            self.shutdown()
+
+    def forget_finished(self):
+        """The works that nobody has waited for are many: the oldest ones that are done go."""
+        for key, work in list(self.works.items())[:works.KEPT // 2]:
+            if work.is_completed():
+                self.works.pop(key, None)
+
+    def progress(self):
+        """Calls of this group go on: looking at one makes all of a context do so."""
+        for work in list(self.works.values())[:1]:
+            if work._handle is not None:
+                work._handle.is_completed()
+
+    # ---- what is common ----
+    def _reduction(self, opts, tensor):
+        """The word for opts' operation on tensor."""
+        op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
+        word = _NAMES.get(hash(op))
+        if word is None:
+            raise RuntimeError("weft: of torch's reductions there are SUM, AVG, PRODUCT, MIN and MAX, and for all_reduce"
+                               " and reduce BAND, BOR and BXOR")
+        if tensor.dtype is torch.bool:
+            word = _OF_BOOLS.get(word)
+            if word is None:
+                raise RuntimeError("weft: there is no average of torch.bool")
+        elif tensor.is_complex() and word not in ("sum", "avg"):
+            raise RuntimeError(f"weft: there is no {word} of {tensor.dtype}")
+        return word
+
+    def _bitwise(self, tensor, function, outputs, here=True):
+        """Weft has no bitwise reductions: everybody gets all, and combines them."""
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise RuntimeError(f"weft: no bitwise reduction of {tensor.dtype}")
+        own = layout.dense(tensor).view(-1)
+        everything = torch.empty(self._size * own.numel(), dtype=own.dtype)
+        handle = weft.all_gather(own, self.weft_group, out=everything, async_op=True)
+
+        def finish():
+            if here:
+                blocks = everything.view(self._size, -1)
+                result = blocks[0].clone()
+                for block in blocks[1:]:
+                    function(result, block, out=result)
+                layout.wire(tensor).detach().copy_(result.view(tensor.shape))
+        return Work(self, handle, outputs, finish)
+
+    # ---- everybody to everybody ----
+    def allreduce(self, tensors, opts=dist.ReduceOp.SUM):
+        """In place."""
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        tensor = _single(tensors)
+        if type(opts) is c10d.AllreduceOptions:
+            opts = opts.reduceOp
+        number = hash(opts)
+        if tensor.dtype in layout.NATIVE and number in _NAMES and tensor.is_contiguous():
+            return Work(self, weft.all_reduce_(tensor, _NAMES[number], self.weft_group, async_op=True), tensors)
+        if number in _BITWISE:
+            return self._bitwise(tensor, _BITWISE[number], tensors)
+        word = self._reduction(opts, tensor)
+        data, finish = layout.place(tensor)
+        return Work(self, weft.all_reduce_(data, word, self.weft_group, async_op=True), tensors, finish)
+
+    def allreduce_coalesced(self, tensors, opts=dist.ReduceOp.SUM):
+        """Tensors of one type as one call."""
+        if len({tensor.dtype for tensor in tensors}) != 1 or hash(getattr(opts, "reduceOp", opts)) in _BITWISE:
+            return self._together([self.allreduce([tensor], getattr(opts, "reduceOp", opts)) for tensor in tensors],
+                                  tensors)
+        word = self._reduction(opts, tensors[0])
+        parts = [layout.wire(tensor) for tensor in tensors]
+        whole = torch.cat([part.detach().reshape(-1) for part in parts])
+
+        def finish():
+            at = 0
+            for part in parts:
+                part.detach().copy_(whole[at:at + part.numel()].view(part.shape))
+                at += part.numel()
+        return Work(self, weft.all_reduce_(whole, word, self.weft_group, async_op=True), tensors, finish)
+
+    def _together(self, parts, outputs):
+        """Several works as one."""
+        handles, finishes = [], []
+        for part in parts:
+            self.works.pop(id(part), None)
+            handles.append(part._handle)
+            finishes.append(part._finish)
+
+        def finish():
+            for function in finishes:
+                if function is not None:
+                    function()
+        return Work(self, Several(handles), outputs, finish)
+
+    def allgather(self, output_lists, inputs, opts=None):
+        """output_lists[0] has a tensor per rank; their sizes may differ."""
+        if isinstance(inputs, torch.Tensor):
+            output_lists, inputs = [output_lists], [inputs]
+        outputs, tensor = _single(output_lists), _single(inputs)
+        self._count(outputs, "output tensors")
+        data = layout.dense(tensor)
+        lengths = [output.numel() for output in outputs]
+        if lengths[self._rank] != data.numel():
+            raise ValueError(f"allgather: this rank gives {data.numel()} elements, and its output tensor has"
+                             f" {lengths[self._rank]}")
+        longest = max(lengths)
+        if min(lengths) == longest:
+            whole, finish = layout.room(outputs, data)
+            return Work(self, weft.all_gather(data, self.weft_group, out=whole, async_op=True), output_lists, finish)
+        own = layout.padded([tensor], longest)
+        whole = torch.empty(self._size * longest, dtype=data.dtype)
+
+        def finish():
+            for i, output in enumerate(outputs):
+                begin = i * longest
+                layout.wire(output).detach().copy_(whole[begin:begin + lengths[i]].view(layout.wire(output).shape))
+        return Work(self, weft.all_gather(own, self.weft_group, out=whole, async_op=True), output_lists, finish)
+
+    def _allgather_base(self, output, tensor, opts=None):
+        """All ranks' tensors one behind the other in output."""
+        if output.numel() != tensor.numel() * self._size:
+            raise ValueError(f"allgather: the output has {output.numel()} elements, and {self._size} ranks give"
+                             f" {tensor.numel()} each")
+        data = layout.dense(tensor)
+        whole, finish = layout.room([output], data)
+        return Work(self, weft.all_gather(data, self.weft_group, out=whole, async_op=True), [output], finish)
+
+    all_gather_single = _allgather_base
+
+    def allgather_coalesced(self, output_lists, inputs, opts=None):
+        """output_lists[r][i]: where rank r's inputs[i] goes."""
+        self._count(output_lists, "lists of output tensors")
+        return self._together([self.allgather([[outputs[i] for outputs in output_lists]], [tensor])
+                               for i, tensor in enumerate(inputs)], output_lists)
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
+        return self._together([self._allgather_base(output, tensor) for output, tensor in zip(outputs, inputs)], outputs)
+
+    def reduce_scatter(self, outputs, input_lists, opts=dist.ReduceOp.SUM):
+        """This rank gets the reduction of everybody's input_lists[0][rank]; sizes may differ between ranks."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, input_lists = [outputs], [input_lists]
+        output, inputs = _single(outputs), _single(input_lists)
+        self._count(inputs, "input tensors")
+        lengths = [tensor.numel() for tensor in inputs]
+        if lengths[self._rank] != output.numel():
+            raise ValueError(f"reduce_scatter: the output has {output.numel()} elements, and this rank's input tensor"
+                             f" {lengths[self._rank]}")
+        word = self._reduction(opts, output)
+        longest = max(lengths)
+        if min(lengths) == longest:
+            whole = layout.packed(inputs)
+            block, finish = layout.room([output], whole)
+        else:
+            whole = layout.padded(inputs, longest)
+            block = torch.empty(longest, dtype=whole.dtype)
+
+            def finish():
+                place = layout.wire(output).detach()
+                place.copy_(block[:place.numel()].view(place.shape))
+        return Work(self, weft.reduce_scatter(whole, word, self.weft_group, out=block, async_op=True), outputs, finish)
+
+    def _reduce_scatter_base(self, output, tensor, opts=dist.ReduceOp.SUM):
+        """This rank gets its block of the reduction of tensor."""
+        if tensor.numel() != output.numel() * self._size:
+            raise ValueError(f"reduce_scatter: the input has {tensor.numel()} elements, and {self._size} ranks get"
+                             f" {output.numel()} each")
+        word = self._reduction(opts, output)
+        data = layout.dense(tensor)
+        block, finish = layout.room([output], data)
+        return Work(self, weft.reduce_scatter(data, word, self.weft_group, out=block, async_op=True), [output], finish)
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=dist.ReduceOp.SUM):
+        return self._together([self._reduce_scatter_base(output, tensor, opts)
+                               for output, tensor in zip(outputs, inputs)], outputs)
+
+    def alltoall_base(self, output, tensor, output_split_sizes=(), input_split_sizes=(), opts=None):
+        """Blocks of the first dimension: equal ones, or of the numbers of rows given."""
+        data = layout.dense(tensor)
+        if not output_split_sizes and not input_split_sizes:
+            for what, size in (("input", tensor.shape[:1]), ("output", output.shape[:1])):
+                if sum(size) % self._size != 0:
+                    raise RuntimeError(f"alltoall: the {what}'s first dimension is {sum(size)}, which {self._size}"
+                                       " ranks cannot share evenly")
+            if output.numel() == tensor.numel():
+                whole, finish = layout.room([output], data)
+                return Work(self, weft.all_to_all(data, self.weft_group, out=whole, async_op=True), [output],
+                            finish)
+        sends = self._splits(tensor, input_split_sizes, "input")
+        receives = self._splits(output, output_split_sizes, "output")
+        whole, finish = layout.room([output], data)
+        return self._exchange(data.view(-1), sends, whole, receives, [output], finish)
+
+    def _splits(self, tensor, rows, what):
+        """Elements for each rank."""
+        if not rows:
+            return [tensor.numel() // self._size] * self._size
+        if len(rows) != self._size:
+            raise RuntimeError(f"alltoall: {len(rows)} {what} splits for {self._size} ranks")
+        if sum(rows) != tensor.shape[0] or min(rows) < 0:
+            raise RuntimeError(f"alltoall: the {what} splits {list(rows)} are not its {tensor.shape[0]} rows")
+        row = layout.wire(tensor).numel() // max(1, tensor.shape[0])
+        return [count * row for count in rows]
+
+    def _exchange(self, data, sends, whole, receives, outputs, finish):
+        handle = weft.all_to_all(data, self.weft_group, out=whole, send_counts=sends, recv_counts=receives,
+                                 async_op=True)
+        return Work(self, handle, outputs, finish)
+
+    def alltoall(self, outputs, inputs, opts=None):
+        """inputs[r] goes to rank r, outputs[r] comes from it; any sizes."""
+        self._count(inputs, "input tensors")
+        self._count(outputs, "output tensors")
+        data = layout.packed(inputs)
+        whole, finish = layout.room(outputs, data)
+        return self._exchange(data, [layout.wire(tensor).numel() for tensor in inputs], whole,
+                              [layout.wire(tensor).numel() for tensor in outputs], outputs, finish)
+
+    def barrier(self, opts=None):
+        return Work(self, weft.barrier(self.weft_group, async_op=True), [])
+
+    # ---- with a root ----
+    def broadcast(self, tensors, opts=0):
+        """In place, from the root."""
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        data, finish = layout.place(_single(tensors))
+        root = _root(opts)
+        return Work(self, weft.broadcast(data, root, self.weft_group, async_op=True), tensors, finish)
+
+    def reduce(self, tensors, opts=0, op=None):
+        """The root's tensor becomes the result; others keep theirs."""
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        tensor, root = _single(tensors), _root(opts)
+        op = op if op is not None else getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+        here = root == self._rank
+        if hash(op) in _BITWISE:
+            return self._bitwise(tensor, _BITWISE[hash(op)], tensors, here)
+        word = self._reduction(op, tensor)
+        data, finish = layout.place(tensor)
+        handle = weft.reduce(data, root, word, self.weft_group, out=data if here else None, async_op=True)
+        return Work(self, handle, tensors, finish if here else None)
+
+    def gather(self, output_lists, inputs, opts=0):
+        """The root's output_lists[0] has a tensor per rank; it is empty elsewhere."""
+        if isinstance(inputs, torch.Tensor):
+            output_lists, inputs = [output_lists] if output_lists else [], [inputs]
+        root = _root(opts)
+        data = layout.dense(_single(inputs))
+        whole = finish = None
+        if root == self._rank:
+            outputs = _single(output_lists)
+            self._count(outputs, "output tensors")
+            for output in outputs:
+                if layout.wire(output).numel() != data.numel():
+                    raise ValueError(f"gather: an output tensor has {output.numel()} elements, and every rank gives"
+                                     f" {inputs[0].numel()}")
+            whole, finish = layout.room(outputs, data)
+        elif output_lists and output_lists[0]:
+            raise ValueError("gather: only the root has output tensors")
+        return Work(self, weft.gather(data, root, self.weft_group, out=whole, async_op=True), output_lists, finish)
+
+    def scatter(self, outputs, input_lists, opts=0):
+        """The root's input_lists[0] has a tensor for each rank; it is empty elsewhere."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, input_lists = [outputs], [input_lists] if input_lists else []
+        root = _root(opts)
+        output = _single(outputs)
+        whole = None
+        if root == self._rank:
+            inputs = _single(input_lists)
+            self._count(inputs, "input tensors")
+            for tensor in inputs:
+                if tensor.numel() != output.numel():
+                    raise ValueError(f"scatter: an input tensor has {tensor.numel()} elements, and every rank gets"
+                                     f" {output.numel()}")
+            whole = layout.packed(inputs)
+        elif input_lists and input_lists[0]:
+            raise ValueError("scatter: only the root has input tensors")
+        block, finish = layout.room([output], layout.wire(output))
+        return Work(self, weft.scatter(whole, root, self.weft_group, out=block, async_op=True), outputs, finish)
+
+    # ---- from one to another ----
+    def _pair_group(self, sender, receiver):
+        if sender == receiver or not (0 <= sender < self._size and 0 <= receiver < self._size):
+            raise ValueError(f"weft: rank {sender} sends to rank {receiver} in a group of {self._size}")
+        low, high = min(sender, receiver), max(sender, receiver)
+        return self._pairs[_pair_group_of(low, high, self._size) + (sender > receiver)]
+
+    def send(self, tensors, peer, tag=0):
+        """Messages between two ranks match in order; tags are not looked at."""
+        data = layout.dense(_single(tensors))
+        group = self._pair_group(self._rank, peer)
+        return Work(self, weft.send(data, peer, group, async_op=True), tensors)
+
+    def recv(self, tensors, peer, tag=0):
+        group = self._pair_group(peer, self._rank)
+        data, finish = layout.place(_single(tensors))
+        work = Work(self, weft.recv(data, peer, group, async_op=True), tensors, finish)
+        work._source = peer
+        return work
+
+    def recv_anysource(self, tensors, tag=0):
+        raise RuntimeError("weft: a receive needs to know its source; there are no wildcards")
+
+    # ---- several calls together ----
+    def _start_coalescing(self, *_):
+        """Calls go out as they come: each is queued, so that no order between them is needed."""
+
+    def _end_coalescing(self, *_):
+        return Work(self, Done(), [])
+
+    # ---- where is everybody? ----
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        """A barrier by way of the store: after timeout it says who is missing (on rank 0 all, or the first of them)."""
+        seconds = _seconds(timeout) or self._timeout.total_seconds()
+        self._barriers += 1
+        end = time.monotonic() + seconds
+        self._store.set(f"weft/barrier/{self._barriers}/{self._rank}", "here")
+        missing = []
+        for rank in range(self._size):
+            left = max(0.0, end - time.monotonic())
+            try:
+                self._store.wait([f"weft/barrier/{self._barriers}/{rank}"], datetime.timedelta(seconds=max(left, 0.001)))
+            except RuntimeError:
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if missing:
+            raise RuntimeError(f"monitored_barrier: rank {self._rank} has waited {seconds} s for rank"
+                               f"{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}")
+
+    def _count(self, tensors, what):
+        if len(tensors) != self._size:
+            raise ValueError(f"{len(tensors)} {what} for {self._size} ranks")
+
+
+def _single(tensors):
+    """torch's lists are for several devices of one process."""
+    if len(tensors) != 1:
+        raise ValueError(f"weft: one tensor per call and process; these are {len(tensors)}")
+    return tensors[0]
+
+
+def _root(opts):
+    return opts if isinstance(opts, int) else opts.rootRank

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every collective of torch.distributed on backend weft, against what torch itself makes of all ranks' tensors."""
+import ranks
+
+torch = ranks.need("torch")
+import datetime  # noqa: E402
+
+import torch.distributed as dist  # noqa: E402
+import weft  # noqa: E402
+import weft.torch  # noqa: E402
+
+torch.set_num_threads(1)
+REDUCTIONS = {
+    "SUM": lambda parts: parts.sum(0), "AVG": lambda parts: parts.mean(0), "MAX": lambda parts: parts.amax(0),
+    "MIN": lambda parts: parts.amin(0), "PRODUCT": lambda parts: parts.prod(0),
+}
+
+
+class TorchCase(ranks.RankCase):
+    """Ranks with the default process group on Weft, found by way of weft's own world."""
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://")
+
+    def parts(self, shape, dtype=torch.float32, seed=0):
+        """(ranks, *shape): what each rank gives; the same everywhere."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.size, *shape)
+        if dtype is torch.bool:
+            return torch.randint(0, 2, shape, generator=generator).to(dtype)
+        if dtype.is_complex or dtype.is_floating_point:
+            return torch.randint(-8, 9, shape, generator=generator).to(dtype) / 4
+        return torch.randint(0, 20, shape, generator=generator).to(dtype)
+
+    def same(self, actual, expected):
+        self.assertEqual(actual.dtype, expected.dtype)
+        self.assertTrue(torch.equal(actual, expected.reshape(actual.shape)), f"{actual} instead of {expected}")
+
+
+class Collectives(TorchCase):
+    RANKS = (2, 3)
+
+    def test_all_reduce(self):
+        for shape in ((), (1,), (0, 3), (5, 7), (70000,)):
+            for name, reduce in REDUCTIONS.items():
+                parts = self.parts(shape)
+                x = parts[self.rank].clone()
+                self.assertIsNone(dist.all_reduce(x, getattr(dist.ReduceOp, name)))
+                torch.testing.assert_close(x, reduce(parts))
+
+    def test_all_reduce_of_every_type(self):
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+                      torch.int16, torch.int8, torch.uint8, torch.complex64):
+            parts = self.parts((9,), dtype)
+            x = parts[self.rank].clone()
+            dist.all_reduce(x)
+            self.same(x, parts.sum(0).to(dtype))
+        parts = self.parts((9,), torch.bool)
+        for op, expected in ((dist.ReduceOp.MAX, parts.any(0)), (dist.ReduceOp.MIN, parts.all(0))):
+            x = parts[self.rank].clone()
+            dist.all_reduce(x, op)
+            self.same(x, expected)
+
+    def test_bitwise(self):
+        parts = self.parts((31,), torch.int64)
+        for name, function in (("BAND", torch.bitwise_and), ("BOR", torch.bitwise_or), ("BXOR", torch.bitwise_xor)):
+            expected = parts[0]
+            for part in parts[1:]:
+                expected = function(expected, part)
+            x = parts[self.rank].clone()
+            dist.all_reduce(x, getattr(dist.ReduceOp, name))
+            self.same(x, expected)
+            x = parts[self.rank].clone()
+            dist.reduce(x, 1, getattr(dist.ReduceOp, name))
+            self.same(x, expected if self.rank == 1 else parts[self.rank])
+        with self.raises_within(RuntimeError, "bitwise"):
+            dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
+
+    def test_strided(self):
+        """Tensors that are not one piece of memory are gathered and put back."""
+        parts = self.parts((6, 4))
+        x = parts[self.rank].t().contiguous().t()
+        self.assertFalse(x.is_contiguous())
+        dist.all_reduce(x)
+        self.same(x, parts.sum(0))
+        whole = torch.zeros(6, 8)
+        whole[:, ::2] = parts[self.rank]
+        dist.broadcast(whole[:, ::2], self.size - 1)
+        self.same(whole[:, ::2], parts[-1])
+        self.same(whole[:, 1::2], torch.zeros(6, 4))
+        outputs = list(torch.zeros(6, 4 * self.size).chunk(self.size, 1))
+        dist.all_gather(outputs, parts[self.rank].t().contiguous().t())
+        for output, part in zip(outputs, parts):
+            self.same(output, part)
+
+    def test_leaves_that_require_grad(self):
+        """Parameters are written in place, as DDP does when it starts."""
+        parts = self.parts((5,))
+        x = torch.nn.Parameter(parts[self.rank].clone())
+        with torch.no_grad():
+            dist.broadcast(x, 0)
+        self.same(x.detach(), parts[0])
+        dist.all_reduce(x.data)
+        self.same(x.detach(), parts[0] * self.size)
+
+    def test_broadcast(self):
+        for root in range(self.size):
+            for dtype in (torch.float32, torch.bool, torch.complex128, torch.int64):
+                parts = self.parts((3, 5), dtype, root)
+                x = parts[self.rank].clone()
+                dist.broadcast(x, root)
+                self.same(x, parts[root])
+
+    def test_reduce(self):
+        for root in range(self.size):
+            for name, reduce in REDUCTIONS.items():
+                parts = self.parts((4, 3), seed=root)
+                x = parts[self.rank].clone()
+                dist.reduce(x, root, getattr(dist.ReduceOp, name))
+                torch.testing.assert_close(x, reduce(parts) if self.rank == root else parts[self.rank])
+
+    def test_all_gather(self):
+        for dtype in (torch.float32, torch.bool, torch.complex64):
+            for shape in ((), (3,), (2, 1025)):
+                parts = self.parts(shape, dtype)
+                for outputs in ([torch.empty(shape, dtype=dtype) for _ in parts],
+                                list(torch.empty((self.size, *shape), dtype=dtype).unbind(0))):
+                    dist.all_gather(outputs, parts[self.rank])
+                    for output, part in zip(outputs, parts):
+                        self.same(output, part)
+
+    def test_all_gather_of_different_sizes(self):
+        parts = [torch.full((rank + 1, 2), float(rank)) for rank in range(self.size)]
+        outputs = [torch.empty_like(part) for part in parts]
+        dist.all_gather(outputs, parts[self.rank])
+        for output, part in zip(outputs, parts):
+            self.same(output, part)
+
+    def test_all_gather_into_tensor(self):
+        parts = self.parts((7, 2))
+        output = torch.empty(7 * self.size, 2)
+        dist.all_gather_into_tensor(output, parts[self.rank])
+        self.same(output, parts)
+        own = output[self.rank * 7:(self.rank + 1) * 7]  # in place
+        output.zero_()
+        own.copy_(parts[self.rank])
+        dist.all_gather_into_tensor(output, own)
+        self.same(output, parts)
+
+    def test_reduce_scatter(self):
+        for name, reduce in REDUCTIONS.items():
+            parts = self.parts((self.size, 4, 3))
+            output = torch.empty(4, 3)
+            dist.reduce_scatter(output, list(parts[self.rank].unbind(0)), getattr(dist.ReduceOp, name))
+            torch.testing.assert_close(output, reduce(parts)[self.rank])
+            output = torch.empty(4, 3)
+            dist.reduce_scatter_tensor(output, parts[self.rank].reshape(-1, 3).contiguous(),
+                                       getattr(dist.ReduceOp, name))
+            torch.testing.assert_close(output, reduce(parts)[self.rank])
+
+    def test_reduce_scatter_of_different_sizes(self):
+        inputs = [torch.full((rank + 1,), float(rank + self.rank)) for rank in range(self.size)]
+        output = torch.empty(self.rank + 1)
+        dist.reduce_scatter(output, inputs)
+        self.same(output, torch.full((self.rank + 1,), float(sum(self.rank + other for other in range(self.size)))))
+
+    def test_gather_and_scatter(self):
+        for root in range(self.size):
+            parts = self.parts((3,), seed=root)
+            outputs = [torch.empty(3) for _ in parts] if self.rank == root else None
+            dist.gather(parts[self.rank], outputs, root)
+            for output, part in zip(outputs or [], parts):
+                self.same(output, part)
+            output = torch.empty(3)
+            dist.scatter(output, list(parts) if self.rank == root else None, root)
+            self.same(output, parts[self.rank])
+
+    def test_all_to_all(self):
+        parts = self.parts((self.size, 3))
+        outputs = [torch.empty(3) for _ in parts]
+        dist.all_to_all(outputs, list(parts[self.rank]))
+        for output, part in zip(outputs, parts):
+            self.same(output, part[self.rank])
+        rows = lambda sender, receiver: (sender + 2 * receiver) % 3  # noqa: E731
+        inputs = [torch.full((rows(self.rank, to), 2), 10.0 * self.rank + to) for to in range(self.size)]
+        outputs = [torch.empty(rows(sender, self.rank), 2) for sender in range(self.size)]
+        dist.all_to_all(outputs, inputs)
+        for sender, output in enumerate(outputs):
+            self.same(output, torch.full_like(output, 10.0 * sender + self.rank))
+
+    def test_all_to_all_single(self):
+        parts = self.parts((self.size * 2, 3))
+        output = torch.empty(self.size * 2, 3)
+        dist.all_to_all_single(output, parts[self.rank])
+        self.same(output, parts.view(self.size, self.size, 2, 3)[:, self.rank])
+        sends = [to + 1 for to in range(self.size)]
+        blocks = [torch.full((to + 1, 2), 10.0 * self.rank + to) for to in range(self.size)]
+        output = torch.empty(self.size * (self.rank + 1), 2)
+        dist.all_to_all_single(output, torch.cat(blocks), [self.rank + 1] * self.size, sends)
+        for sender, block in enumerate(output.view(self.size, self.rank + 1, 2)):
+            self.same(block, torch.full_like(block, 10.0 * sender + self.rank))
+
+    def test_coalesced(self):
+        parts = [self.parts((3,), seed=1), self.parts((2, 2), seed=2)]
+        tensors = [part[self.rank].clone() for part in parts]
+        dist.all_reduce_coalesced(tensors)
+        for tensor, part in zip(tensors, parts):
+            self.same(tensor, part.sum(0))
+        outputs = [[torch.empty(3), torch.empty(2, 2)] for _ in range(self.size)]
+        dist.all_gather_coalesced(outputs, [part[self.rank] for part in parts])
+        for rank, output in enumerate(outputs):
+            self.same(output[0], parts[0][rank])
+            self.same(output[1], parts[1][rank])
+
+    def test_objects(self):
+        mine = {"rank": self.rank, "text": "x" * (1 + 1000 * self.rank)}
+        everybody = [{"rank": rank, "text": "x" * (1 + 1000 * rank)} for rank in range(self.size)]
+        got = [None] * self.size
+        dist.all_gather_object(got, mine)
+        self.assertEqual(got, everybody)
+        objects = [mine, None] if self.rank == 1 else [None, None]
+        dist.broadcast_object_list(objects, 1)
+        self.assertEqual(objects, [everybody[1], None])
+        got = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(mine, got, 0)
+        self.assertEqual(got, everybody if self.rank == 0 else None)
+        got = [None]
+        dist.scatter_object_list(got, everybody if self.rank == 0 else None, 0)
+        self.assertEqual(got, [mine])
+
+    def test_barrier(self):
+        dist.barrier()
+        dist.barrier(async_op=True).wait()
+        dist.distributed_c10d._get_default_group().monitored_barrier(datetime.timedelta(seconds=10))
+
+    def test_send_and_recv(self):
+        following, previous = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        for count in (0, 1, 100, 300000):
+            x = torch.full((count,), float(self.rank))
+            y = torch.empty(count)
+            if self.rank == 0:
+                dist.send(x, following, tag=7)
+                self.assertEqual(dist.recv(y, previous, tag=7), previous)
+            else:
+                self.assertEqual(dist.recv(y, previous, tag=7), previous)
+                dist.send(x, following, tag=7)
+            self.same(y, torch.full((count,), float(previous)))
+        with self.raises_within(RuntimeError, "source"):
+            dist.recv(torch.empty(1))
+
+    def test_messages_do_not_wait_for_each_other(self):
+        """Large messages to and from everybody, sent before they are received, received in the opposite order."""
+        count = 500000
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        sent = [dist.isend(torch.full((count,), float(self.rank)), other) for other in others]
+        blocks = {other: torch.empty(count) for other in others}
+        received = {other: dist.irecv(blocks[other], other) for other in others}
+        x = torch.ones(10)
+        dist.all_reduce(x)  # while all of them are under way
+        self.same(x, torch.full((10,), float(self.size)))
+        for other in reversed(others):
+            received[other].wait()
+            self.same(blocks[other], torch.full((count,), float(other)))
+        for work in sent:
+            work.wait()
+
+    def test_batches_of_messages(self):
+        following, previous = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        x, y = torch.full((70000,), float(self.rank)), torch.empty(70000)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, following),
+                                            dist.P2POp(dist.irecv, y, previous)]):
+            work.wait()
+        self.same(y, torch.full((70000,), float(previous)))
+
+
+class Works(TorchCase):
+    RANKS = 2
+
+    def test_several_under_way(self):
+        tensors = [torch.full((100 * i,), float(self.rank + i)) for i in range(20)]
+        under_way = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for i, (work, tensor) in reversed(list(enumerate(zip(under_way, tensors)))):
+            self.assertTrue(work.wait())
+            self.same(tensor, torch.full((100 * i,), float(2 * i + 1)))
+            self.assertTrue(work.is_completed())
+            self.assertTrue(work.is_success())
+            self.assertIsNone(work.exception())
+            self.assertIs(work.result()[0], tensor)
+
+    def test_polling(self):
+        x = torch.full((100,), float(self.rank))
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        self.same(x, torch.ones(100))
+
+    def test_results_of_lists_by_polling(self):
+        """What is unpacked at the end is there when is_completed says so."""
+        outputs = [torch.zeros(3), torch.zeros(3)]
+        work = dist.all_gather(outputs, torch.full((3,), float(self.rank)), async_op=True)
+        while not work.is_completed():
+            pass
+        self.same(outputs[1], torch.ones(3))
+
+    def test_futures(self):
+        x = torch.full((10,), float(self.rank + 1))
+        future = dist.all_reduce(x, async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+        self.same(future.wait(), torch.full((10,), 6.0))
+
+    def test_future_that_the_other_rank_makes_wait(self):
+        """Asking for a future must not wait: the other rank comes to the call only after this one has gone on."""
+        x = torch.ones(10)
+        if self.rank == 0:
+            future = dist.all_reduce(x, async_op=True).get_future()
+            dist.send(torch.ones(1), 1)
+            self.same(future.wait()[0], torch.full((10,), 2.0))
+        else:
+            dist.recv(torch.empty(1), 0)
+            dist.all_reduce(x)
+
+    def test_groups_in_different_order(self):
+        """Ranks may wait for works of two groups in different orders."""
+        one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+        x, y = torch.ones(50000), torch.ones(50000)
+        for _ in range(5):
+            works = [dist.all_reduce(x, group=one, async_op=True), dist.all_reduce(y, group=two, async_op=True)]
+            for work in works if self.rank == 0 else reversed(works):
+                work.wait()
+        self.same(x, torch.full((50000,), 32.0))
+        dist.destroy_process_group(one)
+        dist.destroy_process_group(two)
+
+    def test_works_that_nobody_waits_for(self):
+        x = torch.zeros(10)
+        for _ in range(200):
+            dist.all_reduce(x, async_op=True)
+        y = torch.ones(1)
+        dist.all_reduce(y)
+        self.same(y, torch.full((1,), 2.0))
+
+    def test_wait_with_a_timeout(self):
+        """The work goes on, and its error, if it has one, is another."""
+        x = torch.full((4,), float(self.rank))
+        if self.rank == 0:
+            work = dist.all_reduce(x, async_op=True)
+            with self.raises_within(TimeoutError):
+                work.wait(datetime.timedelta(milliseconds=50))
+            self.assertFalse(work.is_completed())
+            self.meet()
+            work.wait()
+        else:
+            self.meet()
+            dist.all_reduce(x)
+        self.same(x, torch.ones(4))
+
+    def test_weft_directly(self):
+        group = weft.torch.group_of()
+        x = torch.full((4,), float(self.rank))
+        weft.all_reduce_(x, group=group)
+        self.same(x, torch.ones(4))
+
+
+if __name__ == "__main__":
+    ranks.main()

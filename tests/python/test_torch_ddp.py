@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedDataParallel and what else torch builds on process groups, on backend weft; weights against Gloo's."""
+import ranks
+
+torch = ranks.need("torch")
+import contextlib  # noqa: E402
+import io  # noqa: E402
+
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.nn  # noqa: E402
+import weft  # noqa: E402
+import weft.torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.distributed.algorithms.join import Join  # noqa: E402
+from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+torch.set_num_threads(1)
+STEPS = 4
+
+
+def network(seed=1):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3), nn.ReLU(),
+                         nn.Flatten(), nn.Linear(8 * 16, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def batches(rank, steps=STEPS):
+    generator = torch.Generator().manual_seed(100 + rank)
+    return [(torch.randn(8, 1, 14, 14, generator=generator), torch.randint(0, 10, (8,), generator=generator))
+            for _ in range(steps)]
+
+
+class Maybe(nn.Module):
+    """Uses its second half in some steps only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.one, self.two, self.end = nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 1)
+
+    def forward(self, x, both):
+        x = self.one(x)
+        return self.end(self.two(x) if both else x)
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.full((20,), index / 40.0), torch.tensor([float(index % 3)])
+
+
+class Training(ranks.RankCase):
+    RANKS = 2
+    ENV = {"GLOO_SOCKET_IFNAME": "lo"}
+    TIMEOUT = 60
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://")
+        cls.gloo = dist.new_group([0, 1], backend="gloo")
+
+    def train(self, group=None, hook=None, state=None, model=None, steps=STEPS, **options):
+        """Parameters and buffers after a few steps."""
+        model = DistributedDataParallel(model or network(), process_group=group, **options)
+        if hook is not None:
+            model.register_comm_hook(state, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for images, labels in batches(self.rank, steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+    def close_to(self, actual, expected):
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+    def alike(self, tensors):
+        """The same bits on all ranks."""
+        mine = [tensor.numpy().tobytes() for tensor in tensors]
+        self.assertEqual(*self.exchange(mine))
+
+    def test_the_same_as_gloo(self):
+        expected = self.train(self.gloo)
+        for options in ({}, {"bucket_cap_mb": 0.01}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
+            self.close_to(self.train(**options), expected)
+            actual = self.train(hook=weft.torch.ddp_hook, state=weft.torch.Buckets(), **options)
+            self.close_to(actual, expected)
+            self.alike(actual)
+        for state in (None, dist.new_group([0, 1]), weft.torch.Buckets(adopt=False)):
+            self.close_to(self.train(hook=weft.torch.ddp_hook, state=state), expected)
+
+    def test_buckets_are_adopted(self):
+        """The memory of whole buckets, once; what DDP's first iteration used is given back."""
+        registered, given_back = [], []
+        real_register, real_unregister = weft.register, weft.unregister
+        weft.register = lambda tensor, *more: (registered.append(tensor.data_ptr()), real_register(tensor, *more))
+        weft.unregister = lambda tensor, *more: (given_back.append(tensor.data_ptr()), real_unregister(tensor, *more))
+        try:
+            group = dist.new_group([0, 1])
+            buckets = weft.torch.Buckets(group)
+            self.train(group, weft.torch.ddp_hook, buckets, nn.Sequential(nn.Flatten(), nn.Linear(196, 300),
+                                                                          nn.Linear(300, 300), nn.Linear(300, 10)),
+                       steps=6, bucket_cap_mb=0.2)
+            self.assertGreater(len(registered), 1)
+            self.assertEqual(len(set(registered)), len(registered))
+            held = len(registered) - len(given_back)
+            self.assertGreater(held, 0)
+            dist.destroy_process_group(group)
+            del group
+            buckets.close()
+            self.assertEqual(sorted(registered), sorted(given_back))
+        finally:
+            weft.register, weft.unregister = real_register, real_unregister
+
+    def test_parameters_start_as_rank_0s(self):
+        model = network(seed=5 + self.rank)
+        expected = self.exchange([parameter.detach().clone().numpy() for parameter in model.parameters()])[0]
+        DistributedDataParallel(model)
+        for parameter, other in zip(model.parameters(), expected, strict=True):
+            self.assertTrue(torch.equal(parameter.detach(), torch.from_numpy(other)))
+
+    def test_models_that_differ(self):
+        with self.raises_within(RuntimeError, seconds=3):
+            DistributedDataParallel(nn.Linear(3 + self.rank, 2), process_group=dist.new_group([0, 1]))
+
+    def accumulate(self, group, hook):
+        model = DistributedDataParallel(network(), process_group=group)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        for i, (images, labels) in enumerate(batches(self.rank)):
+            with model.no_sync() if i % 2 == 0 else contextlib.nullcontext():
+                nn.functional.cross_entropy(model(images), labels).backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]
+
+    def test_no_sync(self):
+        expected = self.accumulate(self.gloo, None)
+        self.close_to(self.accumulate(None, None), expected)
+        self.close_to(self.accumulate(None, weft.torch.ddp_hook), expected)
+
+    def test_parameters_that_are_not_used(self):
+        def run(group, hook):
+            model = DistributedDataParallel(Maybe(), process_group=group, find_unused_parameters=True)
+            if hook is not None:
+                model.register_comm_hook(weft.torch.Buckets(group), hook)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i in range(4):
+                optimizer.zero_grad()
+                model(torch.full((2, 20), float(self.rank + i)), i % 2 == 0).mean().backward()
+                optimizer.step()
+            return [parameter.detach().clone() for parameter in model.parameters()]
+        expected = run(self.gloo, None)
+        self.close_to(run(None, None), expected)
+        self.close_to(run(dist.new_group([0, 1]), weft.torch.ddp_hook), expected)
+
+    def test_hooks_of_torch(self):
+        expected = self.train(self.gloo)
+        group = dist.new_group([0, 1])
+        self.close_to(self.train(group, default_hooks.allreduce_hook, group), expected)
+        for actual, other in zip(self.train(group, default_hooks.fp16_compress_hook, group), expected, strict=True):
+            torch.testing.assert_close(actual, other, rtol=0.02, atol=0.02)
+
+    def test_uneven_inputs(self):
+        """Ranks with different numbers of batches: who is done shadows the others' collectives."""
+        def run(group):
+            model = DistributedDataParallel(nn.Linear(4, 1), process_group=group)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.fill_(0.5)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with Join([model]):
+                for i in range(3 + 2 * self.rank):
+                    optimizer.zero_grad()
+                    model(torch.full((2, 4), float(i))).sum().backward()
+                    optimizer.step()
+            return [parameter.detach().clone() for parameter in model.parameters()]
+        self.close_to(run(None), run(self.gloo))
+
+    def test_sharded_optimizer(self):
+        def run(group):
+            model = DistributedDataParallel(network(), process_group=group)
+            optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, process_group=group, lr=0.01)
+            for images, labels in batches(self.rank):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(images), labels).backward()
+                optimizer.step()
+            return [parameter.detach().clone() for parameter in model.parameters()]
+        for actual, expected in zip(run(dist.group.WORLD), run(self.gloo), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+
+    def test_collectives_with_gradients(self):
+        """torch.distributed.nn: the derivative of a collective is a collective."""
+        for function in (lambda x: torch.distributed.nn.all_reduce(x.clone()) * (self.rank + 1),
+                         lambda x: torch.stack(torch.distributed.nn.all_gather(x)) * (self.rank + 1),
+                         lambda x: torch.distributed.nn.broadcast(x.clone(), 1) * (self.rank + 1)):
+            x = torch.full((3,), float(self.rank), requires_grad=True)
+            function(x).sum().backward()
+            self.assertIsNotNone(x.grad)
+            total = 3.0
+            self.assertTrue(torch.equal(x.grad, torch.full((3,), total)) or self.rank == 0, x.grad)
+
+    def test_data_loaders_that_fork(self):
+        """Worker processes are forked while buckets are adopted; they have no use for gradients."""
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 300), nn.ReLU(), nn.Linear(300, 1)))
+        model.register_comm_hook(weft.torch.Buckets(), weft.torch.ddp_hook)
+        data = Data()
+        sampler = torch.utils.data.DistributedSampler(data)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        steps = 0
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in torch.utils.data.DataLoader(data, batch_size=5, sampler=sampler, num_workers=1,
+                                                    multiprocessing_context="fork"):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+                steps += 1
+        self.assertEqual(steps, 12)
+        self.alike([parameter.detach() for parameter in model.parameters()])
+
+    def test_saved_and_loaded(self):
+        model = DistributedDataParallel(network())
+        file = io.BytesIO()
+        torch.save(model.state_dict(), file)
+        file.seek(0)
+        other = DistributedDataParallel(network(seed=9))
+        other.load_state_dict(torch.load(file))
+        self.alike(list(other.state_dict().values()))
+
+    @ranks.fresh(dies=[1])
+    def test_a_rank_dies_in_backward(self):
+        group = dist.new_group([0, 1])
+        model = DistributedDataParallel(network(), process_group=group)
+        model.register_comm_hook(group, weft.torch.ddp_hook)
+        for step, (images, labels) in enumerate(batches(self.rank)):
+            self.meet()
+            if step == 2 and self.rank == 1:
+                self.die()
+            if step == 2:
+                with self.raises_within(RuntimeError, seconds=5):
+                    nn.functional.cross_entropy(model(images), labels).backward()
+                return
+            nn.functional.cross_entropy(model(images), labels).backward()
+
+
+class Threads(Training):
+    """The same with a thread that makes progress, so that buckets are on their way while backward goes on."""
+    ENV = {"GLOO_SOCKET_IFNAME": "lo", "WEFT_PROGRESS": "thread"}
+    test_data_loaders_that_fork = test_sharded_optimizer = test_saved_and_loaded = test_models_that_differ = None
+    test_parameters_start_as_rank_0s = test_collectives_with_gradients = test_a_rank_dies_in_backward = None
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups of backend weft: sub-groups, how they begin and end, what goes wrong in them."""
+import ranks
+
+torch = ranks.need("torch")
+import datetime  # noqa: E402
+import os  # noqa: E402
+from unittest import mock  # noqa: E402
+
+import torch.distributed as dist  # noqa: E402
+import weft  # noqa: E402
+import weft.torch  # noqa: E402
+from weft.torch import meeting  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+class Groups(ranks.RankCase):
+    RANKS = 4
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://")
+
+    def test_what_it_is(self):
+        self.assertTrue(dist.is_initialized())
+        self.assertEqual(dist.get_backend(), "weft")
+        self.assertEqual(dist.Backend("weft"), "weft")
+        self.assertEqual((dist.get_rank(), dist.get_world_size()), (self.rank, self.size))
+
+    def test_sub_groups(self):
+        for members in ([0, 2], [3, 1, 2], [1], [0, 1, 2, 3]):
+            group = dist.new_group(members)
+            self.assertEqual(dist.get_rank(group) >= 0, self.rank in members)
+            if self.rank not in members:
+                dist.all_reduce(torch.ones(1), group=group)  # does nothing, as torch has it
+                continue
+            self.assertEqual(dist.get_world_size(group), len(members))
+            x = torch.tensor([float(self.rank)])
+            dist.all_reduce(x, group=group)
+            self.assertEqual(x.item(), sum(members))
+            x = torch.tensor([float(self.rank)])
+            dist.broadcast(x, members[0], group=group)  # the root is named by its rank in the world
+            self.assertEqual(x.item(), members[0])
+            outputs = [torch.empty(1) for _ in members]
+            dist.all_gather(outputs, torch.tensor([float(self.rank)]), group=group)
+            self.assertEqual([output.item() for output in outputs], [float(rank) for rank in sorted(members)])
+            dist.destroy_process_group(group)
+
+    def test_messages_in_a_sub_group(self):
+        group = dist.new_group([1, 3])
+        if self.rank == 1:
+            dist.send(torch.tensor([5.0]), 3, group=group)
+        elif self.rank == 3:
+            x = torch.empty(1)
+            dist.recv(x, 1, group=group)
+            self.assertEqual(x.item(), 5)
+
+    def test_new_subgroups(self):
+        mine, groups = dist.new_subgroups(2)
+        self.assertEqual(len(groups), 2)
+        x = torch.tensor([float(self.rank)])
+        dist.all_reduce(x, group=mine)
+        self.assertEqual(x.item(), 1.0 if self.rank < 2 else 5.0)
+
+    def test_all_messages_of_four_at_once(self):
+        """Every rank to every other, large, in orders that differ."""
+        count = 200000
+        others = sorted((rank for rank in range(4) if rank != self.rank), key=lambda rank: rank * 7 % 5 * (self.rank + 1))
+        blocks = {other: torch.empty(count) for other in others}
+        received = {other: dist.irecv(blocks[other], other) for other in others}
+        sent = [dist.isend(torch.full((count,), float(10 * self.rank + other)), other) for other in reversed(others)]
+        for work in sent:
+            work.wait()
+        for other, work in received.items():
+            work.wait()
+            self.assertTrue(torch.equal(blocks[other], torch.full((count,), float(10 * other + self.rank))))
+
+    def test_over_addresses(self):
+        """Ranks of different hosts meet at a port, with a secret."""
+        card = meeting._card()
+        card["host"] += f" {self.rank}"
+        seen = {}
+
+        def context(rank, size, address):
+            seen.update(address=address, secret=os.environ.get("WEFT_SECRET"))
+            return real(rank, size, address)
+        real = weft.Context
+        with mock.patch.object(meeting, "_card", lambda: card), mock.patch.object(weft, "Context", context):
+            group = dist.new_group([0, 1, 2, 3])
+        self.assertRegex(seen["address"], r":\d+$")
+        self.assertEqual(len(seen["secret"]), 64)
+        self.assertNotIn("WEFT_SECRET", os.environ)
+        x = torch.ones(1)
+        dist.all_reduce(x, group=group)
+        self.assertEqual(x.item(), 4)
+        dist.destroy_process_group(group)
+
+
+class Wrong(ranks.RankCase):
+    RANKS = 2
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=30))
+
+    def test_in_itself(self):
+        """The caller gets it at once, the others nothing, and the group goes on."""
+        for wrong in (lambda: dist.all_gather([torch.empty(2)], torch.ones(2)),
+                      lambda: dist.all_gather([torch.empty(2)] * 2, torch.ones(3)),
+                      lambda: dist.all_gather_into_tensor(torch.empty(3), torch.ones(2)),
+                      lambda: dist.reduce_scatter_tensor(torch.empty(2), torch.ones(3)),
+                      lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3)),
+                      lambda: dist.all_to_all_single(torch.empty(2), torch.ones(2), [1, 1], [2, 2]),
+                      lambda: dist.all_reduce(torch.ones(2).to_sparse()),
+                      lambda: dist.broadcast(torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8), 0),
+                      lambda: dist.send(torch.ones(1), 5),
+                      lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)):
+            with self.raises_within((RuntimeError, ValueError, TypeError)):
+                wrong()
+        self.meet()
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        self.assertEqual(x.item(), 2)
+
+    def test_ranks_disagree(self):
+        group = dist.new_group([0, 1])
+        with self.raises_within(weft.WeftMismatchError, "2048 x float32"):
+            dist.all_reduce(torch.ones(1024 * (1 + self.rank)), group=group)
+        with self.raises_within(RuntimeError):
+            dist.all_reduce(torch.ones(1), group=group)
+        x = torch.ones(1)
+        dist.all_reduce(x)  # other groups are not concerned
+        self.assertEqual(x.item(), 2)
+
+    def test_errors_of_works(self):
+        group = dist.new_group([0, 1])
+        work = dist.all_reduce(torch.ones(10 + self.rank), group=group, async_op=True)
+        future = work.get_future()
+        with self.raises_within(RuntimeError, "float32"):
+            future.wait()
+        self.assertTrue(work.is_completed())
+        self.assertFalse(work.is_success())
+        self.assertIsInstance(work.exception(), weft.WeftMismatchError)
+        with self.assertRaises(weft.WeftMismatchError):
+            work.wait()
+
+    def test_monitored_barrier(self):
+        group = dist.new_group([0, 1])
+        if self.rank == 0:
+            with self.raises_within(RuntimeError, "rank 1", seconds=3):
+                group.monitored_barrier(datetime.timedelta(milliseconds=100))
+
+    def test_timeout_of_a_group(self):
+        group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+        if self.rank == 0:
+            with self.raises_within(weft.WeftTimeoutError, seconds=4):
+                dist.all_reduce(torch.ones(1), group=group)
+        self.meet()
+
+    @ranks.fresh(dies=[1])
+    def test_dead_peer(self):
+        self.meet()
+        if self.rank == 1:
+            self.die()
+        with self.raises_within(weft.WeftPeerDiedError, seconds=5):
+            dist.all_reduce(torch.ones(1))
+
+    def test_destroyed(self):
+        group = dist.new_group([0, 1])
+        native = weft.torch.group_of(group)
+        dist.destroy_process_group(group)
+        del group
+        with self.raises_within(weft.WeftStateError):
+            weft.all_reduce_(torch.ones(1), group=native)
+
+
+class Again(ranks.RankCase):
+    """The default group ends and begins again; without torch's variables env:// is Weft's way to meet."""
+    RANKS = (1, 2)
+    INIT = False
+
+    def test_again(self):
+        for i in range(2):
+            dist.init_process_group("weft")
+            x = torch.ones(1)
+            dist.all_reduce(x)
+            self.assertEqual(x.item(), self.size)
+            dist.barrier()
+            dist.destroy_process_group()
+            self.assertFalse(dist.is_initialized())
+
+    def test_store_given(self):
+        dist.init_process_group("weft", store=dist.FileStore(str(self.dir / "store"), self.size), rank=self.rank,
+                                world_size=self.size)
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        self.assertEqual(x.item(), self.size)
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    ranks.main()

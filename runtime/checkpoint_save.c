@@ -83,39 +83,21 @@ static void add_real(saver_t *saver, const char *key, double value)
     add_text(saver, key, text);
 }
 
-static double scalar_value(weft_dtype_t dtype, const uint8_t bytes[8])
-{
-    double f64;
-    float f32;
-    int64_t i64;
-    int32_t i32;
-    memcpy(&f64, bytes, sizeof f64);
-    memcpy(&f32, bytes, sizeof f32);
-    memcpy(&i64, bytes, sizeof i64);
-    memcpy(&i32, bytes, sizeof i32);
-    return dtype == WEFT_DTYPE_F64                              ? f64
-           : dtype == WEFT_DTYPE_F32                            ? (double)f32
-           : dtype == WEFT_DTYPE_I64 || dtype == WEFT_DTYPE_U64 ? (double)i64
-                                                                : (double)i32;
-}
-
 static weft_status_t add_scalars(saver_t *saver)
 {
     weft_session_t *session = saver->session;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < session->plan->binding_count && status >= 0; i++) {
         const wefti_plan_binding_t *binding = &session->plan->bindings[i];
-        const wefti_plan_buffer_t *buffer = &session->plan->buffers[binding->buffer];
-        uint8_t bytes[8] = {0};
+        double value = 0;
         if (!wefti_checkpoint_has_scalar(binding)) {
             continue;
         }
         const char *key =
             wefti_arena_printf(&saver->arena, WEFTI_CHECKPOINT_SCALAR "%s", binding->name);
-        status = wefti_session_copy(session, bytes, session->base + buffer->offset_bytes,
-                                    weft_dtype_size_bytes(buffer->dtype));
+        status = weft_session_get_scalar(session, binding->name, &value);
         if (status >= 0) {
-            add_real(saver, key, scalar_value(buffer->dtype, bytes));
+            add_real(saver, key, value);
         }
     }
     return status;

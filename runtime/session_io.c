@@ -48,6 +48,22 @@ void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_by
     }
 }
 
+static double scalar_value(weft_dtype_t dtype, const uint8_t *bytes)
+{
+    double f64;
+    float f32;
+    int64_t i64;
+    int32_t i32;
+    memcpy(&f64, bytes, sizeof f64);
+    memcpy(&f32, bytes, sizeof f32);
+    memcpy(&i64, bytes, sizeof i64);
+    memcpy(&i32, bytes, sizeof i32);
+    return dtype == WEFT_DTYPE_F64                              ? f64
+           : dtype == WEFT_DTYPE_F32                            ? (double)f32
+           : dtype == WEFT_DTYPE_I64 || dtype == WEFT_DTYPE_U64 ? (double)i64
+                                                                : (double)i32;
+}
+
 static weft_status_t scalar_check(const char *name, weft_dtype_t dtype)
 {
     const uint32_t known = WEFT_DTYPE_BIT(WEFT_DTYPE_F64) | WEFT_DTYPE_BIT(WEFT_DTYPE_F32) |
@@ -171,22 +187,45 @@ weft_status_t weft_session_input_memory(weft_session_t *session, const char *nam
     return WEFT_OK;
 }
 
-weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
+static weft_status_t find_scalar(const weft_session_t *session, const char *name,
+                                 const wefti_plan_buffer_t **out_buffer)
 {
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
     const wefti_plan_binding_t *binding = find_binding(session, name, 1u << WEFT_ROLE_SCALAR);
     if (binding == NULL) {
         return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no scalar \"%s\"",
                            name != NULL ? name : "(null)");
     }
-    const wefti_plan_buffer_t *buffer = &session->plan->buffers[binding->buffer];
+    *out_buffer = &session->plan->buffers[binding->buffer];
+    return WEFT_OK;
+}
+
+weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
+{
+    const wefti_plan_buffer_t *buffer = NULL;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0 || (status = find_scalar(session, name, &buffer)) < 0) {
+        return status;
+    }
     uint8_t bytes[8];
     wefti_session_scalar_bytes(buffer->dtype, value, bytes);
     return wefti_session_copy(session, address_of(session, buffer), bytes,
                               weft_dtype_size_bytes(buffer->dtype));
+}
+
+weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name, double *out_value)
+{
+    const wefti_plan_buffer_t *buffer = NULL;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0 || (status = find_scalar(session, name, &buffer)) < 0) {
+        return status;
+    }
+    uint8_t bytes[8] = {0};
+    status = wefti_session_copy(session, bytes, address_of(session, buffer),
+                                weft_dtype_size_bytes(buffer->dtype));
+    if (status >= 0) {
+        *out_value = scalar_value(buffer->dtype, bytes);
+    }
+    return status;
 }
 
 weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data,

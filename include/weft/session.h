@@ -57,6 +57,8 @@ WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const 
  * every step.
  */
 WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value);
+/** Reads a scalar plan input: what it was set to last, by weft_session_set_scalar, a checkpoint or the session itself; else its default. */
+WEFT_API weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name, double *out_value);
 /**
  * Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. Of a training plan with
  * accumulate > 1 it runs the last micro-batch of a step: weft_session_micro_step runs those before. Of an inference plan

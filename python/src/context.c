@@ -539,6 +539,7 @@ static PyObject *leave_all(PyObject *module, PyObject *unused)
 {
     (void)unused;
     wp_state_t *state = wp_state_of(module);
+    state->exiting = true;
     for (wp_context_t *context = state->contexts; context != NULL; context = state->contexts) {
         leave_list(context);
         Py_INCREF((PyObject *)context);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of plans and sessions share: compile.c, plan.c, session*.c, tensors.c, view.c. */
+/* What the files of plans and sessions share: compile.c, plan.c, session*.c. */
 #ifndef WEFT_PYTHON_SESSION_H
 #define WEFT_PYTHON_SESSION_H
 
@@ -40,7 +40,6 @@ typedef struct wp_binding {
     uint64_t count; /* elements */
     size_t bytes;
     uint8_t *memory; /* of inputs, in the arena; NULL: only weft_session_set_input reaches it */
-    double value;    /* of scalars: what it was set to last */
 } wp_binding_t;
 
 typedef struct wp_session wp_session_t;
@@ -52,26 +51,29 @@ struct wp_session {
     weft_session_t *session; /* NULL once closed and no view is left */
     pthread_mutex_t lock;    /* one call at a time; error-checking; taken without the GIL */
     bool has_lock, closed;
-    bool training, has_eval, split;
+    bool training, split;
     uint32_t accumulate;
     size_t views; /* arrays over inputs' memory that are about */
-    wp_binding_t *inputs, *outputs, *scalars; /* one piece of memory */
+    wp_binding_t *inputs, *outputs, *scalars; /* in this order, in one piece of memory */
     size_t input_count, output_count, scalar_count;
+    wp_binding_t *loss, *logits; /* among outputs, or NULL */
     wp_holder_t holder;
 };
 
-/* Takes the lock for a call: -1 with an exception, when the session is closed or this thread has it. */
+/* Takes the lock for a call: -1 with an exception when the session is closed or this thread has it. With the GIL. */
 int wp_session_enter(wp_session_t *self);
+/* With the GIL, too. A session that was closed meanwhile goes with it. */
 void wp_session_leave(wp_session_t *self);
-/* After a call: 0, or -1 with its exception. */
-int wp_session_status(wp_session_t *self, weft_status_t status);
+/* Leaves, then 0, or -1 with the exception of status. */
+int wp_session_end(wp_session_t *self, weft_status_t status);
+/* What is called name, or NULL. */
+wp_binding_t *wp_binding_find(wp_binding_t *bindings, size_t count, PyObject *name);
 /* An array for a tensor, like like's kind (NULL: numpy where there is one). */
-int wp_session_array(wp_session_t *self, const wp_array_t *like, const char *name, const weft_tensor_desc_t *desc,
-                     wp_array_t *out);
+int wp_session_array(wp_session_t *self, const wp_array_t *like, const weft_tensor_desc_t *desc, wp_array_t *out);
 /* A view is gone: the last one of a closed session takes it along. */
 void wp_session_view_gone(wp_session_t *self);
 
-/* ---- feed.c ---- */
+/* ---- session_feed.c ---- */
 /* What a call was given for one input or scalar. */
 typedef struct wp_fed {
     wp_binding_t *binding;
@@ -102,18 +104,16 @@ weft_status_t wp_feed_copy(wp_session_t *self, const wp_feed_t *feed, uint32_t i
 /* The first array, NULL without one. */
 const wp_array_t *wp_feed_like(const wp_feed_t *feed);
 void wp_feed_release(wp_feed_t *feed);
-/*
- * Checks array against what name takes; batches (may be NULL) gets how many times the first dimension it has.
- * -1: TypeError or ValueError, naming both.
- */
-int wp_check_tensor(const char *what, const char *name, const weft_tensor_desc_t *desc, const wp_array_t *array,
-                    uint32_t most, uint32_t *batches);
+/* Whether array is what "input 'x'" takes; else -1 with TypeError or ValueError, naming both. */
+int wp_check_tensor(const char *what, const char *name, const weft_tensor_desc_t *desc, const wp_array_t *array);
 
-/* ---- run.c: step, micro_step, eval ---- */
-extern PyMethodDef wp_session_step_method, wp_session_micro_step_method, wp_session_eval_method,
-    wp_session_feed_method;
+/* ---- session_run.c: step, micro_step, eval, feed ---- */
+PyObject *wp_session_step(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *wp_session_micro_step(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *wp_session_eval(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *wp_session_feed(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
-/* ---- tensors.c: params, gradients, state, inputs, outputs, scalars ---- */
+/* ---- session_tensors.c: params, gradients, state, inputs, outputs, scalars ---- */
 typedef enum wp_tensors_kind {
     WP_TENSORS_PARAMS,
     WP_TENSORS_GRADIENTS,
@@ -125,12 +125,17 @@ typedef enum wp_tensors_kind {
 PyObject *wp_tensors_new(wp_session_t *session, wp_tensors_kind_t kind);
 int wp_tensors_init(PyObject *module, wp_state_t *state);
 
-/* ---- view.c ---- */
+/* ---- session_view.c ---- */
 /* An array (numpy, or a memoryview) over an input's memory, which keeps the session. */
 PyObject *wp_view_new(wp_session_t *session, const wp_binding_t *input);
 int wp_view_init(PyObject *module, wp_state_t *state);
 
-/* ---- files.c: save, checkpoints, traces ---- */
-extern PyMethodDef wp_session_file_methods[];
+/* ---- session_files.c: save, checkpoints, traces, stats ---- */
+PyObject *wp_session_save(PyObject *object, PyObject *path);
+PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *wp_session_load_checkpoint(PyObject *object, PyObject *path);
+PyObject *wp_session_write_trace(PyObject *object, PyObject *path);
+PyObject *wp_session_write_profile(PyObject *object, PyObject *path);
+PyObject *wp_session_stats(PyObject *object, PyObject *unused);
 
 #endif

@@ -282,6 +282,11 @@ static void test_session_inputs_scalars_and_outputs(void **state)
     assert_int_equal(bytes, sizeof(x));
     assert_memory_equal(memory, x, sizeof(x));
     assert_int_equal(weft_session_set_scalar(session, "momentum", 1), WEFT_ERR_NOT_FOUND);
+    double value = -1;
+    assert_int_equal(weft_session_get_scalar(session, "momentum", &value), WEFT_ERR_NOT_FOUND);
+    assert_int_equal(weft_session_set_scalar(session, "lr", 0.25), WEFT_OK);
+    assert_int_equal(weft_session_get_scalar(session, "lr", &value), WEFT_OK);
+    assert_true(value == 0.25);
     assert_int_equal(weft_session_set_scalar(session, "lr", 0), WEFT_OK);
 
     /* loss is sum(x) * w0[0] + step; w0[0] is -0.5 and does not move at a rate of 0 */

@@ -80,51 +80,95 @@ static void make_room(const wp_group_t *group)
     sched_yield();
 }
 
-/* To completion, on this thread. WEFT_ERR_STATE without a text: there is no group any more. */
-static weft_status_t run(const wp_call_t *call, bool *out_gone)
+/* To completion; without the GIL, the lock held. */
+static weft_status_t run(const wp_call_t *call)
 {
-    wp_group_t *group = call->group;
-    weft_status_t status = WEFT_ERR_STATE;
-    /* Nobody waits for the lock with the GIL: who has it may need that. */
-    PyThreadState *thread = PyEval_SaveThread();
-    pthread_mutex_lock(&group->lock);
-    *out_gone = group->group == NULL;
-    if (!*out_gone) {
-        while ((status = wp_call_issue(call, NULL)) == WEFT_AGAIN) {
-            make_room(group);
-        }
+    weft_status_t status;
+    while ((status = wp_call_issue(call, NULL)) == WEFT_AGAIN) {
+        make_room(call->group);
     }
-    pthread_mutex_unlock(&group->lock);
-    PyEval_RestoreThread(thread);
     return status;
 }
 
-static PyObject *run_here(wp_state_t *state, wp_call_t *call)
+static PyObject *gone(wp_state_t *state)
 {
-    bool gone;
-    wp_group_t *group = call->group;
-    Py_INCREF(
-        (PyObject *)group); /* the world's goes with finalize, which another thread may call */
-    weft_status_t status = run(call, &gone);
+    return wp_raise_text(
+        state, WEFT_ERR_STATE,
+        "the group is gone: it was destroyed, or its context left (weft.finalize)");
+}
+
+int wp_group_enter(wp_state_t *state, wp_group_t *group)
+{
+    wp_lock(&group->lock);
+    if (group->group != NULL) {
+        return 0;
+    }
+    pthread_mutex_unlock(&group->lock);
+    gone(state);
+    return -1;
+}
+
+void wp_group_exit(wp_group_t *group)
+{
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* Result or exception; what call owns is given back. */
+static PyObject *conclude(wp_state_t *state, wp_call_t *call, weft_status_t status)
+{
     PyObject *result = call->result;
     call->result = NULL;
-    if (gone) {
-        wp_raise_text(state, WEFT_ERR_STATE, "the group was destroyed, or its context closed");
-    } else if (status < 0) {
-        wp_raise(state, status);
-    }
     if (status < 0) {
+        wp_raise(state, status);
         Py_CLEAR(result);
     } else if (result == NULL) {
         result = Py_NewRef(Py_None);
     }
     wp_call_release(call);
+    return result;
+}
+
+weft_status_t wp_call_run_entered(const wp_call_t *call)
+{
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = run(call);
+    PyEval_RestoreThread(thread);
+    return status;
+}
+
+PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call)
+{
+    return conclude(state, call, wp_call_run_entered(call));
+}
+
+static PyObject *run_here(wp_state_t *state, wp_call_t *call)
+{
+    wp_group_t *group = call->group;
+    Py_INCREF(
+        (PyObject *)group); /* the world's goes with finalize, which another thread may call */
+    /* Nobody waits for the lock with the GIL: who has it may need that. */
+    PyThreadState *thread = PyEval_SaveThread();
+    pthread_mutex_lock(&group->lock);
+    bool here = group->group != NULL;
+    weft_status_t status = here ? run(call) : WEFT_OK;
+    pthread_mutex_unlock(&group->lock);
+    PyEval_RestoreThread(thread);
+    PyObject *result;
+    if (here) {
+        result = conclude(state, call, status);
+    } else {
+        wp_call_release(call);
+        result = gone(state);
+    }
     Py_DECREF((PyObject *)group);
     return result;
 }
 
 PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stream_t *stream)
 {
+    if (call->group->batch != NULL) {
+        return wp_batch_add(state, call);
+    }
     if (!async && stream == NULL) {
         return run_here(state, call);
     }

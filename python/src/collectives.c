@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators: arguments to a call, its result's memory, and off it goes. */
-#include "python/src/weft_python.h"
+/* Operators whose result has the shape of what a rank gives; and what all operators share. */
+#include "python/src/collectives.h"
 
 #include <string.h>
 
-/* What all operators take after their own arguments; read from their places. */
-typedef struct options {
-    wp_state_t *state;
-    wp_group_t *group;
-    wp_stream_t *stream;
-    bool async;
-} options_t;
-
-static int read_options(PyObject *module, PyObject *group, PyObject *async, PyObject *stream,
-                        options_t *out)
+/* ---- shared ---- */
+int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *stream,
+               wp_options_t *out)
 {
     out->state = wp_state_of(module);
     out->group = wp_group_of(out->state, group);
@@ -29,25 +22,107 @@ static int read_options(PyObject *module, PyObject *group, PyObject *async, PyOb
         }
         out->async = truth != 0;
     }
-    return stream != NULL ? wp_stream_of(out->state, stream, &out->stream) : 0;
+    if (stream != NULL && wp_stream_of(out->state, stream, &out->stream) < 0) {
+        return -1;
+    }
+    if (out->group->batch != NULL) {
+        if (out->async || out->stream != NULL) {
+            PyErr_SetString(PyExc_ValueError,
+                            "async_op and stream are given to weft.batch, not to calls in it");
+            return -1;
+        }
+        out->async = true; /* what it returns is not there yet, and ranks tell each other nothing first */
+    }
+    return 0;
 }
 
-static void begin_call(wp_call_t *call, weft_collective_t op, const options_t *options)
+void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options)
 {
     memset(call, 0, sizeof *call);
     call->op = op;
     call->group = options->group;
 }
 
-static PyObject *finish(wp_call_t *call, const options_t *options)
+PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options)
 {
     return wp_call_finish(options->state, call, options->async, options->stream);
 }
 
-static PyObject *fail(wp_call_t *call)
+PyObject *wp_call_fail(wp_call_t *call)
 {
     wp_call_release(call);
     return NULL;
+}
+
+int wp_call_reduction(wp_call_t *call, PyObject *op)
+{
+    if (wp_reduction(op, &call->reduction) < 0) {
+        return -1;
+    }
+    if (call->send.dtype == WEFT_DTYPE_BOOL) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "tensor: elements of bool have no reductions, uint8 has (max: any, min: all)");
+        return -1;
+    }
+    return 0;
+}
+
+static int check_out(const wp_call_t *call, uint64_t count)
+{
+    char dims[160];
+    const wp_array_t *out = &call->recv;
+    if (out->dtype != call->send.dtype) {
+        PyErr_Format(PyExc_ValueError, "out is of %s, the result of %s", wp_dtype_name(out->dtype),
+                     wp_dtype_name(call->send.dtype));
+        return -1;
+    }
+    if (out->count != count) {
+        PyErr_Format(PyExc_ValueError, "out has %llu elements in shape %s, the result has %llu",
+                     (unsigned long long)out->count,
+                     wp_dims_text(out->rank, out->dims, dims, sizeof dims),
+                     (unsigned long long)count);
+        return -1;
+    }
+    return 0;
+}
+
+int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t rank,
+                   const int64_t *dims, uint64_t count)
+{
+    if (out == NULL || out == Py_None) {
+        if (wp_array_new(state, &call->send, rank, dims, &call->recv) < 0) {
+            return -1;
+        }
+    } else if (wp_array_get(state, out, "out", WP_WRITE, &call->recv) < 0 ||
+               check_out(call, count) < 0) {
+        return -1;
+    }
+    call->result = Py_NewRef(call->recv.object);
+    return 0;
+}
+
+int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
+                    uint64_t in_place)
+{
+    uint64_t bytes = weft_dtype_size_bytes(call->send.dtype);
+    uintptr_t send = (uintptr_t)call->send.data, recv = (uintptr_t)call->recv.data;
+    uintptr_t send_end = send + send_count * bytes, recv_end = recv + recv_count * bytes;
+    bool larger_recv = recv_count >= send_count;
+    uintptr_t place = (larger_recv ? recv : send) + in_place * bytes;
+    if (send_count == 0 || recv_count == 0 || send >= recv_end || recv >= send_end ||
+        place == (larger_recv ? send : recv)) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_ValueError,
+                    "tensor and out overlap, and not as the operator works in place");
+    return -1;
+}
+
+/* Places of out in signatures differ; a shape is looked at only where a new array needs it. */
+static wp_array_flags_t shape_for(PyObject *out)
+{
+    return out == NULL || out == Py_None ? WP_SHAPE : WP_READ;
 }
 
 /* ---- all_reduce ---- */
@@ -56,44 +131,21 @@ static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t
 {
     static const char *const names[] = {"tensor", "op", "group", "async_op", "stream", NULL};
     PyObject *places[5];
-    options_t options;
+    wp_options_t options;
     wp_call_t call;
     if (wp_parse("all_reduce_", args, count, keywords, names, 1, 3, places) < 0 ||
-        read_options(module, places[2], places[3], places[4], &options) < 0) {
+        wp_options(module, places[2], places[3], places[4], &options) < 0) {
         return NULL;
     }
-    begin_call(&call, WEFT_OP_ALL_REDUCE, &options);
-    if (wp_reduction(places[1], &call.reduction) < 0 ||
-        wp_array_get(options.state, places[0], "tensor", WP_WRITE, &call.send) < 0) {
-        return fail(&call);
+    wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
+    if (wp_array_get(options.state, places[0], "tensor", WP_WRITE, &call.send) < 0 ||
+        wp_call_reduction(&call, places[1]) < 0) {
+        return wp_call_fail(&call);
     }
     call.recv.data = call.send.data;
     call.count = call.send.count;
     call.result = Py_NewRef(places[0]);
-    return finish(&call, &options);
-}
-
-/* Memory for a result like call->send with dims (NULL: its own), or out if that fits. */
-static int result_memory(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t rank,
-                         const int64_t *dims, uint64_t count)
-{
-    if (out == NULL || out == Py_None) {
-        if (wp_array_new(state, &call->send, rank, dims, &call->recv) < 0) {
-            return -1;
-        }
-    } else {
-        if (wp_array_get(state, out, "out", WP_WRITE, &call->recv) < 0) {
-            return -1;
-        }
-        if (call->recv.count != count || call->recv.dtype != call->send.dtype) {
-            PyErr_Format(PyExc_ValueError, "out: %llu x %s, the result is %llu x %s",
-                         (unsigned long long)call->recv.count, wp_dtype_name(call->recv.dtype),
-                         (unsigned long long)count, wp_dtype_name(call->send.dtype));
-            return -1;
-        }
-    }
-    call->result = Py_NewRef(call->recv.object);
-    return 0;
+    return wp_call_end(&call, &options);
 }
 
 static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -101,21 +153,117 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
 {
     static const char *const names[] = {"tensor", "op", "group", "out", "async_op", "stream", NULL};
     PyObject *places[6];
-    options_t options;
+    wp_options_t options;
     wp_call_t call;
     if (wp_parse("all_reduce", args, count, keywords, names, 1, 3, places) < 0 ||
-        read_options(module, places[2], places[4], places[5], &options) < 0) {
+        wp_options(module, places[2], places[4], places[5], &options) < 0) {
         return NULL;
     }
-    begin_call(&call, WEFT_OP_ALL_REDUCE, &options);
-    wp_array_flags_t flags = places[3] == NULL ? WP_SHAPE : WP_READ;
-    if (wp_reduction(places[1], &call.reduction) < 0 ||
-        wp_array_get(options.state, places[0], "tensor", flags, &call.send) < 0 ||
-        result_memory(options.state, &call, places[3], 0, NULL, call.send.count) < 0) {
-        return fail(&call);
+    wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
+    if (wp_array_get(options.state, places[0], "tensor", shape_for(places[3]), &call.send) < 0 ||
+        wp_call_reduction(&call, places[1]) < 0 ||
+        wp_call_result(options.state, &call, places[3], 0, NULL, call.send.count) < 0 ||
+        wp_call_overlap(&call, call.send.count, call.send.count, 0) < 0) {
+        return wp_call_fail(&call);
     }
     call.count = call.send.count;
-    return finish(&call, &options);
+    return wp_call_end(&call, &options);
+}
+
+/* ---- with a root ---- */
+static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords)
+{
+    static const char *const names[] = {"tensor", "root", "group", "async_op", "stream", NULL};
+    PyObject *places[5];
+    wp_options_t options;
+    wp_call_t call;
+    if (wp_parse("broadcast", args, count, keywords, names, 1, 3, places) < 0 ||
+        wp_options(module, places[2], places[3], places[4], &options) < 0) {
+        return NULL;
+    }
+    wp_call_begin(&call, WEFT_OP_BROADCAST, &options);
+    if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
+        return NULL;
+    }
+    wp_array_flags_t flags = options.group->rank == call.root ? WP_READ : WP_WRITE;
+    if (wp_array_get(options.state, places[0], "tensor", flags, &call.send) < 0) {
+        return wp_call_fail(&call);
+    }
+    call.recv.data = call.send.data;
+    call.count = call.send.count;
+    call.result = Py_NewRef(places[0]);
+    return wp_call_end(&call, &options);
+}
+
+static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                        PyObject *keywords)
+{
+    static const char *const names[] = {"tensor", "root",     "op",     "group",
+                                        "out",    "async_op", "stream", NULL};
+    PyObject *places[7];
+    wp_options_t options;
+    wp_call_t call;
+    if (wp_parse("reduce", args, count, keywords, names, 1, 4, places) < 0 ||
+        wp_options(module, places[3], places[5], places[6], &options) < 0) {
+        return NULL;
+    }
+    wp_call_begin(&call, WEFT_OP_REDUCE, &options);
+    if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
+        return NULL;
+    }
+    bool root = options.group->rank == call.root;
+    wp_array_flags_t flags = root ? shape_for(places[4]) : WP_READ;
+    if (wp_array_get(options.state, places[0], "tensor", flags, &call.send) < 0 ||
+        wp_call_reduction(&call, places[2]) < 0) {
+        return wp_call_fail(&call);
+    }
+    if (root && (wp_call_result(options.state, &call, places[4], 0, NULL, call.send.count) < 0 ||
+                 wp_call_overlap(&call, call.send.count, call.send.count, 0) < 0)) {
+        return wp_call_fail(&call);
+    }
+    call.count = call.send.count;
+    return wp_call_end(&call, &options);
+}
+
+/* ---- between two ranks; all ranks ---- */
+static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords, bool sends)
+{
+    static const char *const names[] = {"tensor", "peer", "group", "async_op", "stream", NULL};
+    PyObject *places[5];
+    wp_options_t options;
+    wp_call_t call;
+    if (wp_parse(sends ? "send" : "recv", args, count, keywords, names, 2, 3, places) < 0 ||
+        wp_options(module, places[2], places[3], places[4], &options) < 0) {
+        return NULL;
+    }
+    wp_call_begin(&call, WEFT_OP_SEND_RECV, &options);
+    if (wp_index(places[1], "peer", options.group->size - 1, &call.root) < 0) {
+        return NULL;
+    }
+    if (call.root == options.group->rank) {
+        PyErr_Format(PyExc_ValueError, "peer: %u is this rank itself", (unsigned)call.root);
+        return NULL;
+    }
+    wp_array_t *array = sends ? &call.send : &call.recv;
+    if (wp_array_get(options.state, places[0], "tensor", sends ? WP_READ : WP_WRITE, array) < 0) {
+        return wp_call_fail(&call);
+    }
+    call.send.dtype = array->dtype;
+    call.count = array->count;
+    call.result = sends ? NULL : Py_NewRef(places[0]);
+    return wp_call_end(&call, &options);
+}
+
+static PyObject *send(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return send_or_recv(module, args, count, keywords, true);
+}
+
+static PyObject *recv(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return send_or_recv(module, args, count, keywords, false);
 }
 
 static PyObject *barrier(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -123,29 +271,65 @@ static PyObject *barrier(PyObject *module, PyObject *const *args, Py_ssize_t cou
 {
     static const char *const names[] = {"group", "async_op", "stream", NULL};
     PyObject *places[3];
-    options_t options;
+    wp_options_t options;
     wp_call_t call;
     if (wp_parse("barrier", args, count, keywords, names, 0, 1, places) < 0 ||
-        read_options(module, places[0], places[1], places[2], &options) < 0) {
+        wp_options(module, places[0], places[1], places[2], &options) < 0) {
         return NULL;
     }
-    begin_call(&call, WEFT_OP_BARRIER, &options);
-    return finish(&call, &options);
+    wp_call_begin(&call, WEFT_OP_BARRIER, &options);
+    return wp_call_end(&call, &options);
 }
 
 static PyMethodDef functions[] = {
-    {"all_reduce", (PyCFunction)(void (*)(void))all_reduce, METH_FASTCALL | METH_KEYWORDS,
-     "all_reduce($module, tensor, op='sum', group=None, *, out=None, async_op=False, "
-     "stream=None)\n--\n\n"},
-    {"all_reduce_", (PyCFunction)(void (*)(void))all_reduce_, METH_FASTCALL | METH_KEYWORDS,
-     "all_reduce_($module, tensor, op='sum', group=None, *, async_op=False, stream=None)\n--\n\n"},
-    {"barrier", (PyCFunction)(void (*)(void))barrier, METH_FASTCALL | METH_KEYWORDS,
-     "barrier($module, group=None, *, async_op=False, stream=None)\n--\n\n"},
+    {"all_reduce", WP_FUNCTION(all_reduce), METH_FASTCALL | METH_KEYWORDS,
+     "all_reduce($module, tensor, op='sum', group=None, *, out=None, " WP_ASYNC_SIGNATURE
+     "The reduction over all ranks of their tensors, on every rank.\n\n"
+     "tensor: any shape; as many elements, of the same type, on every rank. Read only.\n"
+     "op: 'sum', 'avg' (divides once, at the end), 'max', 'min', 'prod'.\n"
+     "out: memory of as many elements for the result, may be tensor itself; None: a new array like "
+     "tensor.\n"
+     "Returns the result, of tensor's shape (or out). Its bits depend on the order of ranks only, "
+     "see\n"
+     "Group.set_order." WP_ASYNC_DOC WP_ERRORS_DOC},
+    {"all_reduce_", WP_FUNCTION(all_reduce_), METH_FASTCALL | METH_KEYWORDS,
+     "all_reduce_($module, tensor, op='sum', group=None, *, " WP_ASYNC_SIGNATURE
+     "all_reduce in place: tensor becomes the reduction over all ranks. Returns tensor. The "
+     "quickest form." WP_ASYNC_DOC WP_ERRORS_DOC},
+    {"broadcast", WP_FUNCTION(broadcast), METH_FASTCALL | METH_KEYWORDS,
+     "broadcast($module, tensor, root=0, group=None, *, " WP_ASYNC_SIGNATURE
+     "root's tensor, on every rank, in place.\n\n"
+     "tensor: any shape; as many elements, of the same type, on every rank. Read on root, written "
+     "on the others.\n"
+     "root: a rank of group. Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
+    {"reduce", WP_FUNCTION(reduce), METH_FASTCALL | METH_KEYWORDS,
+     "reduce($module, tensor, root=0, op='sum', group=None, *, out=None, " WP_ASYNC_SIGNATURE
+     "The reduction over all ranks of their tensors, on root.\n\n"
+     "tensor, op: as for all_reduce. root: a rank of group.\n"
+     "out: root's memory for the result, may be tensor itself; ignored on the others.\n"
+     "Returns the result, of tensor's shape (or out), on root; None on the others." WP_ASYNC_DOC
+         WP_ERRORS_DOC},
+    {"send", WP_FUNCTION(send), METH_FASTCALL | METH_KEYWORDS,
+     "send($module, tensor, peer, group=None, *, " WP_ASYNC_SIGNATURE
+     "Gives tensor to rank peer of group, which calls recv with as many elements of the same "
+     "type.\n\n"
+     "Calls between the same two ranks match in order. Done when tensor may be overwritten. "
+     "Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},
+    {"recv", WP_FUNCTION(recv), METH_FASTCALL | METH_KEYWORDS,
+     "recv($module, tensor, peer, group=None, *, " WP_ASYNC_SIGNATURE
+     "Takes from rank peer of group what it sends, into tensor: as many elements of the same type. "
+     "Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
+    {"barrier", WP_FUNCTION(barrier), METH_FASTCALL | METH_KEYWORDS,
+     "barrier($module, group=None, *, " WP_ASYNC_SIGNATURE
+     "Waits until all ranks of group are here. Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},
     {NULL, NULL, 0, NULL},
 };
 
 int wp_collectives_init(PyObject *module, wp_state_t *state)
 {
     (void)state;
-    return PyModule_AddFunctions(module, functions);
+    if (PyModule_AddFunctions(module, functions) < 0 || wp_gather_init(module) < 0) {
+        return -1;
+    }
+    return wp_scatter_init(module);
 }

@@ -32,6 +32,7 @@
 typedef struct wp_context wp_context_t;
 typedef struct wp_group wp_group_t;
 typedef struct wp_stream wp_stream_t;
+typedef struct wp_batch wp_batch_t;
 
 /* Objects of torch that are looked up once, when the first tensor comes along (array.c). */
 typedef struct wp_torch {
@@ -93,6 +94,9 @@ PyObject *wp_raise(wp_state_t *state, weft_status_t status);
 /* The same with a text of our own. */
 PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* The exception of a failed call by itself, of this thread's message; NULL: no memory, and no exception is set. */
+PyObject *wp_error_new(wp_state_t *state, weft_status_t status);
 
 /* ---- interrupt.c: Ctrl-C while a call waits ---- */
 /* The weft_interrupt_fn of every context; user is the state. */
@@ -197,6 +201,7 @@ struct wp_group {
     uint32_t rank, size;
     pthread_mutex_t lock;    /* one thread at a time issues calls; taken without the GIL */
     wp_stream_t *stream;     /* of async_op=True calls; made at the first; owned */
+    wp_batch_t *batch;       /* open: calls are noted in it (batch.c); under the GIL */
 };
 
 /* ---- call.c: one call, whoever makes it ---- */
@@ -221,7 +226,9 @@ PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stre
 /* The group's lock, for several calls with nothing between them; WeftStateError when there is no group any more. */
 int wp_group_enter(wp_state_t *state, wp_group_t *group);
 void wp_group_exit(wp_group_t *group);
-/* wp_call_finish in a group that was entered, always on this thread. */
+/* To completion on this thread, in a group that was entered; with the GIL, which others have meanwhile. */
+weft_status_t wp_call_run_entered(const wp_call_t *call);
+/* And its end, as that of wp_call_finish. */
 PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call);
 void wp_call_release(wp_call_t *call);
 
@@ -231,12 +238,20 @@ struct wp_stream {
     wp_context_t *context; /* owned */
     wp_holder_t holder;
     weft_stream_t *stream; /* NULL once the context was closed */
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;  /* one thread at a time enqueues; after the group's, without the GIL */
+    uint32_t users;        /* threads that wait for it without the GIL */
+    struct wp_work *first, **last; /* works that are not known to be done (work.c); owned */
+    weft_event_t *spare[16];
+    uint32_t spares;
 };
 /* Takes over call (moved into the Work). */
 PyObject *wp_work_start(wp_state_t *state, wp_call_t *call, wp_stream_t *stream);
 /* The stream of a group's asynchronous calls, made at first use. Borrowed. */
 wp_stream_t *wp_group_stream(wp_state_t *state, wp_group_t *group);
+/* With the GIL, let go meanwhile: calls in flight go on, so that there is room for more. -1: an exception is set. */
+int wp_make_room(wp_state_t *state, wp_group_t *group);
+/* batch.c: notes call, which is taken over, in its group's open batch; what it returns is not there before the end. */
+PyObject *wp_batch_add(wp_state_t *state, wp_call_t *call);
 /* A stream argument: NULL or None gives NULL in *out. */
 int wp_stream_of(wp_state_t *state, PyObject *object, wp_stream_t **out);
 

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the operators share: collectives.c, exchange.c, gather.c, scatter.c. */
+#ifndef WEFT_PYTHON_COLLECTIVES_H
+#define WEFT_PYTHON_COLLECTIVES_H
+
+#include "python/src/weft_python.h"
+
+#define WP_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
+/* The ends of all operators' signatures and of their documentation. */
+#define WP_ASYNC_SIGNATURE "async_op=False, stream=None)\n--\n\n"
+#define WP_ASYNC_DOC                                                                               \
+    "\n\ngroup None is the world. async_op=True returns a Work whose wait() returns what the "     \
+    "call would have; stream\n"                                                                    \
+    "puts the call on a Stream: what is returned is done after stream.synchronize(). Arguments "   \
+    "must not be written,\n"                                                                       \
+    "nor results used, before.\n"
+#define WP_ERRORS_DOC                                                                              \
+    "Raises TypeError or ValueError for an argument, on the caller only; WeftMismatchError on "    \
+    "all ranks when they call\n"                                                                   \
+    "different things; WeftPeerDiedError, WeftTimeoutError, WeftAbortedError, WeftLinkError."
+
+/* What all operators take after their own arguments. */
+typedef struct wp_options {
+    wp_state_t *state;
+    wp_group_t *group;
+    wp_stream_t *stream;
+    bool async;
+} wp_options_t;
+
+int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *stream,
+               wp_options_t *out);
+void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options);
+/* What owns nothing but arrays: to its end, or given up with the exception that is set. */
+PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options);
+PyObject *wp_call_fail(wp_call_t *call);
+/* The reduction, and that dtype has it: after call->send is there. */
+int wp_call_reduction(wp_call_t *call, PyObject *op);
+
+/*
+ * Memory for the result, into call->recv and call->result: out where it is given, of count elements
+ * in whatever shape, else a new array like call->send (dims NULL: of its shape). own: elements of
+ * out before the place where call->send, or it, may lie in the other one; see wp_call_overlap.
+ */
+int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t rank,
+                   const int64_t *dims, uint64_t count);
+/*
+ * ValueError where the memory of send and recv overlaps, but for the one place that the operator
+ * works in place: in_place elements into the larger one, in which the smaller one begins.
+ */
+int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
+                    uint64_t in_place);
+
+/* ---- exchange.c: what ranks tell each other before the data ---- */
+/* Type and shape of what a rank gives; rows is the first dimension. A scalar counts as a row. */
+typedef struct wp_shape {
+    uint32_t dtype;
+    uint32_t rank;
+    int64_t dims[WP_MAX_DIMS];
+} wp_shape_t;
+
+/* Of an array that was got with WP_SHAPE. */
+void wp_shape_of(const wp_array_t *array, wp_shape_t *out);
+/* Elements of a row. */
+uint64_t wp_shape_row(const wp_shape_t *shape);
+/*
+ * Every rank's number of rows into rows[size]. Where ranks differ in anything else,
+ * WeftMismatchError on all of them, named after function; the group is not broken by that. The
+ * group is entered.
+ */
+int wp_exchange_rows(wp_state_t *state, wp_group_t *group, const char *function,
+                     const wp_shape_t *own, uint64_t *rows);
+/* Root's shape for all. The group is entered. */
+int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_shape_t *shape);
+/* From each rank the number that it has for this one. The group is entered. */
+int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *send, uint64_t *recv);
+/*
+ * This rank cannot make the call that the others make now, since memory is short: ends the world
+ * rather than keep them waiting. The exception stays.
+ */
+void wp_exchange_broken(wp_group_t *group, const char *function);
+
+/* ---- gather.c, scatter.c ---- */
+int wp_gather_init(PyObject *module);
+int wp_scatter_init(PyObject *module);
+
+#endif

@@ -72,6 +72,24 @@ void wefti_batch_free(weft_group_t *group)
     wefti_free(group->context->allocator, group->pairs);
 }
 
+weft_status_t weft_batch_cancel(weft_group_t *group)
+{
+    if (group == NULL || !group->batching || group->recording != NULL) {
+        return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
+                           group == NULL ? "group is NULL" : "no batch was begun");
+    }
+    bool submitted = group->batch->pairs_submitted;
+    for (size_t i = 0; i < group->batch->count; i++) {
+        submitted = submitted || group->batch->list[i].submitted;
+    }
+    if (submitted) {
+        return wefti_error(WEFT_ERR_STATE, "part of the batch was submitted already: end it");
+    }
+    group->pair_count = 0;
+    close_batch(group);
+    return WEFT_OK;
+}
+
 static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stream)
 {
     wefti_batch_t *batch = group->batch;

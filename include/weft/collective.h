@@ -109,6 +109,12 @@ WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
  */
 WEFT_API weft_status_t weft_batch_begin(weft_group_t *group);
 WEFT_API weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream);
+/**
+ * Drops what was noted since begin, in place of end: none of it is called. For the caller that found something wrong
+ * in between; whether the other ranks still make these calls is for it to know. Local.
+ * @return WEFT_ERR_STATE when no batch was begun, or an end that was WEFT_AGAIN has submitted part of it
+ */
+WEFT_API weft_status_t weft_batch_cancel(weft_group_t *group);
 WEFT_EXTERN_C_END
 
 #endif

@@ -151,6 +151,20 @@ static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char 
     return NULL;
 }
 
+PyObject *wp_error_new(wp_state_t *state, weft_status_t status)
+{
+    char text[TEXT_BYTES];
+    const char *said = weft_last_error();
+    spell_types(said[0] != '\0' ? said : weft_status_text(status), text, sizeof text);
+    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *error = message != NULL ? PyObject_CallFunctionObjArgs(type_of(state, status), message, NULL) : NULL;
+    Py_XDECREF(message);
+    if (error == NULL) {
+        PyErr_Clear();
+    }
+    return error;
+}
+
 PyObject *wp_raise(wp_state_t *state, weft_status_t status)
 {
     char text[TEXT_BYTES];

@@ -263,6 +263,14 @@ static void run_wrong_arguments(rank_world_t *world)
     RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
     RANK_OK(weft_batch_end(group, NULL)); /* those were not noted */
     RANK_CHECK(x[0] == (float)world->size && x[3] == x[0]);
+    RANK_CHECK(weft_batch_cancel(group) == WEFT_ERR_STATE);
+    RANK_OK(weft_batch_begin(group)); /* dropped by all, with a send that nobody receives */
+    RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_send(x, 4, WEFT_DTYPE_F32, 1 - world->rank, group, NULL));
+    RANK_OK(weft_batch_cancel(group));
+    RANK_CHECK(x[0] == (float)world->size);
+    RANK_OK(weft_batch_begin(group)); /* and the next one has nothing of it */
+    RANK_OK(weft_batch_end(group, NULL));
     RANK_OK(weft_batch_begin(group)); /* left open */
     RANK_OK(weft_barrier(group, NULL));
 }

@@ -146,7 +146,7 @@ GIVEN = {"all_reduce": ("all_reduce_(send)",), "broadcast": ("broadcast(send)",)
          "reduce": ("reduce(send, out=recv)", "reduce(send)"), "gather": ("gather(send, out=recv)", "gather(send)"),
          "scatter": ("scatter(send, out=recv)", "scatter(None, out=recv)"),
          "all_to_all": ("all_to_all(send, out=recv)",)}
-NEW = {**{op: (f"{op}(send)",) for op in OPERATORS}, "scatter": ("scatter(send)", "scatter(None, out=recv)")}
+NEW = {**{op: (f"{op}(send)",) for op in OPERATORS}, "scatter": ("scatter(send)", "scatter(None)")}
 
 # A loop around a statement itself, as timeit does: a call of a function around it would count.
 LOOPS = """

@@ -225,7 +225,7 @@ static PyObject *as_tensor(wp_memory_t *memory, PyObject *dtype)
             PyTuple_SetItem(arguments, 0, Py_NewRef(shape));
         }
         flat = PyObject_Call(function, arguments, keywords);
-        result = flat != NULL ? PyObject_CallMethod(flat, "reshape", "O", shape) : NULL;
+        result = flat != NULL ? PyObject_CallMethod(flat, "reshape", "(O)", shape) : NULL;
     }
     Py_XDECREF(flat);
     Py_XDECREF(shape);

@@ -108,7 +108,7 @@ static int from_view(const char *argument, wp_array_t *out, const Py_buffer *vie
     }
     out->data = view->buf;
     out->count = (uint64_t)(view->len / view->itemsize);
-    if (view->shape == NULL) {
+    if (view->shape == NULL && view->ndim > 0) {
         return wp_array_shape(argument, out, 1, (Py_ssize_t[]){(Py_ssize_t)out->count});
     }
     return wp_array_shape(argument, out, view->ndim, view->shape);
@@ -131,15 +131,13 @@ bool wp_numpy_find(wp_state_t *state)
         PyErr_Clear();
         return false;
     }
+    /* The type comes last: another thread that sees it finds the others. */
     numpy->empty = PyObject_GetAttrString(module, "empty");
-    numpy->array_type = PyObject_GetAttrString(module, "ndarray");
     numpy->asarray = PyObject_GetAttrString(module, "asarray");
-    if (numpy->array_type == NULL || numpy->empty == NULL || numpy->asarray == NULL) {
-        PyErr_Clear(); /* half imported, by this or by another thread */
-        Py_CLEAR(numpy->array_type);
-        Py_CLEAR(numpy->empty);
-        Py_CLEAR(numpy->asarray);
+    if (numpy->empty != NULL && numpy->asarray != NULL) {
+        numpy->array_type = PyObject_GetAttrString(module, "ndarray");
     }
+    PyErr_Clear(); /* half imported */
     Py_DECREF(module);
     return numpy->array_type != NULL;
 }
@@ -244,6 +242,27 @@ static int from_numpy(PyObject *object, const char *argument, wp_array_flags_t f
 
 /* ---- any other buffer ---- */
 
+/* Why there was no buffer: it cannot be written, or it has gaps. */
+static int buffer_refused(PyObject *object, const char *argument)
+{
+    PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
+    const char *why = "read-only";
+    Py_buffer view;
+    PyErr_Clear();
+    if (name == NULL) {
+        return -1;
+    }
+    if (PyObject_GetBuffer(object, &view, BUFFER_FLAGS) < 0) {
+        PyErr_Clear();
+        why = "not contiguous";
+    } else {
+        PyBuffer_Release(&view);
+    }
+    PyErr_Format(PyExc_ValueError, "%s is a %U whose memory is %s", argument, name, why);
+    Py_DECREF(name);
+    return -1;
+}
+
 static int from_buffer(PyObject *object, const char *argument, wp_array_flags_t flags,
                        wp_array_t *out)
 {
@@ -255,16 +274,8 @@ static int from_buffer(PyObject *object, const char *argument, wp_array_flags_t 
     }
     out->kind = WP_BUFFER;
     if (PyObject_GetBuffer(object, view, wanted) < 0) {
-        PyObject *type = (PyObject *)Py_TYPE(object), *name;
         PyMem_Free(view);
-        PyErr_Clear();
-        name = PyObject_GetAttrString(type, "__name__");
-        if (name != NULL) {
-            PyErr_Format(PyExc_ValueError, "%s is a %U whose memory is %s", argument, name,
-                         (flags & WP_WRITE) ? "read-only, or not contiguous" : "not contiguous");
-            Py_DECREF(name);
-        }
-        return -1;
+        return buffer_refused(object, argument);
     }
     if (from_view(argument, out, view) < 0) {
         PyBuffer_Release(view);

@@ -62,12 +62,10 @@ bool wp_torch_find(wp_state_t *state)
         PyErr_Clear(); /* torch 1.13 has no uint64, for one */
     }
     torch->empty_like = PyObject_GetAttrString(module, "empty_like");
-    torch->tensor_type = PyObject_GetAttrString(module, "Tensor");
-    if (torch->tensor_type == NULL || torch->empty_like == NULL) {
-        PyErr_Clear(); /* half imported */
-        Py_CLEAR(torch->tensor_type);
-        Py_CLEAR(torch->empty_like);
+    if (torch->empty_like != NULL && torch->dtypes[WEFT_DTYPE_F32] != NULL) {
+        torch->tensor_type = PyObject_GetAttrString(module, "Tensor");
     }
+    PyErr_Clear(); /* half imported */
     Py_DECREF(module);
     return torch->tensor_type != NULL;
 }
@@ -160,9 +158,11 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
     }
     if (dtype_of(state, tensor, argument, &out->dtype) < 0 ||
         number_of(state, tensor, NAME_NUMEL, &count) < 0 ||
-        number_of(state, tensor, NAME_DATA_PTR, &address) < 0 ||
         ((flags & WP_SHAPE) && shape_of(state, tensor, argument, out) < 0)) {
         return -1;
+    }
+    if (number_of(state, tensor, NAME_DATA_PTR, &address) < 0) {
+        return refuse(tensor, argument, "layout", "it has no memory of its own");
     }
     if (address == 0 && count > 0) {
         PyErr_Format(PyExc_ValueError, "%s is a tensor without memory", argument);

@@ -1,0 +1,412 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What goes in and what comes out: every kind of memory, every type, and results like what was given."""
+import array
+import ctypes
+import gc
+import mmap
+import sys
+import unittest
+
+import ranks
+
+np = ranks.need("numpy")
+import weft
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+
+NUMBERS = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
+torch_only = unittest.skipIf(torch is None, "torch is not installed")
+
+
+class Exporter:
+    """Has DLPack, and neither the buffer protocol nor anything else."""
+
+    def __init__(self, array, device=(1, 0), versioned=False):
+        self.array, self.device, self.versioned = array, device, versioned
+
+    def __dlpack__(self, **keywords):
+        if not self.versioned and "max_version" in keywords:
+            raise TypeError("an exporter of before version 1")
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+class Numpy(ranks.RankCase):
+    """Arrays of numpy."""
+
+    def test_types(self):
+        for dtype in NUMBERS:
+            with self.subTest(dtype=dtype):
+                x = (np.arange(37) + self.rank).astype(dtype)
+                expected = (2 * np.arange(37) + 1).astype(dtype)
+                y = weft.all_reduce(x)
+                self.assertEqual(y.dtype, np.dtype(dtype))
+                np.testing.assert_array_equal(y, expected)
+                weft.all_reduce_(x)
+                np.testing.assert_array_equal(x, expected)
+
+    def test_c_types(self):
+        """Types that C has under several names are one type here."""
+        for code in "bhilqpBHILQPefd":
+            x = np.full(5, self.rank + 1, code)
+            y = weft.all_reduce(x)
+            self.assertEqual((y.dtype.kind, y.dtype.itemsize), (x.dtype.kind, x.dtype.itemsize), code)
+            np.testing.assert_array_equal(y, np.full(5, 3, code))
+
+    def test_bool_is_moved(self):
+        x = np.array([True, False, self.rank == 1])
+        y = weft.all_gather(x)
+        self.assertEqual(y.dtype, np.dtype(bool))
+        np.testing.assert_array_equal(y, [True, False, False, True, False, True])
+        weft.broadcast(x, 1)
+        np.testing.assert_array_equal(x, [True, False, True])
+
+    @unittest.skipIf(ml_dtypes is None, "ml_dtypes is not installed")
+    def test_bfloat16(self):
+        x = np.full((3, 2), self.rank + 0.5, ml_dtypes.bfloat16)
+        y = weft.all_reduce(x)
+        self.assertEqual(y.dtype, x.dtype)
+        np.testing.assert_array_equal(y.astype("float32"), np.full((3, 2), 2.0, "float32"))
+        self.assertEqual(weft.empty(4, ml_dtypes.bfloat16).dtype, x.dtype)
+
+    def test_shapes(self):
+        for shape in ((), (0,), (1,), (0, 5), (3, 0, 2), (2, 3), (1,) * 8, (2, 1, 3, 1, 2)):
+            with self.subTest(shape=shape):
+                x = np.full(shape, self.rank + 1, "int32")
+                y = weft.all_reduce(x)
+                self.assertEqual(y.shape, shape)
+                np.testing.assert_array_equal(y, np.full(shape, 3))
+                self.assertTrue(y.flags.c_contiguous and y.flags.writeable and y.flags.owndata)
+
+    def test_too_many_dimensions(self):
+        with self.raises_within(ValueError, "tensor.* 9 dimensions.* 8"):
+            weft.all_reduce(np.zeros((1,) * 9))
+
+    def test_views_without_gaps(self):
+        """What is contiguous, however it came about."""
+        whole = np.arange(60, dtype="f").reshape(5, 12)
+        for view in (whole[1:3], whole[2], whole[4:5, ::1], whole.reshape(3, 20)[1:], whole[1:2, 3:7], whole.T.T,
+                     np.zeros((3, 4), "f", order="F").T, np.arange(3, dtype="f")[None], whole[::7]):
+            y = weft.all_reduce(view)
+            self.assertEqual(y.shape, view.shape)
+            np.testing.assert_array_equal(y, 2 * view)
+
+    def test_parts_are_written_and_no_more(self):
+        x = np.full((6, 3), self.rank, "f")
+        weft.all_reduce_(x[2:4])
+        np.testing.assert_array_equal(x, [[1 if i in (2, 3) else self.rank] * 3 for i in range(6)])
+
+    def test_odd_addresses(self):
+        for n in (1, 100, 40000):
+            room = bytearray(4 * n + 1)
+            x = np.frombuffer(room, "f", offset=1)
+            x[:] = self.rank + 1
+            self.assertFalse(x.flags.aligned)
+            np.testing.assert_array_equal(weft.all_reduce(x), np.full(n, 3, "f"))
+            weft.all_reduce_(x)
+            np.testing.assert_array_equal(x, np.full(n, 3, "f"))
+
+    def test_subclasses(self):
+        class Mine(np.ndarray):
+            pass
+        x = np.full(4, self.rank + 1, "f").view(Mine)
+        self.assertEqual(weft.all_reduce(x).tolist(), [3] * 4)
+        weft.all_reduce_(x)
+        self.assertEqual(x.tolist(), [3] * 4)
+        path = self.dir / f"{self.rank}.bin"
+        on_disk = np.memmap(path, "f", "w+", shape=(2, 2))
+        on_disk[:] = self.rank
+        weft.all_reduce_(on_disk)
+        self.assertEqual(np.asarray(on_disk).tolist(), [[1, 1]] * 2)
+
+    def test_scalars(self):
+        """numpy's scalars have memory, too, but it is read-only."""
+        y = weft.all_reduce(np.float32(self.rank + 1))
+        self.assertEqual((y.shape, y.dtype, float(y)), ((), np.dtype("f"), 3.0))
+        with self.raises_within(ValueError, "float32 whose memory is read-only"):
+            weft.all_reduce_(np.float32(1))
+
+    def test_messages(self):
+        x = np.zeros((4, 4), "f")
+        with self.raises_within(ValueError, "tensor is a numpy array whose memory is not contiguous"):
+            weft.all_reduce(x[:, 1])
+        x.flags.writeable = False
+        with self.raises_within(ValueError, "tensor is a numpy array that is read-only"):
+            weft.all_reduce_(x)
+        for dtype, name in (("complex64", "complex64"), ("M8[s]", "datetime64"), (">i2", "big-endian"), ("O", "object")):
+            with self.raises_within(TypeError, f"tensor is a numpy array of .*{name}"):
+                weft.all_reduce(np.zeros(3, dtype))
+
+    def test_references(self):
+        """A call keeps nothing: neither what was given, nor what it made, nor on its way out by an exception."""
+        def counts():
+            return [sys.getrefcount(thing) for thing in things]
+        x, view, dlpack = np.zeros(8, "f"), memoryview(bytearray(32)), Exporter(np.zeros(8, "f"))
+        gaps, wrong, dtype = np.zeros((4, 4), "f")[:, 1], np.zeros(3, "c8"), np.dtype("f")
+        things = [x, view, dlpack, dlpack.array, gaps, wrong, dtype, np.ndarray, None, memoryview]
+        for repetition in range(2):  # the first one fills what is looked up once
+            before = counts()
+            for _ in range(50):
+                weft.all_reduce(x)
+                weft.all_reduce_(x)
+                weft.all_reduce(view)
+                weft.all_reduce(dlpack)
+                weft.all_gather(x)
+                for bad in (gaps, wrong):
+                    with self.assertRaises((TypeError, ValueError)):
+                        weft.all_reduce(bad)
+            gc.collect()
+            if repetition == 1:
+                for was, now, thing in zip(before, counts(), things):
+                    self.assertLess(abs(now - was), 25, type(thing))
+
+
+class Buffers(ranks.RankCase):
+    """What else has the buffer protocol; results are arrays of numpy."""
+
+    def check(self, x, dtype, values):
+        y = weft.all_reduce(x)
+        self.assertIs(type(y), np.ndarray)
+        self.assertEqual(y.dtype, np.dtype(dtype))
+        np.testing.assert_array_equal(y, values)
+        self.assertIs(weft.all_reduce_(x), x)
+        np.testing.assert_array_equal(np.asarray(x), values)
+
+    def test_array_module(self):
+        for code in "bBhHiIlLqQfd":
+            x = array.array(code, [self.rank + 1] * 7)
+            self.check(x, code, [3] * 7)
+            x.append(1)  # nothing holds its memory any more
+
+    def test_bytes(self):
+        self.check(bytearray([1 + self.rank] * 5), "u1", [3] * 5)
+        self.assertEqual(weft.all_gather(bytes([self.rank, 7])).tolist(), [0, 7, 1, 7])
+        with self.raises_within(ValueError, "tensor is a bytes whose memory is read-only"):
+            weft.all_reduce_(b"1234")
+
+    def test_memoryview(self):
+        room = bytearray(24)
+        self.check(memoryview(room).cast("f"), "f", [0] * 6)
+        view = memoryview(room).cast("B").cast("i", (2, 3))
+        view[1, 2] = 4 * self.rank
+        self.check(view, "i", [[0, 0, 0], [0, 0, 4]])
+        with self.raises_within(ValueError, "memoryview whose memory is not contiguous"):
+            weft.all_reduce_(memoryview(room)[::2])
+        with self.raises_within(ValueError, "memoryview whose memory is read-only"):
+            weft.all_reduce_(memoryview(room).toreadonly())
+
+    def test_ctypes(self):
+        x = (ctypes.c_float * 4)(*[self.rank + 1] * 4)
+        self.check(x, "f", [3] * 4)
+        self.check(((ctypes.c_int64 * 3) * 2)(), "i8", [[0] * 3] * 2)
+
+    def test_mmap(self):
+        with mmap.mmap(-1, 10000) as memory:
+            memory[7] = 1 + self.rank
+            weft.all_reduce_(memory)
+            self.assertEqual(memory[7], 3)
+
+    def test_types_that_are_not_there(self):
+        with self.raises_within(TypeError, "format 'c'"):
+            weft.all_reduce(memoryview(b"12").cast("c"))
+        with self.raises_within(TypeError, "format 'u'|format 'w'"):
+            weft.all_reduce(array.array("u", "ab"))
+
+    def test_things_without_memory(self):
+        for thing in ([1.0], (1,), 3, 2.5, "text", None, {}, range(3)):
+            with self.raises_within(TypeError, f"tensor must have memory .*, not {type(thing).__name__}"):
+                weft.all_reduce(thing)
+
+
+class DLPack(ranks.RankCase):
+    """What has nothing but DLPack."""
+
+    def test_in_and_out(self):
+        for dtype in NUMBERS:
+            x = np.full((2, 3), self.rank + 1, dtype)
+            y = weft.all_reduce(Exporter(x))
+            self.assertEqual((type(y), y.dtype, y.shape), (np.ndarray, x.dtype, (2, 3)))
+            np.testing.assert_array_equal(y, np.full((2, 3), 3))
+            weft.all_reduce_(Exporter(x))
+            np.testing.assert_array_equal(x, np.full((2, 3), 3))
+
+    def test_shapes(self):
+        for shape in ((), (0, 3), (1,), (1, 4, 1)):
+            self.assertEqual(weft.all_reduce(Exporter(np.zeros(shape))).shape, shape)
+
+    def test_a_part_of_memory(self):
+        x = np.arange(10, dtype="f")
+        weft.all_reduce_(Exporter(x[3:5]))
+        np.testing.assert_array_equal(x, [0, 1, 2, 6, 8, 5, 6, 7, 8, 9])
+
+    def test_what_is_refused(self):
+        x = np.zeros((4, 4), "f")
+        with self.raises_within(ValueError, "device"):
+            weft.all_reduce(Exporter(x, device=(2, 0)))
+        with self.raises_within(ValueError, "not contiguous"):
+            weft.all_reduce(Exporter(x[:, 1]))
+        with self.raises_within(TypeError, "type 5 of 64 bits"):
+            weft.all_reduce(Exporter(np.zeros(3, "c8")))
+
+    def test_its_own_exceptions(self):
+        class Broken(Exporter):
+            def __dlpack__(self, **keywords):
+                raise RuntimeError("gone")
+        with self.raises_within(RuntimeError, "gone"):
+            weft.all_reduce(Broken(np.zeros(3)))
+
+        class NoCapsule(Exporter):
+            def __dlpack__(self, **keywords):
+                return 5
+        with self.raises_within((TypeError, ValueError)):
+            weft.all_reduce(NoCapsule(np.zeros(3)))
+
+    def test_memory_is_given_back(self):
+        x = np.zeros(100, "f")
+        before = sys.getrefcount(x)
+        for _ in range(20):
+            weft.all_reduce_(Exporter(x))
+        gc.collect()
+        self.assertEqual(sys.getrefcount(x), before)
+
+    @torch_only
+    def test_bfloat16(self):
+        x = torch.full((3,), self.rank + 1.5, dtype=torch.bfloat16)
+        weft.all_reduce_(Exporter(x))
+        self.assertEqual(x.tolist(), [4.0] * 3)
+
+
+@torch_only
+class Torch(ranks.RankCase):
+    """Tensors: results are tensors."""
+
+    def test_types(self):
+        for name in NUMBERS + ("bfloat16",):
+            dtype = getattr(torch, name, None)
+            if dtype is None:
+                continue  # torch 1.13 has no uint64, for one
+            with self.subTest(dtype=name):
+                x = (torch.arange(20) + self.rank).to(dtype)
+                y = weft.all_reduce(x)
+                self.assertIs(type(y), torch.Tensor)
+                self.assertEqual(y.dtype, dtype)
+                self.assertTrue(torch.equal(y, (2 * torch.arange(20) + 1).to(dtype)))
+                self.assertIs(weft.all_reduce_(x), x)
+                self.assertTrue(torch.equal(x, y))
+        self.assertEqual(weft.all_gather(torch.tensor([self.rank == 0])).tolist(), [True, False])
+
+    def test_shapes(self):
+        for shape in ((), (0,), (3,), (2, 0, 4), (2, 3, 4), (1,) * 8):
+            y = weft.all_reduce(torch.full(shape, self.rank + 1.0))
+            self.assertEqual(tuple(y.shape), shape)
+            self.assertTrue(torch.equal(y, torch.full(shape, 3.0)))
+            self.assertTrue(y.is_contiguous())
+        self.assertEqual(tuple(weft.all_gather(torch.zeros(3, 2)).shape), (6, 2))
+        self.assertEqual(tuple(weft.reduce_scatter(torch.zeros(4, 2)).shape), (2, 2))
+
+    def test_parts(self):
+        x = torch.full((4, 3), float(self.rank))
+        weft.all_reduce_(x[1])
+        self.assertEqual(x.tolist(), [[1.0 if i == 1 else self.rank] * 3 for i in range(4)])
+
+    def test_gradients(self):
+        """Parameters are written in place, and results have no history."""
+        p = torch.nn.Parameter(torch.full((3,), self.rank + 1.0))
+        y = weft.all_reduce(p)
+        self.assertFalse(y.requires_grad)
+        self.assertEqual(y.tolist(), [3.0] * 3)
+        (p * p).sum().backward()
+        weft.all_reduce_(p.grad)
+        self.assertEqual(p.grad.tolist(), [6.0] * 3)
+        weft.broadcast(p, 1)
+        self.assertEqual(p.tolist(), [2.0] * 3)
+        self.assertTrue(p.requires_grad and p.is_leaf)
+
+    def test_out_of_the_other_kind(self):
+        out = np.zeros(3, "f")
+        self.assertIs(weft.all_reduce(torch.ones(3), out=out), out)
+        self.assertEqual(out.tolist(), [2.0] * 3)
+        out = torch.zeros(3)
+        weft.all_reduce(np.ones(3, "f"), out=out)
+        self.assertEqual(out.tolist(), [2.0] * 3)
+
+    def test_what_is_refused(self):
+        for tensor, error, text in ((torch.zeros(3, 3).t()[:2], ValueError, "not contiguous: tensor.contiguous"),
+                                    (torch.zeros(2, device="meta"), ValueError, "tensor of device meta"),
+                                    (torch.eye(2).to_sparse(), ValueError, "tensor of layout torch.sparse_coo"),
+                                    (torch.zeros(2, dtype=torch.complex64), TypeError, "tensor of dtype torch.complex64"),
+                                    (torch.zeros((1,) * 9), ValueError, "9 dimensions")):
+            with self.raises_within(error, text):
+                weft.all_gather(tensor)
+
+    def test_references(self):
+        x, bad = torch.zeros(8), torch.zeros(3, 3).t()
+        for _ in range(2):
+            before = [sys.getrefcount(thing) for thing in (x, bad, torch.float32, torch.Tensor)]
+            for _ in range(50):
+                weft.all_reduce(x)
+                weft.all_reduce_(x)
+                weft.all_gather(x)
+                with self.assertRaises(ValueError):
+                    weft.all_reduce(bad)
+            after = [sys.getrefcount(thing) for thing in (x, bad, torch.float32, torch.Tensor)]
+        self.assertEqual(before, after)
+
+
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None  # cannot be imported
+import array, weft
+weft.init()
+x = array.array("f", [weft.get_rank() + 1.0] * 6)
+y = weft.all_reduce(x)
+assert type(y) is memoryview and y.format == "f" and y.tolist() == [3.0] * 6, y
+z = weft.all_gather(memoryview(x).cast("B").cast("f", (2, 3)))
+assert z.shape == (4, 3), z.shape
+assert z.tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+assert weft.all_reduce(bytearray(0)).shape == (0,)
+e = weft.empty((2, 2), "int16")
+assert type(e) is memoryview and e.shape == (2, 2) and e.tolist() == [[0, 0], [0, 0]]
+e[1, 0] = weft.get_rank() + 1
+weft.all_reduce_(e)
+assert e.tolist() == [[0, 0], [3, 0]]
+assert "torch" not in sys.modules
+"""
+
+WITHOUT_IMPORTS = """
+import sys, array, weft
+weft.init()
+weft.all_reduce_(array.array("d", [1.0]))
+assert "numpy" not in sys.modules and "torch" not in sys.modules
+import numpy
+assert weft.all_reduce(numpy.ones(3)).tolist() == [2.0] * 3
+"""
+
+
+class Imports(unittest.TestCase):
+    """numpy and torch are optional."""
+
+    def run_script(self, script):
+        done = ranks.run_script(script)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_without_numpy(self):
+        self.run_script(WITHOUT_NUMPY)
+
+    def test_nothing_is_imported_in_vain(self):
+        self.run_script(WITHOUT_IMPORTS)
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import fcntl
+import importlib
 import json
 import os
 import secrets
@@ -12,7 +13,6 @@ import threading
 
 import torch.distributed as dist
 import weft
-from torch.distributed import rendezvous
 
 _environment_lock = threading.Lock()
 
@@ -95,6 +95,8 @@ def _environment(timeout, secret):
 # ---- torch's store, where no launcher of torch's has prepared one ----
 def install_rendezvous():
     """Registers weft://, and makes env:// do the same where MASTER_ADDR is not set."""
+    # By name: torch.distributed.rendezvous is also a function.
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
     handlers = rendezvous._rendezvous_handlers
     if "weft" in handlers:
         return

@@ -2,8 +2,6 @@
 /* weft.compile: the options of `weft compile` as arguments. */
 #include "python/src/session.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,124 +92,17 @@ static PyObject *argument(const reader_t *reader, int index)
     return object == Py_None ? NULL : object;
 }
 
+static int path_argument(reader_t *reader, int index, const char **out)
+{
+    return wp_value_path(reader->given[index], names[index], reader->keep, out);
+}
+
 /* Takes object over. */
 static int keep(reader_t *reader, PyObject *object)
 {
     int status = object != NULL ? PyList_Append(reader->keep, object) : -1;
     Py_XDECREF(object);
     return status;
-}
-
-static int read_path(reader_t *reader, int index, const char **out)
-{
-    PyObject *object = argument(reader, index);
-    if (object == NULL) {
-        return 0;
-    }
-    PyObject *path = wp_path_of(object, names[index]);
-    *out = path != NULL ? PyBytes_AsString(path) : NULL;
-    return keep(reader, path);
-}
-
-static int read_text(const reader_t *reader, int index, const char **out)
-{
-    PyObject *object = argument(reader, index);
-    if (object == NULL) {
-        return 0;
-    }
-    if (!PyUnicode_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a str, not %R", names[index],
-                     (PyObject *)Py_TYPE(object));
-        return -1;
-    }
-    *out = PyUnicode_AsUTF8AndSize(object, NULL);
-    return *out != NULL ? 0 : -1;
-}
-
-static int read_flag(const reader_t *reader, int index, int *out)
-{
-    PyObject *object = argument(reader, index);
-    *out = object != NULL ? PyObject_IsTrue(object) : 0;
-    return *out < 0 ? -1 : 0;
-}
-
-/* An integer of 1 .. most. */
-static int read_count(const reader_t *reader, int index, uint32_t most, uint32_t *out)
-{
-    PyObject *object = argument(reader, index);
-    if (object == NULL) {
-        return 0;
-    }
-    if (wp_index(object, names[index], most, out) < 0) {
-        return -1;
-    }
-    if (*out == 0) {
-        PyErr_Format(PyExc_ValueError, "%s: 0 is not in 1 .. %u", names[index], (unsigned)most);
-        return -1;
-    }
-    return 0;
-}
-
-/* Zero means "the default" to the library, so that it cannot be asked for, unless that is what it
- * means. */
-static int read_number(const reader_t *reader, int index, bool zero, double *out)
-{
-    PyObject *object = argument(reader, index);
-    if (object == NULL) {
-        return 0;
-    }
-    double value = PyFloat_AsDouble(object);
-    if (value == -1.0 && PyErr_Occurred() != NULL) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError, "%s must be a number, not %R", names[index],
-                         (PyObject *)Py_TYPE(object));
-        }
-        return -1;
-    }
-    if (!isfinite(value) || value < 0 || (value == 0 && !zero)) {
-        PyErr_Format(PyExc_ValueError, "%s: %R is not a number %s 0", names[index], object,
-                     zero ? "of at least" : "above");
-        return -1;
-    }
-    *out = value;
-    return 0;
-}
-
-/* A number of bytes, or a text such as "64M". */
-static int read_size(const reader_t *reader, int index, uint64_t *out)
-{
-    PyObject *object = argument(reader, index);
-    if (object == NULL) {
-        return 0;
-    }
-    if (!PyUnicode_Check(object)) {
-        PyObject *number = PyNumber_Index(object);
-        if (number == NULL) {
-            return -1;
-        }
-        *out = PyLong_AsUnsignedLongLong(number);
-        Py_DECREF(number);
-        return *out == UINT64_MAX && PyErr_Occurred() != NULL ? -1 : 0;
-    }
-    const char *text = PyUnicode_AsUTF8AndSize(object, NULL);
-    if (text == NULL) {
-        return -1;
-    }
-    static const char units[] = "KMG";
-    char *end = NULL;
-    double value = strtod(text, &end);
-    const char *unit = end != text && *end != '\0' ? strchr(units, *end) : NULL;
-    if (unit != NULL) {
-        value *= (double)(UINT64_C(1) << (10 * (unit - units + 1)));
-        end++;
-    }
-    if (end == text || *end != '\0' || !(value >= 0 && value < 1e18)) {
-        PyErr_Format(PyExc_ValueError, "%s: %R is not a number of bytes (K, M, G)", names[index],
-                     object);
-        return -1;
-    }
-    *out = (uint64_t)value;
-    return 0;
 }
 
 /* ---- shapes: {"images": (64, 1, 28, 28), ..} ---- */
@@ -355,7 +246,7 @@ static int read_world(reader_t *reader)
 {
     weft_compile_params_t *params = &reader->params;
     if (argument(reader, WORLD) != NULL) {
-        return read_count(reader, WORLD, 1024, &params->world_size);
+        return wp_value_count(reader->given[WORLD], names[WORLD], 1024, &params->world_size);
     }
     if (params->rank_model_count > 0) {
         params->world_size = params->rank_model_count;
@@ -369,32 +260,57 @@ static int read_params(reader_t *reader)
 {
     weft_compile_params_t *params = &reader->params;
     uint32_t batch = 0;
-    if (read_model(reader) < 0 || read_path(reader, TOPOLOGY, &params->topology_path) < 0 ||
-        read_world(reader) < 0 || read_count(reader, BATCH, INT32_MAX, &batch) < 0 ||
-        read_shapes(reader) < 0 || read_text(reader, LOSS, &params->loss) < 0 ||
-        read_text(reader, OPTIMIZER, &params->optimizer) < 0 ||
-        read_number(reader, LR, false, &params->lr) < 0 ||
-        read_number(reader, MOMENTUM, false, &params->momentum) < 0 ||
-        read_number(reader, WEIGHT_DECAY, true, &params->weight_decay) < 0 ||
-        read_text(reader, BUCKET, &params->bucket) < 0 ||
-        read_path(reader, COSTS, &params->costs_path) < 0 ||
-        read_flag(reader, SHARD_OPTIMIZER, &params->shard_optimizer) < 0 ||
-        read_flag(reader, DECOUPLE, &params->decouple) < 0 ||
-        read_count(reader, ACCUMULATE, 65536, &params->accumulate) < 0 ||
-        read_count(reader, SHARDS, 65536, &params->shards) < 0 ||
-        read_text(reader, WIRE, &params->wire) < 0 ||
-        read_number(reader, CLIP, false, &params->clip_norm) < 0 ||
-        read_path(reader, GRADS, &params->grads_path) < 0 ||
-        read_count(reader, IN_FLIGHT, 65536, &params->in_flight) < 0 ||
-        read_size(reader, ARENA_LIMIT, &params->arena_limit) < 0 ||
-        read_flag(reader, INFER, &params->infer) < 0 ||
-        read_flag(reader, SPLIT_BATCH, &params->split_batch) < 0 ||
-        read_path(reader, PROFILE, &params->profile_path) < 0 ||
-        read_path(reader, EMIT_ONNX, &params->emit_path) < 0) {
+    if (read_model(reader) < 0 || path_argument(reader, TOPOLOGY, &params->topology_path) < 0 ||
+        read_world(reader) < 0 ||
+        wp_value_count(reader->given[BATCH], names[BATCH], INT32_MAX, &batch) < 0 ||
+        read_shapes(reader) < 0 ||
+        wp_value_text(reader->given[LOSS], names[LOSS], &params->loss) < 0 ||
+        wp_value_text(reader->given[OPTIMIZER], names[OPTIMIZER], &params->optimizer) < 0 ||
+        wp_value_number(reader->given[LR], names[LR], false, &params->lr) < 0 ||
+        wp_value_number(reader->given[MOMENTUM], names[MOMENTUM], false, &params->momentum) < 0 ||
+        wp_value_number(reader->given[WEIGHT_DECAY], names[WEIGHT_DECAY], true,
+                        &params->weight_decay) < 0 ||
+        wp_value_text(reader->given[BUCKET], names[BUCKET], &params->bucket) < 0 ||
+        path_argument(reader, COSTS, &params->costs_path) < 0 ||
+        wp_value_flag(reader->given[SHARD_OPTIMIZER], names[SHARD_OPTIMIZER],
+                      &params->shard_optimizer) < 0 ||
+        wp_value_flag(reader->given[DECOUPLE], names[DECOUPLE], &params->decouple) < 0 ||
+        wp_value_count(reader->given[ACCUMULATE], names[ACCUMULATE], 65536, &params->accumulate) <
+            0 ||
+        wp_value_count(reader->given[SHARDS], names[SHARDS], 65536, &params->shards) < 0 ||
+        wp_value_text(reader->given[WIRE], names[WIRE], &params->wire) < 0 ||
+        wp_value_number(reader->given[CLIP], names[CLIP], false, &params->clip_norm) < 0 ||
+        path_argument(reader, GRADS, &params->grads_path) < 0 ||
+        wp_value_count(reader->given[IN_FLIGHT], names[IN_FLIGHT], 65536, &params->in_flight) < 0 ||
+        wp_value_size(reader->given[ARENA_LIMIT], names[ARENA_LIMIT], &params->arena_limit) < 0 ||
+        wp_value_flag(reader->given[INFER], names[INFER], &params->infer) < 0 ||
+        wp_value_flag(reader->given[SPLIT_BATCH], names[SPLIT_BATCH], &params->split_batch) < 0 ||
+        path_argument(reader, PROFILE, &params->profile_path) < 0 ||
+        path_argument(reader, EMIT_ONNX, &params->emit_path) < 0) {
         return -1;
     }
     params->batch = batch;
     return 0;
+}
+
+/* The library speaks of the command's options: --in-flight is in_flight here. */
+static PyObject *raise_as_argument(wp_state_t *state, weft_status_t status)
+{
+    char text[1024];
+    const char *from = weft_last_error();
+    size_t used = 0;
+    bool option = false;
+    for (; *from != '\0' && used + 1 < sizeof text; from++) {
+        bool begins = from[0] == '-' && from[1] == '-' && from[2] >= 'a' && from[2] <= 'z';
+        if (begins) {
+            option = true;
+            from += 2;
+        }
+        option = option && (*from == '-' || (*from >= 'a' && *from <= 'z'));
+        text[used++] = option && *from == '-' ? '_' : *from;
+    }
+    text[used] = '\0';
+    return wp_raise_text(state, status, "%s", text);
 }
 
 static PyObject *run(reader_t *reader)
@@ -413,7 +329,7 @@ static PyObject *run(reader_t *reader)
     Py_END_ALLOW_THREADS if (status < 0)
     {
         weft_registry_destroy(registry);
-        return wp_raise(reader->state, status);
+        return raise_as_argument(reader->state, status);
     }
     PyObject *result = wp_plan_new(reader->state, plan, registry);
     if (result != NULL && say_notes(&reader->notes) < 0) {

@@ -30,6 +30,20 @@ PyObject *wp_shape_tuple(const weft_tensor_desc_t *desc);
 PyObject *wp_json_loads(const char *text);
 int wp_compile_init(PyObject *module, wp_state_t *state);
 
+/* ---- values.c: arguments that may be left out (NULL, None: *out stays); -1 with an exception naming them ---- */
+/* The text lives as long as keep, a list. */
+int wp_value_path(PyObject *object, const char *name, PyObject *keep, const char **out);
+int wp_value_text(PyObject *object, const char *name, const char **out);
+int wp_value_flag(PyObject *object, const char *name, int *out);
+/* An integer of 1 .. most. */
+int wp_value_count(PyObject *object, const char *name, uint32_t most, uint32_t *out);
+/* A number above 0, or with zero of at least 0. */
+int wp_value_number(PyObject *object, const char *name, bool zero, double *out);
+/* A number of bytes, or a text such as "64M". */
+int wp_value_size(PyObject *object, const char *name, uint64_t *out);
+/* An integer of at least 0. */
+int wp_value_u64(PyObject *object, const char *name, uint64_t *out);
+
 /* ---- session.c ---- */
 /* Something that goes in or comes out. name is borrowed from the plan. */
 typedef struct wp_binding {
@@ -70,6 +84,10 @@ int wp_session_end(wp_session_t *self, weft_status_t status);
 wp_binding_t *wp_binding_find(wp_binding_t *bindings, size_t count, PyObject *name);
 /* An array for a tensor, like like's kind (NULL: numpy where there is one). */
 int wp_session_array(wp_session_t *self, const wp_array_t *like, const weft_tensor_desc_t *desc, wp_array_t *out);
+/* Not collective; calls of other threads end first. */
+void wp_session_close(wp_session_t *self);
+PyObject *wp_session_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
+void wp_session_dealloc(PyObject *object);
 /* A view is gone: the last one of a closed session takes it along. */
 void wp_session_view_gone(wp_session_t *self);
 

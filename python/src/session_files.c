@@ -116,23 +116,6 @@ PyObject *wp_session_write_profile(PyObject *object, PyObject *path)
 }
 
 /* ---- checkpoints ---- */
-static int read_number(PyObject *object, const char *name, uint64_t *out)
-{
-    if (object == NULL) {
-        return 0;
-    }
-    PyObject *number = PyNumber_Index(object);
-    *out = number != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
-    Py_XDECREF(number);
-    if (PyErr_Occurred() == NULL) {
-        return 0;
-    }
-    bool type = PyErr_ExceptionMatches(PyExc_TypeError) != 0;
-    PyErr_Format(type ? PyExc_TypeError : PyExc_ValueError, "%s: %R is not a number of at least 0",
-                 name, object);
-    return -1;
-}
-
 PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
 {
@@ -141,14 +124,11 @@ PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py
     PyObject *given[6];
     weft_checkpoint_info_t info = {.struct_size = sizeof info};
     if (wp_parse("save_checkpoint", args, count, keywords, names, 1, 1, given) < 0 ||
-        read_number(given[1], names[1], &info.seed) < 0 ||
-        read_number(given[2], names[2], &info.epoch) < 0 ||
-        read_number(given[3], names[3], &info.sample) < 0 ||
-        read_number(given[4], names[4], &info.sample_count) < 0) {
-        return NULL;
-    }
-    info.lr = given[5] != NULL ? PyFloat_AsDouble(given[5]) : 0;
-    if (info.lr == -1.0 && PyErr_Occurred() != NULL) {
+        wp_value_u64(given[1], names[1], &info.seed) < 0 ||
+        wp_value_u64(given[2], names[2], &info.epoch) < 0 ||
+        wp_value_u64(given[3], names[3], &info.sample) < 0 ||
+        wp_value_u64(given[4], names[4], &info.sample_count) < 0 ||
+        wp_value_number(given[5], names[5], true, &info.lr) < 0) {
         return NULL;
     }
     return with_path(object, given[0], do_save_checkpoint, &info);

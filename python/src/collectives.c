@@ -31,7 +31,8 @@ int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *str
                             "async_op and stream are given to weft.batch, not to calls in it");
             return -1;
         }
-        out->async = true; /* what it returns is not there yet, and ranks tell each other nothing first */
+        out->async =
+            true; /* what it returns is not there yet, and ranks tell each other nothing first */
     }
     return 0;
 }
@@ -68,9 +69,23 @@ int wp_call_reduction(wp_call_t *call, PyObject *op)
     return 0;
 }
 
-static int check_out(const wp_call_t *call, uint64_t count)
+/* "(3, 4)"; tensors are asked for their shape only now. */
+static const char *shape_text(wp_state_t *state, const wp_array_t *array, char *buffer,
+                              size_t bytes)
 {
-    char dims[160];
+    wp_array_t shaped;
+    if (array->object == NULL || wp_array_get(state, array->object, "", WP_SHAPE, &shaped) < 0) {
+        PyErr_Clear();
+        return "?";
+    }
+    wp_dims_text(shaped.rank, shaped.dims, buffer, bytes);
+    wp_array_release(&shaped);
+    return buffer;
+}
+
+static int check_out(wp_state_t *state, const wp_call_t *call, uint64_t count)
+{
+    char dims[160], given[160];
     const wp_array_t *out = &call->recv;
     if (out->dtype != call->send.dtype) {
         PyErr_Format(PyExc_ValueError, "out is of %s, the result of %s", wp_dtype_name(out->dtype),
@@ -78,10 +93,11 @@ static int check_out(const wp_call_t *call, uint64_t count)
         return -1;
     }
     if (out->count != count) {
-        PyErr_Format(PyExc_ValueError, "out has %llu elements in shape %s, the result has %llu",
-                     (unsigned long long)out->count,
-                     wp_dims_text(out->rank, out->dims, dims, sizeof dims),
-                     (unsigned long long)count);
+        PyErr_Format(PyExc_ValueError,
+                     "out has %llu elements in shape %s, the result has %llu (tensor: shape %s)",
+                     (unsigned long long)out->count, shape_text(state, out, dims, sizeof dims),
+                     (unsigned long long)count,
+                     shape_text(state, &call->send, given, sizeof given));
         return -1;
     }
     return 0;
@@ -95,7 +111,7 @@ int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t r
             return -1;
         }
     } else if (wp_array_get(state, out, "out", WP_WRITE, &call->recv) < 0 ||
-               check_out(call, count) < 0) {
+               check_out(state, call, count) < 0) {
         return -1;
     }
     call->result = Py_NewRef(call->recv.object);

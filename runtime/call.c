@@ -123,7 +123,7 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     call->state = WEFTI_CALL_ISSUED;
     call->lead = call->trail = 0;
     call->round = 0;
-    call->since_ns = call->late_since_ns = 0;
+    call->since_ns = call->late_since_ns = call->departed_since_ns = 0;
     call->mends = false;
     call->two_shot = false;
     call->pair_count = 0;

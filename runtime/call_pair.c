@@ -89,6 +89,11 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
     return WEFT_OK;
 }
 
+bool wefti_pair_is_done(const wefti_pair_t *pair)
+{
+    return pair->state == PAIR_DONE;
+}
+
 static weft_status_t check_head(weft_group_t *group, wefti_pair_t *pair,
                                 const wefti_mailbox_t *mailbox, uint32_t piece)
 {

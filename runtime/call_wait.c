@@ -25,7 +25,14 @@ static bool mends_anew(const wefti_call_t *call)
                atomic_load_explicit(&group->link.seen, memory_order_relaxed);
 }
 
-/* The rank whose channel signal lies in has left the world, or some rank broke the group. */
+static weft_status_t look_for_departed(wefti_call_t *call)
+{
+    /* relaxed: it only says that looking is worth its while */
+    bool some = atomic_load_explicit(&call->group->endpoint->departed, memory_order_relaxed);
+    return some ? wefti_group_departed(call, wefti_now_ns()) : WEFT_OK;
+}
+
+/* A rank that it waits for has left the world, or some rank broke the group. */
 static weft_status_t look(void *user)
 {
     wefti_call_t *call = user;
@@ -34,6 +41,10 @@ static weft_status_t look(void *user)
     }
     if (call->group->endpoint->settings->late_ns != 0) {
         wefti_group_report_late(call, wefti_now_ns());
+    }
+    weft_status_t status = look_for_departed(call);
+    if (status < 0) {
+        return status;
     }
     call->moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
     return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
@@ -108,7 +119,9 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
         status = wefti_group_late(call, WEFT_ERR_TIMEOUT);
     } else if (now - call->checked_ns > CHECK_NS) {
         call->checked_ns = now;
+        wefti_endpoint_deserted(group->endpoint); /* notes whether some rank has left */
         status = check(call);
+        status = status == WEFT_OK ? look_for_departed(call) : status;
         status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
     }
     if (status < 0) {

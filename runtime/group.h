@@ -253,6 +253,7 @@ typedef struct wefti_call {
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
     bool mends;   /* the group's link faults are not for this call, which waits for them to be mended */
     uint64_t late_since_ns; /* when it was first found blocked */
+    uint64_t departed_since_ns; /* when it was first found to wait for a rank that had left */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
     bool posted, published_round, published_done; /* sleepers were not looked for since */
     wefti_pair_t *pairs;                          /* a batch, or one send or receive */
@@ -448,11 +449,14 @@ static inline bool wefti_group_broken(const weft_group_t *group)
 {
     return wefti_group_ended(group) || wefti_link_broken(group);
 }
-/* "AllReduce(f32, sum, 100 elements)"; buffer holds 160 bytes. Returns buffer. */
+/* "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer);
 /* group_late.c: the error of a call that waited too long, for all ranks. */
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
+/* An error for all ranks, when one that the call waits for has left the world without what it waits for; else WEFT_OK. For
+ * polls of waits, once endpoint->departed says that some rank has left. */
+weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
 /* Warns of who is late once a call has waited for WEFT_LATE; for its polls. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
@@ -529,6 +533,7 @@ weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
 weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* Whether one of several could go on: a wait is for one of them only. */
 bool wefti_pairs_ready(const wefti_call_t *call);
+bool wefti_pair_is_done(const wefti_pair_t *pair);
 /* Those of the batch at hand. */
 weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream);
 

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks keep a call waiting: for a warning after WEFT_LATE, and for the error in the end. */
+/* Which ranks keep a call waiting: for a warning after WEFT_LATE, and for the error in the end, or
+ * when one has left. */
 #include "runtime/mirror.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/call.h"
 #include "runtime/interpreter.h"
 #include "runtime/schedule_cache.h"
+
+#define ARRIVES_NS 50000000ull /* what a rank sent before it left has come by then */
 
 /* The peer whose signal it is: in its channel, or in the own one, where it signals over a put link;
  * size: none. */
@@ -25,6 +29,13 @@ static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signa
         }
     }
     return group->size;
+}
+
+static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number)
+{
+    wefti_posting_t *posting = wefti_posting_of(group, rank, number);
+    return wefti_signal_reached(
+        atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire), number);
 }
 
 /* " 3 5"; *out_first: one of them, in the world, or UINT32_MAX. */
@@ -45,10 +56,7 @@ static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint3
         return;
     }
     for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
-        wefti_posting_t *posting = wefti_posting_of(group, r, number);
-        uint32_t at =
-            atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire);
-        if (!wefti_signal_reached(at, number)) {
+        if (!has_posted(group, r, number)) {
             *out_first = used == 0 ? group->ranks[r] : *out_first;
             used += (size_t)snprintf(late + used, bytes - used, " %u", group->ranks[r]);
         }
@@ -91,4 +99,55 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
         describe(call, now - call->late_since_ns, text, sizeof text);
         wefti_log(&call->group->context->log, WEFT_LOG_WARN, "%s", text);
     }
+}
+
+/* Whether the call waits for rank r of its group: for its posting, its side of a pair, or a signal
+ * of its. */
+static bool waits_for(const wefti_call_t *call, uint32_t r)
+{
+    const weft_group_t *group = call->group;
+    if (call->pair_count > 0) {
+        for (uint32_t i = 0; i < call->pair_count; i++) {
+            if (call->pairs[i].peer == r && !wefti_pair_is_done(&call->pairs[i])) {
+                return true;
+            }
+        }
+        return false;
+    }
+    uint32_t number = group->debt.open ? group->debt.number : call->number;
+    return !has_posted(group, r, number) ||
+           (call->blocked_on != NULL && poster_of(group, call->blocked_on) == r);
+}
+
+weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
+{
+    weft_group_t *group = call->group;
+    uint32_t r = 0;
+    if (call->mends || !wefti_call_reached(&group->completed, call->order - 1)) {
+        return WEFT_OK; /* calls before it say what is wrong with them */
+    }
+    while (r < group->size &&
+           (r == group->rank || !wefti_endpoint_has_left(group->endpoint, group->ranks[r]) ||
+            !waits_for(call, r))) {
+        r++;
+    }
+    if (r == group->size) {
+        call->departed_since_ns = 0;
+        return WEFT_OK;
+    }
+    if (call->departed_since_ns == 0) {
+        call->departed_since_ns = now;
+    }
+    if (wefti_group_puts(group, r) && now - call->departed_since_ns < ARRIVES_NS) {
+        return WEFT_OK;
+    }
+    weft_status_t status = wefti_group_check(group); /* whoever broke it did so before it left */
+    if (status < 0) {
+        return status;
+    }
+    char what[160];
+    wefti_error(WEFT_ERR_PEER_DIED, "rank %u left the world while rank %u waits for it in %s",
+                group->ranks[r], group->ranks[group->rank],
+                wefti_what_text(call->what, call->posted_count, what));
+    return wefti_group_fail(group, WEFT_ERR_PEER_DIED);
 }

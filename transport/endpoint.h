@@ -35,9 +35,6 @@ const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, 
 /* hosts_meet.c: names the running kernel, the same in all of its containers. */
 void wefti_machine_key(char *text, size_t bytes);
 
-/* True when every other rank has released its context, so nothing will be posted any more. */
-bool wefti_endpoint_deserted(const wefti_endpoint_t *endpoint);
-
 /* transport/memory.c: a range of address space that memory is put into step by step. */
 typedef struct wefti_range {
     uint8_t *base; /* aligned to 2 MiB; NULL: none */

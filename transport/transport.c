@@ -425,15 +425,22 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
     return status;
 }
 
-bool wefti_endpoint_deserted(const wefti_endpoint_t *endpoint)
+bool wefti_endpoint_has_left(const wefti_endpoint_t *endpoint, uint32_t rank)
 {
+    /* Acquire: what the rank posted before is visible. */
+    return atomic_load_explicit(&endpoint->control[rank]->left, memory_order_acquire) != 0;
+}
+
+bool wefti_endpoint_deserted(wefti_endpoint_t *endpoint)
+{
+    uint32_t left = 0;
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (r != endpoint->rank &&
-            atomic_load_explicit(&endpoint->control[r]->left, memory_order_acquire) == 0) {
-            return false;
-        }
+        left += r != endpoint->rank && wefti_endpoint_has_left(endpoint, r);
     }
-    return endpoint->world_size > 1;
+    if (left > 0) { /* relaxed: whoever reads it looks at each rank */
+        atomic_store_explicit(&endpoint->departed, true, memory_order_relaxed);
+    }
+    return left > 0 && left == endpoint->world_size - 1;
 }
 
 bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_link_fault_t *out)

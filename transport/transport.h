@@ -162,6 +162,7 @@ struct wefti_endpoint {
     _Atomic uint64_t late_told_ns; /* when a late rank was last reported */
     uint32_t free_cores; /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;       /* false when ranks outnumber cores */
+    _Atomic bool departed; /* some rank has left: whoever waits looks whether it is for that one */
 };
 
 /* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective.
@@ -320,6 +321,10 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
 /* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or WEFT_ERR_ABORTED
  * when this rank is interrupted (which then abort). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
+/* True when the rank has released its context: it posts nothing more, but what it sent may still be on its way. */
+bool wefti_endpoint_has_left(const wefti_endpoint_t *endpoint, uint32_t rank);
+/* True when every other rank has, so nothing will be posted any more; endpoint->departed says afterwards whether one has. */
+bool wefti_endpoint_deserted(wefti_endpoint_t *endpoint);
 
 /*
  * Waits until signal has reached target: spins (unless ranks outnumber cores), yields a few times,

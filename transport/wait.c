@@ -152,22 +152,31 @@ static weft_status_t timed_out(const waiting_t *wait)
 static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t deadline)
 {
     /* In this order: whoever ended the world did so before it left. */
+    const wefti_endpoint_t *endpoint = wait->endpoint;
     bool deserted = wefti_endpoint_deserted(wait->endpoint);
+    uint32_t owner = owner_of(endpoint, wait->signal);
+    bool left = owner != endpoint->world_size && owner != endpoint->rank &&
+                wefti_endpoint_has_left(endpoint, owner);
     weft_status_t status = wefti_endpoint_check(wait->endpoint);
     if (status < 0) {
         return status;
     }
-    if (deserted || now >= deadline) {
+    if (deserted || left || now >= deadline) {
         /* The caller may know better why; whatever the others left for it was there before. */
         status = poll_once(wait);
         if (status < 0) {
             return status;
         }
     }
+    if (left || (deserted && endpoint->world_size == 2)) {
+        return wefti_error(WEFT_ERR_PEER_DIED,
+                           "rank %u waits for %s, but rank %u has left the world", endpoint->rank,
+                           wait->what, left ? owner : 1 - endpoint->rank);
+    }
     if (deserted) {
         return wefti_error(WEFT_ERR_PEER_DIED,
                            "rank %u waits for %s, but all others have left the world",
-                           wait->endpoint->rank, wait->what);
+                           endpoint->rank, wait->what);
     }
     return now >= deadline ? timed_out(wait) : WEFT_OK;
 }

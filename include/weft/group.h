@@ -7,7 +7,7 @@
  * a call takes its number when it is issued. One thread at a time issues calls on a group:
  * concurrent threads use duplicates of it.
  *
- * Whoever first finds something wrong (ranks that disagree, a rank that is late for longer than
+ * Whoever first finds something wrong (ranks that disagree, one that died or left, one that is late for longer than
  * WEFT_TIMEOUT) writes it down for the group: every rank's calls, those in flight too, return it.
  */
 #ifndef WEFT_GROUP_H

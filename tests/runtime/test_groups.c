@@ -671,6 +671,55 @@ static void test_late_rank(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
+/* A rank that leaves too early: those that need it are told, in whatever they wait; others go on.
+ */
+static void run_early_leave(rank_world_t *world)
+{
+    const uint32_t *variant = world->user;
+    static const uint32_t others[] = {0, 2};
+    float x[4] = {1, 1, 1, 1};
+    weft_group_t *rest;
+    weft_stream_t *stream;
+    RANK_OK(weft_group_create_ranks(world->group, others, 2, &rest));
+    if (world->rank == 1) {
+        weft_group_leave(world->group);
+        weft_context_release(world->context);
+        world->group = NULL;
+        world->context = NULL;
+        return;
+    }
+    uint64_t begin = wefti_now_ns();
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    weft_status_t status;
+    if (*variant == 0) {
+        status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+    } else if (*variant == 1) {
+        status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream);
+        status = status == WEFT_OK ? weft_stream_synchronize(stream) : status;
+    } else if (world->rank == 0) {
+        status = weft_recv(x, 4, WEFT_DTYPE_F32, 1, world->group, NULL);
+    } else {
+        status = weft_barrier(world->group, NULL);
+    }
+    RANK_CHECK(status == WEFT_ERR_PEER_DIED);
+    RANK_CHECK(strstr(weft_last_error(), "rank 1 ") != NULL);
+    RANK_CHECK(wefti_now_ns() - begin < 10000000000ull); /* the deadline is ten minutes */
+    x[0] = 1;
+    RANK_OK(weft_all_reduce(x, x, 1, WEFT_DTYPE_F32, WEFT_SUM, rest, NULL));
+    RANK_CHECK(x[0] == 2);
+    weft_stream_destroy(stream);
+    weft_group_destroy(rest);
+}
+
+static void test_early_leave(void **state)
+{
+    (void)state;
+    for (uint32_t variant = 0; variant < 3; variant++) {
+        support_rank_threads(3, run_early_leave, &variant);
+        assert_true(support_rank_processes(3, run_early_leave, &variant));
+    }
+}
+
 static void run_death(rank_world_t *world)
 {
     float x[3000] = {1};
@@ -796,6 +845,7 @@ int main(void)
         cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_broken_stream),
         cmocka_unit_test(test_disagreement_on_counts),
+        cmocka_unit_test(test_early_leave),
         cmocka_unit_test(test_damaged_result),
         cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_given_up_calls_write_nothing),

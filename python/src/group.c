@@ -43,6 +43,7 @@ wp_group_t *wp_group_new(wp_context_t *context, weft_group_t *group)
     self->rank = weft_group_rank(group);
     self->size = weft_group_size(group);
     pthread_mutex_init(&self->lock, NULL);
+    self->holder.lock = &self->lock;
     wp_context_hold(context, &self->holder, leave);
     return self;
 }

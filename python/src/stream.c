@@ -128,6 +128,7 @@ static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_str
         Py_DECREF((PyObject *)self);
         return NULL;
     }
+    self->holder.lock = &self->lock;
     wp_context_hold(context, &self->holder, leave);
     return self;
 }

@@ -79,6 +79,7 @@ int wp_context_init(PyObject *module, wp_state_t *state);
 int wp_group_init(PyObject *module, wp_state_t *state);
 int wp_collectives_init(PyObject *module, wp_state_t *state);
 int wp_interrupt_init(PyObject *module, wp_state_t *state);
+int wp_fork_init(PyObject *module, wp_state_t *state);
 int wp_stream_init(PyObject *module, wp_state_t *state);
 int wp_work_init(PyObject *module, wp_state_t *state);
 int wp_plan_init(PyObject *module, wp_state_t *state);
@@ -166,6 +167,7 @@ const char *wp_dims_text(uint32_t rank, const int64_t *dims, char *buffer, size_
 typedef struct wp_holder {
     struct wp_holder *next, **link; /* link NULL: in no list */
     void (*leave)(struct wp_holder *);
+    pthread_mutex_t *lock; /* NULL, or its lock, which is open in a forked child (fork.c) */
 } wp_holder_t;
 void wp_context_hold(wp_context_t *context, wp_holder_t *holder, void (*leave)(wp_holder_t *));
 /* Fine when it is in no list. */

@@ -3,32 +3,15 @@
  * Works: calls that go on while the program does. A stream owns its works until they are done, in
  * order, so that the memory of one that nobody waits for lives as long as it is in use.
  */
-#include "python/src/stream.h"
+#include "python/src/work.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define ROOM_NS 50000ull
 #define LOOK_NS 10000000ull
-#define HEADS                                                                                      \
-    4 /* works looked at whether they are done when one begins: more than one, so that lists get   \
-         short */
-
-/* All under the GIL. */
-struct wp_work {
-    PyObject_HEAD wp_state_t *state;
-    wp_stream_t *stream; /* owned */
-    wp_work_t *next;     /* in the stream's list */
-    wp_call_t call;      /* until it is done */
-    wp_group_t *group;   /* owned, until it is done */
-    wp_batch_t *batch;   /* NULL, or what is done instead of call; owned, until it is done */
-    weft_event_t
-        *event;       /* behind it on the stream; NULL once it is done and nobody looks any more */
-    uint32_t waiters; /* threads that look at event without the GIL */
-    bool done, failed;
-    weft_collective_t op;
-    PyObject *result, *error; /* once it is done: one of them */
-};
+/* Works looked at whether they are done when one begins: more than one, so that lists get short. */
+#define HEADS 4
 
 /* ---- the end of a work ---- */
 static void let_go(wp_work_t *work)
@@ -59,6 +42,13 @@ static void end(wp_work_t *work, weft_status_t status)
     } else {
         work->result = Py_NewRef(work->call.result != NULL ? work->call.result : Py_None);
     }
+    work->done = true;
+    let_go(work);
+    give_event_back(work);
+}
+
+void wp_work_abandon(wp_work_t *work)
+{
     work->done = true;
     let_go(work);
     give_event_back(work);
@@ -97,7 +87,7 @@ void wp_works_end(wp_stream_t *stream)
 }
 
 /* ---- looking at it without the GIL ---- */
-static weft_event_t *begin_look(wp_work_t *work)
+weft_event_t *wp_work_begin_look(wp_work_t *work)
 {
     Py_INCREF((PyObject *)work);
     work->waiters++;
@@ -105,8 +95,7 @@ static weft_event_t *begin_look(wp_work_t *work)
     return work->event;
 }
 
-/* What was seen. */
-static void end_look(wp_work_t *work, weft_status_t status)
+void wp_work_end_look(wp_work_t *work, weft_status_t status)
 {
     work->waiters--;
     work->stream->users--;
@@ -185,7 +174,7 @@ static weft_status_t begin(wp_work_t *work, wp_gone_t *out_gone)
              head = head->next) {
             seen[count] = WEFT_IN_PROGRESS;
             heads[count] = head;
-            events[count++] = begin_look(head);
+            events[count++] = wp_work_begin_look(head);
         }
         PyThreadState *thread = PyEval_SaveThread();
         weft_status_t status = attempt(work, events, count, seen, out_gone);
@@ -193,7 +182,7 @@ static weft_status_t begin(wp_work_t *work, wp_gone_t *out_gone)
         PyObject *error =
             status < 0 && *out_gone == WP_HERE ? wp_error_new(work->state, status) : NULL;
         for (size_t i = 0; i < count; i++) {
-            end_look(heads[i], seen[i]);
+            wp_work_end_look(heads[i], seen[i]);
         }
         work->error = error;
         work->failed = status < 0;
@@ -221,8 +210,7 @@ static PyObject *work_new(wp_state_t *state, wp_group_t *group, wp_stream_t *str
     return (PyObject *)work;
 }
 
-/* The result, or its error. */
-static PyObject *outcome(wp_work_t *work)
+PyObject *wp_work_outcome(wp_work_t *work)
 {
     if (work->failed && work->error == NULL) {
         return PyErr_NoMemory();
@@ -252,10 +240,8 @@ static PyObject *start(wp_work_t *work)
     } else if (gone == WP_STREAM_GONE) {
         wp_stream_closed(work->state);
     } else if (work->failed) {
-        outcome(work);
+        wp_work_outcome(work);
     }
-    work->done = true;
-    let_go(work);
     Py_DECREF((PyObject *)work);
     return NULL;
 }
@@ -299,214 +285,7 @@ PyObject *wp_work_start_batch(wp_state_t *state, wp_group_t *group, wp_batch_t *
     return start(work);
 }
 
-/* ---- methods ---- */
-/* Seconds or None; -1: an exception is set. */
-static int read_timeout(PyObject *object, uint64_t *out_ns)
-{
-    *out_ns = UINT64_MAX;
-    if (object == NULL || object == Py_None) {
-        return 0;
-    }
-    double seconds = PyFloat_AsDouble(object);
-    if (seconds == -1.0 && PyErr_Occurred() != NULL) {
-        return -1;
-    }
-    if (!(seconds >= 0)) {
-        PyErr_Format(PyExc_ValueError, "timeout: %R is no number of seconds", object);
-        return -1;
-    }
-    if (seconds < 1e9) {
-        *out_ns = (uint64_t)(seconds * 1e9);
-    }
-    return 0;
-}
-
-static PyObject *wait_for(wp_work_t *work, PyObject *timeout)
-{
-    char text[512] = "";
-    uint64_t timeout_ns;
-    if (read_timeout(timeout, &timeout_ns) < 0) {
-        return NULL;
-    }
-    if (work->done) {
-        return outcome(work);
-    }
-    weft_event_t *event = begin_look(work);
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_event_wait(event, timeout_ns), seen = status;
-    if (status < 0) { /* of the world, maybe: the work may still be in flight */
-        strncat(text, weft_last_error(), sizeof text - 1);
-        seen = weft_event_query(event);
-    }
-    PyEval_RestoreThread(thread);
-    Py_INCREF((PyObject *)work);
-    end_look(work, seen);
-    PyObject *result = NULL;
-    if (work->done) {
-        result = outcome(work);
-    } else if (status < 0) {
-        wp_raise_text(work->state, status, "%s", text);
-    } else {
-        wp_raise_text(work->state, WEFT_ERR_TIMEOUT, "the work is not done after %.3g s",
-                      (double)timeout_ns * 1e-9);
-    }
-    Py_DECREF((PyObject *)work);
-    return result;
-}
-
-static void look(wp_work_t *work)
-{
-    if (!work->done) {
-        weft_event_t *event = begin_look(work);
-        PyThreadState *thread = PyEval_SaveThread();
-        weft_status_t status = weft_event_query(event);
-        PyEval_RestoreThread(thread);
-        end_look(work, status);
-    }
-}
-
-static PyObject *wait_method(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                             PyObject *keywords)
-{
-    static const char *const names[] = {"timeout", NULL};
-    PyObject *timeout;
-    if (wp_parse("wait", args, count, keywords, names, 0, 1, &timeout) < 0) {
-        return NULL;
-    }
-    return wait_for((wp_work_t *)object, timeout);
-}
-
-static PyObject *is_completed(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    look((wp_work_t *)object);
-    return PyBool_FromLong(((wp_work_t *)object)->done);
-}
-
-static PyObject *is_success(PyObject *object, PyObject *unused)
-{
-    wp_work_t *work = (wp_work_t *)object;
-    (void)unused;
-    look(work);
-    return PyBool_FromLong(work->done && !work->failed);
-}
-
-static PyObject *exception(PyObject *object, PyObject *unused)
-{
-    wp_work_t *work = (wp_work_t *)object;
-    (void)unused;
-    look(work);
-    return Py_NewRef(work->error != NULL ? work->error : Py_None);
-}
-
-static PyObject *result_method(PyObject *object, PyObject *unused)
-{
-    wp_work_t *work = (wp_work_t *)object;
-    (void)unused;
-    look(work);
-    if (!work->done) {
-        return wp_raise_text(work->state, WEFT_ERR_STATE,
-                             "the work is not done yet: wait() for it");
-    }
-    return outcome(work);
-}
-
-static PyObject *repr(PyObject *object)
-{
-    const wp_work_t *work = (const wp_work_t *)object;
-    const char *name =
-        work->op == WEFT_OP_SEND_RECV ? "send or recv" : weft_collective_name(work->op);
-    return PyUnicode_FromFormat("<weft.Work %s, %s>", name,
-                                !work->done    ? "in flight"
-                                : work->failed ? "failed"
-                                               : "done");
-}
-
-/* ---- the type ---- */
-static int traverse(PyObject *object, visitproc visit, void *arg)
-{
-    wp_work_t *work = (wp_work_t *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT((PyObject *)work->stream);
-    Py_VISIT((PyObject *)work->group);
-    Py_VISIT(work->result);
-    Py_VISIT(work->error);
-    return 0;
-}
-
-/* One in flight is the stream's, and no rubbish. */
-static int clear(PyObject *object)
-{
-    wp_work_t *work = (wp_work_t *)object;
-    Py_CLEAR(work->result);
-    Py_CLEAR(work->error);
-    if (work->done) { /* somebody may still ask */
-        work->failed = false;
-        work->result = Py_NewRef(Py_None);
-    }
-    return 0;
-}
-
-static void dealloc(PyObject *object)
-{
-    wp_work_t *work = (wp_work_t *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    work->done = true; /* or it never began */
-    let_go(work);
-    give_event_back(work);
-    Py_XDECREF(work->result);
-    Py_XDECREF(work->error);
-    Py_XDECREF((PyObject *)work->stream);
-    freefunc give_back = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    give_back(object);
-    Py_DECREF(type);
-}
-
-static PyMethodDef methods[] = {
-    {"wait", (PyCFunction)(void (*)(void))wait_method, METH_FASTCALL | METH_KEYWORDS,
-     "wait($self, timeout=None)\n--\n\n"
-     "Waits until the call is done, at most timeout seconds, and returns what the call would "
-     "have.\n"
-     "Raises the call's error, each time; WeftTimeoutError when time is up, after which it may be "
-     "waited for again."},
-    {"is_completed", is_completed, METH_NOARGS,
-     "is_completed($self)\n--\n\nWhether the call is done, well or not. Does not wait."},
-    {"is_success", is_success, METH_NOARGS,
-     "is_success($self)\n--\n\nWhether the call is done, and without an error. Does not wait."},
-    {"exception", exception, METH_NOARGS,
-     "exception($self)\n--\n\nThe error that the call ended with; None if it ended well or goes "
-     "on. Does not wait."},
-    {"result", result_method, METH_NOARGS,
-     "result($self)\n--\n\n"
-     "What wait() returns, without waiting. Raises the call's error; WeftStateError while it goes "
-     "on."},
-    {NULL, NULL, 0, NULL},
-};
-
-static const char type_doc[] = "A call that goes on while the program does, from async_op=True. "
-                               "Its arrays must stay untouched until it is done;\n"
-                               "they live until then, also if the Work is dropped.";
-
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)(uintptr_t)type_doc},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_repr, repr},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {
-    "weft.Work", sizeof(wp_work_t), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
-
 int wp_work_init(PyObject *module, wp_state_t *state)
 {
-    state->work_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (state->work_type == NULL || PyModule_AddType(module, state->work_type) < 0) {
-        return -1;
-    }
-    return wp_batch_init(module, state);
+    return wp_work_type_init(module, state) < 0 ? -1 : wp_batch_init(module, state);
 }

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Forked children. The C library refuses to work in them; what they inherit of this module must let
+ * it say so: locks that were held by threads which are not here any more are open.
+ */
+#include "python/src/weft_python.h"
+
+static PyObject *after_fork(PyObject *module, PyObject *unused)
+{
+    wp_state_t *state = wp_state_of(module);
+    (void)unused;
+    state->main_thread = PyThread_get_thread_ident();
+    Py_CLEAR(state->interrupt);
+    for (wp_context_t *context = state->contexts; context != NULL; context = context->next) {
+        for (wp_holder_t *holder = context->holders; holder != NULL; holder = holder->next) {
+            if (holder->lock != NULL) {
+                pthread_mutex_init(holder->lock, NULL);
+            }
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_after_fork", after_fork, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int wp_fork_init(PyObject *module, wp_state_t *state)
+{
+    (void)state;
+    if (PyModule_AddFunctions(module, functions) < 0) {
+        return -1;
+    }
+    PyObject *os = PyImport_ImportModule("os");
+    PyObject *enlist = os != NULL ? PyObject_GetAttrString(os, "register_at_fork") : NULL;
+    PyObject *function = enlist != NULL ? PyObject_GetAttrString(module, "_after_fork") : NULL;
+    PyObject *named = function != NULL ? Py_BuildValue("{s:O}", "after_in_child", function) : NULL;
+    PyObject *none = named != NULL ? PyTuple_New(0) : NULL;
+    PyObject *done = none != NULL ? PyObject_Call(enlist, none, named) : NULL;
+    Py_XDECREF(done);
+    Py_XDECREF(none);
+    Py_XDECREF(named);
+    Py_XDECREF(function);
+    Py_XDECREF(enlist);
+    Py_XDECREF(os);
+    return done != NULL ? 0 : -1;
+}

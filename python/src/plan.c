@@ -355,24 +355,25 @@ static PyObject *plan_why(PyObject *object, PyObject *tensor)
 static const char plan_doc[] = "A compiled graph: what weft.compile() and Plan.load() return, what "
                                "Session() runs. It never changes.";
 
-static const char load_doc[] = "load(path, *, ops=None, kernels=None)\n--\n\n"
+static const char load_doc[] = "load($type, path, *, ops=None, kernels=None)\n--\n\n"
                                "Loads and checks a plan file, by save() or `weft compile`.\n\n"
                                "ops: JSON file that declares operators of the plan which Weft does "
                                "not know; kernels: plugin (.so), or\n"
                                "several, that has their kernels.\n"
                                "Raises WeftNotFoundError, WeftFormatError (what is wrong and "
                                "where), WeftUnsupportedError (a newer format).";
-static const char save_doc[] = "save(path, /)\n--\n\nWrites the plan to a file: all or nothing. "
-                               "Any rank may, and one is enough.";
-static const char explain_doc[] = "explain(json=False)\n--\n\n"
+static const char save_doc[] =
+    "save($self, path, /)\n--\n\nWrites the plan to a file: all or nothing. "
+    "Any rank may, and one is enough.";
+static const char explain_doc[] = "explain($self, json=False)\n--\n\n"
                                   "Says what was made of the model: buckets and their members, "
                                   "bytes, algorithms, streams, memory, copied bytes.\n"
                                   "A text for people, or with json a dict with stable keys.";
-static const char compare_doc[] = "compare()\n--\n\n"
+static const char compare_doc[] = "compare($self)\n--\n\n"
                                   "A table for people: what each bucket policy was predicted to "
                                   "come to when the plan was compiled.";
 static const char why_doc[] =
-    "why(tensor, /)\n--\n\n"
+    "why($self, tensor, /)\n--\n\n"
     "Says when the communication of a gradient (its name, or its parameter's) is predicted to run "
     "and, where it ends\n"
     "behind the backward pass, why. Raises WeftNotFoundError if the plan reduces no such gradient.";

@@ -378,13 +378,13 @@ static void tensors_dealloc(PyObject *object)
 
 static PyMethodDef methods[] = {
     {"keys", tensors_keys, METH_NOARGS,
-     "keys()\n--\n\nA list of all names, in the session's order."},
-    {"values", tensors_values, METH_NOARGS, "values()\n--\n\nA list of all values."},
-    {"items", tensors_items, METH_NOARGS, "items()\n--\n\nA list of all (name, value)."},
+     "keys($self)\n--\n\nA list of all names, in the session's order."},
+    {"values", tensors_values, METH_NOARGS, "values($self)\n--\n\nA list of all values."},
+    {"items", tensors_items, METH_NOARGS, "items($self)\n--\n\nA list of all (name, value)."},
     {"get", (PyCFunction)(void (*)(void))tensors_get, METH_FASTCALL | METH_KEYWORDS,
-     "get(key, default=None)\n--\n\nThe value called key, or default."},
+     "get($self, key, default=None)\n--\n\nThe value called key, or default."},
     {"update", tensors_update, METH_O,
-     "update(mapping, /)\n--\n\n"
+     "update($self, mapping, /)\n--\n\n"
      "Sets all of a mapping's values. KeyError, before anything is set, for a name that there is "
      "not."},
     {NULL, NULL, 0, NULL},

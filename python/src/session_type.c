@@ -102,7 +102,7 @@ static const char session_doc[] =
     "the plan is for another number of ranks, WeftNoMemoryError, WeftStateError before "
     "weft.init().";
 static const char step_doc[] =
-    "step(*inputs, **inputs)\n--\n\n"
+    "step($self, *arrays, **inputs)\n--\n\n"
     "Runs one step, to completion. Collective.\n\n"
     "Inputs, by place in the order of plan.bindings or by name: contiguous arrays of host memory "
     "of exactly the\n"
@@ -122,12 +122,12 @@ static const char step_doc[] =
     "where there are several.\n\n"
     "Raises TypeError and ValueError naming the input, what it takes and what came; the errors of "
     "collectives.";
-static const char micro_step_doc[] = "micro_step(*inputs, **inputs)\n--\n\n"
+static const char micro_step_doc[] = "micro_step($self, *arrays, **inputs)\n--\n\n"
                                      "Runs forward and backward of one micro-batch that is not the "
                                      "last of its step, and adds up its gradients.\n"
                                      "Returns its loss. Collective. Raises WeftStateError when the "
                                      "next one is the last, or the plan has one only.";
-static const char eval_doc[] = "eval(*inputs, **inputs)\n--\n\n"
+static const char eval_doc[] = "eval($self, *arrays, **inputs)\n--\n\n"
                                "Runs the forward pass of a training plan: no communication, so not "
                                "collective (unless the plan is decoupled).\n"
                                "Labels may be left out, the loss then is of old ones. Returns the "
@@ -135,10 +135,10 @@ static const char eval_doc[] = "eval(*inputs, **inputs)\n--\n\n"
                                "the loss where there are none; session.outputs has all outputs. "
                                "Raises WeftStateError where the forward pass\n"
                                "communicates, and for inference.";
-static const char feed_doc[] = "feed(*inputs, **inputs)\n--\n\n"
+static const char feed_doc[] = "feed($self, *arrays, **inputs)\n--\n\n"
                                "Copies any inputs into their memory, and sets scalars, for the "
                                "next step() without arguments. Not collective.";
-static const char save_doc[] = "save(path, /)\n--\n\n"
+static const char save_doc[] = "save($self, path, /)\n--\n\n"
                                "Writes the model for evaluation with the trained weights, as ONNX: "
                                "all or nothing. Rank 0 writes; the call\n"
                                "returns at once on others, which may leave it out (unless the plan "
@@ -146,7 +146,7 @@ static const char save_doc[] = "save(path, /)\n--\n\n"
                                "Raises WeftSystemError, WeftNotFoundError (no such directory), "
                                "WeftUnsupportedError (above 2 GiB).";
 static const char save_checkpoint_doc[] =
-    "save_checkpoint(path, *, seed=0, epoch=0, sample=0, sample_count=0, lr=0.0)\n--\n\n"
+    "save_checkpoint($self, path, *, seed=0, epoch=0, sample=0, sample_count=0, lr=0.0)\n--\n\n"
     "Writes weights, optimizer state, scalars and the number of steps, as safetensors, on rank 0: "
     "path holds the old\n"
     "checkpoint or the new one, complete. Can be loaded by runs with another number of ranks. "
@@ -159,7 +159,7 @@ static const char save_checkpoint_doc[] =
     "inside a step,\n"
     "WeftUnsupportedError for plans that do not train.";
 static const char load_checkpoint_doc[] =
-    "load_checkpoint(path, /)\n--\n\n"
+    "load_checkpoint($self, path, /)\n--\n\n"
     "Takes weights, optimizer state, scalars and the number of steps from path, which every rank "
     "reads. Collective.\n"
     "On an error the session is what it was. Returns a dict: seed, epoch, sample, sample_count, "
@@ -167,28 +167,28 @@ static const char load_checkpoint_doc[] =
     "global_batch, world, optimizer, tensors.\n"
     "Raises WeftFormatError (what is wrong, or which tensor does not fit), WeftNotFoundError, "
     "WeftMismatchError.";
-static const char trace_doc[] = "write_trace(path, /)\n--\n\n"
+static const char trace_doc[] = "write_trace($self, path, /)\n--\n\n"
                                 "Writes the timeline of all ranks as Chrome trace JSON, on rank 0. "
                                 "Collective; needs Session(trace=True).";
-static const char profile_doc[] = "write_profile(path, /)\n--\n\n"
+static const char profile_doc[] = "write_profile($self, path, /)\n--\n\n"
                                   "Writes measured times for compile(profile=), on rank 0. "
                                   "Collective; needs Session(trace=True).";
-static const char stats_doc[] = "stats()\n--\n\n"
+static const char stats_doc[] = "stats($self)\n--\n\n"
                                 "What steps came to so far, a dict: steps, step_ms_p50, "
                                 "step_ms_mean, compute_ms_p50, comm_ms_p50,\n"
                                 "exposed_comm_ms_p50, overlap_fraction (NaN when communication is "
                                 "inline), inline_progress, arena_bytes,\n"
                                 "scratch_bytes, fusion_copied_bytes, kernels. Of this rank.";
-static const char flush_doc[] = "flush()\n--\n\n"
+static const char flush_doc[] = "flush($self)\n--\n\n"
                                 "Brings weights that other ranks have updated to this one, on a "
                                 "decoupled plan. Collective. Calls that read\n"
                                 "weights do it by themselves.";
-static const char digest_doc[] = "param_digest()\n--\n\n"
+static const char digest_doc[] = "param_digest($self)\n--\n\n"
                                  "SHA-256 over all weights in the order of their names, hex: equal "
                                  "where weights are. Collective only on a\n"
                                  "decoupled plan.";
 static const char steps_doc[] =
-    "set_steps_done(steps, /)\n--\n\n"
+    "set_steps_done($self, steps, /)\n--\n\n"
     "Says that steps were done before, for the scalar 'step'. The same on all ranks.";
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
@@ -208,7 +208,7 @@ static PyMethodDef methods[] = {
     {"param_digest", session_digest, METH_NOARGS, digest_doc},
     {"set_steps_done", session_set_steps_done, METH_O, steps_doc},
     {"close", session_close, METH_NOARGS,
-     "close()\n--\n\nGives the session's memory back; other calls raise WeftStateError. Not "
+     "close($self)\n--\n\nGives the session's memory back; other calls raise WeftStateError. Not "
      "collective."},
     {"__enter__", session_enter_with, METH_NOARGS, NULL},
     {"__exit__", FAST(session_exit_with), METH_FASTCALL, NULL},

@@ -1,4 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives for Python: on numpy arrays, torch tensors and anything else that has memory."""
+"""Collectives for Python: on numpy arrays, torch tensors and anything else that has memory.
+
+    import weft, numpy as np
+    weft.init()                                 # rank and size from the launcher, e.g. weft run -n 4 -- python3 script.py
+    x = np.full(1024, weft.get_rank(), "float32")
+    y = weft.all_reduce(x, op="avg")            # a new array; weft.all_reduce_(x): in place; async_op=True: a Work
+
+The world      init finalize is_initialized get_rank get_world_size new_group Context Group
+Collectives    all_reduce all_reduce_ all_gather reduce_scatter broadcast reduce gather scatter all_to_all send recv barrier batch
+Asynchronous   Work Stream Event
+Memory         empty zeros register unregister: arrays that peers reach directly
+Training       compile Plan Session
+Errors         WeftError and those below it
+
+`import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
+All of it is C, in weft._core; the types are in __init__.pyi.
+"""
 from weft._core import *  # noqa: F401,F403
 from weft._core import __version__  # noqa: F401

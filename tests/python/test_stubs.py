@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What python/weft/__init__.pyi says and what the module has: names, parameters, defaults, bases; and programs type-check."""
+import ast
+import importlib.util
+import inspect
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+import ranks
+
+import weft
+
+STUB = ranks.SOURCE / "python" / "weft" / "__init__.pyi"
+KINDS = {"posonlyargs": "/", "args": "", "kwonlyargs": "*"}
+PARAMETER = inspect.Parameter
+
+TYPED = '''
+import array
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+import weft
+
+x = np.zeros(4, np.float32)
+assert_type(weft.init(), weft.Context)
+assert_type(weft.all_reduce(x), NDArray[np.float32])
+assert_type(weft.all_reduce_(x, "max"), NDArray[np.float32])
+assert_type(weft.all_gather(array.array("f")), "array.array[float]")
+work = weft.all_gather(x, async_op=True)
+assert_type(work, weft.Work[NDArray[np.float32]])
+assert_type(work.wait(timeout=1.0), NDArray[np.float32])
+maybe = weft.reduce(x, root=1)
+assert maybe is not None
+weft.send(x, 1, stream=weft.Stream())
+group = weft.new_group([0])
+assert_type(group, weft.Group | None)
+big = weft.empty((3, 4), "float32")
+assert_type(big, NDArray[Any])
+with weft.batch(async_op=True) as b:
+    weft.all_reduce_(x)
+plan = weft.compile("mlp.onnx", world=4, bucket="auto")
+print(plan.explain().upper(), plan.explain(json=True)["buckets"])
+with weft.Session(plan) as session:
+    session.step(x, label=x, lr=0.1)
+    session.params["fc1.weight"] = x
+try:
+    weft.barrier()
+except weft.WeftTimeoutError as error:
+    late: TimeoutError = error
+    print(error.status)
+'''
+WRONG = {
+    "weft.all_reduce(x, op='median')": "arg-type|call-overload",
+    "weft.all_reduce(x, 'sum', None, None)": "call-overload",
+    "weft.compile('mlp.onnx', bukcet='auto')": "call-arg",
+    "weft.new_group([0]).rank": "union-attr",
+    "weft.no_such_call(x)": "attr-defined",
+}
+
+
+def public(namespace):
+    return {name: value for name, value in vars(namespace).items()
+            if not name.startswith("_") and not isinstance(value, types.ModuleType)}
+
+
+def stub_parameters(function, drop_self):
+    """[(name, kind, default or None)] of a function in the stub."""
+    arguments = function.args
+    plain = [(argument, "/") for argument in arguments.posonlyargs] + [(argument, "") for argument in arguments.args]
+    defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
+    found = [(argument.arg, kind, default) for (argument, kind), default in zip(plain, defaults)]
+    if drop_self:
+        found = found[1:]
+    if arguments.vararg:
+        found.append((arguments.vararg.arg, "*args", None))
+    found += [(argument.arg, "*", default) for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    if arguments.kwarg:
+        found.append((arguments.kwarg.arg, "**", None))
+    return [(name, kind, None if default is None else repr(ast.literal_eval(default))) for name, kind, default in found]
+
+
+def parameters(function, drop_self):
+    """The same of what is there."""
+    kinds = {PARAMETER.POSITIONAL_ONLY: "/", PARAMETER.POSITIONAL_OR_KEYWORD: "", PARAMETER.VAR_POSITIONAL: "*args",
+             PARAMETER.KEYWORD_ONLY: "*", PARAMETER.VAR_KEYWORD: "**"}
+    found = [(p.name, kinds[p.kind], None if p.default is PARAMETER.empty else repr(p.default))
+             for p in inspect.signature(function).parameters.values()]
+    if drop_self:
+        assert found and found[0][0] == "self", f"{function} has no self in its signature"
+        found = found[1:]
+    return found
+
+
+class Stubs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.names = {}  # to the last definition, which has all overloads' parameters
+        for node in ast.parse(STUB.read_text()).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                cls.names[node.name] = node
+
+    def test_names(self):
+        self.assertEqual(sorted(self.names), sorted(public(weft)))
+
+    def test_functions(self):
+        for name, node in self.names.items():
+            if isinstance(node, ast.FunctionDef):
+                with self.subTest(name):
+                    self.assertEqual(stub_parameters(node, False), parameters(getattr(weft, name), False))
+
+    def test_errors(self):
+        for name, node in self.names.items():
+            there = getattr(weft, name, None)
+            if isinstance(node, ast.ClassDef) and name.endswith("Error"):
+                with self.subTest(name):
+                    self.assertEqual([base.id for base in node.bases], [base.__name__ for base in there.__bases__])
+
+    def test_classes(self):
+        for name, node in self.names.items():
+            there = getattr(weft, name, None)
+            if not isinstance(node, ast.ClassDef) or name.endswith("Error"):
+                continue
+            members = {member.name: member for member in node.body if isinstance(member, ast.FunctionDef)}
+            with self.subTest(name):
+                self.assertEqual({member for member in members if not member.startswith("_")}, set(public(there)))
+                for special in ("__enter__", "__exit__", "__class_getitem__"):
+                    self.assertEqual(special in members, special in vars(there), special)
+                if "__init__" in members:
+                    self.assertEqual(stub_parameters(members["__init__"], True), parameters(there, False))
+            for member, described in members.items():
+                if member.startswith("_"):
+                    continue
+                with self.subTest(f"{name}.{member}"):
+                    marks = {mark.id for mark in described.decorator_list if isinstance(mark, ast.Name)}
+                    raw = vars(there)[member]
+                    self.assertEqual("property" in marks, inspect.isdatadescriptor(raw))
+                    if "property" not in marks:
+                        by_class = "classmethod" in marks
+                        self.assertEqual(stub_parameters(described, True),
+                                         parameters(getattr(there, member) if by_class else raw, not by_class))
+
+    def test_everything_has_a_docstring(self):
+        for name, there in public(weft).items():
+            self.assertTrue(inspect.getdoc(there), name)
+            if isinstance(there, type) and not issubclass(there, Exception):
+                for member, value in public(there).items():
+                    self.assertTrue(inspect.getdoc(value), f"{name}.{member}")
+
+    def test_version(self):
+        text = (ranks.SOURCE / "CMakeLists.txt").read_text()
+        self.assertIn(f"project(weft VERSION {weft.__version__} ", text)
+
+
+@unittest.skipIf(ranks.SANITIZED, "types are the same under sanitizers")
+@unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed (PyPI)")
+class Checker(unittest.TestCase):
+    """A type checker's opinion."""
+
+    def test_programs(self):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
+            right, wrong = pathlib.Path(folder) / "right.py", pathlib.Path(folder) / "wrong.py"
+            right.write_text(TYPED)
+            head = ["import numpy as np", "import weft", "x = np.zeros(4, np.float32)"]
+            wrong.write_text("\n".join(head + list(WRONG)) + "\n")
+            done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", f"{folder}/cache",
+                                   "--python-version", "3.11", str(STUB), str(right), str(wrong)], capture_output=True, text=True,
+                                  timeout=240, cwd=folder, env=ranks.clean_environment(MYPYPATH=str(ranks.SOURCE / "python")))
+            said = done.stdout.splitlines()
+            if any("numpy" in line and "error" in line and "weft" not in line for line in said):
+                self.skipTest(f"mypy cannot read this numpy: {said[0]}")
+            self.assertEqual([line for line in said if "error" in line and "wrong.py" not in line], [], done.stderr)
+            for number, (line, code) in enumerate(WRONG.items(), len(head) + 1):
+                found = [text for text in said if text.startswith(f"{wrong.name}:{number}:") or text.startswith(f"{wrong}:{number}:")]
+                self.assertRegex("\n".join(found), rf"\[({code})\]", line)
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -211,6 +211,10 @@ static PyMethodDef methods[] = {
      "result($self)\n--\n\n"
      "What wait() returns, without waiting. Raises the call's error; WeftStateError while it goes "
      "on."},
+    /* For type checkers' sake: Work[numpy.ndarray] says what wait() returns. */
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "__class_getitem__($type, item, /)\n--\n\nWork[X]: the type of a Work whose wait() returns "
+     "X."},
     {NULL, NULL, 0, NULL},
 };
 

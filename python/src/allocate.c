@@ -65,12 +65,13 @@ static int collect(wp_state_t *state, wp_context_t *context)
     for (size_t i = 0; i < count; i++) {
         bytes[i] = memories->allocations[i].gone ? 1 : 0;
     }
-    if (agree(state, context, flags) == 0 && wp_context_open(context) != NULL &&
-        context->memories == memories) {
+    if (agree(state, context, flags) == 0) {
         wp_lock(&context->world->lock);
-        free_common(context, memories, bytes, count);
+        if (wp_context_open(context) != NULL) { /* nobody closed it while we waited */
+            free_common(context, context->memories, bytes, count);
+            result = 0;
+        }
         pthread_mutex_unlock(&context->world->lock);
-        result = 0;
     }
     Py_DECREF(flags);
     return result;
@@ -99,12 +100,12 @@ static int reserve(wp_memories_t *memories)
 static weft_status_t take(wp_context_t *context, size_t bytes, void **out_address)
 {
     weft_context_t *inner = context->context;
+    weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
     pthread_mutex_lock(&context->world->lock);
-    weft_context_retain(inner);
     weft_status_t status = weft_mem_alloc(inner, bytes, out_address);
-    weft_context_release(inner);
     pthread_mutex_unlock(&context->world->lock);
+    weft_context_release(inner);
     PyEval_RestoreThread(thread);
     return status;
 }

@@ -108,10 +108,12 @@ static int check_device(PyObject *object, const char *argument)
 static bool contiguous(const dlpack_tensor_t *tensor)
 {
     int64_t expected = 1;
-    for (int32_t i = tensor->rank - 1; i >= 0; i--) {
+    for (int32_t i = 0; i < tensor->rank; i++) {
         if (tensor->dims[i] == 0) {
             return true;
         }
+    }
+    for (int32_t i = tensor->rank - 1; i >= 0; i--) {
         if (tensor->strides != NULL && tensor->dims[i] != 1 && tensor->strides[i] != expected) {
             return false;
         }

@@ -30,12 +30,12 @@ static size_t bytes_of(const wp_array_t *array)
 static weft_status_t adopt(wp_context_t *context, const wp_array_t *array)
 {
     weft_context_t *inner = context->context;
+    weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
     pthread_mutex_lock(&context->world->lock);
-    weft_context_retain(inner);
     weft_status_t status = weft_mem_register(inner, array->data, bytes_of(array));
-    weft_context_release(inner);
     pthread_mutex_unlock(&context->world->lock);
+    weft_context_release(inner);
     PyEval_RestoreThread(thread);
     return status;
 }

@@ -259,6 +259,17 @@ class DLPack(ranks.RankCase):
         with self.raises_within(TypeError, "type 5 of 64 bits"):
             weft.all_reduce(Exporter(np.zeros(3, "c8")))
 
+    @unittest.skipIf(np.lib.NumpyVersion(np.__version__) < "2.1.0", "numpy has no DLPack of version 1")
+    def test_version_1(self):
+        x = np.full((2, 3), self.rank, "f")
+        weft.all_reduce_(Exporter(x, versioned=True))
+        np.testing.assert_array_equal(x, np.ones((2, 3)))
+        x.flags.writeable = False
+        self.assertEqual(weft.all_reduce(Exporter(x, versioned=True)).tolist(), [[2.0] * 3] * 2)
+        with self.raises_within(ValueError, "tensor is read-only"):
+            weft.all_reduce_(Exporter(x, versioned=True))
+        self.assertEqual(weft.all_reduce(Exporter(np.zeros((0, 3)), versioned=True)).shape, (0, 3))
+
     def test_its_own_exceptions(self):
         class Broken(Exporter):
             def __dlpack__(self, **keywords):

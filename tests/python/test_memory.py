@@ -370,7 +370,11 @@ class Contexts(ranks.RankCase):
         if child == 0:
             del x
             gc.collect()
-            os._exit(3)
+            try:
+                weft.empty(1000)
+            except weft.WeftStateError:
+                os._exit(3)
+            os._exit(4)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 3)
         weft.all_reduce_(x)
         self.assertTrue((x == 2).all())

@@ -56,13 +56,6 @@ class Groups(ranks.RankCase):
             dist.recv(x, 1, group=group)
             self.assertEqual(x.item(), 5)
 
-    def test_new_subgroups(self):
-        mine, groups = dist.new_subgroups(2)
-        self.assertEqual(len(groups), 2)
-        x = torch.tensor([float(self.rank)])
-        dist.all_reduce(x, group=mine)
-        self.assertEqual(x.item(), 1.0 if self.rank < 2 else 5.0)
-
     def test_all_messages_of_four_at_once(self):
         """Every rank to every other, large, in orders that differ."""
         count = 200000

@@ -36,7 +36,7 @@ class Buckets:
             return
         moves = self._moves[index] = self._moves.get(index, 0) + 1
         if held is not None:
-            weft.unregister(held)
+            weft.unregister(held, self.process_group.weft_context)
             self._held[index] = None
         if moves <= _MOVES and buffer.numel() > 0:
             weft.register(buffer, self.process_group.weft_context)
@@ -49,7 +49,7 @@ class Buckets:
         if not self.process_group.weft_context.closed:
             for tensor in held.values():
                 if tensor is not None:
-                    weft.unregister(tensor)
+                    weft.unregister(tensor, self.process_group.weft_context)
         for other in self._others:
             other.close()
 

@@ -131,8 +131,8 @@ class Stubs(unittest.TestCase):
                 self.assertEqual({member for member in members if not member.startswith("_")}, set(public(there)))
                 for special in ("__enter__", "__exit__", "__class_getitem__"):
                     self.assertEqual(special in members, special in vars(there), special)
-                if "__init__" in members:
-                    self.assertEqual(stub_parameters(members["__init__"], True), parameters(there, False))
+                if "__new__" in members:
+                    self.assertEqual(stub_parameters(members["__new__"], True), parameters(there, False))
             for member, described in members.items():
                 if member.startswith("_"):
                     continue

@@ -76,11 +76,30 @@ static void note(void *user, weft_log_level_t level, const char *line)
     pthread_mutex_unlock(&notes->lock);
 }
 
+/* The library speaks of the command's options: --in-flight is in_flight here. */
+static const char *as_arguments(const char *from, char *text, size_t bytes)
+{
+    size_t used = 0;
+    bool option = false;
+    for (; *from != '\0' && used + 1 < bytes; from++) {
+        if (from[0] == '-' && from[1] == '-' && from[2] >= 'a' && from[2] <= 'z') {
+            option = true;
+            from += 2;
+        }
+        option = option && (*from == '-' || (*from >= 'a' && *from <= 'z'));
+        text[used++] = option && *from == '-' ? '_' : *from;
+    }
+    text[used] = '\0';
+    return text;
+}
+
 static int say_notes(const notes_t *notes)
 {
+    char text[1024];
     int status = 0;
     for (size_t i = 0; i < notes->count && status == 0; i++) {
-        status = PyErr_WarnEx(PyExc_UserWarning, notes->lines[i], 1);
+        status =
+            PyErr_WarnEx(PyExc_UserWarning, as_arguments(notes->lines[i], text, sizeof text), 1);
     }
     return status;
 }
@@ -293,26 +312,6 @@ static int read_params(reader_t *reader)
     return 0;
 }
 
-/* The library speaks of the command's options: --in-flight is in_flight here. */
-static PyObject *raise_as_argument(wp_state_t *state, weft_status_t status)
-{
-    char text[1024];
-    const char *from = weft_last_error();
-    size_t used = 0;
-    bool option = false;
-    for (; *from != '\0' && used + 1 < sizeof text; from++) {
-        bool begins = from[0] == '-' && from[1] == '-' && from[2] >= 'a' && from[2] <= 'z';
-        if (begins) {
-            option = true;
-            from += 2;
-        }
-        option = option && (*from == '-' || (*from >= 'a' && *from <= 'z'));
-        text[used++] = option && *from == '-' ? '_' : *from;
-    }
-    text[used] = '\0';
-    return wp_raise_text(state, status, "%s", text);
-}
-
 static PyObject *run(reader_t *reader)
 {
     weft_plan_t *plan = NULL;
@@ -329,7 +328,9 @@ static PyObject *run(reader_t *reader)
     Py_END_ALLOW_THREADS if (status < 0)
     {
         weft_registry_destroy(registry);
-        return raise_as_argument(reader->state, status);
+        char text[1024];
+        return wp_raise_text(reader->state, status, "%s",
+                             as_arguments(weft_last_error(), text, sizeof text));
     }
     PyObject *result = wp_plan_new(reader->state, plan, registry);
     if (result != NULL && say_notes(&reader->notes) < 0) {

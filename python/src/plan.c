@@ -2,6 +2,7 @@
 /* Plan: a compiled graph, loaded, saved, explained. */
 #include "python/src/session.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,12 +51,26 @@ PyObject *wp_json_loads(const char *text)
     return value;
 }
 
+/* Plugins find the library's functions among global symbols, where Python's imports do not put
+ * them. */
+static void publish_library(void)
+{
+    Dl_info library;
+    if (dladdr((void *)(uintptr_t)weft_version, &library) != 0 && library.dli_fname != NULL) {
+        void *handle = dlopen(library.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+        if (handle != NULL) {
+            dlclose(handle); /* it stays global */
+        }
+    }
+}
+
 static int load_plugins(wp_state_t *state, PyObject *kernels, weft_registry_t *registry)
 {
     bool one = PyUnicode_Check(kernels) || PyBytes_Check(kernels) ||
                PyObject_HasAttrString(kernels, "__fspath__");
     PyObject *list = one ? PyTuple_Pack(1, kernels) : PySequence_Tuple(kernels);
     Py_ssize_t count = list != NULL ? PyTuple_Size(list) : -1;
+    publish_library();
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *path = wp_path_of(PyTuple_GetItem(list, i), "kernels");
         weft_status_t status = WEFT_ERR_INVALID_ARGUMENT;

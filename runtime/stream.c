@@ -138,6 +138,9 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
                            params->flags, params->capacity);
     }
+    if (!wefti_endpoint_owned(context->endpoint)) {
+        return wefti_endpoint_check(context->endpoint);
+    }
     return create(context, params, out_stream);
 }
 
@@ -446,6 +449,9 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
     wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done;
     wefti_stream_block_t last = {0}; /* only compared */
+    if (!wefti_endpoint_owned(endpoint)) {
+        return wefti_endpoint_check(endpoint);
+    }
     for (;;) {
         wefti_stream_block_t blocked = {0};
         bool inline_work = wefti_streams_progress(context, &blocked);

@@ -178,6 +178,9 @@ static bool is_unsettled(const weft_stream_t *stream)
 bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_block)
 {
     bool any = false;
+    if (!wefti_endpoint_owned(context->endpoint)) {
+        return false; /* a forked child has neither the work nor the memory */
+    }
     for (size_t i = 0;; i++) {
         weft_stream_t *stream = NULL;
         pthread_mutex_lock(&context->lock);

@@ -359,15 +359,23 @@ static void test_adopted_memory(void **state)
 /* A child of a rank: every call is an error, and nothing of it reaches the others. */
 static void run_fork(rank_world_t *world)
 {
-    float x = 1;
+    float x = 1, y = 1;
+    weft_stream_t *stream;
     check_sum(world->group, NULL);
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    RANK_OK(weft_all_reduce(&y, &y, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream));
     pid_t child = fork();
-    if (child == 0) {
+    if (child == 0) { /* with a call in flight that it must not go on with */
         weft_group_t *group = NULL;
-        bool good = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL) ==
+        weft_stream_t *second = NULL;
+        bool good = weft_stream_synchronize(stream) == WEFT_ERR_STATE &&
+                    weft_stream_create(world->context, NULL, &second) == WEFT_ERR_STATE &&
+                    weft_stream_query(stream) != WEFT_OK &&
+                    weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL) ==
                         WEFT_ERR_STATE &&
                     weft_group_duplicate(world->group, &group) < 0 &&
                     strstr(weft_last_error(), "forked") != NULL;
+        weft_stream_destroy(stream);
         weft_group_destroy(world->group);
         weft_context_release(world->context);
         _exit(good ? 0 : 1);
@@ -375,6 +383,9 @@ static void run_fork(rank_world_t *world)
     int status = 0;
     RANK_CHECK(waitpid(child, &status, 0) == child);
     RANK_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    RANK_OK(weft_stream_synchronize(stream));
+    RANK_CHECK(y == (float)world->size);
+    weft_stream_destroy(stream);
     check_sum(world->group, NULL);
 }
 

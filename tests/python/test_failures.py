@@ -1,0 +1,500 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that die, leave, raise, fork, come late or never: the others are told, soon, and nothing hangs or crashes."""
+import gc
+import os
+import signal
+import threading
+import time
+import unittest
+
+import ranks
+
+np = ranks.need("numpy")
+import weft
+
+GONE = (weft.WeftPeerDiedError, weft.WeftAbortedError)
+
+
+def ones(count=4):
+    return np.ones(count, "float32")
+
+
+class Deaths(ranks.RankCase):
+    """Rank 1 is killed while the others wait for it."""
+    RANKS = (2, 3)
+
+    def survive(self, call, before=lambda: None):
+        """The others are in call, or about to be, when rank 1 dies; they learn which rank it was."""
+        before()
+        self.meet()
+        if self.rank == 1:
+            self.die()
+        with self.raises_within(GONE, "rank 1"):
+            call()
+        for again in (weft.barrier, lambda: weft.all_reduce(ones()), lambda: weft.new_group([0])):
+            with self.raises_within(GONE, "rank 1"):
+                again()
+
+    @ranks.fresh(dies=[1])
+    def test_before_a_call(self):
+        self.survive(lambda: weft.all_reduce(ones()))
+
+    @ranks.fresh(dies=[1])
+    def test_shapes_are_being_exchanged(self):
+        self.survive(lambda: weft.all_gather(ones()))
+
+    @ranks.fresh(dies=[1])
+    def test_recv(self):
+        self.survive(lambda: weft.recv(ones(), 1) if self.rank == 0 else weft.barrier())
+
+    @ranks.fresh(dies=[1])
+    def test_making_groups(self):
+        self.survive(lambda: weft.new_group(range(self.size)))
+
+    @ranks.fresh(dies=[1])
+    def test_taking_memory(self):
+        self.survive(lambda: weft.empty(5000))
+
+    @ranks.fresh(dies=[1])
+    def test_works(self):
+        works = []
+        self.survive(lambda: [work.wait() for work in works],
+                     lambda: self.rank != 1 and works.extend(weft.all_reduce(ones(), async_op=True) for _ in range(5)))
+        for work in works:
+            self.assertTrue(work.is_completed())
+            with self.raises_within(GONE, "rank 1"):
+                work.wait()
+
+    @ranks.fresh(dies=[1])
+    def test_in_the_middle_of_large_calls(self):
+        """Killed by a signal that comes at any time."""
+        if self.rank == 1:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        x = np.zeros(1 << 20, "float32")
+        with self.raises_within(GONE, "rank 1", seconds=2):
+            while True:
+                weft.all_reduce_(x)
+
+    @ranks.fresh(dies=[1])
+    def test_in_memory_that_peers_reach(self):
+        x = weft.zeros(1 << 20)
+        if self.rank == 1:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with self.raises_within(GONE, "rank 1", seconds=2):
+            while True:
+                weft.all_reduce_(x)
+        x[:] = 1  # still there
+        self.assertEqual(x.sum(), 1 << 20)
+        del x
+        gc.collect()
+
+    @ranks.fresh(dies=[1])
+    def test_other_threads(self):
+        """All threads that wait are told."""
+        groups = [weft.new_group(range(self.size)) for _ in range(3)]
+        self.meet()
+        if self.rank == 1:
+            self.die()
+        told = []
+
+        def wait(group):
+            try:
+                weft.barrier(group)
+            except GONE:
+                told.append(group)
+        with self.within(1):
+            threads = [threading.Thread(target=wait, args=(group,)) for group in groups]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(len(told), 3)
+
+
+class DeathsUnderThreads(Deaths):
+    """The same where calls of streams progress on threads of their own."""
+    RANKS = 2
+    ENV = {"WEFT_PROGRESS": "thread"}
+
+
+class Leaving(ranks.RankCase):
+    """Ranks that leave in an orderly way, too early."""
+    RANKS = (2, 3)
+
+    def leave(self, call):
+        """Rank 1 leaves when the others are in call, or about to be; they learn which rank it was."""
+        self.meet()
+        if self.rank == 1:
+            weft.finalize()
+        else:
+            with self.raises_within(GONE, "rank 1|all others have left"):
+                call()
+        self.meet()
+
+    @ranks.fresh
+    def test_finalize_while_others_wait(self):
+        self.leave(lambda: weft.all_reduce(ones()))
+
+    @ranks.fresh
+    def test_finalize_while_others_wait_for_large_calls(self):
+        self.leave(lambda: weft.broadcast(ones(1 << 20), 1))
+
+    @ranks.fresh
+    def test_finalize_while_works_wait(self):
+        self.leave(lambda: weft.all_reduce(ones(), async_op=True).wait())
+
+    @ranks.fresh
+    def test_finalize_while_groups_are_made(self):
+        self.leave(lambda: weft.new_group([0]))
+
+    @ranks.fresh
+    def test_finalize_while_one_receives(self):
+        self.leave(lambda: weft.recv(ones(), 1) if self.rank == 0 else weft.barrier())
+
+    @ranks.fresh
+    def test_others_go_on_without_a_rank_they_do_not_need(self):
+        rest = weft.new_group([rank for rank in range(self.size) if rank != 1])
+        self.meet()
+        if self.rank == 1:
+            weft.finalize()
+        else:
+            for _ in range(3):
+                self.assertEqual(weft.all_reduce(ones(1), group=rest)[0], self.size - 1)
+                self.assertTrue((weft.all_reduce(ones(1 << 18), group=rest) == self.size - 1).all())
+        self.meet()
+
+    @ranks.fresh
+    def test_finalize_waits_for_nobody(self):
+        if self.rank == 0:
+            with self.within(1):
+                weft.finalize()
+        self.meet()
+
+    @ranks.fresh
+    def test_after_finalize(self):
+        """What was made before is refused, not touched."""
+        x, y = ones(), weft.zeros(10)
+        group, stream = weft.new_group(range(self.size)), weft.Stream()
+        event = stream.record_event()
+        done = weft.all_reduce(x, async_op=True)
+        done.wait()
+        pending = [weft.all_reduce(ones(), group=group, async_op=True) for _ in range(3)]
+        y[:] = 5
+        self.meet()
+        weft.finalize()
+        weft.finalize()
+        self.assertFalse(weft.is_initialized())
+        for call in (weft.barrier, lambda: weft.all_reduce(x), lambda: weft.all_reduce_(x, group=group),
+                     lambda: weft.all_gather(x, group), lambda: weft.all_reduce(x, stream=stream), weft.get_rank,
+                     lambda: weft.new_group([0]), lambda: weft.new_group([0], group), lambda: weft.empty(3),
+                     lambda: weft.register(x), stream.record_event, lambda: stream.wait_event(event),
+                     lambda: weft.send(x, self.rank - 1 if self.rank else 1, group)):
+            with self.raises_within(weft.WeftStateError, "finalize|init|left|closed"):
+                call()
+        self.assertTrue(done.is_completed())
+        for work in pending:  # done or given up
+            with self.within(1):
+                try:
+                    work.wait()
+                except weft.WeftError:
+                    pass
+        self.assertTrue((y == 5).all())
+        y[:] = 6
+
+    @ranks.fresh
+    def test_two_worlds_one_after_the_other(self):
+        """Names of the environment may be used again once all have left."""
+        for _ in range(3):
+            self.assertEqual(weft.all_reduce(ones(1))[0], self.size)
+            self.meet()
+            weft.finalize()
+            self.meet()
+            weft.init()
+
+    @ranks.fresh
+    def test_arrays_and_works_outlive_everything(self):
+        """Objects are let go of in any order, in cycles too."""
+        x = weft.zeros(1000)
+        group = weft.new_group(range(self.size))
+        work = weft.all_reduce_(x, group=group, async_op=True)
+        cycle = [group, work, x]
+        cycle.append(cycle)
+        del group, work, x, cycle
+        gc.collect()
+        weft.barrier()
+        self.assertEqual(weft.all_reduce(ones(1))[0], self.size)
+
+    @ranks.fresh
+    def test_works_that_nobody_waits_for(self):
+        """Their memory lives as long as they do, and other calls go on."""
+        for i in range(300):
+            weft.all_reduce_(np.full(1 + i * 11, 1.0), async_op=True)
+            weft.all_reduce(np.full(5, 1.0), async_op=True)
+        self.assertEqual(weft.all_reduce(ones(1), async_op=True).wait()[0], self.size)
+        gc.collect()
+
+
+class Late(ranks.RankCase):
+    """Ranks that do not come: the deadline names them."""
+    ENV = {"WEFT_TIMEOUT": "0.3"}
+
+    @ranks.fresh
+    def test_call(self):
+        if self.rank == 0:
+            with self.raises_within(weft.WeftTimeoutError, "late: rank 1") as raised:
+                weft.all_reduce(ones())
+            self.assertIsInstance(raised.exception, TimeoutError)
+            self.assertEqual(raised.exception.status, "ERR_TIMEOUT")
+        self.meet()
+        with self.raises_within(weft.WeftTimeoutError, "late: rank 1"):
+            weft.all_reduce(ones())
+        self.meet()
+
+    @ranks.fresh
+    def test_work(self):
+        if self.rank == 0:
+            with self.raises_within(weft.WeftTimeoutError, "late: rank 1"):
+                weft.all_reduce(ones(), async_op=True).wait()
+        self.meet()
+
+
+class Joining(ranks.RankCase):
+    """weft.init itself."""
+    INIT = False
+
+    def test_wrong_arguments(self):
+        for arguments, pattern in (({"rank": 2, "size": 2, "address": "unix:@weft-nobody"}, "rank"),
+                                   ({"rank": -3, "size": 2, "address": "unix:@weft-nobody"}, "rank"),
+                                   ({"rank": 0, "size": 0, "address": "unix:@weft-nobody"}, "size|world"),
+                                   ({"rank": 0, "size": 2, "address": "nonsense"}, "nonsense"),
+                                   ({"rank": "0"}, "rank"), ({"address": 5}, "address"), ({"nothing": 1}, "nothing")):
+            with self.subTest(arguments=arguments):
+                with self.raises_within((TypeError, ValueError), pattern):
+                    weft.init(**arguments)
+        self.assertFalse(weft.is_initialized())
+
+    @ranks.fresh
+    def test_one_does_not_come(self):
+        os.environ["WEFT_TIMEOUT"] = "0.3"
+        if self.rank == 0:
+            with self.raises_within(weft.WeftTimeoutError, "rank|1 of 2"):
+                weft.init()
+            self.assertFalse(weft.is_initialized())
+        self.meet()
+
+    @ranks.fresh
+    def test_sizes_differ(self):
+        os.environ["WEFT_TIMEOUT"] = "0.3"
+        with self.raises_within((weft.WeftMismatchError, weft.WeftTimeoutError), "rank|size|world"):
+            weft.init(rank=self.rank, size=2 + self.rank, address=os.environ["WEFT_ADDRESS"])
+        self.meet()
+
+    @ranks.fresh
+    def test_twice_the_same_rank(self):
+        os.environ["WEFT_TIMEOUT"] = "0.3"
+        with self.raises_within(weft.WeftError, "rank"):
+            weft.init(rank=0, size=2, address=os.environ["WEFT_ADDRESS"])
+        self.meet()
+
+    @ranks.fresh
+    def test_twice(self):
+        weft.init()
+        with self.raises_within(weft.WeftStateError, "init"):
+            weft.init()
+        self.assertEqual(weft.all_reduce(ones(1))[0], 2)
+
+    @ranks.fresh
+    def test_worlds_of_their_own(self):
+        """Contexts beside the module's: several, of any size, in one process."""
+        weft.init()
+        alone = weft.Context(0, 1, None)
+        again = weft.Context(1 - self.rank, 2, os.environ["WEFT_ADDRESS"] + "-second")
+        self.assertEqual((alone.rank, alone.size, again.rank, again.size), (0, 1, 1 - self.rank, 2))
+        self.assertEqual(weft.all_reduce(ones(1), group=alone.world)[0], 1)
+        x = np.array([self.rank])
+        weft.broadcast(x, 0, again.world)
+        self.assertEqual(x[0], 1)
+
+
+class Threads(ranks.RankCase):
+    """Several threads at once, in ways that need no order."""
+
+    def test_one_group(self):
+        """Calls of threads take turns; all ranks make the same number of the same call."""
+        problems = []
+
+        def work():
+            try:
+                for _ in range(200):
+                    x = np.full(16, self.rank + 1, "float32")
+                    weft.all_reduce_(x)
+                    self.assertTrue((x == 3).all())
+            except BaseException as error:
+                problems.append(error)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(problems, [])
+
+    def test_the_interpreter_goes_on(self):
+        """A thread that waits in a call lets others run."""
+        if self.rank == 0:
+            thread = threading.Thread(target=weft.barrier)
+            thread.start()
+            count = 0
+            begin = time.monotonic()
+            while time.monotonic() - begin < 0.1:
+                count += 1
+            self.meet()
+            thread.join()
+            self.assertGreater(count, 1000)
+        else:
+            self.meet()
+            weft.barrier()
+
+    def test_works_elsewhere(self):
+        """Started by one thread, waited for by another."""
+        work = weft.all_reduce(ones(1), async_op=True)
+        found = []
+        thread = threading.Thread(target=lambda: found.append(work.wait()))
+        thread.start()
+        thread.join()
+        self.assertEqual(found[0][0], 2)
+        works = [weft.all_reduce(ones(1), async_op=True) for _ in range(20)]
+        threads = [threading.Thread(target=work.wait) for work in works for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([work.wait()[0] for work in works], [2] * 20)
+
+
+class Forks(ranks.RankCase):
+    """A child has no part in its parent's world."""
+
+    def in_child(self, function):
+        """What the child says, as text; it ends as Python does, with its exit handlers."""
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                function()
+                text = "nothing"
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+            os.write(write, text.encode())
+            import atexit
+            atexit._run_exitfuncs()
+            gc.collect()
+            os._exit(7)
+        os.close(write)
+        with os.fdopen(read) as file:
+            text = file.read()
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7, text)
+        return text
+
+    def test_calls_of_a_child(self):
+        x, mine = ones(), weft.zeros(10)
+        mine[:] = self.rank
+        weft.all_reduce(x)
+        group = weft.new_group(range(2))
+        work = weft.all_reduce(x, group=group, async_op=True)
+        for call in (weft.barrier, lambda: weft.all_reduce(x), lambda: weft.all_reduce(x, group=group),
+                     lambda: weft.new_group([0, 1]), lambda: weft.empty(4), lambda: weft.register(x),
+                     lambda: weft.all_reduce(x, async_op=True).wait(), lambda: weft.all_gather(x),
+                     lambda: weft.Stream().synchronize()):
+            with self.within(2):
+                self.assertRegex(self.in_child(call), "^WeftStateError: .*fork")
+        self.assertIn(self.in_child(weft.finalize), ("nothing",))
+        self.assertEqual(work.wait()[0], 2)
+        self.assertTrue((weft.all_reduce(mine) == 1).all())
+        self.assertEqual(weft.all_reduce(ones(1))[0], 2)
+
+    def test_a_child_that_lets_go(self):
+        """Objects of the parent are deleted in the child, and collected."""
+        group = weft.new_group(range(2))
+        things = [group, weft.Stream(), weft.zeros(50), weft.all_reduce(ones(), group=group, async_op=True)]
+        del group
+
+        def let_go():
+            things.clear()
+            gc.collect()
+        self.assertEqual(self.in_child(let_go), "nothing")
+        self.assertEqual(things[-1].wait()[0], 2)
+        self.assertEqual(weft.all_reduce(ones(1), group=things[0])[0], 2)
+
+    def test_worlds_of_children(self):
+        """A child may make a world of its own."""
+        def world_of_one():
+            context = weft.Context(0, 1, None)
+            assert weft.all_reduce(ones(1), group=context.world)[0] == 1
+        self.assertEqual(self.in_child(world_of_one), "nothing")
+        weft.barrier()
+
+
+class Programs(unittest.TestCase):
+    """Whole programs under `weft run`."""
+
+    def both(self, text, **keywords):
+        begin = time.monotonic()
+        done = ranks.run_script("import weft, numpy as np, sys, os, time\nweft.init()\nr = weft.get_rank()\n" + text,
+                                timeout=30, **keywords)
+        return done, time.monotonic() - begin
+
+    def test_one_raises(self):
+        done, took = self.both("x = np.ones(4)\nif r == 1: raise KeyError('the reason')\n"
+                               "weft.all_reduce(x)\nprint('not reached')\n")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("KeyError: 'the reason'", done.stderr)
+        self.assertNotIn("not reached", done.stdout)
+        self.assertLess(took, 5 * ranks.SLOW)
+
+    def test_one_exits(self):
+        """Also with status 0: who needs it is told."""
+        done, took = self.both("if r == 1: sys.exit(0)\ntry:\n    weft.all_reduce(np.ones(4))\n"
+                               "except weft.WeftError as error:\n    print(type(error).__name__, error)\n")
+        self.assertRegex(done.stdout, "Weft[A-Za-z]+Error .*rank 1")
+        self.assertLess(took, 5 * ranks.SLOW)
+
+    def test_ends_without_finalize(self):
+        """Works, streams, groups and arrays are still there when the interpreter ends."""
+        done, _ = self.both("g = weft.new_group([0, 1])\ns = weft.Stream()\nx = weft.zeros(100)\n"
+                            "w = weft.all_reduce_(x, group=g, async_op=True)\nw2 = weft.all_reduce(x, async_op=True)\n"
+                            "e = s.record_event()\nprint('reached')\n")
+        self.assertEqual((done.returncode, done.stdout.count("reached")), (0, 2), done.stderr)
+        self.assertEqual(done.stderr, "")
+
+    def test_interrupt(self):
+        """Ctrl-C ends a call that waits, and the others hear of it."""
+        done, took = self.both(
+            "import signal, threading\nif r == 1:\n"
+            "    signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+            "    signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+            "    try:\n        weft.recv(np.ones(4), 0)\n    except KeyboardInterrupt:\n        print('interrupted')\n"
+            "else:\n    try:\n        weft.recv(np.ones(4), 1)\n    except weft.WeftError as error:\n"
+            "        print(type(error).__name__)\n")
+        self.assertIn("interrupted", done.stdout, done.stderr)
+        self.assertRegex(done.stdout, "Weft(Aborted|PeerDied)Error")
+        self.assertLess(took, 5 * ranks.SLOW)
+
+    def test_killed_by_hand(self):
+        done, took = self.both("import signal\nweft.barrier()\nif r == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+                               "weft.barrier()\nprint('not reached')\n")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertNotIn("not reached", done.stdout)
+        self.assertLess(took, 5 * ranks.SLOW)
+
+
+def load_tests(loader, tests, pattern):
+    del tests, pattern
+    cases = [Deaths, DeathsUnderThreads, Leaving, Late, Joining, Threads, Forks, Programs]
+    return unittest.TestSuite(map(loader.loadTestsFromTestCase, cases))
+
+
+if __name__ == "__main__":
+    ranks.main()

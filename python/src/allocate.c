@@ -65,8 +65,7 @@ static int collect(wp_state_t *state, wp_context_t *context)
     for (size_t i = 0; i < count; i++) {
         bytes[i] = memories->allocations[i].gone ? 1 : 0;
     }
-    if (agree(state, context, flags) == 0) {
-        wp_lock(&context->world->lock);
+    if (agree(state, context, flags) == 0 && wp_lock(state, &context->world->lock) == 0) {
         if (wp_context_open(context) != NULL) { /* nobody closed it while we waited */
             free_common(context, context->memories, bytes, count);
             result = 0;
@@ -97,17 +96,30 @@ static int reserve(wp_memories_t *memories)
 }
 
 /* weft_mem_alloc without the GIL; the world's lock keeps other threads of this rank out. */
-static weft_status_t take(wp_context_t *context, size_t bytes, void **out_address)
+static int take(wp_context_t *context, size_t bytes, void **out_address)
 {
-    weft_context_t *inner = context->context;
+    weft_context_t *inner;
+    weft_status_t status;
+    if (wp_lock(context->state, &context->world->lock) < 0) {
+        return -1;
+    }
+    inner = wp_context_open(context);
+    if (inner == NULL) {
+        pthread_mutex_unlock(&context->world->lock);
+        return -1;
+    }
     weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
-    pthread_mutex_lock(&context->world->lock);
-    weft_status_t status = weft_mem_alloc(inner, bytes, out_address);
-    pthread_mutex_unlock(&context->world->lock);
-    weft_context_release(inner);
+    status = weft_mem_alloc(inner, bytes, out_address);
     PyEval_RestoreThread(thread);
-    return status;
+    pthread_mutex_unlock(&context->world->lock);
+    if (status == WEFT_OK && wp_context_open(context) == NULL) { /* closed meanwhile */
+        status = WEFT_ERR_STATE;
+    } else if (status < 0) {
+        wp_raise(context->state, status);
+    }
+    weft_context_release(inner);
+    return status < 0 ? -1 : 0;
 }
 
 static wp_memory_t *allocate(wp_context_t *context, weft_dtype_t dtype, uint32_t rank,
@@ -116,18 +128,12 @@ static wp_memory_t *allocate(wp_context_t *context, weft_dtype_t dtype, uint32_t
     wp_state_t *state = context->state;
     wp_memory_t *memory = wp_memory_new(state, dtype, rank, dims);
     wp_memories_t *memories;
-    if (memory == NULL || collect(state, context) < 0 || reserve(context->memories) < 0) {
+    if (memory == NULL || collect(state, context) < 0 || reserve(context->memories) < 0 ||
+        take(context, memory->bytes > 0 ? memory->bytes : 1, &memory->data) < 0) {
         Py_XDECREF((PyObject *)memory);
         return NULL;
     }
-    weft_status_t status = take(context, memory->bytes > 0 ? memory->bytes : 1, &memory->data);
-    memories = context->memories; /* NULL when another thread closed it meanwhile */
-    if (status < 0 || memories == NULL) {
-        Py_DECREF((PyObject *)memory);
-        return status < 0
-                   ? (wp_memory_t *)wp_raise(state, status)
-                   : (wp_memory_t *)wp_raise_text(state, WEFT_ERR_STATE, "the context was closed");
-    }
+    memories = context->memories;
     memory->number = memories->next_number++;
     memory->context = (wp_context_t *)Py_NewRef((PyObject *)context);
     context->borrowed++;

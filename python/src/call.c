@@ -2,7 +2,6 @@
 /* One call of the C library, whoever makes it: on this thread, or on a stream. */
 #include "python/src/weft_python.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 static weft_status_t issue_blocks(const wp_call_t *call, weft_stream_t *stream)
@@ -64,30 +63,9 @@ void wp_call_release(wp_call_t *call)
     free(call->counts);
     call->counts = NULL;
     Py_CLEAR(call->result);
-}
-
-/* The group has as many calls in flight as it can: those on streams go on while somebody waits for
- * them. */
-static void make_room(const wp_group_t *group)
-{
-    wp_stream_t *stream = group->stream;
-    if (stream != NULL && pthread_mutex_trylock(&stream->lock) == 0) {
-        if (stream->stream != NULL) {
-            weft_stream_query(stream->stream);
-        }
-        pthread_mutex_unlock(&stream->lock);
-    }
-    sched_yield();
-}
-
-/* To completion; without the GIL, the lock held. */
-static weft_status_t run(const wp_call_t *call)
-{
-    weft_status_t status;
-    while ((status = wp_call_issue(call, NULL)) == WEFT_AGAIN) {
-        make_room(call->group);
-    }
-    return status;
+    wp_group_t *group = call->group;
+    call->group = NULL;
+    Py_XDECREF((PyObject *)group);
 }
 
 static PyObject *gone(wp_state_t *state)
@@ -99,7 +77,9 @@ static PyObject *gone(wp_state_t *state)
 
 int wp_group_enter(wp_state_t *state, wp_group_t *group)
 {
-    wp_lock(&group->lock);
+    if (wp_lock(state, &group->lock) < 0) {
+        return -1;
+    }
     if (group->group != NULL) {
         return 0;
     }
@@ -113,55 +93,69 @@ void wp_group_exit(wp_group_t *group)
     pthread_mutex_unlock(&group->lock);
 }
 
-/* Result or exception; what call owns is given back. */
-static PyObject *conclude(wp_state_t *state, wp_call_t *call, weft_status_t status)
+int wp_call_run_entered(wp_state_t *state, const wp_call_t *call)
 {
-    PyObject *result = call->result;
-    call->result = NULL;
-    if (status < 0) {
-        wp_raise(state, status);
-        Py_CLEAR(result);
-    } else if (result == NULL) {
-        result = Py_NewRef(Py_None);
+    for (;;) {
+        PyThreadState *thread = PyEval_SaveThread();
+        weft_status_t status = wp_call_issue(call, NULL);
+        PyEval_RestoreThread(thread);
+        if (status == WEFT_OK) {
+            return 0;
+        }
+        if (status != WEFT_AGAIN) {
+            wp_raise(state, status);
+            return -1;
+        }
+        if (wp_make_room(state, call->group) < 0) {
+            return -1;
+        }
     }
+}
+
+/* What the call returns, or NULL when there is an exception; all else that it owns is given back.
+ */
+static PyObject *conclude(wp_call_t *call, bool failed)
+{
+    PyObject *result = failed ? NULL : Py_NewRef(call->result != NULL ? call->result : Py_None);
     wp_call_release(call);
     return result;
 }
 
-weft_status_t wp_call_run_entered(const wp_call_t *call)
-{
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = run(call);
-    PyEval_RestoreThread(thread);
-    return status;
-}
-
 PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call)
 {
-    return conclude(state, call, wp_call_run_entered(call));
+    return conclude(call, wp_call_run_entered(state, call) < 0);
 }
 
+/* The common way: lock and call in one go without the GIL. */
 static PyObject *run_here(wp_state_t *state, wp_call_t *call)
 {
     wp_group_t *group = call->group;
-    Py_INCREF(
-        (PyObject *)group); /* the world's goes with finalize, which another thread may call */
-    /* Nobody waits for the lock with the GIL: who has it may need that. */
-    PyThreadState *thread = PyEval_SaveThread();
-    pthread_mutex_lock(&group->lock);
-    bool here = group->group != NULL;
-    weft_status_t status = here ? run(call) : WEFT_OK;
-    pthread_mutex_unlock(&group->lock);
-    PyEval_RestoreThread(thread);
-    PyObject *result;
-    if (here) {
-        result = conclude(state, call, status);
-    } else {
-        wp_call_release(call);
-        result = gone(state);
+    for (;;) {
+        weft_status_t status = WEFT_OK;
+        bool here = false;
+        /* Nobody waits for the lock with the GIL: who has it may need that. */
+        PyThreadState *thread = PyEval_SaveThread();
+        int locked = pthread_mutex_lock(&group->lock);
+        if (locked == 0) {
+            here = group->group != NULL;
+            status = here ? wp_call_issue(call, NULL) : WEFT_OK;
+            pthread_mutex_unlock(&group->lock);
+        }
+        PyEval_RestoreThread(thread);
+        if (status == WEFT_OK && here) {
+            return conclude(call, false);
+        }
+        if (locked != 0) {
+            wp_lock_refused(state);
+        } else if (!here) {
+            gone(state);
+        } else if (status != WEFT_AGAIN) {
+            wp_raise(state, status);
+        }
+        if (status != WEFT_AGAIN || wp_make_room(state, group) < 0) {
+            return conclude(call, true);
+        }
     }
-    Py_DECREF((PyObject *)group);
-    return result;
 }
 
 PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stream_t *stream)
@@ -180,20 +174,4 @@ PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stre
     }
     Py_DECREF(work); /* which lives until it is done, and its memory with it */
     return result;
-}
-
-/* Until work.c and stream.c have theirs. */
-__attribute__((weak)) PyObject *wp_work_start(wp_state_t *state, wp_call_t *call,
-                                              wp_stream_t *stream)
-{
-    (void)stream;
-    wp_call_release(call);
-    return wp_raise_text(state, WEFT_ERR_UNSUPPORTED, "async_op and stream: not yet");
-}
-
-__attribute__((weak)) int wp_stream_of(wp_state_t *state, PyObject *object, wp_stream_t **out)
-{
-    (void)state;
-    *out = NULL;
-    return object == Py_None ? 0 : (PyErr_SetString(PyExc_TypeError, "stream"), -1);
 }

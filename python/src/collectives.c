@@ -41,7 +41,7 @@ void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *op
 {
     memset(call, 0, sizeof *call);
     call->op = op;
-    call->group = options->group;
+    call->group = (wp_group_t *)Py_NewRef((PyObject *)options->group);
 }
 
 PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options)
@@ -200,7 +200,7 @@ static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t c
     }
     wp_call_begin(&call, WEFT_OP_BROADCAST, &options);
     if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
-        return NULL;
+        return wp_call_fail(&call);
     }
     wp_array_flags_t flags = options.group->rank == call.root ? WP_READ : WP_WRITE;
     if (wp_array_get(options.state, places[0], "tensor", flags, &call.send) < 0) {
@@ -226,7 +226,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
     }
     wp_call_begin(&call, WEFT_OP_REDUCE, &options);
     if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
-        return NULL;
+        return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root;
     wp_array_flags_t flags = root ? shape_for(places[4]) : WP_READ;
@@ -256,11 +256,11 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
     }
     wp_call_begin(&call, WEFT_OP_SEND_RECV, &options);
     if (wp_index(places[1], "peer", options.group->size - 1, &call.root) < 0) {
-        return NULL;
+        return wp_call_fail(&call);
     }
     if (call.root == options.group->rank) {
         PyErr_Format(PyExc_ValueError, "peer: %u is this rank itself", (unsigned)call.root);
-        return NULL;
+        return wp_call_fail(&call);
     }
     wp_array_t *array = sends ? &call.send : &call.recv;
     if (wp_array_get(options.state, places[0], "tensor", sends ? WP_READ : WP_WRITE, array) < 0) {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: the worlds that this process is a rank of, from init to finalize or the end of the
  * program. */
-#include "python/src/weft_python.h"
+#include "python/src/context.h"
 
-#include <stddef.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- what holds a context ---- */
@@ -42,7 +40,7 @@ static void enter_list(wp_context_t *context)
     *head = context;
 }
 
-static void leave_list(wp_context_t *context)
+void wp_context_delist(wp_context_t *context)
 {
     if (context->link != NULL) {
         *context->link = context->next;
@@ -53,7 +51,7 @@ static void leave_list(wp_context_t *context)
     }
 }
 
-static void release(weft_context_t *context)
+void wp_context_release(weft_context_t *context)
 {
     if (context != NULL) {
         PyThreadState *thread = PyEval_SaveThread();
@@ -62,9 +60,7 @@ static void release(weft_context_t *context)
     }
 }
 
-/* Leaves the world. Others need not be there; memory that arrays still use stays until they are
- * gone, or at_exit. */
-static void close_context(wp_context_t *context, bool at_exit)
+void wp_context_close(wp_context_t *context, bool at_exit)
 {
     if (context->process != (int64_t)getpid()) {
         return;
@@ -81,7 +77,7 @@ static void close_context(wp_context_t *context, bool at_exit)
         context->kept = left;
         return;
     }
-    release(left);
+    wp_context_release(left);
 }
 
 weft_context_t *wp_context_open(wp_context_t *context)
@@ -160,11 +156,19 @@ static int read_params(PyObject *const *places, weft_context_params_t *params, P
         return -1;
     }
     if (places[2] != NULL && places[2] != Py_None) {
-        if (!PyUnicode_FSConverter(places[2], out_text)) {
+        if (!PyUnicode_Check(places[2])) {
+            PyErr_Format(PyExc_TypeError, "address must be a string, not %R",
+                         (PyObject *)Py_TYPE(places[2]));
             return -1;
         }
-        params->address = PyBytes_AsString(*out_text);
-        return params->address != NULL ? 0 : -1;
+        *out_text = PyUnicode_EncodeFSDefault(places[2]);
+        if (*out_text == NULL) {
+            return -1;
+        }
+        char *address = NULL;
+        int result = PyBytes_AsStringAndSize(*out_text, &address, NULL); /* no zeros inside */
+        params->address = address;
+        return result;
     }
     return 0;
 }
@@ -181,7 +185,7 @@ static wp_context_t *context_alloc(wp_state_t *state)
     return context;
 }
 
-static wp_context_t *context_new(wp_state_t *state, PyObject *const *places)
+wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     PyObject *text = NULL;
@@ -216,19 +220,7 @@ done:
     return context;
 }
 
-static PyObject *context_type_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"rank", "size", "address", "progress", NULL};
-    PyObject *places[4] = {NULL, NULL, NULL, NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OOO$O:Context", names, &places[0],
-                                     &places[1], &places[2], &places[3])) {
-        return NULL;
-    }
-    wp_state_t *state = wp_state_of_type(type);
-    return state != NULL ? (PyObject *)context_new(state, places) : NULL;
-}
-
-static int context_traverse(PyObject *self, visitproc visit, void *arg)
+int wp_context_traverse(PyObject *self, visitproc visit, void *arg)
 {
     wp_context_t *context = (wp_context_t *)self;
     Py_VISIT(Py_TYPE(self));
@@ -236,7 +228,7 @@ static int context_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int context_clear(PyObject *self)
+int wp_context_clear(PyObject *self)
 {
     wp_context_t *context = (wp_context_t *)self;
     wp_group_t *world = context->world;
@@ -245,359 +237,15 @@ static int context_clear(PyObject *self)
     return 0;
 }
 
-static void context_dealloc(PyObject *self)
+void wp_context_dealloc(PyObject *self)
 {
     wp_context_t *context = (wp_context_t *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    leave_list(context);
-    close_context(context, true);
-    context_clear(self);
+    wp_context_delist(context);
+    wp_context_close(context, true);
+    wp_context_clear(self);
     freefunc give_back = (freefunc)PyType_GetSlot(type, Py_tp_free);
     give_back(self);
     Py_DECREF(type);
-}
-
-/* ---- methods ---- */
-static PyObject *context_close(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    Py_INCREF(self);
-    close_context((wp_context_t *)self, false);
-    Py_DECREF(self);
-    Py_RETURN_NONE;
-}
-
-static PyObject *context_enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return wp_context_open((wp_context_t *)self) != NULL ? Py_NewRef(self) : NULL;
-}
-
-static PyObject *context_exit(PyObject *self, PyObject *args)
-{
-    (void)args;
-    return context_close(self, NULL);
-}
-
-static PyObject *context_abort(PyObject *self, PyObject *message)
-{
-    weft_context_t *context = wp_context_open((wp_context_t *)self);
-    PyObject *text = context != NULL ? PyUnicode_AsUTF8String(message) : NULL;
-    const char *bytes = text != NULL ? PyBytes_AsString(text) : NULL;
-    if (bytes != NULL) {
-        weft_context_abort(context, bytes);
-    }
-    Py_XDECREF(text);
-    return bytes != NULL ? Py_NewRef(Py_None) : NULL;
-}
-
-static PyObject *context_barrier(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    wp_context_t *object = (wp_context_t *)self;
-    weft_context_t *context = wp_context_open(object);
-    if (context == NULL) {
-        return NULL;
-    }
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_context_retain(context);
-    weft_status_t status = weft_context_barrier(context);
-    PyEval_RestoreThread(thread);
-    PyObject *result = status < 0 ? wp_raise(object->state, status) : Py_NewRef(Py_None);
-    release(context);
-    return result;
-}
-
-static PyObject *context_topology(PyObject *self, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"json", "width", NULL};
-    int json = 0;
-    unsigned int width = 0;
-    char *text = NULL;
-    wp_context_t *object = (wp_context_t *)self;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$I:topology", names, &json, &width)) {
-        return NULL;
-    }
-    weft_context_t *context = wp_context_open(object);
-    if (context == NULL) {
-        return NULL;
-    }
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_context_retain(context);
-    weft_status_t status = weft_context_topology(context, json, width, &text);
-    PyEval_RestoreThread(thread);
-    PyObject *result = status < 0 ? wp_raise(object->state, status) : PyUnicode_FromString(text);
-    free(text);
-    release(context);
-    return result;
-}
-
-static PyObject *context_peer(PyObject *self, PyObject *number)
-{
-    wp_context_t *object = (wp_context_t *)self;
-    weft_context_t *context = wp_context_open(object);
-    weft_peer_info_t info = WEFT_PEER_INFO_INIT;
-    weft_link_stats_t stats = WEFT_LINK_STATS_INIT;
-    uint32_t rank = 0;
-    if (context == NULL || wp_index(number, "rank", object->size - 1, &rank) < 0) {
-        return NULL;
-    }
-    weft_status_t status = weft_context_peer_info(context, rank, &info);
-    status = status < 0 ? status : weft_context_link_stats(context, rank, &stats);
-    if (status < 0) {
-        return wp_raise(object->state, status);
-    }
-    return Py_BuildValue("{s:I,s:s,s:s,s:s,s:K,s:K,s:d}", "host", info.host, "host_name",
-                         info.host_name, "transport", info.transport, "reason", info.reason,
-                         "bytes_sent", (unsigned long long)stats.bytes_sent, "bytes_received",
-                         (unsigned long long)stats.bytes_received, "busy_s", stats.busy_s);
-}
-
-/* ---- attributes ---- */
-static PyObject *get_rank(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(((wp_context_t *)self)->rank);
-}
-
-static PyObject *get_size(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(((wp_context_t *)self)->size);
-}
-
-static PyObject *get_world(PyObject *self, void *unused)
-{
-    (void)unused;
-    wp_context_t *context = (wp_context_t *)self;
-    return wp_context_open(context) != NULL ? Py_NewRef((PyObject *)context->world) : NULL;
-}
-
-static PyObject *get_closed(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((wp_context_t *)self)->context == NULL);
-}
-
-static PyObject *get_launcher(PyObject *self, void *unused)
-{
-    (void)unused;
-    weft_context_t *context = wp_context_open((wp_context_t *)self);
-    return context != NULL ? PyUnicode_FromString(weft_context_launcher(context)) : NULL;
-}
-
-static PyObject *get_hosts(PyObject *self, void *unused)
-{
-    (void)unused;
-    weft_context_t *context = wp_context_open((wp_context_t *)self);
-    return context != NULL ? PyLong_FromUnsignedLong(weft_context_host_count(context)) : NULL;
-}
-
-static PyObject *context_repr(PyObject *self)
-{
-    wp_context_t *context = (wp_context_t *)self;
-    return PyUnicode_FromFormat("<weft.Context rank %u of %u%s%s>", context->rank, context->size,
-                                context->context != NULL ? ", started by " : ", closed",
-                                context->context != NULL ? weft_context_launcher(context->context)
-                                                         : "");
-}
-
-static PyMethodDef methods[] = {
-    {"close", context_close, METH_NOARGS,
-     "close($self)\n--\n\n"
-     "Leaves the world. Not collective: peers that still wait for this rank get an error. Groups, "
-     "streams and\n"
-     "sessions made from the context raise WeftStateError from now on; arrays of weft.empty stay "
-     "usable."},
-    {"abort", context_abort, METH_O,
-     "abort($self, message, /)\n--\n\n"
-     "Ends the world: waits of every rank end with WeftAbortedError and message."},
-    {"barrier", context_barrier, METH_NOARGS,
-     "barrier($self)\n--\n\n"
-     "Waits for all ranks of the world: for start and end; weft.barrier is quicker."},
-    {"topology", (PyCFunction)(void (*)(void))context_topology, METH_VARARGS | METH_KEYWORDS,
-     "topology($self, json=False, *, width=0)\n--\n\n"
-     "Describes hosts, cores, caches, cards and links of the world as text, in lines of width (0: "
-     "100), or as\n"
-     "JSON. Collective; all ranks get the same."},
-    {"peer", context_peer, METH_O,
-     "peer($self, rank, /)\n--\n\n"
-     "How this rank and another one reach each other: a dict of host, host_name, transport "
-     "('self', 'shm',\n"
-     "'tcp', 'verbs'), reason, bytes_sent, bytes_received, busy_s (counted where messages are "
-     "moved)."},
-    {"__enter__", context_enter, METH_NOARGS, NULL},
-    {"__exit__", context_exit, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef attributes[] = {
-    {"rank", get_rank, NULL, "This process's number in the world.", NULL},
-    {"size", get_size, NULL, "Ranks in the world.", NULL},
-    {"world", get_world, NULL, "The Group of all ranks.", NULL},
-    {"closed", get_closed, NULL, "Whether it has left its world.", NULL},
-    {"launcher", get_launcher, NULL,
-     "What started the ranks: 'arguments', 'environment', 'torchrun', 'pmix', 'pmi-1', 'plain', "
-     "'group', 'alone'.",
-     NULL},
-    {"hosts", get_hosts, NULL, "Number of hosts that the world's ranks are on.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static const char type_doc[] =
-    "Context(rank=None, size=None, address=None, *, progress=None)\n--\n\n"
-    "A world beside the one of weft.init: this process is one rank of it. Collective: returns when "
-    "all size ranks\n"
-    "have made theirs. address is 'unix:@name' or 'unix:/path' on one host, 'host:port' or "
-    "'file:///shared/path' on\n"
-    "several; what is None is asked of the launcher's environment. progress: 'auto', 'inline' or "
-    "'thread'.\n"
-    "Use context.world as group=; leave with close(), or `with Context(..) as c`.\n"
-    "Raises ValueError, WeftTimeoutError (naming who is missing), WeftMismatchError, "
-    "WeftSystemError.";
-
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)(uintptr_t)type_doc},
-    {Py_tp_new, context_type_new},
-    {Py_tp_dealloc, context_dealloc},
-    {Py_tp_traverse, context_traverse},
-    {Py_tp_clear, context_clear},
-    {Py_tp_repr, context_repr},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, attributes},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {"weft.Context", sizeof(wp_context_t), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-
-/* ---- the default context ---- */
-static PyObject *init(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    static const char *const names[] = {"rank", "size", "address", "progress", NULL};
-    PyObject *places[4];
-    wp_state_t *state = wp_state_of(module);
-    if (wp_parse("init", args, count, keywords, names, 0, 3, places) < 0) {
-        return NULL;
-    }
-    if (state->context != NULL) {
-        return wp_raise_text(
-            state, WEFT_ERR_STATE,
-            "weft.init() was called before: weft.finalize() first, or make a weft.Context()");
-    }
-    wp_context_t *context = context_new(state, places);
-    if (context == NULL) {
-        return NULL;
-    }
-    state->context = context;
-    state->world = (wp_group_t *)Py_NewRef((PyObject *)context->world);
-    return Py_NewRef((PyObject *)context);
-}
-
-static PyObject *finalize(PyObject *module, PyObject *unused)
-{
-    (void)unused;
-    wp_state_t *state = wp_state_of(module);
-    wp_context_t *context = state->context;
-    wp_group_t *world = state->world;
-    state->context = NULL;
-    state->world = NULL;
-    if (context != NULL) {
-        close_context(context, false);
-        Py_XDECREF((PyObject *)world);
-        Py_DECREF((PyObject *)context);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *is_initialized(PyObject *module, PyObject *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(wp_state_of(module)->context != NULL);
-}
-
-/* ---- the end of the program ---- */
-/* An exception that ends this rank's program ends the world: others would wait for it in vain. */
-static void abort_after_exception(wp_context_t *context)
-{
-    PyObject *value = PySys_GetObject("last_value");
-    if (value == NULL || value == Py_None || PySys_GetObject("ps1") != NULL ||
-        context->context == NULL || context->process != (int64_t)getpid()) {
-        return; /* at a prompt an exception ends nothing */
-    }
-    PyObject *text = PyUnicode_FromFormat("rank %u ended by %R", context->rank, value);
-    PyObject *bytes = text != NULL ? PyUnicode_AsUTF8String(text) : NULL;
-    const char *message = bytes != NULL ? PyBytes_AsString(bytes) : "a rank ended by an exception";
-    PyErr_Clear();
-    weft_context_abort(context->context, message);
-    Py_XDECREF(bytes);
-    Py_XDECREF(text);
-}
-
-static PyObject *leave_all(PyObject *module, PyObject *unused)
-{
-    (void)unused;
-    wp_state_t *state = wp_state_of(module);
-    state->exiting = true;
-    for (wp_context_t *context = state->contexts; context != NULL; context = state->contexts) {
-        leave_list(context);
-        Py_INCREF((PyObject *)context);
-        abort_after_exception(context);
-        close_context(context, true);
-        Py_DECREF((PyObject *)context);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef functions[] = {
-    {"init", (PyCFunction)(void (*)(void))init, METH_FASTCALL | METH_KEYWORDS,
-     "init($module, rank=None, size=None, address=None, *, progress=None)\n--\n\n"
-     "Joins the world as one of its ranks and returns the Context, which is the default one from "
-     "now on.\n\n"
-     "Collective: returns when all ranks have called it. Rank, size and where they meet come from "
-     "the launcher\n"
-     "(weft run, mpirun, mpiexec, srun, torchrun) or WEFT_RANK, WEFT_WORLD_SIZE, WEFT_ADDRESS; "
-     "arguments go first;\n"
-     "with neither it is a world of one. address: 'unix:@name' on one host; 'host:port', where "
-     "rank 0 listens, or\n"
-     "'file:///shared/path' on several. progress: 'auto', 'inline' (calls make progress) or "
-     "'thread' (a thread does).\n"
-     "Raises WeftStateError when called twice, ValueError, WeftTimeoutError naming who is missing, "
-     "WeftMismatchError."},
-    {"finalize", finalize, METH_NOARGS,
-     "finalize($module)\n--\n\n"
-     "Leaves the world of weft.init; done at the end of the program anyway. Not collective. "
-     "Groups, streams and\n"
-     "sessions of it raise WeftStateError afterwards; init may be called again, by all ranks."},
-    {"is_initialized", is_initialized, METH_NOARGS,
-     "is_initialized($module)\n--\n\nWhether there is a world: after init, before finalize."},
-    {"_leave_all", leave_all, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static int at_exit(PyObject *module)
-{
-    PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *function = PyObject_GetAttrString(module, "_leave_all");
-    PyObject *name = PyUnicode_FromString("register");
-    PyObject *done = NULL;
-    if (atexit != NULL && function != NULL && name != NULL) {
-        done = PyObject_CallMethodObjArgs(atexit, name, function, NULL);
-    }
-    Py_XDECREF(atexit);
-    Py_XDECREF(function);
-    Py_XDECREF(name);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
-}
-
-int wp_context_init(PyObject *module, wp_state_t *state)
-{
-    state->context_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (state->context_type == NULL || PyModule_AddType(module, state->context_type) < 0 ||
-        PyModule_AddFunctions(module, functions) < 0) {
-        return -1;
-    }
-    return at_exit(module);
 }

@@ -45,19 +45,19 @@ static uint64_t digest_of(const wp_shape_t *shape)
 }
 
 /* words of 64 bits per rank. */
-static weft_status_t exchange(weft_collective_t op, wp_group_t *group, const void *send, void *recv,
-                              uint64_t words, uint32_t root)
+static int exchange(wp_state_t *state, weft_collective_t op, wp_group_t *group, const void *send,
+                    void *recv, uint64_t words, uint32_t root)
 {
     wp_call_t call;
     memset(&call, 0, sizeof call);
     call.op = op;
-    call.group = group;
+    call.group = group; /* borrowed: nothing of this call is released */
     call.send.data = (void *)(uintptr_t)send;
     call.recv.data = recv;
     call.send.dtype = WEFT_DTYPE_U64;
     call.count = words;
     call.root = root;
-    return wp_call_run_entered(&call);
+    return wp_call_run_entered(state, &call);
 }
 
 static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *function,
@@ -69,14 +69,13 @@ static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *funct
         wp_exchange_broken(group, function);
         return PyErr_NoMemory();
     }
-    weft_status_t status = exchange(WEFT_OP_ALL_GATHER, group, own, all, sizeof *own / 8, 0);
-    uint32_t r = 1;
-    while (status == WEFT_OK && r + 1 < group->size && digest_of(&all[r]) == digest_of(&all[0])) {
-        r++;
-    }
-    if (status < 0 || group->size == 1) {
+    if (exchange(state, WEFT_OP_ALL_GATHER, group, own, all, sizeof *own / 8, 0) < 0) {
         free(all);
-        return wp_raise(state, status);
+        return NULL;
+    }
+    uint32_t r = 1;
+    while (r + 1 < group->size && digest_of(&all[r]) == digest_of(&all[0])) {
+        r++;
     }
     for (uint32_t i = 0; i <= r; i += r) { /* peers' words are not trusted */
         all[i].rank = all[i].rank <= WP_MAX_DIMS ? all[i].rank : WP_MAX_DIMS;
@@ -85,8 +84,7 @@ static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *funct
     wp_dims_text(all[r].rank, all[r].dims, other, sizeof other);
     wp_raise_text(state, WEFT_ERR_MISMATCH,
                   "rank %u called %s with %s of shape %s, rank 0 with %s of shape %s: only the "
-                  "first dimension may "
-                  "differ",
+                  "first dimension may differ",
                   (unsigned)r, function, wp_dtype_name((weft_dtype_t)all[r].dtype), other,
                   wp_dtype_name((weft_dtype_t)all[0].dtype), first);
     free(all);
@@ -102,47 +100,38 @@ int wp_exchange_rows(wp_state_t *state, wp_group_t *group, const char *function,
         PyErr_NoMemory();
         return -1;
     }
-    weft_status_t status = exchange(WEFT_OP_ALL_GATHER, group, &mine, all, sizeof mine / 8, 0);
+    int result = exchange(state, WEFT_OP_ALL_GATHER, group, &mine, all, sizeof mine / 8, 0);
     bool same = true;
-    for (uint32_t r = 0; status == WEFT_OK && r < group->size; r++) {
+    for (uint32_t r = 0; result == 0 && r < group->size; r++) {
         rows[r] = all[r].rows;
         same = same && all[r].digest == all[0].digest;
     }
     if (all != few) {
         free(all);
     }
-    if (status < 0) {
-        wp_raise(state, status);
-        return -1;
-    }
     if (!same) {
         differs(state, group, function, own);
         return -1;
     }
-    return 0;
+    return result;
 }
 
 int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_shape_t *shape)
 {
-    weft_status_t status =
-        exchange(WEFT_OP_BROADCAST, group, shape, shape, sizeof *shape / 8, root);
-    if (status == WEFT_OK && shape->rank <= WP_MAX_DIMS) {
-        return 0;
+    if (exchange(state, WEFT_OP_BROADCAST, group, shape, shape, sizeof *shape / 8, root) < 0) {
+        return -1;
     }
-    status < 0 ? wp_raise(state, status)
-               : wp_raise_text(state, WEFT_ERR_INTERNAL, "rank %u sent a shape of %u dimensions",
-                               (unsigned)root, (unsigned)shape->rank);
-    return -1;
+    if (shape->rank > WP_MAX_DIMS) {
+        wp_raise_text(state, WEFT_ERR_INTERNAL, "rank %u sent a shape of %u dimensions",
+                      (unsigned)root, (unsigned)shape->rank);
+        return -1;
+    }
+    return 0;
 }
 
 int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *send, uint64_t *recv)
 {
-    weft_status_t status = exchange(WEFT_OP_ALL_TO_ALL, group, send, recv, 1, 0);
-    if (status < 0) {
-        wp_raise(state, status);
-        return -1;
-    }
-    return 0;
+    return exchange(state, WEFT_OP_ALL_TO_ALL, group, send, recv, 1, 0);
 }
 
 void wp_exchange_broken(wp_group_t *group, const char *function)

@@ -14,7 +14,7 @@ static PyObject *after_fork(PyObject *module, PyObject *unused)
     for (wp_context_t *context = state->contexts; context != NULL; context = context->next) {
         for (wp_holder_t *holder = context->holders; holder != NULL; holder = holder->next) {
             if (holder->lock != NULL) {
-                pthread_mutex_init(holder->lock, NULL);
+                wp_lock_init(holder->lock);
             }
         }
     }

@@ -106,7 +106,8 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
         0) {
         return wp_call_fail(&call);
     }
-    if (!out && !options.async && options.stream == NULL && size > 1) {
+    bool now = !options.async && options.stream == NULL && options.group->batch == NULL;
+    if (!out && now && size > 1) {
         return gather_rows(options.state, &call);
     }
     int64_t dims[WP_MAX_DIMS];
@@ -136,7 +137,7 @@ static PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t coun
     uint32_t size = options.group->size;
     wp_call_begin(&call, WEFT_OP_GATHER, &options);
     if (places[1] != NULL && wp_index(places[1], "root", size - 1, &call.root) < 0) {
-        return NULL;
+        return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root, out = places[3] != NULL && places[3] != Py_None;
     if (wp_array_get(options.state, places[0], "tensor", root && !out ? WP_SHAPE : WP_READ,

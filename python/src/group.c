@@ -1,16 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: ordered sets of ranks that collectives run over. */
-#include "python/src/weft_python.h"
+#include "python/src/group.h"
 
 #include <stddef.h>
 
-void wp_lock(pthread_mutex_t *lock)
+/* ---- locks ---- */
+void wp_lock_init(pthread_mutex_t *lock)
 {
-    if (pthread_mutex_trylock(lock) != 0) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_init(lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+void wp_lock_refused(wp_state_t *state)
+{
+    wp_raise_text(
+        state, WEFT_ERR_STATE,
+        "this thread is in a call on the group already: a signal handler that runs while a "
+        "call waits cannot make another one");
+}
+
+int wp_lock(wp_state_t *state, pthread_mutex_t *lock)
+{
+    int locked = pthread_mutex_trylock(lock);
+    if (locked != 0) {
         PyThreadState *thread = PyEval_SaveThread();
-        pthread_mutex_lock(lock);
+        locked = pthread_mutex_lock(lock);
         PyEval_RestoreThread(thread);
     }
+    if (locked != 0) {
+        wp_lock_refused(state);
+        return -1;
+    }
+    return 0;
 }
 
 /* ---- life ---- */
@@ -19,7 +43,11 @@ static void leave(wp_holder_t *holder)
 {
     wp_group_t *self = (wp_group_t *)(void *)((char *)holder - offsetof(wp_group_t, holder));
     Py_INCREF((PyObject *)self);
-    wp_lock(&self->lock);
+    if (wp_lock(self->context->state, &self->lock) < 0) {
+        PyErr_Clear(); /* a signal handler inside a call, which needs the group to the end */
+        Py_DECREF((PyObject *)self);
+        return;
+    }
     weft_group_t *group = self->group;
     self->group = NULL;
     PyThreadState *thread = PyEval_SaveThread();
@@ -42,13 +70,13 @@ wp_group_t *wp_group_new(wp_context_t *context, weft_group_t *group)
     self->group = group;
     self->rank = weft_group_rank(group);
     self->size = weft_group_size(group);
-    pthread_mutex_init(&self->lock, NULL);
+    wp_lock_init(&self->lock);
     self->holder.lock = &self->lock;
     wp_context_hold(context, &self->holder, leave);
     return self;
 }
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
+int wp_group_traverse(PyObject *object, visitproc visit, void *arg)
 {
     wp_group_t *self = (wp_group_t *)object;
     Py_VISIT(Py_TYPE(object));
@@ -57,7 +85,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static int clear(PyObject *object)
+int wp_group_clear(PyObject *object)
 {
     wp_group_t *self = (wp_group_t *)object;
     PyObject *stream = (PyObject *)self->stream, *context = (PyObject *)self->context;
@@ -72,7 +100,7 @@ static int clear(PyObject *object)
 
 /* Calls in flight have references to the group, so there are none. Not collective: rubbish is
  * collected at any time. */
-static void dealloc(PyObject *object)
+void wp_group_dealloc(PyObject *object)
 {
     wp_group_t *self = (wp_group_t *)object;
     PyTypeObject *type = Py_TYPE(object);
@@ -94,16 +122,16 @@ static void dealloc(PyObject *object)
 }
 
 /* The lock held, or NULL with WeftStateError. */
-static weft_group_t *enter(wp_group_t *self)
+weft_group_t *wp_group_open(wp_group_t *self)
 {
-    wp_lock(&self->lock);
-    if (self->group == NULL) {
-        pthread_mutex_unlock(&self->lock);
-        wp_raise_text(self->context->state, WEFT_ERR_STATE,
-                      "the group was destroyed, or its context closed");
-        return NULL;
-    }
-    return self->group;
+    return wp_group_enter(self->context->state, self) == 0 ? self->group : NULL;
+}
+
+PyObject *wp_group_done(wp_group_t *self, PyThreadState *thread, weft_status_t status)
+{
+    pthread_mutex_unlock(&self->lock);
+    PyEval_RestoreThread(thread);
+    return status < 0 ? wp_raise(self->context->state, status) : Py_NewRef(Py_None);
 }
 
 static PyObject *group_or_none(wp_group_t *parent, weft_group_t *made)
@@ -113,7 +141,8 @@ static PyObject *group_or_none(wp_group_t *parent, weft_group_t *made)
 
 /* ---- making others ---- */
 /* Integers of 0 .. most in a sequence, on the heap (also none of them); NULL with an exception. */
-static uint32_t *numbers(PyObject *object, const char *argument, uint32_t most, uint32_t *out_count)
+uint32_t *wp_group_numbers(PyObject *object, const char *argument, uint32_t most,
+                           uint32_t *out_count)
 {
     PyObject *list = PySequence_List(object);
     if (list == NULL) {
@@ -139,7 +168,7 @@ static uint32_t *numbers(PyObject *object, const char *argument, uint32_t most, 
 /* Different ranks of a group of size, on the heap; NULL with an exception. */
 static uint32_t *read_ranks(PyObject *object, uint32_t size, uint32_t *out_count)
 {
-    uint32_t *ranks = numbers(object, "ranks", size - 1, out_count);
+    uint32_t *ranks = wp_group_numbers(object, "ranks", size - 1, out_count);
     if (ranks != NULL && (*out_count == 0 || *out_count > size)) {
         PyErr_Format(PyExc_ValueError, "ranks: %u of a group of %u", (unsigned)*out_count,
                      (unsigned)size);
@@ -175,7 +204,7 @@ static PyObject *new_group(PyObject *module, PyObject *const *args, Py_ssize_t c
     }
     Py_INCREF((PyObject *)parent);
     PyObject *result = NULL;
-    weft_group_t *group = enter(parent), *made = NULL;
+    weft_group_t *group = wp_group_open(parent), *made = NULL;
     if (group != NULL) {
         PyThreadState *thread = PyEval_SaveThread();
         weft_status_t status = weft_group_create_ranks(group, ranks, number, &made);
@@ -188,7 +217,7 @@ static PyObject *new_group(PyObject *module, PyObject *const *args, Py_ssize_t c
     return result;
 }
 
-static PyObject *split(PyObject *object, PyObject *args, PyObject *keywords)
+PyObject *wp_group_split(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"color", "key", NULL};
     wp_group_t *self = (wp_group_t *)object;
@@ -199,7 +228,7 @@ static PyObject *split(PyObject *object, PyObject *args, PyObject *keywords)
         (color_object != Py_None && wp_index(color_object, "color", INT32_MAX, &color) < 0)) {
         return NULL;
     }
-    weft_group_t *group = enter(self), *made = NULL;
+    weft_group_t *group = wp_group_open(self), *made = NULL;
     if (group == NULL) {
         return NULL;
     }
@@ -210,11 +239,11 @@ static PyObject *split(PyObject *object, PyObject *args, PyObject *keywords)
     return status < 0 ? wp_raise(self->context->state, status) : group_or_none(self, made);
 }
 
-static PyObject *duplicate(PyObject *object, PyObject *unused)
+PyObject *wp_group_duplicate(PyObject *object, PyObject *unused)
 {
     (void)unused;
     wp_group_t *self = (wp_group_t *)object;
-    weft_group_t *group = enter(self), *made = NULL;
+    weft_group_t *group = wp_group_open(self), *made = NULL;
     if (group == NULL) {
         return NULL;
     }
@@ -225,7 +254,7 @@ static PyObject *duplicate(PyObject *object, PyObject *unused)
     return status < 0 ? wp_raise(self->context->state, status) : group_or_none(self, made);
 }
 
-static PyObject *destroy(PyObject *object, PyObject *unused)
+PyObject *wp_group_destroy(PyObject *object, PyObject *unused)
 {
     (void)unused;
     wp_group_t *self = (wp_group_t *)object;
@@ -233,7 +262,9 @@ static PyObject *destroy(PyObject *object, PyObject *unused)
         return wp_raise_text(self->context->state, WEFT_ERR_STATE,
                              "the world goes with its context: weft.finalize() or Context.close()");
     }
-    wp_lock(&self->lock);
+    if (wp_lock(self->context->state, &self->lock) < 0) {
+        return NULL;
+    }
     weft_group_t *group = self->group;
     self->group = NULL;
     wp_holder_drop(&self->holder);
@@ -243,236 +274,6 @@ static PyObject *destroy(PyObject *object, PyObject *unused)
     PyEval_RestoreThread(thread);
     Py_RETURN_NONE;
 }
-
-/* ---- settings ---- */
-static PyObject *none_or_raise(wp_group_t *self, weft_status_t status)
-{
-    return status < 0 ? wp_raise(self->context->state, status) : Py_NewRef(Py_None);
-}
-
-static PyObject *set_order(PyObject *object, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"order", "block_sizes", NULL};
-    static const char *const words[] = {"tree", "blocks", "any"};
-    wp_group_t *self = (wp_group_t *)object;
-    PyObject *word, *blocks = Py_None;
-    uint32_t *sizes = NULL, count = 0;
-    int order = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|O:set_order", names, &word, &blocks)) {
-        return NULL;
-    }
-    while (order < 3 && PyUnicode_CompareWithASCIIString(word, words[order]) != 0) {
-        order++;
-    }
-    if (order == 3) {
-        PyErr_Format(PyExc_ValueError, "order: %R is none of 'tree', 'blocks', 'any'", word);
-        return NULL;
-    }
-    if (blocks != Py_None) {
-        sizes = numbers(blocks, "block_sizes", self->size, &count);
-        if (sizes == NULL) {
-            return NULL;
-        }
-    }
-    weft_group_t *group = enter(self);
-    weft_status_t status = WEFT_OK;
-    if (group != NULL) {
-        PyThreadState *thread = PyEval_SaveThread();
-        status = weft_group_set_order(group, (weft_order_t)order, sizes, count);
-        pthread_mutex_unlock(&self->lock);
-        PyEval_RestoreThread(thread);
-    }
-    PyMem_Free(sizes);
-    return group != NULL ? none_or_raise(self, status) : NULL;
-}
-
-static bool collective_of(const char *word, weft_collective_t *out)
-{
-    static const weft_collective_t all[] = {
-#define WP_OP(name, value, text, reduces, rooted) WEFT_OP_##name,
-        WEFT_COLLECTIVE_MAP(WP_OP)
-#undef WP_OP
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const char *a = weft_collective_name(all[i]);
-        size_t k = 0;
-        while (a[k] != '\0' && a[k] == word[k]) {
-            k++;
-        }
-        if (a[k] == word[k]) {
-            *out = all[i];
-            return true;
-        }
-    }
-    return false;
-}
-
-static PyObject *set_algorithm(PyObject *object, PyObject *args)
-{
-    wp_group_t *self = (wp_group_t *)object;
-    const char *op_name, *name;
-    weft_collective_t op;
-    if (!PyArg_ParseTuple(args, "sz:set_algorithm", &op_name, &name)) {
-        return NULL;
-    }
-    if (!collective_of(op_name, &op)) {
-        PyErr_Format(PyExc_ValueError, "op: '%s' is no collective, such as 'all_reduce'", op_name);
-        return NULL;
-    }
-    weft_group_t *group = enter(self);
-    if (group == NULL) {
-        return NULL;
-    }
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_group_set_algorithm(group, op, name);
-    pthread_mutex_unlock(&self->lock);
-    PyEval_RestoreThread(thread);
-    return none_or_raise(self, status);
-}
-
-static PyObject *check(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    wp_group_t *self = (wp_group_t *)object;
-    weft_group_t *group = enter(self);
-    if (group == NULL) {
-        return NULL;
-    }
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_group_status(group);
-    pthread_mutex_unlock(&self->lock);
-    PyEval_RestoreThread(thread);
-    return none_or_raise(self, status);
-}
-
-/* ---- attributes ---- */
-static PyObject *get_rank(PyObject *object, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(((wp_group_t *)object)->rank);
-}
-
-static PyObject *get_size(PyObject *object, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(((wp_group_t *)object)->size);
-}
-
-static PyObject *get_context(PyObject *object, void *unused)
-{
-    (void)unused;
-    return Py_NewRef((PyObject *)((wp_group_t *)object)->context);
-}
-
-static PyObject *get_ranks(PyObject *object, void *unused)
-{
-    (void)unused;
-    wp_group_t *self = (wp_group_t *)object;
-    weft_group_t *group = enter(self);
-    PyObject *list = group != NULL ? PyList_New((Py_ssize_t)self->size) : NULL;
-    for (uint32_t i = 0; list != NULL && i < self->size; i++) {
-        PyObject *rank = PyLong_FromUnsignedLong(weft_group_world_rank(group, i));
-        if (rank == NULL || PyList_SetItem(list, (Py_ssize_t)i, rank) < 0) {
-            Py_CLEAR(list);
-        }
-    }
-    if (group != NULL) {
-        pthread_mutex_unlock(&self->lock);
-    }
-    return list;
-}
-
-/* How the last call went: which = 0 its algorithm, else its path. */
-static PyObject *get_last(PyObject *object, void *which)
-{
-    wp_group_t *self = (wp_group_t *)object;
-    weft_group_t *group = enter(self);
-    if (group == NULL) {
-        return NULL;
-    }
-    const char *text =
-        which == NULL ? weft_group_last_algorithm(group) : weft_group_last_path(group);
-    PyObject *result = PyUnicode_FromString(text);
-    pthread_mutex_unlock(&self->lock);
-    return result;
-}
-
-static PyObject *repr(PyObject *object)
-{
-    wp_group_t *self = (wp_group_t *)object;
-    return PyUnicode_FromFormat("<weft.Group rank %u of %u%s>", (unsigned)self->rank,
-                                (unsigned)self->size, self->group != NULL ? "" : ", destroyed");
-}
-
-static PyMethodDef methods[] = {
-    {"destroy", destroy, METH_NOARGS,
-     "destroy($self)\n--\n\n"
-     "Gives the group back. Collective over it: waits until all its ranks got here. A group that "
-     "is only dropped\n"
-     "keeps its share of the context's memory until the end."},
-    {"duplicate", duplicate, METH_NOARGS,
-     "duplicate($self)\n--\n\n"
-     "A Group of the same ranks with calls of its own, for another thread. Collective over the "
-     "group."},
-    {"split", (PyCFunction)(void (*)(void))split, METH_VARARGS | METH_KEYWORDS,
-     "split($self, color, key=None)\n--\n\n"
-     "One Group per color, of the ranks that gave it, ordered by key (None: the rank) and then by "
-     "rank; color None:\n"
-     "no group for this rank, which gets None. Collective over the group."},
-    {"set_order", (PyCFunction)(void (*)(void))set_order, METH_VARARGS | METH_KEYWORDS,
-     "set_order($self, order, block_sizes=None)\n--\n\n"
-     "In which order reductions combine ranks, and so their bits, from the next call on: 'tree' "
-     "(the default),\n"
-     "'blocks' (of block_sizes consecutive ranks, then over blocks), 'any' (whatever is fastest; "
-     "bits then depend on\n"
-     "the algorithm). All ranks set it alike, between the same calls."},
-    {"set_algorithm", set_algorithm, METH_VARARGS,
-     "set_algorithm($self, op, name, /)\n--\n\n"
-     "Carries out op ('all_reduce', ..) by the algorithm of that name (`weft algos` lists them) "
-     "from the next call\n"
-     "on; None: chosen by cost. All ranks set it alike. Raises WeftArgumentError when there is "
-     "none such."},
-    {"check", check, METH_NOARGS,
-     "check($self)\n--\n\n"
-     "Raises the error that broke the group, which every call returns from then on; returns None "
-     "when it is well."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef attributes[] = {
-    {"rank", get_rank, NULL, "This process's number in the group.", NULL},
-    {"size", get_size, NULL, "Ranks in the group.", NULL},
-    {"ranks", get_ranks, NULL, "Their numbers in the world, a list.", NULL},
-    {"context", get_context, NULL, "The Context that it belongs to.", NULL},
-    {"last_algorithm", get_last, NULL,
-     "The algorithm of the last call here; 'none' before the first.", NULL},
-    {"last_path", get_last, NULL,
-     "How the last call's data went: 'posting', 'direct', 'attached', 'staged', 'schedule', "
-     "'none'.",
-     (void *)1},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static const char type_doc[] =
-    "An ordered set of ranks that collectives run over; made by new_group, split or duplicate.\n\n"
-    "All ranks of a group issue its calls in the same order. Threads that issue calls at the same "
-    "time use groups\n"
-    "of their own (duplicate), else their order, and so who meets whom, is up to chance.";
-
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)(uintptr_t)type_doc},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_repr, repr},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, attributes},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {
-    "weft.Group", sizeof(wp_group_t), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 /* ---- functions ---- */
 static wp_group_t *only_group(PyObject *module, const char *function, PyObject *const *args,
@@ -517,9 +318,5 @@ static PyMethodDef functions[] = {
 
 int wp_group_init(PyObject *module, wp_state_t *state)
 {
-    state->group_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (state->group_type == NULL || PyModule_AddType(module, state->group_type) < 0) {
-        return -1;
-    }
-    return PyModule_AddFunctions(module, functions);
+    return wp_group_type_init(module, state) < 0 ? -1 : PyModule_AddFunctions(module, functions);
 }

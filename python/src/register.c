@@ -26,33 +26,41 @@ static size_t bytes_of(const wp_array_t *array)
     return (size_t)array->count * weft_dtype_size_bytes(array->dtype);
 }
 
-/* Without the GIL: waits for all ranks. */
-static weft_status_t adopt(wp_context_t *context, const wp_array_t *array)
+/* Waits for all ranks, without the GIL. */
+static int adopt(wp_context_t *context, const wp_array_t *array)
 {
-    weft_context_t *inner = context->context;
+    weft_context_t *inner;
+    weft_status_t status;
+    if (wp_lock(context->state, &context->world->lock) < 0) {
+        return -1;
+    }
+    inner = wp_context_open(context);
+    if (inner == NULL) {
+        pthread_mutex_unlock(&context->world->lock);
+        return -1;
+    }
     weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
-    pthread_mutex_lock(&context->world->lock);
-    weft_status_t status = weft_mem_register(inner, array->data, bytes_of(array));
-    pthread_mutex_unlock(&context->world->lock);
-    weft_context_release(inner);
+    status = weft_mem_register(inner, array->data, bytes_of(array));
     PyEval_RestoreThread(thread);
-    return status;
+    pthread_mutex_unlock(&context->world->lock);
+    if (status == WEFT_OK && wp_context_open(context) == NULL) { /* closed meanwhile */
+        weft_mem_unregister(inner, array->data);
+        status = WEFT_ERR_STATE;
+    } else if (status < 0) {
+        wp_raise(context->state, status);
+    }
+    weft_context_release(inner);
+    return status < 0 ? -1 : 0;
 }
 
 static PyObject *add(wp_context_t *context, wp_registration_t *registration)
 {
-    wp_state_t *state = context->state;
-    weft_status_t status = adopt(context, &registration->array);
-    wp_memories_t *memories = context->memories;
-    if (status == WEFT_OK && memories == NULL) {
-        return wp_raise_text(state, WEFT_ERR_STATE, "the context was closed");
+    if (adopt(context, &registration->array) < 0) {
+        return NULL;
     }
-    if (status < 0) {
-        return wp_raise(state, status);
-    }
-    registration->next = memories->registrations;
-    memories->registrations = registration;
+    registration->next = context->memories->registrations;
+    context->memories->registrations = registration;
     return Py_NewRef(Py_None);
 }
 
@@ -121,7 +129,10 @@ static PyObject *unregister_array(PyObject *module, PyObject *const *args, Py_ss
     if (read_arguments("unregister", module, args, count, keywords, &array, &context) < 0) {
         return NULL;
     }
-    wp_lock(&context->world->lock);
+    if (wp_lock(context->state, &context->world->lock) < 0) {
+        wp_array_release(&array);
+        return NULL;
+    }
     registration = context->memories != NULL ? take(context->memories, array.data) : NULL;
     weft_status_t status =
         registration != NULL ? weft_mem_unregister(context->context, array.data) : WEFT_OK;

@@ -10,6 +10,12 @@ static bool given(const PyObject *object)
     return object != NULL && object != Py_None;
 }
 
+/* Whether ranks can tell each other something before the call itself. */
+static bool at_once(const wp_options_t *options)
+{
+    return !options->async && options->stream == NULL && options->group->batch == NULL;
+}
+
 /* Rows of a block; -1 with ValueError when the first dimension is not that of whole blocks. */
 static int block_rows(const char *function, const wp_array_t *array, uint32_t size,
                       const char *hint, int64_t *out)
@@ -172,11 +178,12 @@ static PyObject *scatter(PyObject *module, PyObject *const *args, Py_ssize_t cou
     int64_t rows = 0;
     wp_call_begin(&call, WEFT_OP_SCATTER, &options);
     if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
-        return NULL;
+        return wp_call_fail(&call);
     }
-    if (!given(places[3]) && (options.async || options.stream != NULL)) {
-        PyErr_SetString(PyExc_ValueError, "scatter: async_op and stream need out, on every rank");
-        return NULL;
+    if (!given(places[3]) && !at_once(&options)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "scatter: async_op, stream and batches need out, on every rank");
+        return wp_call_fail(&call);
     }
     if (options.group->rank == call.root &&
         (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
@@ -296,6 +303,10 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_ValueError, "recv_counts: send_counts must be given, too");
         return NULL;
     }
+    if (given(places[3]) && !given(places[4]) && options.group->batch != NULL) {
+        PyErr_SetString(PyExc_ValueError, "all_to_all: send_counts in a batch need recv_counts");
+        return NULL;
+    }
     int64_t rows = 0;
     wp_call_begin(&call, WEFT_OP_ALL_TO_ALL, &options);
     if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
@@ -337,8 +348,8 @@ static PyMethodDef functions[] = {
      "who pass None.\n"
      "root: a rank of group.\n"
      "out: memory for the block; all ranks give it, or none: then root tells the others the shape "
-     "first. async_op and\n"
-     "stream need it.\n"
+     "first. async_op,\n"
+     "stream and batches need it.\n"
      "Returns this rank's block, of shape (n / size, ...) (or out); a new one is a numpy array but "
      "on root, where it is\n"
      "like tensor." WP_ASYNC_DOC WP_ERRORS_DOC},

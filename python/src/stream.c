@@ -77,8 +77,10 @@ static void destroy(wp_stream_t *self)
     self->stream = NULL; /* nothing more is enqueued */
     PyThreadState *thread = PyEval_SaveThread();
     if (!forked) {
-        pthread_mutex_lock(&self->lock); /* who had it has seen the stream, and goes on */
-        pthread_mutex_unlock(&self->lock);
+        if (pthread_mutex_lock(&self->lock) ==
+            0) { /* who had it has seen the stream, and goes on */
+            pthread_mutex_unlock(&self->lock);
+        }
         if (self->context->state->exiting) {
             finish_soon(self->context, stream);
         } else {
@@ -119,8 +121,7 @@ static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_str
     if (self == NULL) {
         return NULL;
     }
-    pthread_mutex_init(&self->lock, NULL);
-    self->last = &self->first;
+    wp_lock_init(&self->lock);
     self->context = (wp_context_t *)Py_NewRef((PyObject *)context);
     weft_status_t status = weft_stream_create(open, &params, &self->stream);
     if (status < 0) {

@@ -178,8 +178,14 @@ weft_context_t *wp_context_open(wp_context_t *context);
 wp_context_t *wp_context_of(wp_state_t *state, PyObject *object);
 /* The group of all ranks of context, or of the C group, which it takes over. New references. Without the GIL it waits. */
 wp_group_t *wp_group_new(wp_context_t *context, weft_group_t *group);
-/* The lock of a group, stream, ..: waits without the GIL, if it must. Nobody waits for a lock with the GIL. */
-void wp_lock(pthread_mutex_t *lock);
+/*
+ * The lock of a group: waits without the GIL, if it must. Nobody waits for a lock with the GIL. -1, with WeftStateError:
+ * this thread has it, as Python's signal handlers run inside calls that wait.
+ */
+int wp_lock(wp_state_t *state, pthread_mutex_t *lock);
+void wp_lock_refused(wp_state_t *state);
+/* One that tells when its own thread takes it twice. */
+void wp_lock_init(pthread_mutex_t *lock);
 
 struct wp_context {
     PyObject_HEAD
@@ -209,7 +215,7 @@ struct wp_group {
 /* ---- call.c: one call, whoever makes it ---- */
 typedef struct wp_call {
     weft_collective_t op;
-    wp_group_t *group; /* borrowed; a Work owns a reference */
+    wp_group_t *group; /* owned: finalize, in another thread, lets go of the world's */
     wp_array_t send, recv; /* recv.data == send.data: in place */
     uint64_t count; /* as weft_<op> takes it */
     weft_reduction_t reduction;
@@ -228,8 +234,8 @@ PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stre
 /* The group's lock, for several calls with nothing between them; WeftStateError when there is no group any more. */
 int wp_group_enter(wp_state_t *state, wp_group_t *group);
 void wp_group_exit(wp_group_t *group);
-/* To completion on this thread, in a group that was entered; with the GIL, which others have meanwhile. */
-weft_status_t wp_call_run_entered(const wp_call_t *call);
+/* To completion on this thread, in a group that was entered; with the GIL, which others have meanwhile. -1: an exception. */
+int wp_call_run_entered(wp_state_t *state, const wp_call_t *call);
 /* And its end, as that of wp_call_finish. */
 PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call);
 void wp_call_release(wp_call_t *call);
@@ -242,7 +248,8 @@ struct wp_stream {
     weft_stream_t *stream; /* NULL once the context was closed */
     pthread_mutex_t lock;  /* one thread at a time enqueues; after the group's, without the GIL */
     uint32_t users;        /* threads that wait for it without the GIL */
-    struct wp_work *first, **last; /* works that are not known to be done (work.c); owned */
+    uint64_t count;        /* works enqueued; under lock */
+    struct wp_work *first, *last; /* works that are not known to be done (work.c), in the stream's order; owned */
     weft_event_t *spare[16];
     uint32_t spares;
 };

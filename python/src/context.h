@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What context.c, context_type.c and world.c share. */
+#ifndef WEFT_PYTHON_CONTEXT_H
+#define WEFT_PYTHON_CONTEXT_H
+
+#include "python/src/weft_python.h"
+
+/* Joins a world. places: rank, size, address, progress, each of which may be NULL or None. */
+wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);
+/*
+ * Leaves the world. Others need not be there; memory that arrays still use stays until they are
+ * gone, or at_exit. In a forked child nothing happens.
+ */
+void wp_context_close(wp_context_t *context, bool at_exit);
+/* Out of the list of all that there are. */
+void wp_context_delist(wp_context_t *context);
+/* A reference of the C library's, let go of without the GIL; NULL is fine. */
+void wp_context_release(weft_context_t *context);
+/* Of the type's table. */
+int wp_context_traverse(PyObject *self, visitproc visit, void *arg);
+int wp_context_clear(PyObject *self);
+void wp_context_dealloc(PyObject *self);
+
+int wp_context_type_init(PyObject *module, wp_state_t *state);
+
+#endif

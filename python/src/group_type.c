@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weft.Group, as Python sees it. */
+#include "python/src/group.h"
+
+/* ---- settings ---- */
+static PyObject *set_order(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"order", "block_sizes", NULL};
+    static const char *const words[] = {"tree", "blocks", "any"};
+    wp_group_t *self = (wp_group_t *)object;
+    PyObject *word, *blocks = Py_None;
+    uint32_t *sizes = NULL, count = 0;
+    int order = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|O:set_order", names, &word, &blocks)) {
+        return NULL;
+    }
+    while (order < 3 && PyUnicode_CompareWithASCIIString(word, words[order]) != 0) {
+        order++;
+    }
+    if (order == 3) {
+        PyErr_Format(PyExc_ValueError, "order: %R is none of 'tree', 'blocks', 'any'", word);
+        return NULL;
+    }
+    if (blocks != Py_None) {
+        sizes = wp_group_numbers(blocks, "block_sizes", self->size, &count);
+        if (sizes == NULL) {
+            return NULL;
+        }
+    }
+    weft_group_t *group = wp_group_open(self);
+    if (group == NULL) {
+        PyMem_Free(sizes);
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = weft_group_set_order(group, (weft_order_t)order, sizes, count);
+    PyObject *result = wp_group_done(self, thread, status);
+    PyMem_Free(sizes);
+    return result;
+}
+
+/* "all_reduce" is AllReduce. */
+static bool is_called(const char *word, const char *name)
+{
+    for (; *name != '\0'; name++) {
+        bool capital = *name >= 'A' && *name <= 'Z';
+        word += *word == '_' && capital;
+        if (*word++ != (capital ? *name - 'A' + 'a' : *name)) {
+            return false;
+        }
+    }
+    return *word == '\0';
+}
+
+static bool collective_of(const char *word, weft_collective_t *out)
+{
+    static const weft_collective_t all[] = {
+#define WP_OP(name, value, text, reduces, rooted) WEFT_OP_##name,
+        WEFT_COLLECTIVE_MAP(WP_OP)
+#undef WP_OP
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (is_called(word, weft_collective_name(all[i]))) {
+            *out = all[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+static PyObject *set_algorithm(PyObject *object, PyObject *args)
+{
+    wp_group_t *self = (wp_group_t *)object;
+    const char *op_name, *name;
+    weft_collective_t op;
+    if (!PyArg_ParseTuple(args, "sz:set_algorithm", &op_name, &name)) {
+        return NULL;
+    }
+    if (!collective_of(op_name, &op)) {
+        PyErr_Format(PyExc_ValueError, "op: '%s' is no collective, such as 'all_reduce'", op_name);
+        return NULL;
+    }
+    weft_group_t *group = wp_group_open(self);
+    if (group == NULL) {
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = weft_group_set_algorithm(group, op, name);
+    return wp_group_done(self, thread, status);
+}
+
+static PyObject *check(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    wp_group_t *self = (wp_group_t *)object;
+    weft_group_t *group = wp_group_open(self);
+    if (group == NULL) {
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = weft_group_status(group);
+    return wp_group_done(self, thread, status);
+}
+
+/* ---- attributes ---- */
+static PyObject *get_rank(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(((wp_group_t *)object)->rank);
+}
+
+static PyObject *get_size(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(((wp_group_t *)object)->size);
+}
+
+static PyObject *get_context(PyObject *object, void *unused)
+{
+    (void)unused;
+    return Py_NewRef((PyObject *)((wp_group_t *)object)->context);
+}
+
+static PyObject *get_ranks(PyObject *object, void *unused)
+{
+    (void)unused;
+    wp_group_t *self = (wp_group_t *)object;
+    weft_group_t *group = wp_group_open(self);
+    PyObject *list = group != NULL ? PyList_New((Py_ssize_t)self->size) : NULL;
+    for (uint32_t i = 0; list != NULL && i < self->size; i++) {
+        PyObject *rank = PyLong_FromUnsignedLong(weft_group_world_rank(group, i));
+        if (rank == NULL || PyList_SetItem(list, (Py_ssize_t)i, rank) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    if (group != NULL) {
+        pthread_mutex_unlock(&self->lock);
+    }
+    return list;
+}
+
+/* How the last call went: which = 0 its algorithm, else its path. */
+static PyObject *get_last(PyObject *object, void *which)
+{
+    wp_group_t *self = (wp_group_t *)object;
+    weft_group_t *group = wp_group_open(self);
+    if (group == NULL) {
+        return NULL;
+    }
+    const char *text =
+        which == NULL ? weft_group_last_algorithm(group) : weft_group_last_path(group);
+    PyObject *result = PyUnicode_FromString(text);
+    pthread_mutex_unlock(&self->lock);
+    return result;
+}
+
+static PyObject *repr(PyObject *object)
+{
+    wp_group_t *self = (wp_group_t *)object;
+    return PyUnicode_FromFormat("<weft.Group rank %u of %u%s>", (unsigned)self->rank,
+                                (unsigned)self->size, self->group != NULL ? "" : ", destroyed");
+}
+
+static PyMethodDef methods[] = {
+    {"destroy", wp_group_destroy, METH_NOARGS,
+     "destroy($self)\n--\n\n"
+     "Gives the group back. Collective over it: waits until all its ranks got here. A group that "
+     "is only dropped\n"
+     "keeps its share of the context's memory until the end."},
+    {"duplicate", wp_group_duplicate, METH_NOARGS,
+     "duplicate($self)\n--\n\n"
+     "A Group of the same ranks with calls of its own, for another thread. Collective over the "
+     "group."},
+    {"split", (PyCFunction)(void (*)(void))wp_group_split, METH_VARARGS | METH_KEYWORDS,
+     "split($self, color, key=None)\n--\n\n"
+     "One Group per color, of the ranks that gave it, ordered by key (None: the rank) and then by "
+     "rank; color None:\n"
+     "no group for this rank, which gets None. Collective over the group."},
+    {"set_order", (PyCFunction)(void (*)(void))set_order, METH_VARARGS | METH_KEYWORDS,
+     "set_order($self, order, block_sizes=None)\n--\n\n"
+     "In which order reductions combine ranks, and so their bits, from the next call on: 'tree' "
+     "(the default),\n"
+     "'blocks' (of block_sizes consecutive ranks, then over blocks), 'any' (whatever is fastest; "
+     "bits then depend on\n"
+     "the algorithm). All ranks set it alike, between the same calls."},
+    {"set_algorithm", set_algorithm, METH_VARARGS,
+     "set_algorithm($self, op, name, /)\n--\n\n"
+     "Carries out op ('all_reduce', ..) by the algorithm of that name (`weft algos` lists them) "
+     "from the next call\n"
+     "on; None: chosen by cost. All ranks set it alike. Raises WeftArgumentError when there is "
+     "none such."},
+    {"check", check, METH_NOARGS,
+     "check($self)\n--\n\n"
+     "Raises the error that broke the group, which every call returns from then on; returns None "
+     "when it is well."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef attributes[] = {
+    {"rank", get_rank, NULL, "This process's number in the group.", NULL},
+    {"size", get_size, NULL, "Ranks in the group.", NULL},
+    {"ranks", get_ranks, NULL, "Their numbers in the world, a list.", NULL},
+    {"context", get_context, NULL, "The Context that it belongs to.", NULL},
+    {"last_algorithm", get_last, NULL,
+     "The algorithm of the last call here; 'none' before the first.", NULL},
+    {"last_path", get_last, NULL,
+     "How the last call's data went: 'posting', 'direct', 'attached', 'staged', 'schedule', "
+     "'none'.",
+     (void *)1},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static const char type_doc[] =
+    "An ordered set of ranks that collectives run over; made by new_group, split or duplicate.\n\n"
+    "All ranks of a group issue its calls in the same order. Threads that issue calls at the same "
+    "time use groups\n"
+    "of their own (duplicate), else their order, and so who meets whom, is up to chance.";
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)(uintptr_t)type_doc},
+    {Py_tp_dealloc, wp_group_dealloc},
+    {Py_tp_traverse, wp_group_traverse},
+    {Py_tp_clear, wp_group_clear},
+    {Py_tp_repr, repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    "weft.Group", sizeof(wp_group_t), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+int wp_group_type_init(PyObject *module, wp_state_t *state)
+{
+    state->group_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    return state->group_type != NULL ? PyModule_AddType(module, state->group_type) : -1;
+}

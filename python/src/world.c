@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The default context: init, finalize, and the end of the program. */
+#include "python/src/context.h"
+
+#include <unistd.h>
+
+static PyObject *init(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    static const char *const names[] = {"rank", "size", "address", "progress", NULL};
+    PyObject *places[4];
+    wp_state_t *state = wp_state_of(module);
+    if (wp_parse("init", args, count, keywords, names, 0, 3, places) < 0) {
+        return NULL;
+    }
+    if (state->context != NULL) {
+        return wp_raise_text(
+            state, WEFT_ERR_STATE,
+            "weft.init() was called before: weft.finalize() first, or make a weft.Context()");
+    }
+    wp_context_t *context = wp_context_new(state, places);
+    if (context == NULL) {
+        return NULL;
+    }
+    state->context = context;
+    state->world = (wp_group_t *)Py_NewRef((PyObject *)context->world);
+    return Py_NewRef((PyObject *)context);
+}
+
+static PyObject *finalize(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    wp_state_t *state = wp_state_of(module);
+    wp_context_t *context = state->context;
+    wp_group_t *world = state->world;
+    state->context = NULL;
+    state->world = NULL;
+    if (context != NULL) {
+        wp_context_close(context, false);
+        Py_XDECREF((PyObject *)world);
+        Py_DECREF((PyObject *)context);
+    }
+    return wp_interrupt_raise(state) ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *is_initialized(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(wp_state_of(module)->context != NULL);
+}
+
+/* ---- the end of the program ---- */
+/* An exception that ends this rank's program ends the world: others would wait for it in vain. */
+static void abort_after_exception(wp_context_t *context)
+{
+    PyObject *value = PySys_GetObject("last_value");
+    if (value == NULL || value == Py_None || PySys_GetObject("ps1") != NULL ||
+        context->context == NULL || context->process != (int64_t)getpid()) {
+        return; /* at a prompt an exception ends nothing */
+    }
+    PyObject *text = PyUnicode_FromFormat("rank %u ended by %R", context->rank, value);
+    PyObject *bytes = text != NULL ? PyUnicode_AsUTF8String(text) : NULL;
+    const char *message = bytes != NULL ? PyBytes_AsString(bytes) : "a rank ended by an exception";
+    PyErr_Clear();
+    weft_context_abort(context->context, message);
+    Py_XDECREF(bytes);
+    Py_XDECREF(text);
+}
+
+static PyObject *leave_all(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    wp_state_t *state = wp_state_of(module);
+    state->exiting = true;
+    for (wp_context_t *context = state->contexts; context != NULL; context = state->contexts) {
+        wp_context_delist(context);
+        Py_INCREF((PyObject *)context);
+        abort_after_exception(context);
+        wp_context_close(context, true);
+        Py_DECREF((PyObject *)context);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"init", (PyCFunction)(void (*)(void))init, METH_FASTCALL | METH_KEYWORDS,
+     "init($module, rank=None, size=None, address=None, *, progress=None)\n--\n\n"
+     "Joins the world as one of its ranks and returns the Context, which is the default one from "
+     "now on.\n\n"
+     "Collective: returns when all ranks have called it. Rank, size and where they meet come from "
+     "the launcher\n"
+     "(weft run, mpirun, mpiexec, srun, torchrun) or WEFT_RANK, WEFT_WORLD_SIZE, WEFT_ADDRESS; "
+     "arguments go first;\n"
+     "with neither it is a world of one. address: 'unix:@name' on one host; 'host:port', where "
+     "rank 0 listens, or\n"
+     "'file:///shared/path' on several. progress: 'auto', 'inline' (calls make progress) or "
+     "'thread' (a thread does).\n"
+     "Raises WeftStateError when called twice, ValueError, WeftTimeoutError naming who is missing, "
+     "WeftMismatchError."},
+    {"finalize", finalize, METH_NOARGS,
+     "finalize($module)\n--\n\n"
+     "Leaves the world of weft.init; done at the end of the program anyway. Not collective. "
+     "Groups, streams and\n"
+     "sessions of it raise WeftStateError afterwards; init may be called again, by all ranks."},
+    {"is_initialized", is_initialized, METH_NOARGS,
+     "is_initialized($module)\n--\n\nWhether there is a world: after init, before finalize."},
+    {"_leave_all", leave_all, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int at_exit(PyObject *module)
+{
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *function = PyObject_GetAttrString(module, "_leave_all");
+    PyObject *name = PyUnicode_FromString("register");
+    PyObject *done = NULL;
+    if (atexit != NULL && function != NULL && name != NULL) {
+        done = PyObject_CallMethodObjArgs(atexit, name, function, NULL);
+    }
+    Py_XDECREF(atexit);
+    Py_XDECREF(function);
+    Py_XDECREF(name);
+    Py_XDECREF(done);
+    return done != NULL ? 0 : -1;
+}
+
+int wp_context_init(PyObject *module, wp_state_t *state)
+{
+    if (wp_context_type_init(module, state) < 0 || PyModule_AddFunctions(module, functions) < 0) {
+        return -1;
+    }
+    return at_exit(module);
+}

@@ -18,11 +18,12 @@
 /* MIN over ranks of a byte per allocation, in place. */
 static int agree(wp_state_t *state, wp_context_t *context, PyObject *flags)
 {
-    wp_call_t call = {.op = WEFT_OP_ALL_REDUCE, .group = context->world, .reduction = WEFT_MIN};
+    wp_call_t call = {.op = WEFT_OP_ALL_REDUCE, .reduction = WEFT_MIN};
     PyObject *done;
     if (wp_array_get(state, flags, "flags", WP_WRITE, &call.send) < 0) {
         return -1;
     }
+    call.group = (wp_group_t *)Py_NewRef((PyObject *)context->world);
     call.recv.data = call.send.data;
     call.recv.count = call.count = call.send.count;
     call.recv.dtype = call.send.dtype;

@@ -34,7 +34,7 @@ WANTED = {
     ("large", "plain"): (AT_LEAST, 3.0), ("large", "adopted"): (AT_LEAST, 10.0), ("large", "empty"): (AT_LEAST, 10.0),
     ("overhead", "in place"): (AT_MOST, 0.5), ("overhead", "out of place"): (AT_MOST, 1.0),
     ("overhead", "torch tensor"): (AT_MOST, 1.0),
-    ("ddp", "weft"): (AT_LEAST, 5.0), ("session", "epoch"): (AT_LEAST, 2.9),
+    ("ddp", "weft"): (AT_LEAST, 5.0), ("ddp", "hook"): (AT_LEAST, 5.0), ("session", "epoch"): (AT_LEAST, 2.9),
 }
 
 

@@ -44,22 +44,31 @@ def joined(tensors):
 def packed(tensors):
     """One flat tensor with the elements of all; a copy unless they lie one behind the other."""
     tensors = [wire(tensor) for tensor in tensors]
-    whole = joined(tensors)
+    whole = joined(tensors) if len(tensors) > 1 else None
     return whole if whole is not None else torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def room(tensors, like):
-    """(flat, finish): where the blocks of tensors are received; finish, unless None, puts them into their places."""
+    """(whole, finish): where the blocks of tensors are received, one behind the other; finish, unless it is None, puts
+    them into their places (called without gradients being recorded)."""
     tensors = [wire(tensor) for tensor in tensors]
-    whole = joined(tensors)
+    whole = joined(tensors) if len(tensors) > 1 else tensors[0] if tensors[0].is_contiguous() else None
     if whole is not None:
         return whole, None
+    shape = tensors[0].shape
+    if all(tensor.shape == shape for tensor in tensors):
+        whole = torch.empty((len(tensors), *shape), dtype=like.dtype)
+
+        def finish():
+            for tensor, block in zip(tensors, whole.unbind(0)):
+                tensor.copy_(block)
+        return whole, finish
     whole = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=like.dtype)
 
     def finish():
         at = 0
         for tensor in tensors:
-            tensor.detach().copy_(whole[at:at + tensor.numel()].view(tensor.shape))
+            tensor.copy_(whole[at:at + tensor.numel()].view(tensor.shape))
             at += tensor.numel()
     return whole, finish
 
@@ -70,7 +79,7 @@ def place(tensor):
     if tensor.is_contiguous():
         return tensor, None
     copy = tensor.detach().contiguous()
-    return copy, lambda: tensor.detach().copy_(copy)
+    return copy, lambda: tensor.copy_(copy)
 
 
 def padded(tensors, rows):

@@ -168,7 +168,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
                 result = blocks[0].clone()
                 for block in blocks[1:]:
                     function(result, block, out=result)
-                layout.wire(tensor).detach().copy_(result.view(tensor.shape))
+                layout.wire(tensor).copy_(result.view(tensor.shape))
         return Work(self, handle, outputs, finish)
 
     # ---- everybody to everybody ----
@@ -200,7 +200,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         def finish():
             at = 0
             for part in parts:
-                part.detach().copy_(whole[at:at + part.numel()].view(part.shape))
+                part.copy_(whole[at:at + part.numel()].view(part.shape))
                 at += part.numel()
         return Work(self, weft.all_reduce_(whole, word, self.weft_group, async_op=True), tensors, finish)
 
@@ -239,7 +239,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         def finish():
             for i, output in enumerate(outputs):
                 begin = i * longest
-                layout.wire(output).detach().copy_(whole[begin:begin + lengths[i]].view(layout.wire(output).shape))
+                layout.wire(output).copy_(whole[begin:begin + lengths[i]].view(layout.wire(output).shape))
         return Work(self, weft.all_gather(own, self.weft_group, out=whole, async_op=True), output_lists, finish)
 
     def _allgather_base(self, output, tensor, opts=None):
@@ -282,7 +282,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
             block = torch.empty(longest, dtype=whole.dtype)
 
             def finish():
-                place = layout.wire(output).detach()
+                place = layout.wire(output)
                 place.copy_(block[:place.numel()].view(place.shape))
         return Work(self, weft.reduce_scatter(whole, word, self.weft_group, out=block, async_op=True), outputs, finish)
 

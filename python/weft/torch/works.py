@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What asynchronous calls of a process group return."""
 import datetime
+import os
+import sys
 import threading
 import time
 import weakref
@@ -8,7 +10,7 @@ import weakref
 import torch
 from torch._C import _distributed_c10d as c10d
 
-# get_future waits so long itself before it leaves that to a thread: most works end sooner, and a thread costs more.
+# get_future may wait so long itself before it leaves that to a thread: most works end sooner, and a thread costs more.
 SOON_S = 0.002
 # While works of several groups are under way, waiting for one looks after the others this often.
 SLICE_S = 0.0005
@@ -117,7 +119,15 @@ class Work(c10d.Work):
     _source_rank = source_rank
 
     def get_future(self):
-        """A torch.futures.Future of the list of tensors that the call wrote."""
+        """A torch.futures.Future of the list of tensors that the call wrote.
+
+        DDP's C++ code asks from within a backward pass and reads the value without the GIL, so it must be no Python
+        object, as those are that Python sets: it gets a future that is done, and waits here.
+        """
+        caller = sys._getframe().f_back
+        if caller is None or caller.f_globals.get("__name__", "").startswith("torch.autograd"):
+            self.wait()
+            return torch.jit.fork(list, self._outputs)  # runs at once; the value is a list of tensors of torch's own
         future = torch.futures.Future()
         try:
             self._end(SOON_S)
@@ -200,7 +210,6 @@ class _Finisher:
         self.process = None
 
     def add(self, work, future):
-        import os
         with self.changed:
             if self.process != os.getpid():  # also after fork, which threads do not survive
                 self.process = os.getpid()

@@ -158,7 +158,7 @@ static PyObject *elapsed_time(PyObject *object, PyObject *end)
 {
     wp_state_t *state = ((wp_event_t *)object)->context->state;
     uint64_t from_ns = 0, to_ns = 0;
-    if (time_of(state, object, &from_ns) < 0 || time_of(state, end, &to_ns) < 0) {
+    if (time_of(state, end, &to_ns) < 0 || time_of(state, object, &from_ns) < 0) {
         return NULL;
     }
     return PyFloat_FromDouble((double)(int64_t)(to_ns - from_ns) * 1e-6);

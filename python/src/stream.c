@@ -240,26 +240,30 @@ static PyObject *enqueue(wp_stream_t *self, enqueue_fn fn, weft_event_t *event)
     wp_state_t *state = self->context->state;
     for (;;) {
         weft_status_t status = WEFT_OK;
+        bool open = false;
         PyThreadState *thread = PyEval_SaveThread();
-        pthread_mutex_lock(&self->lock);
-        bool open = self->stream != NULL;
-        if (open && (status = fn(self->stream, event)) == WEFT_AGAIN) {
-            weft_stream_query(self->stream);
+        int locked = pthread_mutex_lock(&self->lock);
+        if (locked == 0) {
+            open = self->stream != NULL;
+            status = open ? fn(self->stream, event) : WEFT_OK;
+            if (status == WEFT_AGAIN) {
+                weft_stream_query(self->stream);
+            }
+            pthread_mutex_unlock(&self->lock);
         }
-        pthread_mutex_unlock(&self->lock);
         PyEval_RestoreThread(thread);
-        if (!open) {
-            return wp_stream_closed(state);
-        }
-        if (status == WEFT_OK) {
+        if (locked != 0) {
+            wp_lock_refused(state);
+        } else if (!open) {
+            wp_stream_closed(state);
+        } else if (status == WEFT_OK) {
             Py_RETURN_NONE;
+        } else if (status != WEFT_AGAIN) {
+            wp_raise(state, status);
+        } else if (wp_pause(NAP_NS) == 0) {
+            continue;
         }
-        if (status != WEFT_AGAIN) {
-            return wp_raise(state, status);
-        }
-        if (wp_pause(NAP_NS) < 0) {
-            return NULL;
-        }
+        return NULL;
     }
 }
 

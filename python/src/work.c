@@ -61,9 +61,27 @@ static wp_work_t *take_first(wp_stream_t *stream)
     stream->first = work->next;
     work->next = NULL;
     if (stream->first == NULL) {
-        stream->last = &stream->first;
+        stream->last = NULL;
     }
     return work;
+}
+
+/* Whoever enqueued first need not be the first to come here. */
+static void enter_list(wp_work_t *work)
+{
+    wp_stream_t *stream = work->stream;
+    wp_work_t **at = &stream->first;
+    if (stream->last != NULL && stream->last->number < work->number) {
+        at = &stream->last->next;
+    }
+    while (*at != NULL && (*at)->number < work->number) {
+        at = &(*at)->next;
+    }
+    work->next = *at;
+    *at = (wp_work_t *)Py_NewRef((PyObject *)work);
+    if (work->next == NULL) {
+        stream->last = work;
+    }
 }
 
 /* work is known to be done, with status, and so are those before it: well if it is, else each as
@@ -116,6 +134,7 @@ static weft_status_t enqueue(wp_work_t *work)
     if (status != WEFT_OK) {
         return status;
     }
+    work->number = ++work->stream->count;
     while ((status = weft_event_record(work->event, stream)) == WEFT_AGAIN) {
         weft_stream_query(stream); /* its oldest call gets done, or breaks it in time */
     }
@@ -125,25 +144,39 @@ static weft_status_t enqueue(wp_work_t *work)
     return status;
 }
 
-typedef enum wp_gone { WP_HERE = 0, WP_GROUP_GONE, WP_STREAM_GONE } wp_gone_t;
+/* What a call needs, and is not there. */
+typedef enum wp_missing { WP_NOTHING = 0, WP_GROUP, WP_STREAM, WP_LOCK } wp_missing_t;
+
+static weft_status_t enqueue_locked(wp_work_t *work, wp_missing_t *out_missing)
+{
+    wp_stream_t *stream = work->stream;
+    weft_status_t status = WEFT_ERR_STATE;
+    if (work->group->group == NULL) {
+        *out_missing = WP_GROUP;
+    } else if (pthread_mutex_lock(&stream->lock) != 0) {
+        *out_missing = WP_LOCK;
+    } else {
+        if (stream->stream == NULL) {
+            *out_missing = WP_STREAM;
+        } else {
+            status = enqueue(work);
+        }
+        pthread_mutex_unlock(&stream->lock);
+    }
+    return status;
+}
 
 /* One attempt, without the GIL; looks at works before it, too. */
 static weft_status_t attempt(wp_work_t *work, weft_event_t *const *heads, size_t count,
-                             weft_status_t *seen, wp_gone_t *out_gone)
+                             weft_status_t *seen, wp_missing_t *out_missing)
 {
-    wp_group_t *group = work->group;
-    wp_stream_t *stream = work->stream;
     weft_status_t status = WEFT_ERR_STATE;
-    pthread_mutex_lock(&group->lock);
-    pthread_mutex_lock(&stream->lock);
-    *out_gone = group->group == NULL     ? WP_GROUP_GONE
-                : stream->stream == NULL ? WP_STREAM_GONE
-                                         : WP_HERE;
-    if (*out_gone == WP_HERE) {
-        status = enqueue(work);
+    *out_missing = WP_LOCK;
+    if (pthread_mutex_lock(&work->group->lock) == 0) {
+        *out_missing = WP_NOTHING;
+        status = enqueue_locked(work, out_missing);
+        pthread_mutex_unlock(&work->group->lock);
     }
-    pthread_mutex_unlock(&stream->lock);
-    pthread_mutex_unlock(&group->lock);
     if (status < 0) {
         return status; /* and its message */
     }
@@ -163,7 +196,7 @@ static weft_status_t attempt(wp_work_t *work, weft_event_t *const *heads, size_t
 }
 
 /* Enqueues it; WEFT_AGAIN: a signal's handler raised an exception. */
-static weft_status_t begin(wp_work_t *work, wp_gone_t *out_gone)
+static weft_status_t begin(wp_work_t *work, wp_missing_t *out_missing)
 {
     for (;;) {
         wp_work_t *heads[HEADS];
@@ -177,10 +210,10 @@ static weft_status_t begin(wp_work_t *work, wp_gone_t *out_gone)
             events[count++] = wp_work_begin_look(head);
         }
         PyThreadState *thread = PyEval_SaveThread();
-        weft_status_t status = attempt(work, events, count, seen, out_gone);
+        weft_status_t status = attempt(work, events, count, seen, out_missing);
         PyEval_RestoreThread(thread);
         PyObject *error =
-            status < 0 && *out_gone == WP_HERE ? wp_error_new(work->state, status) : NULL;
+            status < 0 && *out_missing == WP_NOTHING ? wp_error_new(work->state, status) : NULL;
         for (size_t i = 0; i < count; i++) {
             wp_work_end_look(heads[i], seen[i]);
         }
@@ -227,18 +260,19 @@ PyObject *wp_work_outcome(wp_work_t *work)
 /* Takes over work. */
 static PyObject *start(wp_work_t *work)
 {
-    wp_gone_t gone;
-    weft_status_t status = begin(work, &gone);
+    wp_missing_t missing;
+    weft_status_t status = begin(work, &missing);
     if (status == WEFT_OK) {
-        *work->stream->last = (wp_work_t *)Py_NewRef((PyObject *)work);
-        work->stream->last = &work->next;
+        enter_list(work);
         return (PyObject *)work;
     }
-    if (gone == WP_GROUP_GONE) {
+    if (missing == WP_GROUP) {
         wp_raise_text(work->state, WEFT_ERR_STATE,
                       "the group is gone: it was destroyed, or its context left (weft.finalize)");
-    } else if (gone == WP_STREAM_GONE) {
+    } else if (missing == WP_STREAM) {
         wp_stream_closed(work->state);
+    } else if (missing == WP_LOCK) {
+        wp_lock_refused(work->state);
     } else if (work->failed) {
         wp_work_outcome(work);
     }

@@ -10,6 +10,7 @@ struct wp_work {
     PyObject_HEAD wp_state_t *state;
     wp_stream_t *stream; /* owned */
     wp_work_t *next;     /* in the stream's list */
+    uint64_t number;     /* by which that is sorted */
     wp_call_t call;      /* until it is done */
     wp_group_t *group;   /* owned, until it is done */
     wp_batch_t *batch;   /* NULL, or what is done instead of call; owned, until it is done */

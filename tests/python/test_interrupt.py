@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C and other signals while a rank waits: it goes on within a tenth of a second, and the others are told."""
+import os
+import signal
+import threading
+import time
+
+import ranks
+
+np = ranks.need("numpy")
+import weft  # noqa: E402
+
+SOON = 0.3  # of a machine with more to do
+
+
+class Handled(Exception):
+    """What a handler raises."""
+
+
+class Interrupts(ranks.RankCase):
+    """Every method breaks the world."""
+
+    def interrupted(self, call, error=KeyboardInterrupt):
+        """call on rank 1 waits until it is interrupted; rank 0 receives in vain."""
+        if self.rank == 0:
+            pid, peer = self.exchange()[1], 1
+            self.meet()
+            threading.Timer(0.1, os.kill, (pid, signal.SIGINT)).start()
+            with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted", seconds=2):
+                weft.recv(np.zeros(3), peer)
+            with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted"):
+                weft.barrier()
+            return
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.exchange(os.getpid())
+        self.meet()
+        with self.raises_within(error, seconds=0.1 + SOON):
+            call()
+        with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted"):
+            weft.barrier()
+
+    @ranks.fresh
+    def test_in_a_call(self):
+        self.interrupted(lambda: weft.recv(np.zeros(3), 0))
+
+    @ranks.fresh
+    def test_in_a_collective_that_makes_its_result(self):
+        self.interrupted(lambda: weft.all_gather(np.zeros(1000)))
+
+    @ranks.fresh
+    def test_at_the_barrier_of_the_world(self):
+        self.interrupted(lambda: weft.Stream().context.barrier())
+
+    @ranks.fresh
+    def test_in_a_work(self):
+        self.interrupted(lambda: weft.recv(np.zeros(3), 0, async_op=True).wait())
+
+    @ranks.fresh
+    def test_in_a_work_with_a_timeout(self):
+        self.interrupted(lambda: weft.recv(np.zeros(3), 0, async_op=True).wait(timeout=30))
+
+    @ranks.fresh
+    def test_at_a_stream(self):
+        stream = weft.Stream(thread=False)
+
+        def call():
+            weft.recv(np.zeros(3), 0, stream=stream)
+            stream.synchronize()
+
+        self.interrupted(call)
+
+    @ranks.fresh
+    def test_at_an_event_of_a_thread(self):
+        stream = weft.Stream(thread=True)
+
+        def call():
+            weft.recv(np.zeros(3), 0, stream=stream)
+            stream.record_event().synchronize()
+
+        self.interrupted(call)
+
+    @ranks.fresh
+    def test_in_a_batch(self):
+        def call():
+            with weft.batch():
+                weft.all_reduce(np.zeros(3))
+                weft.all_reduce(np.zeros(3))
+
+        self.interrupted(call)
+
+    @ranks.fresh
+    def test_in_finalize(self):
+        """What is in flight is waited for, but not for ever."""
+        work = None
+        if self.rank == 1:
+            work = weft.recv(np.zeros(3), 0, async_op=True)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        pid = self.exchange(os.getpid())[1]
+        if self.rank == 0:
+            threading.Timer(0.1, os.kill, (pid, signal.SIGINT)).start()
+            with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted", seconds=2):
+                weft.recv(np.zeros(3), 1)
+            return
+        with self.raises_within(KeyboardInterrupt, seconds=0.1 + SOON):
+            weft.finalize()
+        self.assertFalse(weft.is_initialized())
+        self.assertIsInstance(work.exception(), weft.WeftAbortedError)
+
+
+class ThreadInterrupts(Interrupts):
+    ENV = {"WEFT_PROGRESS": "thread"}
+
+
+class Handlers(ranks.RankCase):
+    def test_handler_that_returns_ends_nothing(self):
+        seen = []
+        signal.signal(signal.SIGUSR2, lambda *_: seen.append(time.monotonic()))
+        pids = self.exchange(os.getpid())
+        x = np.zeros(3)
+        if self.rank == 0:
+            for _ in range(3):
+                os.kill(pids[1], signal.SIGUSR2)
+                begin = time.monotonic()
+                while time.monotonic() - begin < 0.05:
+                    pass
+            weft.send(np.ones(3), 1)
+            self.assertEqual(seen, [])
+        else:
+            weft.recv(x, 0)
+            end = time.monotonic()
+            self.assertEqual(x[2], 1)
+            self.assertLess(seen[0], end - 0.03)  # while the call waited
+        weft.barrier()
+
+    @ranks.fresh
+    def test_what_a_handler_raises_comes_out(self):
+        def handler(*_):
+            raise Handled("by a signal")
+
+        signal.signal(signal.SIGUSR2, handler)
+        pids = self.exchange(os.getpid())
+        if self.rank == 0:
+            threading.Timer(0.1, os.kill, (pids[1], signal.SIGUSR2)).start()
+            with self.raises_within(weft.WeftAbortedError, "interrupted", seconds=2):
+                weft.recv(np.zeros(3), 1)
+        else:
+            with self.raises_within(Handled, "by a signal", seconds=2):
+                weft.recv(np.zeros(3), 0)
+
+    @ranks.fresh
+    def test_a_handler_that_calls_weft(self):
+        """Inside a call of this thread: told so, rather than stuck."""
+        seen = []
+
+        def handler(*_):
+            seen.append(weft.get_rank())
+            for call in (weft.barrier, lambda: weft.barrier(async_op=True)):
+                try:
+                    call()
+                except weft.WeftError as error:
+                    seen.append(error)
+
+        signal.signal(signal.SIGUSR2, handler)
+        pids = self.exchange(os.getpid())
+        if self.rank == 0:
+            killer = threading.Timer(0.1, os.kill, (pids[1], signal.SIGUSR2))
+            killer.start()
+            killer.join()
+            self.meet()
+            weft.send(np.ones(3), 1)
+        else:
+            later = threading.Timer(0.3, self.meet)
+            later.start()
+            weft.recv(np.zeros(3), 0)
+            later.join()
+            self.assertEqual(seen[0], 1)
+            self.assertTrue(seen[1:] and all(isinstance(error, weft.WeftStateError) for error in seen[1:]), seen)
+        weft.barrier()
+
+    @ranks.fresh
+    def test_other_threads_see_how_it_ended(self):
+        """Python runs handlers on the main thread only; a call of another one ends with the world."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pids = self.exchange(os.getpid())
+        group = weft.new_group([0, 1])
+        if self.rank == 0:
+            threading.Timer(0.1, os.kill, (pids[1], signal.SIGINT)).start()
+            with self.raises_within(weft.WeftAbortedError, "interrupted", seconds=2):
+                weft.recv(np.zeros(3), 1)
+            return
+        errors = []
+
+        def call():
+            try:
+                weft.recv(np.zeros(3), 0, group)
+            except BaseException as error:  # noqa: B902
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        with self.raises_within(KeyboardInterrupt, seconds=0.1 + SOON):
+            weft.recv(np.zeros(3), 0)
+        thread.join()
+        self.assertIsInstance(errors[0], weft.WeftAbortedError)
+
+
+class Joining(ranks.RankCase):
+    INIT = False
+
+    @ranks.fresh
+    def test_while_others_are_missing(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        own = self.exchange()
+        del own
+        os.environ["WEFT_WORLD_SIZE"] = "3"
+        for address in (os.environ["WEFT_ADDRESS"], f"file://{self.dir}/meet-{self.rank}"):
+            self.meet()
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            # The first of the two that is interrupted tells the other one, if they have met.
+            try:
+                with self.within(0.1 + 2 * SOON):
+                    weft.init(address=address)
+                self.fail("nobody was missing")
+            except weft.WeftError as error:
+                self.assertRegex(str(error), "interrupted|went away")
+                with self.assertRaises(KeyboardInterrupt):
+                    while True:
+                        time.sleep(1)
+            except KeyboardInterrupt:
+                pass
+            self.assertFalse(weft.is_initialized())
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -15,11 +15,11 @@
 
 /* ---- giving back ---- */
 
-/* MIN over ranks of a byte per allocation, in place. */
+/* MIN over ranks of a byte per allocation, in place; at once, even where a batch is open. */
 static int agree(wp_state_t *state, wp_context_t *context, PyObject *flags)
 {
     wp_call_t call = {.op = WEFT_OP_ALL_REDUCE, .reduction = WEFT_MIN};
-    PyObject *done;
+    int result;
     if (wp_array_get(state, flags, "flags", WP_WRITE, &call.send) < 0) {
         return -1;
     }
@@ -27,9 +27,9 @@ static int agree(wp_state_t *state, wp_context_t *context, PyObject *flags)
     call.recv.data = call.send.data;
     call.recv.count = call.count = call.send.count;
     call.recv.dtype = call.send.dtype;
-    done = wp_call_finish(state, &call, false, NULL);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    result = wp_call_run_entered(state, &call);
+    wp_call_release(&call);
+    return result;
 }
 
 /* Frees those that flags names. Marks that came meanwhile count next time. */
@@ -46,6 +46,12 @@ static void free_common(wp_context_t *context, wp_memories_t *memories, const ch
         }
     }
     memories->count = kept;
+}
+
+/* After others had the GIL: one of them may have closed it. */
+static bool still_open(wp_context_t *context)
+{
+    return wp_context_open(context) != NULL && context->memories != NULL;
 }
 
 static int collect(wp_state_t *state, wp_context_t *context)
@@ -66,12 +72,9 @@ static int collect(wp_state_t *state, wp_context_t *context)
     for (size_t i = 0; i < count; i++) {
         bytes[i] = memories->allocations[i].gone ? 1 : 0;
     }
-    if (agree(state, context, flags) == 0 && wp_lock(state, &context->world->lock) == 0) {
-        if (wp_context_open(context) != NULL) { /* nobody closed it while we waited */
-            free_common(context, context->memories, bytes, count);
-            result = 0;
-        }
-        pthread_mutex_unlock(&context->world->lock);
+    if (agree(state, context, flags) == 0 && still_open(context)) {
+        free_common(context, context->memories, bytes, count);
+        result = 0;
     }
     Py_DECREF(flags);
     return result;
@@ -96,31 +99,35 @@ static int reserve(wp_memories_t *memories)
     return 0;
 }
 
-/* weft_mem_alloc without the GIL; the world's lock keeps other threads of this rank out. */
 static int take(wp_context_t *context, size_t bytes, void **out_address)
 {
-    weft_context_t *inner;
-    weft_status_t status;
-    if (wp_lock(context->state, &context->world->lock) < 0) {
-        return -1;
-    }
-    inner = wp_context_open(context);
-    if (inner == NULL) {
-        pthread_mutex_unlock(&context->world->lock);
-        return -1;
-    }
+    weft_context_t *inner = context->context;
     weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
-    status = weft_mem_alloc(inner, bytes, out_address);
-    PyEval_RestoreThread(thread);
-    pthread_mutex_unlock(&context->world->lock);
-    if (status == WEFT_OK && wp_context_open(context) == NULL) { /* closed meanwhile */
-        status = WEFT_ERR_STATE;
-    } else if (status < 0) {
-        wp_raise(context->state, status);
-    }
+    weft_status_t status = weft_mem_alloc(inner, bytes, out_address);
     weft_context_release(inner);
-    return status < 0 ? -1 : 0;
+    PyEval_RestoreThread(thread);
+    if (status < 0) {
+        wp_raise(context->state, status);
+        return -1;
+    }
+    return still_open(context) ? 0 : -1;
+}
+
+/* In the world, which other threads of this rank are kept out of. */
+static int fill(wp_context_t *context, wp_memory_t *memory)
+{
+    wp_memories_t *memories = context->memories;
+    if (collect(context->state, context) < 0 || reserve(memories) < 0 ||
+        take(context, memory->bytes > 0 ? memory->bytes : 1, &memory->data) < 0) {
+        return -1;
+    }
+    memory->number = memories->next_number++;
+    memory->context = (wp_context_t *)Py_NewRef((PyObject *)context);
+    context->borrowed++;
+    memories->allocations[memories->count++] =
+        (wp_allocation_t){.number = memory->number, .address = memory->data};
+    return 0;
 }
 
 static wp_memory_t *allocate(wp_context_t *context, weft_dtype_t dtype, uint32_t rank,
@@ -128,18 +135,15 @@ static wp_memory_t *allocate(wp_context_t *context, weft_dtype_t dtype, uint32_t
 {
     wp_state_t *state = context->state;
     wp_memory_t *memory = wp_memory_new(state, dtype, rank, dims);
-    wp_memories_t *memories;
-    if (memory == NULL || collect(state, context) < 0 || reserve(context->memories) < 0 ||
-        take(context, memory->bytes > 0 ? memory->bytes : 1, &memory->data) < 0) {
+    int result = -1;
+    if (memory != NULL && wp_group_enter(state, context->world) == 0) {
+        result = still_open(context) ? fill(context, memory) : -1;
+        wp_group_exit(context->world);
+    }
+    if (result < 0) {
         Py_XDECREF((PyObject *)memory);
         return NULL;
     }
-    memories = context->memories;
-    memory->number = memories->next_number++;
-    memory->context = (wp_context_t *)Py_NewRef((PyObject *)context);
-    context->borrowed++;
-    memories->allocations[memories->count++] =
-        (wp_allocation_t){.number = memory->number, .address = memory->data};
     return memory;
 }
 

@@ -325,6 +325,13 @@ static int look(wp_state_t *state, PyObject *object, const char *argument, wp_ar
     return not_an_array(object, argument);
 }
 
+/* As C wants it; numpy makes arrays anywhere (frombuffer with an offset). */
+static bool aligned(const wp_array_t *array)
+{
+    return ((uintptr_t)array->data & (weft_dtype_size_bytes(array->dtype) - 1)) == 0 ||
+           array->count == 0;
+}
+
 int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_array_flags_t flags,
                  wp_array_t *out)
 {
@@ -336,6 +343,13 @@ int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_a
     out->buffer = NULL;
     out->capsule = NULL;
     if (look(state, object, argument, flags, out) < 0) {
+        return -1;
+    }
+    if (!aligned(out)) {
+        wp_array_release(out);
+        PyErr_Format(PyExc_ValueError,
+                     "%s has %s at an address that is no multiple of %zu: copy it first", argument,
+                     wp_dtype_name(out->dtype), weft_dtype_size_bytes(out->dtype));
         return -1;
     }
     out->object = Py_NewRef(object);

@@ -26,29 +26,22 @@ static size_t bytes_of(const wp_array_t *array)
     return (size_t)array->count * weft_dtype_size_bytes(array->dtype);
 }
 
-/* Waits for all ranks, without the GIL. */
+/* In the world, which other threads of this rank are kept out of. Waits for all ranks. */
 static int adopt(wp_context_t *context, const wp_array_t *array)
 {
-    weft_context_t *inner;
-    weft_status_t status;
-    if (wp_lock(context->state, &context->world->lock) < 0) {
-        return -1;
-    }
-    inner = wp_context_open(context);
+    weft_context_t *inner = wp_context_open(context);
     if (inner == NULL) {
-        pthread_mutex_unlock(&context->world->lock);
         return -1;
     }
     weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
-    status = weft_mem_register(inner, array->data, bytes_of(array));
+    weft_status_t status = weft_mem_register(inner, array->data, bytes_of(array));
     PyEval_RestoreThread(thread);
-    pthread_mutex_unlock(&context->world->lock);
-    if (status == WEFT_OK && wp_context_open(context) == NULL) { /* closed meanwhile */
+    if (status < 0) {
+        wp_raise(context->state, status);
+    } else if (wp_context_open(context) == NULL) { /* another thread closed it meanwhile */
         weft_mem_unregister(inner, array->data);
         status = WEFT_ERR_STATE;
-    } else if (status < 0) {
-        wp_raise(context->state, status);
     }
     weft_context_release(inner);
     return status < 0 ? -1 : 0;
@@ -56,7 +49,13 @@ static int adopt(wp_context_t *context, const wp_array_t *array)
 
 static PyObject *add(wp_context_t *context, wp_registration_t *registration)
 {
-    if (adopt(context, &registration->array) < 0) {
+    int result;
+    if (wp_group_enter(context->state, context->world) < 0) {
+        return NULL;
+    }
+    result = adopt(context, &registration->array);
+    wp_group_exit(context->world);
+    if (result < 0) {
         return NULL;
     }
     registration->next = context->memories->registrations;
@@ -129,14 +128,14 @@ static PyObject *unregister_array(PyObject *module, PyObject *const *args, Py_ss
     if (read_arguments("unregister", module, args, count, keywords, &array, &context) < 0) {
         return NULL;
     }
-    if (wp_lock(context->state, &context->world->lock) < 0) {
+    if (wp_group_enter(context->state, context->world) < 0) {
         wp_array_release(&array);
         return NULL;
     }
     registration = context->memories != NULL ? take(context->memories, array.data) : NULL;
     weft_status_t status =
         registration != NULL ? weft_mem_unregister(context->context, array.data) : WEFT_OK;
-    pthread_mutex_unlock(&context->world->lock);
+    wp_group_exit(context->world);
     wp_array_release(&array);
     if (registration == NULL) {
         PyErr_SetString(PyExc_ValueError, "array is not registered");

@@ -303,20 +303,19 @@ static PyMethodDef functions[] = {
      "The reduction over all ranks of their tensors, on every rank.\n\n"
      "tensor: any shape; as many elements, of the same type, on every rank. Read only.\n"
      "op: 'sum', 'avg' (divides once, at the end), 'max', 'min', 'prod'.\n"
-     "out: memory of as many elements for the result, may be tensor itself; None: a new array like "
-     "tensor.\n"
-     "Returns the result, of tensor's shape (or out). Its bits depend on the order of ranks only, "
-     "see\n"
-     "Group.set_order." WP_ASYNC_DOC WP_ERRORS_DOC},
+     "out: memory of as many elements for the result, may be tensor itself; None: a new\n"
+     "array like tensor.\n"
+     "Returns the result, of tensor's shape (or out). Its bits depend on the order of ranks\n"
+     "only, see Group.set_order." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"all_reduce_", WP_FUNCTION(all_reduce_), METH_FASTCALL | METH_KEYWORDS,
      "all_reduce_($module, tensor, op='sum', group=None, *, " WP_ASYNC_SIGNATURE
-     "all_reduce in place: tensor becomes the reduction over all ranks. Returns tensor. The "
+     "all_reduce in place: tensor becomes the reduction over all ranks. Returns tensor. The\n"
      "quickest form." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"broadcast", WP_FUNCTION(broadcast), METH_FASTCALL | METH_KEYWORDS,
      "broadcast($module, tensor, root=0, group=None, *, " WP_ASYNC_SIGNATURE
      "root's tensor, on every rank, in place.\n\n"
-     "tensor: any shape; as many elements, of the same type, on every rank. Read on root, written "
-     "on the others.\n"
+     "tensor: any shape; as many elements, of the same type, on every rank. Read on root,\n"
+     "written on the others.\n"
      "root: a rank of group. Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"reduce", WP_FUNCTION(reduce), METH_FASTCALL | METH_KEYWORDS,
      "reduce($module, tensor, root=0, op='sum', group=None, *, out=None, " WP_ASYNC_SIGNATURE
@@ -327,14 +326,14 @@ static PyMethodDef functions[] = {
          WP_ERRORS_DOC},
     {"send", WP_FUNCTION(send), METH_FASTCALL | METH_KEYWORDS,
      "send($module, tensor, peer, group=None, *, " WP_ASYNC_SIGNATURE
-     "Gives tensor to rank peer of group, which calls recv with as many elements of the same "
+     "Gives tensor to rank peer of group, which calls recv with as many elements of the same\n"
      "type.\n\n"
-     "Calls between the same two ranks match in order. Done when tensor may be overwritten. "
+     "Calls between the same two ranks match in order. Done when tensor may be overwritten.\n"
      "Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"recv", WP_FUNCTION(recv), METH_FASTCALL | METH_KEYWORDS,
      "recv($module, tensor, peer, group=None, *, " WP_ASYNC_SIGNATURE
-     "Takes from rank peer of group what it sends, into tensor: as many elements of the same type. "
-     "Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
+     "Takes from rank peer of group what it sends, into tensor: as many elements of the same\n"
+     "type. Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"barrier", WP_FUNCTION(barrier), METH_FASTCALL | METH_KEYWORDS,
      "barrier($module, group=None, *, " WP_ASYNC_SIGNATURE
      "Waits until all ranks of group are here. Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},

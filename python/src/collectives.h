@@ -9,15 +9,14 @@
 /* The ends of all operators' signatures and of their documentation. */
 #define WP_ASYNC_SIGNATURE "async_op=False, stream=None)\n--\n\n"
 #define WP_ASYNC_DOC                                                                               \
-    "\n\ngroup None is the world. async_op=True returns a Work whose wait() returns what the "     \
-    "call would have; stream\n"                                                                    \
-    "puts the call on a Stream: what is returned is done after stream.synchronize(). Arguments "   \
-    "must not be written,\n"                                                                       \
-    "nor results used, before.\n"
+    "\n\n"                                                                                         \
+    "group None is the world. async_op=True returns a Work whose wait() returns what the\n"        \
+    "call would have; stream puts the call on a Stream: what is returned is done after\n"          \
+    "stream.synchronize(). Before that arguments must not be written, nor results used.\n"
 #define WP_ERRORS_DOC                                                                              \
-    "Raises TypeError or ValueError for an argument, on the caller only; WeftMismatchError on "    \
-    "all ranks when they call\n"                                                                   \
-    "different things; WeftPeerDiedError, WeftTimeoutError, WeftAbortedError, WeftLinkError."
+    "Raises TypeError or ValueError for an argument, on the caller only;\n"                        \
+    "WeftMismatchError on all ranks when they call different things; WeftPeerDiedError,\n"         \
+    "WeftTimeoutError, WeftAbortedError, WeftLinkError."
 
 /* What all operators take after their own arguments. */
 typedef struct wp_options {

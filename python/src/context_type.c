@@ -165,10 +165,9 @@ static PyObject *context_repr(PyObject *self)
 static PyMethodDef methods[] = {
     {"close", context_close, METH_NOARGS,
      "close($self)\n--\n\n"
-     "Leaves the world. Not collective: peers that still wait for this rank get an error. Groups, "
-     "streams and\n"
-     "sessions made from the context raise WeftStateError from now on; arrays of weft.empty stay "
-     "usable."},
+     "Leaves the world. Not collective: peers that still wait for this rank get an error.\n"
+     "Groups, streams and sessions made from the context raise WeftStateError from now on;\n"
+     "arrays of weft.empty stay usable."},
     {"abort", context_abort, METH_O,
      "abort($self, message, /)\n--\n\n"
      "Ends the world: waits of every rank end with WeftAbortedError and message."},
@@ -177,15 +176,13 @@ static PyMethodDef methods[] = {
      "Waits for all ranks of the world: for start and end; weft.barrier is quicker."},
     {"topology", (PyCFunction)(void (*)(void))context_topology, METH_VARARGS | METH_KEYWORDS,
      "topology($self, json=False, *, width=0)\n--\n\n"
-     "Describes hosts, cores, caches, cards and links of the world as text, in lines of width (0: "
-     "100), or as\n"
-     "JSON. Collective; all ranks get the same."},
+     "Describes hosts, cores, caches, cards and links of the world as text, in lines of\n"
+     "width (0: 100), or as JSON. Collective; all ranks get the same."},
     {"peer", context_peer, METH_O,
      "peer($self, rank, /)\n--\n\n"
-     "How this rank and another one reach each other: a dict of host, host_name, transport "
-     "('self', 'shm',\n"
-     "'tcp', 'verbs'), reason, bytes_sent, bytes_received, busy_s (counted where messages are "
-     "moved)."},
+     "How this rank and another one reach each other: a dict of host, host_name, transport\n"
+     "('self', 'shm', 'tcp', 'verbs'), reason, bytes_sent, bytes_received, busy_s (counted\n"
+     "where messages are moved)."},
     {"__enter__", context_enter, METH_NOARGS, NULL},
     {"__exit__", context_exit, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -206,14 +203,12 @@ static PyGetSetDef attributes[] = {
 
 static const char type_doc[] =
     "Context(rank=None, size=None, address=None, *, progress=None)\n--\n\n"
-    "A world beside the one of weft.init: this process is one rank of it. Collective: returns when "
-    "all size ranks\n"
-    "have made theirs. address is 'unix:@name' or 'unix:/path' on one host, 'host:port' or "
-    "'file:///shared/path' on\n"
-    "several; what is None is asked of the launcher's environment. progress: 'auto', 'inline' or "
-    "'thread'.\n"
-    "Use context.world as group=; leave with close(), or `with Context(..) as c`.\n"
-    "Raises ValueError, WeftTimeoutError (naming who is missing), WeftMismatchError, "
+    "A world beside the one of weft.init: this process is one rank of it. Collective:\n"
+    "returns when all size ranks have made theirs. address is 'unix:@name' or 'unix:/path'\n"
+    "on one host, 'host:port' or 'file:///shared/path' on several; what is None is asked of\n"
+    "the launcher's environment. progress: 'auto', 'inline' or 'thread'. Use context.world\n"
+    "as group=; leave with close(), or `with Context(..) as c`.\n"
+    "Raises ValueError, WeftTimeoutError (naming who is missing), WeftMismatchError,\n"
     "WeftSystemError.";
 
 static PyType_Slot slots[] = {

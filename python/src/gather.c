@@ -160,22 +160,20 @@ static PyMethodDef functions[] = {
     {"all_gather", WP_FUNCTION(all_gather), METH_FASTCALL | METH_KEYWORDS,
      "all_gather($module, tensor, group=None, *, out=None, " WP_ASYNC_SIGNATURE
      "The tensors of all ranks, one below the other in the order of ranks, on every rank.\n\n"
-     "tensor: shape (n, ...), of the same type and the same other dimensions on every rank; a "
-     "scalar counts as (1,).\n"
-     "Ranks' n may differ unless out, async_op or stream is given: they tell each other first, in "
-     "one small call.\n"
-     "out: memory of size * n rows for the result; tensor may lie in it where its rows go. All "
-     "ranks give out, or none.\n"
-     "Returns the result, of shape (sum of n, ...) (or out)." WP_ASYNC_DOC WP_ERRORS_DOC
-     " Shapes that differ in more than n are\na WeftMismatchError that does not break the group "
-     "(without out)."},
+     "tensor: shape (n, ...), of the same type and the same other dimensions on every rank;\n"
+     "a scalar counts as (1,). Ranks' n may differ unless out, async_op or stream is given,\n"
+     "or in a batch: they tell each other first, in one small call. Shapes that differ in\n"
+     "more than n are a WeftMismatchError then that does not break the group.\n"
+     "out: memory of size * n rows for the result; tensor may lie in it where its rows go.\n"
+     "All ranks give out, or none.\n"
+     "Returns the result, of shape (sum of n, ...) (or out)." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"gather", WP_FUNCTION(gather), METH_FASTCALL | METH_KEYWORDS,
      "gather($module, tensor, root=0, group=None, *, out=None, " WP_ASYNC_SIGNATURE
      "The tensors of all ranks, one below the other in the order of ranks, on root.\n\n"
-     "tensor: shape (n, ...), the same on every rank; a scalar counts as (1,). root: a rank of "
-     "group.\n"
-     "out: root's memory of size * n rows, in which its tensor may lie where it goes; ignored on "
-     "the others.\n"
+     "tensor: shape (n, ...), the same on every rank; a scalar counts as (1,). root: a rank\n"
+     "of group.\n"
+     "out: root's memory of size * n rows, in which its tensor may lie where it goes;\n"
+     "ignored on the others.\n"
      "Returns the result, of shape (size * n, ...) (or out), on root; None on the "
      "others." WP_ASYNC_DOC WP_ERRORS_DOC},
     {NULL, NULL, 0, NULL},

@@ -304,15 +304,17 @@ static PyObject *get_world_size(PyObject *module, PyObject *const *args, Py_ssiz
 static PyMethodDef functions[] = {
     {"new_group", (PyCFunction)(void (*)(void))new_group, METH_FASTCALL | METH_KEYWORDS,
      "new_group($module, ranks, group=None)\n--\n\n"
-     "The Group of these ranks of group (None: the world), numbered in this order; None on ranks "
-     "that are not in it.\n\n"
-     "Collective over group: all its ranks pass the same list. Raises ValueError (a rank that "
-     "there is not, or twice),\n"
-     "WeftMismatchError when lists differ, WeftNoMemoryError when too many groups are alive."},
+     "The Group of these ranks of group (None: the world), numbered in this order; None on\n"
+     "ranks that are not in it.\n\n"
+     "Collective over group: all its ranks pass the same list. Raises ValueError (a rank\n"
+     "that there is not, or twice), WeftMismatchError when lists differ, WeftNoMemoryError\n"
+     "when too many groups are alive."},
     {"get_rank", (PyCFunction)(void (*)(void))get_rank_of, METH_FASTCALL | METH_KEYWORDS,
-     "get_rank($module, group=None)\n--\n\nThis process's number in group (None: the world)."},
+     "get_rank($module, group=None)\n--\n\n"
+     "This process's number in group (None: the world)."},
     {"get_world_size", (PyCFunction)(void (*)(void))get_world_size, METH_FASTCALL | METH_KEYWORDS,
-     "get_world_size($module, group=None)\n--\n\nRanks in group (None: the world)."},
+     "get_world_size($module, group=None)\n--\n\n"
+     "Ranks in group (None: the world)."},
     {NULL, NULL, 0, NULL},
 };
 

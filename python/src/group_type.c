@@ -164,35 +164,32 @@ static PyObject *repr(PyObject *object)
 static PyMethodDef methods[] = {
     {"destroy", wp_group_destroy, METH_NOARGS,
      "destroy($self)\n--\n\n"
-     "Gives the group back. Collective over it: waits until all its ranks got here. A group that "
-     "is only dropped\n"
-     "keeps its share of the context's memory until the end."},
+     "Gives the group back. Collective over it: waits until all its ranks got here. A group\n"
+     "that is only dropped keeps its share of the context's memory until the end."},
     {"duplicate", wp_group_duplicate, METH_NOARGS,
      "duplicate($self)\n--\n\n"
-     "A Group of the same ranks with calls of its own, for another thread. Collective over the "
-     "group."},
+     "A Group of the same ranks with calls of its own, for another thread. Collective over\n"
+     "the group."},
     {"split", (PyCFunction)(void (*)(void))wp_group_split, METH_VARARGS | METH_KEYWORDS,
      "split($self, color, key=None)\n--\n\n"
-     "One Group per color, of the ranks that gave it, ordered by key (None: the rank) and then by "
-     "rank; color None:\n"
-     "no group for this rank, which gets None. Collective over the group."},
+     "One Group per color, of the ranks that gave it, ordered by key (None: the rank) and\n"
+     "then by rank; color None: no group for this rank, which gets None. Collective over the\n"
+     "group."},
     {"set_order", (PyCFunction)(void (*)(void))set_order, METH_VARARGS | METH_KEYWORDS,
      "set_order($self, order, block_sizes=None)\n--\n\n"
-     "In which order reductions combine ranks, and so their bits, from the next call on: 'tree' "
-     "(the default),\n"
-     "'blocks' (of block_sizes consecutive ranks, then over blocks), 'any' (whatever is fastest; "
-     "bits then depend on\n"
-     "the algorithm). All ranks set it alike, between the same calls."},
+     "In which order reductions combine ranks, and so their bits, from the next call on:\n"
+     "'tree' (the default), 'blocks' (of block_sizes consecutive ranks, then over blocks),\n"
+     "'any' (whatever is fastest; bits then depend on the algorithm). All ranks set it\n"
+     "alike, between the same calls."},
     {"set_algorithm", set_algorithm, METH_VARARGS,
      "set_algorithm($self, op, name, /)\n--\n\n"
-     "Carries out op ('all_reduce', ..) by the algorithm of that name (`weft algos` lists them) "
-     "from the next call\n"
-     "on; None: chosen by cost. All ranks set it alike. Raises WeftArgumentError when there is "
-     "none such."},
+     "Carries out op ('all_reduce', ..) by the algorithm of that name (`weft algos` lists\n"
+     "them) from the next call on; None: chosen by cost. All ranks set it alike. Raises\n"
+     "WeftArgumentError when there is none such."},
     {"check", check, METH_NOARGS,
      "check($self)\n--\n\n"
-     "Raises the error that broke the group, which every call returns from then on; returns None "
-     "when it is well."},
+     "Raises the error that broke the group, which every call returns from then on; returns\n"
+     "None when it is well."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -332,37 +332,34 @@ static PyMethodDef functions[] = {
      "reduce_scatter($module, tensor, op='sum', group=None, *, out=None, "
      "pad=False, " WP_ASYNC_SIGNATURE
      "The reduction over all ranks of their tensors, cut into a block of rows for each rank.\n\n"
-     "tensor: shape (n, ...), the same on every rank; n divisible by the ranks of group. Read "
-     "only.\n"
+     "tensor: shape (n, ...), the same on every rank; n divisible by the ranks of group.\n"
+     "Read only.\n"
      "op: 'sum', 'avg', 'max', 'min', 'prod'.\n"
-     "pad: n need not be divisible: rows of zeros are appended (to a copy), and every rank gets "
-     "ceil(n / size) rows;\n"
-     "those of the result that are beyond n are zeros.\n"
+     "pad: n need not be divisible: rows of zeros are appended (to a copy), and every rank\n"
+     "gets ceil(n / size) rows; those of the result that are beyond n are zeros.\n"
      "out: memory for the block, may be this rank's block of tensor.\n"
      "Returns this rank's block, number rank, of shape (n / size, ...) (or out)." WP_ASYNC_DOC
          WP_ERRORS_DOC},
     {"scatter", WP_FUNCTION(scatter), METH_FASTCALL | METH_KEYWORDS,
      "scatter($module, tensor, root=0, group=None, *, out=None, " WP_ASYNC_SIGNATURE
      "root's tensor, cut into a block of rows for each rank.\n\n"
-     "tensor: on root shape (n, ...), n divisible by the ranks of group; ignored on the others, "
-     "who pass None.\n"
+     "tensor: on root shape (n, ...), n divisible by the ranks of group; ignored on the\n"
+     "others, who pass None.\n"
      "root: a rank of group.\n"
-     "out: memory for the block; all ranks give it, or none: then root tells the others the shape "
-     "first. async_op,\n"
-     "stream and batches need it.\n"
-     "Returns this rank's block, of shape (n / size, ...) (or out); a new one is a numpy array but "
-     "on root, where it is\n"
-     "like tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
+     "out: memory for the block; all ranks give it, or none: then root tells the others the\n"
+     "shape first. async_op, stream and batches need it.\n"
+     "Returns this rank's block, of shape (n / size, ...) (or out); a new one is a numpy\n"
+     "array but on root, where it is like tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"all_to_all", WP_FUNCTION(all_to_all), METH_FASTCALL | METH_KEYWORDS,
      "all_to_all($module, tensor, group=None, *, out=None, send_counts=None, "
      "recv_counts=None, " WP_ASYNC_SIGNATURE
      "Block d of this rank's rows goes to rank d; block s of the result came from rank s.\n\n"
-     "tensor: shape (n, ...), the same on every rank, n divisible by the ranks of group; or cut by "
-     "send_counts.\n"
-     "send_counts: rows for each rank, n in all: blocks of different lengths, also from rank to "
-     "rank.\n"
-     "recv_counts: rows from each rank; None: they tell each other first. All ranks give it, or "
-     "none.\n"
+     "tensor: shape (n, ...), the same on every rank, n divisible by the ranks of group; or\n"
+     "cut by send_counts.\n"
+     "send_counts: rows for each rank, n in all: blocks of different lengths, also from rank\n"
+     "to rank.\n"
+     "recv_counts: rows from each rank; None: they tell each other first. All ranks give it,\n"
+     "or none.\n"
      "out: memory for the result; may be tensor itself where there are no counts.\n"
      "Returns the result, of tensor's shape, or (sum of recv_counts, ...) (or out)." WP_ASYNC_DOC
          WP_ERRORS_DOC},

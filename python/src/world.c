@@ -84,25 +84,24 @@ static PyObject *leave_all(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"init", (PyCFunction)(void (*)(void))init, METH_FASTCALL | METH_KEYWORDS,
      "init($module, rank=None, size=None, address=None, *, progress=None)\n--\n\n"
-     "Joins the world as one of its ranks and returns the Context, which is the default one from "
-     "now on.\n\n"
-     "Collective: returns when all ranks have called it. Rank, size and where they meet come from "
-     "the launcher\n"
-     "(weft run, mpirun, mpiexec, srun, torchrun) or WEFT_RANK, WEFT_WORLD_SIZE, WEFT_ADDRESS; "
-     "arguments go first;\n"
-     "with neither it is a world of one. address: 'unix:@name' on one host; 'host:port', where "
-     "rank 0 listens, or\n"
-     "'file:///shared/path' on several. progress: 'auto', 'inline' (calls make progress) or "
+     "Joins the world as one of its ranks and returns the Context, which is the default one\n"
+     "from now on.\n\n"
+     "Collective: returns when all ranks have called it. Rank, size and where they meet come\n"
+     "from the launcher (weft run, mpirun, mpiexec, srun, torchrun) or WEFT_RANK,\n"
+     "WEFT_WORLD_SIZE, WEFT_ADDRESS; arguments go first; with neither it is a world of one.\n"
+     "address: 'unix:@name' on one host; 'host:port', where rank 0 listens, or\n"
+     "'file:///shared/path' on several. progress: 'auto', 'inline' (calls make progress) or\n"
      "'thread' (a thread does).\n"
-     "Raises WeftStateError when called twice, ValueError, WeftTimeoutError naming who is missing, "
-     "WeftMismatchError."},
+     "Raises WeftStateError when called twice, ValueError, WeftTimeoutError naming who is\n"
+     "missing, WeftMismatchError."},
     {"finalize", finalize, METH_NOARGS,
      "finalize($module)\n--\n\n"
-     "Leaves the world of weft.init; done at the end of the program anyway. Not collective. "
-     "Groups, streams and\n"
-     "sessions of it raise WeftStateError afterwards; init may be called again, by all ranks."},
+     "Leaves the world of weft.init; done at the end of the program anyway. Not collective.\n"
+     "Groups, streams and sessions of it raise WeftStateError afterwards; init may be called\n"
+     "again, by all ranks."},
     {"is_initialized", is_initialized, METH_NOARGS,
-     "is_initialized($module)\n--\n\nWhether there is a world: after init, before finalize."},
+     "is_initialized($module)\n--\n\n"
+     "Whether there is a world: after init, before finalize."},
     {"_leave_all", leave_all, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -202,7 +202,10 @@ static void hear(void *owner)
     while (got > 0 && (got = wefti_frame_reader_next(&agent->reader, &agent->frame)) > 0) {
         if (agent->frame.kind == FRAME_END) {
             int number = (int)wefti_frame_get(&agent->frame);
-            wefti_ranks_signal(agent->set, number == SIGTERM ? SIGTERM : SIGKILL);
+            bool asks = number == SIGTERM || number == SIGINT;
+            wefti_ranks_signal(agent->set, !asks                 ? SIGKILL
+                                           : agent->set->program ? number
+                                                                 : SIGTERM);
         }
     }
     if (got < 0) {

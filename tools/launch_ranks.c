@@ -69,7 +69,7 @@ static void rank_main(const rank_set_t *set, uint32_t index, int report_fd, cons
                       pid_t parent)
 {
     uint32_t rank = set->ranks[index].rank;
-    /* The terminal's Ctrl-C is the launcher's to handle; it ends us by SIGTERM. */
+    /* The terminal's Ctrl-C is the launcher's to handle; it ends us by SIGTERM, and passes it on to programs. */
     signal(SIGINT, set->program ? SIG_DFL : SIG_IGN);
     if (set->capture) {
         signal(SIGPIPE, SIG_DFL); /* as an agent does not have it */
@@ -276,7 +276,8 @@ static void take_signals(rank_set_t *set)
         if (info.ssi_signo != SIGCHLD) {
             set->interrupted = true;
             set->deadline_ns = wefti_now_ns() + LAUNCH_GRACE_NS;
-            wefti_ranks_signal(set, SIGTERM);
+            /* Programs get what the terminal would have sent them. */
+            wefti_ranks_signal(set, set->program && info.ssi_signo == SIGINT ? SIGINT : SIGTERM);
         }
     }
 }

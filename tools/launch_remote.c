@@ -246,7 +246,7 @@ static void take_signals(remote_launcher_t *self)
     while (read(self->signals.signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo != SIGCHLD) {
             self->interrupted = true;
-            send_end(self, SIGTERM);
+            send_end(self, info.ssi_signo == SIGINT ? SIGINT : SIGTERM);
             self->ends_sent = 1;
             self->deadline_ns = wefti_now_ns() + LAUNCH_GRACE_NS;
         }

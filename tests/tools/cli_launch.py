@@ -207,6 +207,17 @@ class Hosts(LaunchCase):
         self.assertEqual((run.returncode, err), (130, "weft run: interrupted, all ranks ended\n"))
         self.assertFalse(any(map(alive, pids)))
 
+    def test_programs_hear_of_an_interrupt(self):
+        for more in (["-n", "3"], ["--hosts", "a,b:2", "--rsh", str(self.rsh)]):
+            run = subprocess.Popen([WEFT, "run", *more, "--", "sh", "-c",
+                                    "trap 'echo heard; exit 0' INT; echo ready; while :; do sleep 0.1; done"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(3):
+                self.assertEqual(run.stdout.readline(), "ready\n")
+            run.send_signal(signal.SIGINT)
+            out, err = run.communicate(timeout=30)
+            self.assertEqual((run.returncode, out), (130, 3 * "heard\n"), err)
+
     def test_ranks_end_with_a_killed_launcher(self):
         run = subprocess.Popen([WEFT, "run", "--hosts", "a,b:2", "--rsh", str(self.rsh), "--", "sh", "-c",
                                 "echo $$; exec sleep 100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -255,9 +255,14 @@ class Operators(ranks.RankCase):
 
     def test_large(self):
         count = 1 << 20
-        for op in ("sum", "max"):
-            parts = self.parts(count, "float32", 5)
-            same(weft.all_reduce(parts[self.rank], op), reduced(parts, op))
+        base = np.arange(count) % 1000
+        for op, expected in (("sum", base * self.size + sum(range(self.size))), ("max", base + self.size - 1)):
+            x = (base + self.rank).astype("float32")
+            same(weft.all_reduce(x, op), expected.astype("float32"))
+        x = (base + self.rank).astype("float32")
+        same(weft.reduce_scatter(x[:count // self.size * self.size]),
+             block((base * self.size + sum(range(self.size))).astype("float32"), self.rank, self.size))
+        same(weft.all_gather(x), gathered([(base + r).astype("float32") for r in range(self.size)]))
 
     def test_groups(self):
         world = list(range(self.size))

@@ -2,6 +2,7 @@
 """Ctrl-C and other signals while a rank waits: it goes on within a tenth of a second, and the others are told."""
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -87,6 +88,19 @@ class Interrupts(ranks.RankCase):
                 weft.all_reduce(np.zeros(3))
 
         self.interrupted(call)
+
+    @ranks.fresh
+    def test_in_a_step(self):
+        try:
+            import onnx  # noqa: F401
+        except ImportError:
+            self.skipTest("onnx is not installed")
+        sys.path.insert(0, str(ranks.SOURCE / "tests" / "tools"))
+        import door_models
+        session = weft.Session(weft.compile(door_models.forward(), batch=4, lr=0.1))
+        images, labels = np.zeros((4, 1, 28, 28), "float32"), np.zeros(4, "int64")
+        session.step(images, labels)
+        self.interrupted(lambda: session.step(images, labels))
 
     @ranks.fresh
     def test_in_finalize(self):

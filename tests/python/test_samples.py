@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import ranks
@@ -34,6 +35,16 @@ class Samples(unittest.TestCase):
         said = self.run_sample("train_numpy.py", "--epochs", "1", "--steps", "120")
         self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.7)
         self.assertIn("2 ranks have the same weights", said)
+
+    @unittest.skipUnless(HAS_DATA, "dataset-fashion-mnist is not installed")
+    def test_compile_onnx(self):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
+            said = self.run_sample("compile_onnx.py", "--steps", "120", "--plan", f"{folder}/p.weft", "--save",
+                                   f"{folder}/m.onnx", "--bucket", "one")
+            self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.7)
+            self.assertIn("buckets of a step: 1", said)
+            self.assertGreater(os.path.getsize(f"{folder}/p.weft"), 1 << 20)
+            self.assertGreater(os.path.getsize(f"{folder}/m.onnx"), 1 << 20)
 
     def test_tensor_parallel(self):
         for count in (1, 2):

@@ -16,7 +16,7 @@ typedef struct wp_batch_object {
     PyObject_HEAD wp_state_t *state;
     wp_group_t *group;   /* owned */
     wp_stream_t *stream; /* owned, or NULL */
-    bool async;
+    bool async, open;
     PyObject *work; /* of an asynchronous one that has ended */
 } wp_batch_object_t;
 
@@ -104,10 +104,21 @@ static PyObject *enter(PyObject *object, PyObject *unused)
     Py_CLEAR(self->work);
     batch->thread = PyThread_get_thread_ident();
     group->batch = batch;
+    self->open = true;
     return Py_NewRef(object);
 }
 
 /* ---- end ---- */
+void wp_batch_drop(wp_group_t *group, wp_batch_t *batch)
+{
+    weft_context_t *context = group->context->context;
+    if (group->group == NULL || weft_batch_cancel(group->group) >= 0) {
+        wp_batch_release(batch);
+    } else if (context != NULL) { /* part of it is in flight, so its arrays stay */
+        weft_context_abort(context, "a rank was interrupted in a batch");
+    }
+}
+
 /* On this thread. */
 static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
 {
@@ -123,7 +134,8 @@ static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
         wp_group_exit(group);
         PyEval_RestoreThread(thread);
         if (status == WEFT_AGAIN && wp_make_room(self->state, group) < 0) {
-            break; /* the batch stays open: there is no way back */
+            wp_batch_drop(group, batch);
+            return NULL;
         }
     }
     if (status < 0) {
@@ -131,16 +143,6 @@ static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
     }
     wp_batch_release(batch);
     return status == WEFT_OK ? Py_NewRef(Py_None) : NULL;
-}
-
-/* An exception in the block: this rank does not know what the others call. */
-static void give_up(wp_batch_object_t *self, wp_batch_t *batch)
-{
-    wp_group_t *group = self->group;
-    if (group->group != NULL) {
-        weft_batch_cancel(group->group);
-    }
-    wp_batch_release(batch);
 }
 
 static PyObject *leave(PyObject *object, PyObject *args)
@@ -158,8 +160,9 @@ static PyObject *leave(PyObject *object, PyObject *args)
         return NULL;
     }
     self->group->batch = NULL;
+    self->open = false;
     if (type != Py_None) {
-        give_up(self, batch);
+        wp_batch_drop(self->group, batch); /* this rank does not know what the others call */
         Py_RETURN_NONE;
     }
     if (!self->async && self->stream == NULL) {
@@ -220,6 +223,10 @@ static void dealloc(PyObject *object)
     wp_batch_object_t *self = (wp_batch_object_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    if (self->open) { /* entered by hand, and never left */
+        wp_batch_drop(self->group, self->group->batch);
+        self->group->batch = NULL;
+    }
     clear(object);
     Py_XDECREF((PyObject *)self->stream);
     Py_XDECREF((PyObject *)self->group);

@@ -60,13 +60,22 @@ void wp_context_release(weft_context_t *context)
     }
 }
 
+/* Streams first: groups wait for what is in flight on them. */
+static wp_holder_t *next_to_leave(const wp_context_t *context)
+{
+    wp_holder_t *holder = context->holders;
+    while (holder != NULL && !holder->first) {
+        holder = holder->next;
+    }
+    return holder != NULL ? holder : context->holders;
+}
+
 void wp_context_close(wp_context_t *context, bool at_exit)
 {
     if (context->process != (int64_t)getpid()) {
         return;
     }
-    while (context->holders != NULL) {
-        wp_holder_t *holder = context->holders;
+    for (wp_holder_t *holder; (holder = next_to_leave(context)) != NULL;) {
         wp_holder_drop(holder);
         holder->leave(holder);
     }
@@ -239,12 +248,15 @@ int wp_context_clear(PyObject *self)
 
 void wp_context_dealloc(PyObject *self)
 {
+    PyObject *kind, *value, *trace;
     wp_context_t *context = (wp_context_t *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    PyErr_Fetch(&kind, &value, &trace); /* of whoever drops the context */
     wp_context_delist(context);
     wp_context_close(context, true);
     wp_context_clear(self);
+    PyErr_Restore(kind, value, trace);
     freefunc give_back = (freefunc)PyType_GetSlot(type, Py_tp_free);
     give_back(self);
     Py_DECREF(type);

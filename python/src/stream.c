@@ -3,6 +3,7 @@
 #include "python/src/stream.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -64,7 +65,10 @@ static void finish_soon(const wp_context_t *context, weft_stream_t *stream)
         nap(2 * NAP_NS);
     }
     if (weft_stream_query(stream) == WEFT_IN_PROGRESS && context->context != NULL) {
-        weft_context_abort(context->context, "a rank's program ended with calls in flight");
+        char text[80];
+        snprintf(text, sizeof text, "rank %u's program ended with calls in flight",
+                 (unsigned)context->rank);
+        weft_context_abort(context->context, text);
     }
 }
 
@@ -130,6 +134,7 @@ static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_str
         return NULL;
     }
     self->holder.lock = &self->lock;
+    self->holder.first = true;
     wp_context_hold(context, &self->holder, leave);
     return self;
 }

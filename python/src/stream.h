@@ -33,6 +33,9 @@ void wp_event_drop(PyObject *object, weft_event_t *taken);
 /* batch.c */
 int wp_batch_init(PyObject *module, wp_state_t *state);
 void wp_batch_release(wp_batch_t *batch); /* accepts NULL */
+/* An exception in place of its end: nothing of it is called; where part of it was, the world ends.
+ * Takes it over. */
+void wp_batch_drop(wp_group_t *group, wp_batch_t *batch);
 /* work.c: sends a batch off, which is taken over, also on failure. */
 PyObject *wp_work_start_batch(wp_state_t *state, wp_group_t *group, wp_batch_t *batch,
                               wp_stream_t *stream);

@@ -161,12 +161,13 @@ const char *wp_dims_text(uint32_t rank, const int64_t *dims, char *buffer, size_
 /* ---- context.c, group.c ---- */
 /*
  * What of a context keeps it in the world: groups, streams, sessions. When the context is closed, each one's leave
- * is called (with the GIL; youngest first): it lets go of the C object, takes NULL for it, and waits for nobody but
+ * is called (with the GIL; streams, then the others, youngest first): it lets go of the C object, takes NULL for it, and waits for nobody but
  * this rank's own work. Its Python object stays, and its methods raise WeftStateError.
  */
 typedef struct wp_holder {
     struct wp_holder *next, **link; /* link NULL: in no list */
     void (*leave)(struct wp_holder *);
+    bool first;            /* a stream: goes before the others */
     pthread_mutex_t *lock; /* NULL, or its lock, which is open in a forked child (fork.c) */
 } wp_holder_t;
 void wp_context_hold(wp_context_t *context, wp_holder_t *holder, void (*leave)(wp_holder_t *));

@@ -131,6 +131,9 @@ static weft_status_t enqueue(wp_work_t *work)
     weft_stream_t *stream = work->stream->stream;
     weft_status_t status = work->batch != NULL ? weft_batch_end(work->group->group, stream)
                                                : wp_call_issue(&work->call, stream);
+    if (status < 0 && work->batch != NULL) { /* part of it may be on the stream */
+        weft_stream_synchronize(stream);
+    }
     if (status != WEFT_OK) {
         return status;
     }
@@ -275,6 +278,9 @@ static PyObject *start(wp_work_t *work)
         wp_lock_refused(work->state);
     } else if (work->failed) {
         wp_work_outcome(work);
+    } else if (work->batch != NULL) { /* a signal's handler raised */
+        wp_batch_drop(work->group, work->batch);
+        work->batch = NULL;
     }
     Py_DECREF((PyObject *)work);
     return NULL;

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import unittest
 import weakref
 
 import ranks
@@ -243,6 +244,38 @@ class Timeouts(ranks.RankCase):
         thread.join()
         weft.finalize()
         self.assertRegex(str(errors[0]), "enough")
+
+
+class Ends(unittest.TestCase):
+    """Programs that end while something is in flight."""
+
+    def test_what_can_be_finished_is(self):
+        done = ranks.run_script("""if True:
+            import weft, numpy as np
+            weft.init()
+            x = np.ones(100000)
+            if weft.get_rank() == 0:
+                weft.send(x, 1, async_op=True)
+            else:
+                weft.recv(x, 0)
+            """)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_what_cannot_ends_the_world(self):
+        begin = time.monotonic()
+        done = ranks.run_script("""if True:
+            import weft, numpy as np
+            weft.init()
+            x, stream = np.ones(10), weft.Stream()
+            group = weft.new_group([0, 1])  # younger than the stream
+            if weft.get_rank() == 0:
+                weft.recv(x, 1, group=group, stream=stream)
+                weft.recv(x, 1, async_op=True)
+            else:
+                weft.recv(x, 0)
+            """)
+        self.assertIn("WeftAbortedError: rank 0's program ended with calls in flight", done.stderr)
+        self.assertLess(time.monotonic() - begin, 5 * ranks.SLOW)
 
 
 class Streams(ranks.RankCase):

@@ -88,6 +88,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
                        for _ in range(min(2 * days, _PAIR_GROUPS) if size > 1 else 0)]
         self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
         self.works = {}
+        self.issued = 0
         self.lock = threading.RLock()
         self.buckets = None
         self._barriers = 0
@@ -137,6 +138,13 @@ class ProcessGroupWeft(dist.ProcessGroup):
         for work in list(self.works.values())[:1]:
             if work._handle is not None:
                 work._handle.is_completed()
+
+    def _set_sequence_number_for_group(self):
+        self.issued = 0
+
+    def _get_sequence_number_for_group(self):
+        """Calls so far, the same on all ranks that have made the same calls."""
+        return self.issued
 
     # ---- what is common ----
     def _reduction(self, opts, tensor):
@@ -209,6 +217,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         handles, finishes = [], []
         for part in parts:
             self.works.pop(id(part), None)
+            self.issued -= 1
             handles.append(part._handle)
             finishes.append(part._finish)
 
@@ -437,27 +446,43 @@ class ProcessGroupWeft(dist.ProcessGroup):
         """Calls go out as they come: each is queued, so that no order between them is needed."""
 
     def _end_coalescing(self, *_):
+        self.issued -= 1  # no call
         return Work(self, Done(), [])
 
     # ---- where is everybody? ----
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        """A barrier by way of the store: after timeout it says who is missing (on rank 0 all, or the first of them)."""
+        """A barrier by way of the store. Rank 0 waits for everybody, and who is missing after timeout (all of them, or the
+        first) is named on every rank that has come."""
         seconds = _seconds(timeout) or self._timeout.total_seconds()
         self._barriers += 1
-        end = time.monotonic() + seconds
-        self._store.set(f"weft/barrier/{self._barriers}/{self._rank}", "here")
-        missing = []
-        for rank in range(self._size):
-            left = max(0.0, end - time.monotonic())
-            try:
-                self._store.wait([f"weft/barrier/{self._barriers}/{rank}"], datetime.timedelta(seconds=max(left, 0.001)))
-            except RuntimeError:
-                missing.append(rank)
-                if not wait_all_ranks:
-                    break
-        if missing:
-            raise RuntimeError(f"monitored_barrier: rank {self._rank} has waited {seconds} s for rank"
-                               f"{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}")
+        key = f"weft/barrier/{self._barriers}"
+        if self._rank != 0:
+            self._store.add(f"{key}/{self._rank}", 1)
+            came = self._comes(f"{key}/end", time.monotonic() + 2 * seconds)  # rank 0 may have come later by as much
+            said = self._store.get(f"{key}/said").decode() if came else f"rank 0 failed to come to the monitored barrier" \
+                f" in {seconds} s"
+        else:
+            end, missing = time.monotonic() + seconds, []
+            for rank in range(1, self._size):
+                if not self._comes(f"{key}/{rank}", end):
+                    missing.append(rank)
+                    if not wait_all_ranks:
+                        break
+            said = "ok" if not missing else (f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} failed to"
+                                             f" come to the monitored barrier in {seconds} s")
+            self._store.set(f"{key}/said", said)
+            self._store.add(f"{key}/end", 1)
+        if said != "ok":
+            raise RuntimeError(said)
+
+    def _comes(self, key, end):
+        """Whether key is counted up before end. Asks again and again: a wait of torch 1.13's TCPStore that ends by its
+        timeout leaves the answer in the connection, for the next question."""
+        while self._store.add(key, 0) == 0:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+        return True
 
     def _count(self, tensors, what):
         if len(tensors) != self._size:

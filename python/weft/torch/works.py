@@ -37,6 +37,7 @@ class Work(c10d.Work):
         self._handle = handle
         self._outputs = outputs
         self._finish = finish
+        group.issued += 1
         kept = group.works
         kept[id(self)] = self
         if len(kept) > KEPT:

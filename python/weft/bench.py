@@ -177,10 +177,10 @@ class Loops:
         exec(LOOPS.format(statement=statement), names)  # pylint: disable=exec-used
         self._singles, self._block = names["singles"], names["block"]
 
-    def singles(self, rewrite, iterations):
+    def singles(self, rewrite, iterations, barrier=weft.barrier):
         """us of single calls, each after a rewrite and a barrier; the slowest rank's, sorted."""
         times = array.array("d", bytes(8 * iterations))
-        self._singles(iterations, rewrite, weft.barrier, time.perf_counter_ns, times)
+        self._singles(iterations, rewrite, barrier, time.perf_counter_ns, times)
         weft.all_reduce_(times, op="max")
         return sorted(times)
 
@@ -198,7 +198,7 @@ def loops_of(op, buffers, new):
 
 
 class Gloo:
-    """A torch process group over Gloo among the same ranks.
+    """A torch process group over Gloo among the same ranks, measured as a program would that uses nothing else.
 
     Its threads, and this one while it is measured, run on any core: that is much faster than a core per rank, which
     they would have to share with the thread that waits for them.
@@ -229,7 +229,8 @@ class Gloo:
         times = None
         if found:
             loops = Loops("call()", call=found[0])
-            times = loops.singles(rewriter(found[1]), iterations_of(args, buffers.bytes, True))
+            iterations = iterations_of(args, buffers.bytes, True)
+            times = loops.singles(rewriter(found[1]), iterations, self.dist.barrier)
         os.sched_setaffinity(0, pinned)
         return quantile(times, 0.5) if times else None
 

@@ -29,7 +29,7 @@ typedef struct wp_options {
 int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *stream,
                wp_options_t *out);
 void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options);
-/* What owns nothing but arrays: to its end, or given up with the exception that is set. */
+/* To its end, or given up with the exception that is set. */
 PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options);
 PyObject *wp_call_fail(wp_call_t *call);
 /* The reduction, and that dtype has it: after call->send is there. */
@@ -37,8 +37,7 @@ int wp_call_reduction(wp_call_t *call, PyObject *op);
 
 /*
  * Memory for the result, into call->recv and call->result: out where it is given, of count elements
- * in whatever shape, else a new array like call->send (dims NULL: of its shape). own: elements of
- * out before the place where call->send, or it, may lie in the other one; see wp_call_overlap.
+ * in whatever shape, else a new array like call->send (dims NULL: of its shape).
  */
 int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t rank,
                    const int64_t *dims, uint64_t count);
@@ -73,8 +72,8 @@ int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_sha
 /* From each rank the number that it has for this one. The group is entered. */
 int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *send, uint64_t *recv);
 /*
- * This rank cannot make the call that the others make now, since memory is short: ends the world
- * rather than keep them waiting. The exception stays.
+ * This rank cannot make the call that the others make now (an exception says why, and stays): ends
+ * the world rather than keep them waiting.
  */
 void wp_exchange_broken(wp_group_t *group, const char *function);
 

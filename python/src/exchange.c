@@ -3,7 +3,6 @@
  * errors. */
 #include "python/src/collectives.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,8 +65,9 @@ static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *funct
     char first[160], other[160];
     wp_shape_t *all = malloc(group->size * sizeof *all);
     if (all == NULL) {
+        PyErr_NoMemory();
         wp_exchange_broken(group, function);
-        return PyErr_NoMemory();
+        return NULL;
     }
     if (exchange(state, WEFT_OP_ALL_GATHER, group, own, all, sizeof *own / 8, 0) < 0) {
         free(all);
@@ -136,8 +136,19 @@ int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *sen
 
 void wp_exchange_broken(wp_group_t *group, const char *function)
 {
-    char text[128];
-    snprintf(text, sizeof text, "rank %u has no memory for the result of %s", (unsigned)group->rank,
-             function);
-    weft_context_abort(weft_group_context(group->group), text);
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *said = value != NULL ? PyUnicode_FromFormat("rank %u cannot go on with %s: %R",
+                                                          (unsigned)group->rank, function, value)
+                                   : NULL;
+    PyObject *bytes = said != NULL ? PyUnicode_AsUTF8String(said) : NULL;
+    const char *text = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
+    if (group->group != NULL) {
+        weft_context_abort(weft_group_context(group->group),
+                           text != NULL ? text : "a rank has no memory for its result");
+    }
+    Py_XDECREF(bytes);
+    Py_XDECREF(said);
+    PyErr_Restore(kind, value, trace);
 }

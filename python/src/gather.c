@@ -17,26 +17,32 @@ static uint32_t stacked(const wp_array_t *array, uint32_t blocks, int64_t *dims)
 }
 
 /* ---- all_gather ---- */
-/* The rows of all ranks are known: makes the result and the call, with counts where they differ. */
-static int fill_blocks(wp_state_t *state, wp_call_t *call, const wp_shape_t *shape,
-                       const uint64_t *rows)
+/* The result's first dimension; -1 on all ranks alike. */
+static int sum_rows(const uint64_t *rows, uint32_t size, uint64_t row, int64_t *out_total,
+                    bool *out_equal)
 {
-    uint32_t size = call->group->size;
-    uint64_t row = wp_shape_row(shape);
-    int64_t dims[WP_MAX_DIMS], total = 0;
-    bool equal = true, overflow = false;
-    memcpy(dims, shape->dims, sizeof dims);
+    bool overflow = false;
+    *out_total = 0;
+    *out_equal = true;
     for (uint32_t r = 0; r < size; r++) {
         overflow = overflow || rows[r] > INT64_MAX ||
-                   __builtin_add_overflow(total, (int64_t)rows[r], &total);
-        equal = equal && rows[r] == rows[0];
+                   __builtin_add_overflow(*out_total, (int64_t)rows[r], out_total);
+        *out_equal = *out_equal && rows[r] == rows[0];
     }
-    dims[0] = total;
-    if (overflow || __builtin_mul_overflow((uint64_t)total, row, &(uint64_t){0})) {
+    if (overflow || __builtin_mul_overflow((uint64_t)*out_total, row, &(uint64_t){0})) {
         PyErr_SetString(PyExc_OverflowError, "all_gather: the result is larger than memory can be");
         return -1;
     }
-    if (wp_call_result(state, call, NULL, shape->rank, dims, 0) < 0) {
+    return 0;
+}
+
+/* The rows of all ranks are known: makes the result and the call, with counts where they differ. */
+static int fill_blocks(wp_state_t *state, wp_call_t *call, const wp_shape_t *shape,
+                       const uint64_t *rows, bool equal)
+{
+    uint32_t size = call->group->size;
+    uint64_t row = wp_shape_row(shape);
+    if (wp_call_result(state, call, NULL, shape->rank, shape->dims, 0) < 0) {
         return -1;
     }
     call->count = call->send.count;
@@ -71,9 +77,11 @@ static PyObject *gather_rows(wp_state_t *state, wp_call_t *call)
         wp_call_release(call);
         goto done;
     }
-    if (wp_exchange_rows(state, group, "all_gather", &shape, rows) < 0) {
+    bool equal;
+    if (wp_exchange_rows(state, group, "all_gather", &shape, rows) < 0 ||
+        sum_rows(rows, group->size, wp_shape_row(&shape), &shape.dims[0], &equal) < 0) {
         wp_call_release(call);
-    } else if (fill_blocks(state, call, &shape, rows) < 0) {
+    } else if (fill_blocks(state, call, &shape, rows, equal) < 0) {
         wp_exchange_broken(group, "all_gather");
         wp_call_release(call);
     } else {

@@ -21,6 +21,10 @@ static PyObject *init(PyObject *module, PyObject *const *args, Py_ssize_t count,
     if (context == NULL) {
         return NULL;
     }
+    if (state->context != NULL) {
+        Py_DECREF((PyObject *)context);
+        return wp_raise_text(state, WEFT_ERR_STATE, "another thread called weft.init() meanwhile");
+    }
     state->context = context;
     state->world = (wp_group_t *)Py_NewRef((PyObject *)context->world);
     return Py_NewRef((PyObject *)context);

@@ -162,6 +162,29 @@ class Blocks(ranks.RankCase):
         np.testing.assert_array_equal(weft.all_to_all(x, send_counts=[1] * n), x)
 
 
+class Results(ranks.RankCase):
+    """Results that cannot be made when ranks have told each other their shapes."""
+
+    def test_rows_without_elements(self):
+        self.assertEqual(weft.all_gather(np.empty((1 << 40, 0))).shape, (1 << 41, 0))
+        with self.raises_within(OverflowError, "all_gather"):
+            weft.all_gather(np.empty((1 << 62, 0), "int8"))
+        weft.barrier()
+
+    @ranks.fresh
+    def test_one_rank_cannot_go_on(self):
+        send = [1, 1]
+        if self.rank == 0:
+            with self.raises_within(ValueError, "out"):
+                weft.all_to_all(ones(2), send_counts=send, out=ones(5))
+        else:
+            with self.raises_within(weft.WeftAbortedError, "rank 0 cannot go on with all_to_all.*out"):
+                weft.all_to_all(ones(2), send_counts=send, out=ones(2))
+        self.meet()
+        with self.raises_within(weft.WeftAbortedError, "rank 0 cannot go on"):
+            weft.all_reduce(ones(100000))
+
+
 class Contexts(ranks.RankCase):
     def context(self, name):
         return weft.Context(self.rank, self.size, f"unix:{self.dir}/{name}")

@@ -37,11 +37,9 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
         return WEFT_OK;
     }
     size_t offset = (size_t)((uint8_t *)address - endpoint->region_of[endpoint->rank]);
-    for (size_t i = 0; i < endpoint->block_count; i++) {
-        if (endpoint->blocks[i].offset == offset) {
-            wefti_region_free(endpoint, offset);
-            return WEFT_OK;
-        }
+    if (wefti_region_has(endpoint, offset)) {
+        wefti_region_free(endpoint, offset);
+        return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not from weft_mem_alloc", address);
 }

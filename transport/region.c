@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The region allocator: first fit over a sorted list of live blocks. Every rank runs it on the same
- * requests in the same order, so all find the same offset without being told; the requests are
- * compared to be sure.
+ * requests in the same order, and frees its blocks when it likes: a new one goes where there is
+ * room on all ranks. Each rank says where it would put it; where they differ, all look again from
+ * the highest of these places on. Ranks that have freed the same blocks agree at once.
  */
 #include "transport/transport.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 
@@ -20,7 +22,7 @@
 #define ZERO_PIECE_BYTES ((size_t)1 << 20)
 
 typedef struct request {
-    uint64_t bytes, offset, block_count;
+    uint64_t bytes, offset;
     int32_t no_memory; /* this rank could not even make its list longer */
     int32_t pad;
 } request_t;
@@ -30,23 +32,36 @@ typedef struct device_offer {
     uint64_t bytes;
 } device_offer_t;
 
-/* Where the next block goes; *out_index is its place in the list. */
-static size_t first_fit(const wefti_endpoint_t *endpoint, size_t bytes, size_t *out_index)
+/*
+ * Guards the list of blocks of every endpoint: one thread allocates, but others may free meanwhile
+ * (a program's garbage collector ends a session).
+ */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Where the next block goes, at from or above it. */
+static size_t first_fit(const wefti_endpoint_t *endpoint, size_t bytes, size_t from)
 {
-    size_t offset = 0;
-    size_t i = 0;
-    for (; i < endpoint->block_count; i++) {
-        if (endpoint->blocks[i].offset - offset >= bytes) {
+    size_t offset = from;
+    pthread_mutex_lock(&list_lock);
+    for (size_t i = 0; i < endpoint->block_count; i++) {
+        const wefti_region_block_t *block = &endpoint->blocks[i];
+        size_t end = block->offset + block->bytes;
+        if (end <= offset) {
+            continue;
+        }
+        if (block->offset >= offset && block->offset - offset >= bytes) {
             break;
         }
-        offset = endpoint->blocks[i].offset + endpoint->blocks[i].bytes;
+        offset = end;
     }
-    *out_index = i;
+    pthread_mutex_unlock(&list_lock);
     return offset;
 }
 
-static weft_status_t compare_requests(const wefti_endpoint_t *endpoint, const request_t *requests)
+static weft_status_t compare_requests(const wefti_endpoint_t *endpoint, const request_t *requests,
+                                      uint64_t *out_lowest, uint64_t *out_highest)
 {
+    *out_lowest = *out_highest = requests[0].offset;
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         const request_t *a = &requests[0], *b = &requests[r];
         if (b->no_memory) {
@@ -58,14 +73,8 @@ static weft_status_t compare_requests(const wefti_endpoint_t *endpoint, const re
                                "region allocation: rank 0 asks for %llu bytes, rank %u for %llu",
                                (unsigned long long)a->bytes, r, (unsigned long long)b->bytes);
         }
-        if (a->offset != b->offset || a->block_count != b->block_count) {
-            return wefti_error(
-                WEFT_ERR_MISMATCH,
-                "region allocation: rank 0 has %llu regions and would use offset %llu, rank "
-                "%u has %llu and would use %llu (freed in different orders?)",
-                (unsigned long long)a->block_count, (unsigned long long)a->offset, r,
-                (unsigned long long)b->block_count, (unsigned long long)b->offset);
-        }
+        *out_lowest = b->offset < *out_lowest ? b->offset : *out_lowest;
+        *out_highest = b->offset > *out_highest ? b->offset : *out_highest;
     }
     if (requests[0].bytes == 0 || requests[0].bytes > SIZE_MAX / 2) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "a region of %llu bytes cannot be allocated",
@@ -75,7 +84,8 @@ static weft_status_t compare_requests(const wefti_endpoint_t *endpoint, const re
 }
 
 /* All ranks compare what they are about to do. */
-static weft_status_t exchange_requests(wefti_endpoint_t *endpoint, const request_t *own)
+static weft_status_t exchange_requests(wefti_endpoint_t *endpoint, const request_t *own,
+                                       uint64_t *out_lowest, uint64_t *out_highest)
 {
     request_t *requests = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *requests);
     if (requests == NULL) {
@@ -85,7 +95,7 @@ static weft_status_t exchange_requests(wefti_endpoint_t *endpoint, const request
     }
     weft_status_t status = wefti_endpoint_all_gather(endpoint, own, sizeof *own, requests);
     if (status == WEFT_OK) {
-        status = compare_requests(endpoint, requests);
+        status = compare_requests(endpoint, requests, out_lowest, out_highest);
     }
     wefti_free(endpoint->allocator, requests);
     return status;
@@ -250,10 +260,14 @@ static weft_status_t clear(wefti_endpoint_t *endpoint, size_t offset, size_t byt
     return WEFT_OK;
 }
 
-static void insert_block(wefti_endpoint_t *endpoint, size_t index, size_t offset, size_t bytes)
+static void insert_block(wefti_endpoint_t *endpoint, size_t offset, size_t bytes)
 {
     wefti_region_block_t *blocks = endpoint->blocks;
-    memmove(&blocks[index + 1], &blocks[index], (endpoint->block_count - index) * sizeof *blocks);
+    size_t index = endpoint->block_count;
+    while (index > 0 && blocks[index - 1].offset > offset) {
+        blocks[index] = blocks[index - 1];
+        index--;
+    }
     blocks[index] = (wefti_region_block_t){offset, bytes};
     endpoint->block_count++;
     endpoint->region_used_bytes += bytes;
@@ -265,17 +279,21 @@ static void insert_block(wefti_endpoint_t *endpoint, size_t index, size_t offset
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset)
 {
     weft_status_t status;
-    size_t index = 0;
-    request_t own = {.bytes = bytes, .block_count = endpoint->block_count};
+    request_t own = {.bytes = bytes};
     size_t aligned = bytes <= SIZE_MAX / 2 ? wefti_align_up(bytes, WEFTI_PAGE_BYTES) : 0;
-    own.offset = first_fit(endpoint, aligned, &index);
+    uint64_t lowest = 0, highest = 0;
+    pthread_mutex_lock(&list_lock);
     own.no_memory =
         wefti_array_reserve(endpoint->allocator, &endpoint->blocks, &endpoint->block_capacity,
                             endpoint->block_count + 1, sizeof *endpoint->blocks) < 0;
-    status = exchange_requests(endpoint, &own);
-    if (status < 0) {
-        return status;
-    }
+    pthread_mutex_unlock(&list_lock);
+    do { /* the highest place only grows, and there is room above all blocks: it ends */
+        own.offset = first_fit(endpoint, aligned, (size_t)highest);
+        status = exchange_requests(endpoint, &own, &lowest, &highest);
+        if (status < 0) {
+            return status;
+        }
+    } while (lowest != highest);
     size_t end;
     if (!wefti_add_size((size_t)own.offset, aligned, &end)) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes do not fit an address space", bytes);
@@ -290,22 +308,43 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     if (status < 0) {
         return status;
     }
-    insert_block(endpoint, index, (size_t)own.offset, aligned);
+    pthread_mutex_lock(&list_lock);
+    insert_block(endpoint, (size_t)own.offset, aligned);
+    pthread_mutex_unlock(&list_lock);
     *out_offset = (size_t)own.offset;
     return WEFT_OK;
 }
 
+bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset)
+{
+    bool found = false;
+    pthread_mutex_lock(&list_lock);
+    for (size_t i = 0; !found && i < endpoint->block_count; i++) {
+        found = endpoint->blocks[i].offset == offset;
+    }
+    pthread_mutex_unlock(&list_lock);
+    return found;
+}
+
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
 {
-    for (size_t i = 0; i < endpoint->block_count; i++) {
+    bool found = false;
+    if (!wefti_endpoint_owned(endpoint)) {
+        return; /* a forked child, where the lock may be held for ever */
+    }
+    pthread_mutex_lock(&list_lock);
+    for (size_t i = 0; !found && i < endpoint->block_count; i++) {
         if (endpoint->blocks[i].offset == offset) {
             endpoint->region_used_bytes -= endpoint->blocks[i].bytes;
             endpoint->block_count--;
             memmove(&endpoint->blocks[i], &endpoint->blocks[i + 1],
                     (endpoint->block_count - i) * sizeof *endpoint->blocks);
-            return;
+            found = true;
         }
     }
-    wefti_log(endpoint->log, WEFT_LOG_ERROR, "rank %u frees a region at %zu, where none is",
-              endpoint->rank, offset);
+    pthread_mutex_unlock(&list_lock);
+    if (!found) {
+        wefti_log(endpoint->log, WEFT_LOG_ERROR, "rank %u frees a region at %zu, where none is",
+                  endpoint->rank, offset);
+    }
 }

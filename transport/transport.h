@@ -199,11 +199,13 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
 /*
  * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks
  * ask for the same sizes in the same order, and a difference is WEFT_ERR_MISMATCH. No room:
- * WEFT_ERR_NO_MEMORY on every rank, naming the one that had none. Freed in any order; freeing is
- * local bookkeeping that must happen in the same order everywhere.
+ * WEFT_ERR_NO_MEMORY on every rank, naming the one that had none. Freeing is local bookkeeping, in any
+ * order and on any thread: memory is given out again once all ranks have freed it.
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
+/* Whether a block starts there. */
+bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset);
 
 /* True when this rank loads and stores the peer's region (host memory: region_of[peer]). Ranks that
  * do form sets: the relation is symmetric and transitive. */

@@ -89,7 +89,10 @@ WEFT_API weft_status_t weft_mem_query(weft_context_t *context, const void *addre
  * disturbed.
  */
 WEFT_API weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_address);
-/** NULL is fine. No call may be using it, on any rank; all ranks free in the same order. */
+/**
+ * NULL is fine. No call of this rank may be using it. Not collective: the memory is given out again once
+ * all ranks have freed it, in whichever order.
+ */
 WEFT_API weft_status_t weft_mem_free(weft_context_t *context, void *address);
 /**
  * Adopts the whole pages of an existing allocation in place: contents and address stay, and later

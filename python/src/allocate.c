@@ -2,10 +2,10 @@
 /*
  * weft.empty and weft.zeros: arrays on memory that peers reach.
  *
- * weft_mem_free wants all ranks to free in the same order, and nobody to use the memory any more;
- * arrays end whenever each rank's last reference goes. So their end only marks the allocation, and
- * the next weft.empty, which all ranks come to, first finds out which ones are marked on all of
- * them: one all-reduce of a byte per allocation, and none where there are no allocations.
+ * An array ends when the rank's last reference to it goes, on any thread and with the GIL. Only one
+ * thread of a rank may allocate and free: so the end marks the allocation, and the next weft.empty,
+ * which has the world's lock, frees it. Ranks need not free in the same order: memory is given out
+ * again once all have.
  */
 #include "python/src/array.h"
 #include "python/src/memory.h"
@@ -15,69 +15,18 @@
 
 /* ---- giving back ---- */
 
-/* MIN over ranks of a byte per allocation, in place; at once, even where a batch is open. */
-static int agree(wp_state_t *state, wp_context_t *context, PyObject *flags)
-{
-    wp_call_t call = {.op = WEFT_OP_ALL_REDUCE, .reduction = WEFT_MIN};
-    int result;
-    if (wp_array_get(state, flags, "flags", WP_WRITE, &call.send) < 0) {
-        return -1;
-    }
-    call.group = (wp_group_t *)Py_NewRef((PyObject *)context->world);
-    call.recv.data = call.send.data;
-    call.recv.count = call.count = call.send.count;
-    call.recv.dtype = call.send.dtype;
-    result = wp_call_run_entered(state, &call);
-    wp_call_release(&call);
-    return result;
-}
-
-/* Frees those that flags names. Marks that came meanwhile count next time. */
-static void free_common(wp_context_t *context, wp_memories_t *memories, const char *flags,
-                        size_t count)
+static void free_gone(wp_context_t *context, wp_memories_t *memories)
 {
     size_t kept = 0;
     for (size_t i = 0; i < memories->count; i++) {
         wp_allocation_t *allocation = &memories->allocations[i];
-        if (i < count && flags[i] != 0) {
+        if (allocation->gone) {
             weft_mem_free(context->context, allocation->address);
         } else {
             memories->allocations[kept++] = *allocation;
         }
     }
     memories->count = kept;
-}
-
-/* After others had the GIL: one of them may have closed it. */
-static bool still_open(wp_context_t *context)
-{
-    return wp_context_open(context) != NULL && context->memories != NULL;
-}
-
-static int collect(wp_state_t *state, wp_context_t *context)
-{
-    wp_memories_t *memories = context->memories;
-    size_t count = memories->count;
-    PyObject *flags;
-    char *bytes;
-    int result = -1;
-    if (count == 0) {
-        return 0;
-    }
-    flags = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count);
-    if (flags == NULL) {
-        return -1;
-    }
-    bytes = PyByteArray_AsString(flags);
-    for (size_t i = 0; i < count; i++) {
-        bytes[i] = memories->allocations[i].gone ? 1 : 0;
-    }
-    if (agree(state, context, flags) == 0 && still_open(context)) {
-        free_common(context, context->memories, bytes, count);
-        result = 0;
-    }
-    Py_DECREF(flags);
-    return result;
 }
 
 /* ---- taking ---- */
@@ -99,6 +48,12 @@ static int reserve(wp_memories_t *memories)
     return 0;
 }
 
+/* After others had the GIL: one of them may have closed it. */
+static bool still_open(wp_context_t *context)
+{
+    return wp_context_open(context) != NULL && context->memories != NULL;
+}
+
 static int take(wp_context_t *context, size_t bytes, void **out_address)
 {
     weft_context_t *inner = context->context;
@@ -118,7 +73,8 @@ static int take(wp_context_t *context, size_t bytes, void **out_address)
 static int fill(wp_context_t *context, wp_memory_t *memory)
 {
     wp_memories_t *memories = context->memories;
-    if (collect(context->state, context) < 0 || reserve(memories) < 0 ||
+    free_gone(context, memories);
+    if (reserve(memories) < 0 ||
         take(context, memory->bytes > 0 ? memory->bytes : 1, &memory->data) < 0) {
         return -1;
     }

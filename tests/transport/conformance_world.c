@@ -181,6 +181,55 @@ static int regions_come_and_go(wefti_endpoint_t *endpoint, const conform_t *conf
     return 0;
 }
 
+/* Each rank frees what it likes: new ones lie at the same place everywhere, and on nothing that is
+ * held. */
+static int regions_freed_by_each(wefti_endpoint_t *endpoint, const conform_t *conform)
+{
+    enum { LIVE = 5, TURNS = 40 };
+    size_t offsets[LIVE] = {0}, sizes[LIVE] = {0}, offset, all[64];
+    uint64_t state = conform->seed | 1, own_state = conform->seed + 977 * (endpoint->rank + 1);
+    uint32_t rank = endpoint->rank;
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
+        size_t bytes = 1 + (size_t)(conform_random(&state) % 50000);
+        uint32_t place = LIVE;
+        for (uint32_t i = 0; i < LIVE; i++) {
+            if (sizes[i] > 0 && conform_random(&own_state) % 3 == 0) {
+                wefti_region_free(endpoint, offsets[i]);
+                EXPECT(!wefti_region_has(endpoint, offsets[i]));
+                sizes[i] = 0;
+            }
+            place = sizes[i] == 0 ? i : place;
+        }
+        EXPECT(wefti_region_alloc(endpoint, bytes, &offset) == WEFT_OK);
+        EXPECT(wefti_region_has(endpoint, offset));
+        EXPECT(wefti_endpoint_all_gather(endpoint, &offset, sizeof offset, all) == WEFT_OK);
+        for (uint32_t r = 0; r < endpoint->world_size; r++) {
+            EXPECT(all[r] == offset);
+        }
+        for (uint32_t i = 0; i < LIVE; i++) {
+            const uint8_t *held = endpoint->region_of[rank] + offsets[i];
+            EXPECT(sizes[i] == 0 ||
+                   (held[0] == (uint8_t)(i + rank + 1) && held[sizes[i] - 1] == held[0] &&
+                    (offset >= offsets[i] + sizes[i] || offsets[i] >= offset + bytes)));
+        }
+        uint8_t *own = endpoint->region_of[rank] + offset;
+        EXPECT(own[0] == 0 && own[bytes - 1] == 0);
+        if (place == LIVE) {
+            wefti_region_free(endpoint, offset);
+            continue;
+        }
+        offsets[place] = offset;
+        sizes[place] = bytes;
+        memset(own, (int)(place + rank + 1), bytes);
+    }
+    for (uint32_t i = 0; i < LIVE; i++) {
+        if (sizes[i] > 0) {
+            wefti_region_free(endpoint, offsets[i]);
+        }
+    }
+    return 0;
+}
+
 static int regions_refuse(wefti_endpoint_t *endpoint, const conform_t *conform)
 {
     size_t offset = 7;
@@ -249,6 +298,7 @@ const conform_case_t conform_world_cases[] = {
     {"flags are true", flags_are_true, 0},
     {"regions are shared", regions_are_shared, NEEDS_PUT},
     {"regions come and go", regions_come_and_go, 0},
+    {"regions are freed by each rank in its own order", regions_freed_by_each, 0},
     {"regions refuse", regions_refuse, 0},
     {"waits poll", waits_poll, 0},
     {"rings of stores", rings_of_stores, NEEDS_DIRECT},

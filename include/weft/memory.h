@@ -104,7 +104,7 @@ WEFT_API weft_status_t weft_mem_free(weft_context_t *context, void *address);
 WEFT_API weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t bytes);
 /**
  * Gives the pages back as private memory, contents kept; before the allocation is freed. Address is
- * what was registered. Collective, in the same order everywhere.
+ * what was registered. Not collective; no call of this rank may be using it.
  */
 WEFT_API weft_status_t weft_mem_unregister(weft_context_t *context, void *address);
 WEFT_EXTERN_C_END

@@ -161,8 +161,8 @@ static PyMethodDef functions[] = {
      "WeftNoMemoryError."},
     {"unregister", (PyCFunction)(void (*)(void))unregister_array, METH_FASTCALL | METH_KEYWORDS,
      "unregister($module, array, context=None)\n--\n\n"
-     "Makes array's memory private again, contents kept. Collective, in the same order "
-     "everywhere.\n"
+     "Makes array's memory private again, contents kept. Not collective: each rank does it "
+     "when it likes.\n"
      "Raises ValueError when it is not registered."},
     {NULL, NULL, 0, NULL},
 };

@@ -118,6 +118,19 @@ class Empty(ranks.RankCase):
         for key, x in held.items():
             self.assertTrue((x == key).all())
 
+    def test_sessions_that_end_at_other_times(self):
+        """The garbage collector comes when it likes on each rank; what is allocated next does not mind."""
+        plan = weft.compile(str(ranks.SOURCE / "tests" / "data" / "torch_mlp.onnx"), world=self.size, batch=4)
+        sessions = [weft.Session(plan) for _ in range(3)]
+        for i in range(3):
+            del sessions[(i + self.rank) % len(sessions)]
+            gc.collect()
+            x = weft.empty(4000)
+            x[:] = self.rank
+            weft.all_reduce_(x)
+            self.assertTrue((x == sum(range(self.size))).all())
+            sessions[:0] = [weft.Session(plan)] if i == 0 else []
+
     def test_names(self):
         with self.raises_within(TypeError, "shape"):
             weft.empty()
@@ -232,6 +245,19 @@ class Register(ranks.RankCase):
             weft.all_reduce_(arrays[i])
             weft.unregister(arrays[i])
             self.assertTrue((arrays[i] == i * self.size).all())
+
+    def test_each_rank_in_its_own_order(self):
+        arrays = [np.full(9000, i, "f") for i in range(4)]
+        for x in arrays:
+            weft.register(x)
+        for i in range(4):
+            x = arrays[(i + self.rank) % 4]
+            weft.unregister(x)
+            for y in arrays:
+                weft.all_reduce_(y)
+            weft.register(np.zeros(100 + 5000 * i))
+        for i, x in enumerate(arrays):
+            self.assertTrue((x == i * self.size ** 4).all())
 
     def test_twice(self):
         x = np.zeros(5000)

@@ -3,6 +3,7 @@
 #include "python/src/group.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 /* ---- locks ---- */
 void wp_lock_init(pthread_mutex_t *lock)
@@ -38,11 +39,28 @@ int wp_lock(wp_state_t *state, pthread_mutex_t *lock)
 }
 
 /* ---- life ---- */
+/* At the end of the program a thread that goes on waiting in a call would keep it from ending. */
+static void end_calls(wp_group_t *self)
+{
+    weft_context_t *context = self->context->context;
+    if (pthread_mutex_trylock(&self->lock) == 0) {
+        pthread_mutex_unlock(&self->lock);
+    } else if (context != NULL) {
+        char text[96];
+        snprintf(text, sizeof text, "rank %u ended while a thread of it was in a call",
+                 (unsigned)self->context->rank);
+        weft_context_abort(context, text);
+    }
+}
+
 /* The context is being closed: the C group goes, this object stays. */
 static void leave(wp_holder_t *holder)
 {
     wp_group_t *self = (wp_group_t *)(void *)((char *)holder - offsetof(wp_group_t, holder));
     Py_INCREF((PyObject *)self);
+    if (self->context->state->exiting) {
+        end_calls(self);
+    }
     if (wp_lock(self->context->state, &self->lock) < 0) {
         PyErr_Clear(); /* a signal handler inside a call, which needs the group to the end */
         Py_DECREF((PyObject *)self);
@@ -305,7 +323,7 @@ static PyMethodDef functions[] = {
     {"new_group", (PyCFunction)(void (*)(void))new_group, METH_FASTCALL | METH_KEYWORDS,
      "new_group($module, ranks, group=None)\n--\n\n"
      "The Group of these ranks of group (None: the world), numbered in this order; None on\n"
-     "ranks that are not in it.\n\n"
+     "ranks that are not in it (who must not pass that on as group=, where it is the world).\n\n"
      "Collective over group: all its ranks pass the same list. Raises ValueError (a rank\n"
      "that there is not, or twice), WeftMismatchError when lists differ, WeftNoMemoryError\n"
      "when too many groups are alive."},

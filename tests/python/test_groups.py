@@ -5,6 +5,7 @@ import gc
 import json
 import signal
 import sys
+import time
 import unittest
 
 import ranks
@@ -281,6 +282,36 @@ class Contexts(ranks.RankCase):
             self.meet()  # in rank 0's handler, while it waits
             self.assertEqual(weft.all_reduce(ones(1))[0], 2)
         weft.barrier(other[0])
+
+
+class Programs(unittest.TestCase):
+    def test_ends_while_a_thread_waits(self):
+        """It would wait for ever; unless it is too late to wait at all, the others hear of it."""
+        start = time.monotonic()
+        done = ranks.run_script(THREAD_WAITS, ranks=2)
+        self.assertRegex(done.stdout, "WeftAbortedError: rank 1 ended while a thread of it was in a call|"
+                                      "WeftPeerDiedError: rank 1 ", done.stderr)
+        self.assertLess(time.monotonic() - start, 5 * ranks.SLOW)
+
+
+THREAD_WAITS = """
+import threading
+import numpy as np
+import weft
+weft.init()
+waits = weft.new_group([0, 1])
+if weft.get_rank() == 1:
+    weft.send(np.ones(3), 0)
+    threading.Thread(target=weft.barrier, args=(waits,), daemon=True).start()
+    weft.send(np.ones(3), 0)
+else:
+    weft.recv(np.ones(3), 1)
+    weft.recv(np.ones(3), 1)
+    try:
+        weft.recv(np.ones(3), 1)
+    except weft.WeftError as error:
+        print(f"{type(error).__name__}: {error}")
+"""
 
 
 class Alone(unittest.TestCase):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of samples/python, and python -m weft.bench, in short runs."""
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +15,7 @@ np = ranks.need("numpy")
 SAMPLES = ranks.SOURCE / "samples" / "python"
 DATA = "/usr/share/datasets/fashion-mnist"
 HAS_DATA = os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz"))
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def number(pattern, text):
@@ -45,6 +47,13 @@ class Samples(unittest.TestCase):
             self.assertIn("buckets of a step: 1", said)
             self.assertGreater(os.path.getsize(f"{folder}/p.weft"), 1 << 20)
             self.assertGreater(os.path.getsize(f"{folder}/m.onnx"), 1 << 20)
+
+    @unittest.skipUnless(HAS_DATA and HAS_TORCH, "dataset-fashion-mnist or torch is not installed")
+    @unittest.skipIf(ranks.SANITIZED, "torch is slow under sanitizers, and nothing else is tested here than without")
+    def test_train_torch(self):
+        said = self.run_sample("train_torch.py", "--epochs", "1", "--steps", "100", "--model", "mlp")
+        self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.6)
+        self.assertIn("2 ranks, backend weft", said)
 
     def test_tensor_parallel(self):
         for count in (1, 2):

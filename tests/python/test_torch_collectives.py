@@ -4,6 +4,7 @@ import ranks
 
 torch = ranks.need("torch")
 import datetime  # noqa: E402
+import weakref  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import weft  # noqa: E402
@@ -332,9 +333,17 @@ class Works(TorchCase):
         dist.destroy_process_group(two)
 
     def test_works_that_nobody_waits_for(self):
+        class Seen(torch.Tensor):
+            pass
         x = torch.zeros(10)
-        for _ in range(200):
+        there = []
+        for _ in range(300):
+            x = torch.zeros(10).as_subclass(Seen)
+            there.append(weakref.ref(x))
             dist.all_reduce(x, async_op=True)
+        del x
+        held = [ref for ref in there if ref() is not None]
+        self.assertLess(len(held), 200)
         y = torch.ones(1)
         dist.all_reduce(y)
         self.same(y, torch.full((1,), 2.0))

@@ -39,8 +39,11 @@ class Buckets:
             weft.unregister(held, self.process_group.weft_context)
             self._held[index] = None
         if moves <= _MOVES and buffer.numel() > 0:
-            weft.register(buffer, self.process_group.weft_context)
-            self._held[index] = buffer
+            try:
+                weft.register(buffer, self.process_group.weft_context)
+                self._held[index] = buffer
+            except (weft.WeftNoMemoryError, weft.WeftUnsupportedError):  # on all ranks
+                self.adopt = False
 
     def close(self):
         """Gives the memory back. All ranks do this between the same calls; waits for nobody."""

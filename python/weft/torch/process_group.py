@@ -88,7 +88,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
                        for _ in range(min(2 * days, _PAIR_GROUPS) if size > 1 else 0)]
         self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
         self.works = {}
-        self.issued = 0
+        self.issued, self.tidy_at = 0, works.TIDY
         self.lock = threading.RLock()
         self.buckets = None
         self._barriers = 0
@@ -127,17 +127,11 @@ class ProcessGroupWeft(dist.ProcessGroup):
         if "_barriers" in self.__dict__:
             self.shutdown()
 
-    def forget_finished(self):
-        """The works that nobody has waited for are many: the oldest ones that are done go."""
-        for key, work in list(self.works.items())[:works.KEPT // 2]:
-            if work.is_completed():
-                self.works.pop(key, None)
-
     def progress(self):
         """Calls of this group go on: looking at one makes all of a context do so."""
-        for work in list(self.works.values())[:1]:
-            if work._handle is not None:
-                work._handle.is_completed()
+        for work in list(self.works.values()):
+            if not work.is_completed():
+                break
 
     def _set_sequence_number_for_group(self):
         self.issued = 0

@@ -14,8 +14,10 @@ from torch._C import _distributed_c10d as c10d
 SOON_S = 0.002
 # While works of several groups are under way, waiting for one looks after the others this often.
 SLICE_S = 0.0005
-# Works that nobody has waited for are kept, in case torch's C++ code still will; the oldest of so many finished ones go.
+# Works that nobody has waited for are kept, in case torch's C++ code still will; of more than so many the oldest go, and
+# every TIDY of them their tensors do.
 KEPT = 4096
+TIDY = 64
 
 # Process groups that there are: works of one do not make those of another go on.
 process_groups = weakref.WeakSet()
@@ -40,8 +42,8 @@ class Work(c10d.Work):
         group.issued += 1
         kept = group.works
         kept[id(self)] = self
-        if len(kept) > KEPT:
-            group.forget_finished()
+        if len(kept) >= group.tidy_at:
+            tidy(group)
 
     # ---- the end of a work ----
     def _conclude(self, error=None):
@@ -139,6 +141,18 @@ class Work(c10d.Work):
         else:
             _finisher.add(self, future)
         return future
+
+
+def tidy(group):
+    """Finished works that no Python code holds let go of their tensors, and the oldest are forgotten."""
+    kept = group.works
+    for key, work in list(kept.items())[:-1]:  # but for the latest, which its caller has yet to get
+        # By the dictionary, the list, the loop, and getrefcount itself; the C++ half holds no reference.
+        if sys.getrefcount(work) <= 4 and work.is_completed():
+            work._outputs = ()
+            if len(kept) > KEPT // 2:
+                kept.pop(key, None)
+    group.tidy_at = len(kept) + TIDY
 
 
 def settle(work, future):

@@ -151,11 +151,21 @@ static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char 
     return NULL;
 }
 
+/* What the library said on this thread, for Python. */
+static void last_text(weft_status_t status, char *text, size_t bytes)
+{
+    const char *said = weft_last_error();
+    spell_types(said[0] != '\0' ? said : weft_status_text(status), text, bytes);
+    if (status == WEFT_ERR_MISMATCH) {
+        size_t used = strlen(text);
+        snprintf(text + used, bytes - used, "%s", wp_exchange_hint(text));
+    }
+}
+
 PyObject *wp_error_new(wp_state_t *state, weft_status_t status)
 {
     char text[TEXT_BYTES];
-    const char *said = weft_last_error();
-    spell_types(said[0] != '\0' ? said : weft_status_text(status), text, sizeof text);
+    last_text(status, text, sizeof text);
     PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
     PyObject *error = message != NULL ? PyObject_CallFunctionObjArgs(type_of(state, status), message, NULL) : NULL;
     Py_XDECREF(message);
@@ -168,8 +178,7 @@ PyObject *wp_error_new(wp_state_t *state, weft_status_t status)
 PyObject *wp_raise(wp_state_t *state, weft_status_t status)
 {
     char text[TEXT_BYTES];
-    const char *said = weft_last_error();
-    spell_types(said[0] != '\0' ? said : weft_status_text(status), text, sizeof text);
+    last_text(status, text, sizeof text);
     return raise_with(state, status, text);
 }
 

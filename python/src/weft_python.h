@@ -98,6 +98,8 @@ PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *for
 
 /* The exception of a failed call by itself, of this thread's message; NULL: no memory, and no exception is set. */
 PyObject *wp_error_new(wp_state_t *state, weft_status_t status);
+/* exchange.c: what to add to a text about ranks that differ where one of them was exchanging shapes; "" else. */
+const char *wp_exchange_hint(const char *text);
 
 /* ---- interrupt.c: Ctrl-C while a call waits ---- */
 /* The weft_interrupt_fn of every context; user is the state. */

@@ -32,8 +32,9 @@ def tree(parts, combine):
 
 def truncated(total, n):
     """C's division of integers."""
-    quotient = np.abs(total) // n if total.dtype.kind == "i" else total // n
-    return np.where(total < 0, -quotient, quotient) if total.dtype.kind == "i" else quotient
+    n = total.dtype.type(n)  # numpy makes floats of a 64-bit scalar and a Python number
+    quotient = np.floor_divide(total, n)
+    return np.where((total < 0) & (quotient * n != total), quotient + total.dtype.type(1), quotient).astype(total.dtype)
 
 
 def reduced(parts, op):

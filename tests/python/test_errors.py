@@ -251,7 +251,10 @@ class Disagreement(ranks.RankCase):
 
     def test_ways_of_all_gather(self):
         self.disagree([lambda g: weft.all_gather(ones(8), g),
-                       lambda g: weft.all_gather(ones(8), g, out=ones(8 * self.size))], "all_gather")
+                       lambda g: weft.all_gather(ones(8), g, out=ones(8 * self.size))],
+                      "8 x float32.* exchanges first, but for out=")
+        self.disagree([lambda g: weft.scatter(ones(8 * self.size), 0, g),
+                       lambda g: weft.scatter(None, 0, g, out=ones(8))], "scatter sends first, but for out=")
 
     def test_send_and_recv(self):
         def call(group, count, dtype):

@@ -15,6 +15,7 @@ np = ranks.need("numpy")
 SAMPLES = ranks.SOURCE / "samples" / "python"
 DATA = "/usr/share/datasets/fashion-mnist"
 HAS_DATA = os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz"))
+SLOW = "slow under sanitizers, and calls nothing that other tests do not call there"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -33,12 +34,14 @@ class Samples(unittest.TestCase):
         return done.stdout
 
     @unittest.skipUnless(HAS_DATA, "dataset-fashion-mnist is not installed")
+    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_train_numpy(self):
         said = self.run_sample("train_numpy.py", "--epochs", "1", "--steps", "120")
         self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.7)
         self.assertIn("2 ranks have the same weights", said)
 
     @unittest.skipUnless(HAS_DATA, "dataset-fashion-mnist is not installed")
+    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_compile_onnx(self):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
             said = self.run_sample("compile_onnx.py", "--steps", "120", "--plan", f"{folder}/p.weft", "--save",
@@ -49,7 +52,7 @@ class Samples(unittest.TestCase):
             self.assertGreater(os.path.getsize(f"{folder}/m.onnx"), 1 << 20)
 
     @unittest.skipUnless(HAS_DATA and HAS_TORCH, "dataset-fashion-mnist or torch is not installed")
-    @unittest.skipIf(ranks.SANITIZED, "torch is slow under sanitizers, and nothing else is tested here than without")
+    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_train_torch(self):
         said = self.run_sample("train_torch.py", "--epochs", "1", "--steps", "100", "--model", "mlp")
         self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.6)
@@ -95,6 +98,14 @@ class Bench(unittest.TestCase):
             said = self.bench("all_reduce", "--min", "64K", "--max", "64K", "--iterations", "3", *more)
             self.assertRegex(said, r"(?m)^ +65536 ")
 
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    @unittest.skipIf(ranks.SANITIZED, SLOW)
+    def test_beside_gloo(self):
+        """Operators that Gloo has, and one that it has not."""
+        rows = json.loads(self.bench("all_reduce", "all_gather", "reduce_scatter", "--tensor", "torch", "--torch-gloo", "--min",
+                                     "64", "--max", "64", "--iterations", "5", "--json"))["rows"]
+        self.assertEqual([row["gloo_p50_us"] is not None for row in rows], [True, True, False])
+
     def test_under_a_launcher(self):
         done = subprocess.run([ranks.WEFT, "run", "-n", "3", "--", sys.executable, "-m", "weft.bench", "broadcast", "--max",
                                "8", "--iterations", "3"], capture_output=True, text=True, timeout=60 * ranks.SLOW,
@@ -102,6 +113,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("# broadcast, 3 ranks", done.stdout)
 
+    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_wrong_words(self):
         for words, said in ((("all_sum",), "no operator is called all_sum"), (("--min", "4Q"), "is not a size"),
                             (("--min", "8", "--max", "4"), "--max is below --min"), (("-n", "0"), "at least 1")):

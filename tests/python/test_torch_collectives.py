@@ -95,6 +95,20 @@ class Collectives(TorchCase):
         for output, part in zip(outputs, parts):
             self.same(output, part)
 
+    def test_sparse(self):
+        """Entries of all ranks, as many as each has."""
+        for dtype in (torch.float32, torch.int64):
+            parts = []
+            for rank in range(self.size):
+                rows = torch.tensor([[rank, 2, 2][:rank + 1]])
+                parts.append(torch.sparse_coo_tensor(rows, torch.full((rank + 1, 3), rank + 1, dtype=dtype), (6, 3)))
+            x = parts[self.rank].clone()
+            dist.all_reduce(x)
+            self.assertTrue(x.is_sparse)
+            self.same(x.to_dense(), sum(part.to_dense() for part in parts))
+        with self.raises_within(RuntimeError, "sparse"):
+            dist.all_reduce(parts[self.rank], dist.ReduceOp.MAX)
+
     def test_leaves_that_require_grad(self):
         """Parameters are written in place, as DDP does when it starts."""
         parts = self.parts((5,))

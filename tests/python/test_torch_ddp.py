@@ -159,6 +159,23 @@ class Training(ranks.RankCase):
         self.close_to(run(None, None), expected)
         self.close_to(run(dist.new_group([0, 1]), weft.torch.ddp_hook), expected)
 
+    def test_sparse_gradients(self):
+        def run(group, hook):
+            torch.manual_seed(2)
+            model = nn.Sequential(nn.Embedding(50, 4, sparse=True), nn.Flatten(), nn.Linear(12, 1))
+            model = DistributedDataParallel(model, process_group=group)
+            if hook is not None:
+                model.register_comm_hook(weft.torch.Buckets(group), hook)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i in range(3):
+                optimizer.zero_grad()
+                model(torch.tensor([[i, self.rank, 7], [20 + i, 30 + self.rank, 7]])).sum().backward()
+                optimizer.step()
+            return [parameter.detach().clone() for parameter in model.parameters()]
+        expected = run(self.gloo, None)
+        self.close_to(run(None, None), expected)
+        self.close_to(run(dist.new_group([0, 1]), weft.torch.ddp_hook), expected)
+
     def test_hooks_of_torch(self):
         expected = self.train(self.gloo)
         group = dist.new_group([0, 1])

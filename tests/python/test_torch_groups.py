@@ -105,7 +105,7 @@ class Wrong(ranks.RankCase):
                       lambda: dist.reduce_scatter_tensor(torch.empty(2), torch.ones(3)),
                       lambda: dist.all_to_all_single(torch.empty(3), torch.ones(3)),
                       lambda: dist.all_to_all_single(torch.empty(2), torch.ones(2), [1, 1], [2, 2]),
-                      lambda: dist.all_reduce(torch.ones(2).to_sparse()),
+                      lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
                       lambda: dist.broadcast(torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8), 0),
                       lambda: dist.send(torch.ones(1), 5),
                       lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)):

@@ -3,6 +3,7 @@
 import torch
 import weft
 from weft.torch.process_group import _weft_group
+from weft.torch.works import Done
 
 # Buckets that change their memory again and again (several models with one state) are no longer adopted.
 _MOVES = 4
@@ -71,18 +72,20 @@ def ddp_hook(state, bucket):
         return future
     if bucket.index() == 0:
         buckets._open.clear()  # of a backward pass that was given up
-    if buckets.adopt:
-        buckets._take(bucket.index(), buffer)
-    work = weft.all_reduce_(buffer, "avg", group.weft_group, async_op=True)
-    if not bucket.is_last():
-        buckets._open.append((work, future, buffer))
-        return future
-    for earlier, promised, tensor in buckets._open:
-        earlier.wait()
-        promised.set_result(tensor)
-    buckets._open.clear()
-    work.wait()
-    future.set_result(buffer)
+    if buffer.layout is torch.strided:
+        if buckets.adopt:
+            buckets._take(bucket.index(), buffer)
+        work = weft.all_reduce_(buffer, "avg", group.weft_group, async_op=True)
+    else:
+        group.allreduce([buffer]).wait()  # of sparse gradients: all ranks' entries
+        buffer = buffer / group.size()
+        work = Done()
+    buckets._open.append((work, future, buffer))
+    if bucket.is_last():
+        for one, promised, tensor in buckets._open:
+            one.wait()
+            promised.set_result(tensor)
+        buckets._open.clear()
     return future
 
 

@@ -182,13 +182,29 @@ class ProcessGroupWeft(dist.ProcessGroup):
         if type(opts) is c10d.AllreduceOptions:
             opts = opts.reduceOp
         number = hash(opts)
-        if tensor.dtype in layout.NATIVE and number in _NAMES and tensor.is_contiguous():
+        if (tensor.dtype in layout.NATIVE and number in _NAMES and tensor.layout is torch.strided
+                and tensor.is_contiguous()):
             return Work(self, weft.all_reduce_(tensor, _NAMES[number], self.weft_group, async_op=True), tensors)
         if number in _BITWISE:
             return self._bitwise(tensor, _BITWISE[number], tensors)
         word = self._reduction(opts, tensor)
+        if tensor.layout is torch.sparse_coo:
+            return self._sparse(tensor, word, tensors)
         data, finish = layout.place(tensor)
         return Work(self, weft.all_reduce_(data, word, self.weft_group, async_op=True), tensors, finish)
+
+    def _sparse(self, tensor, word, outputs):
+        """The sum of sparse tensors has the entries of all. Waits: how many there are is known only then."""
+        if word != "sum":
+            raise RuntimeError(f"weft: of sparse tensors there are sums only, no {word}")
+        own = tensor.detach().coalesce()
+        # A row for each entry; their number may differ.
+        indices = weft.all_gather(own.indices().t().contiguous(), self.weft_group)
+        values = weft.all_gather(layout.dense(own.values()), self.weft_group).view(tensor.dtype)
+        with torch.no_grad():
+            values = values.view(-1, *own.values().shape[1:])
+            tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce())
+        return Work(self, Done(), outputs)
 
     def allreduce_coalesced(self, tensors, opts=dist.ReduceOp.SUM):
         """Tensors of one type as one call."""

@@ -115,10 +115,31 @@ static void leave(wp_holder_t *holder)
     Py_DECREF((PyObject *)self);
 }
 
+/* Works of streams that nobody looks at any more are done some time, too. */
+static void reap_all(wp_context_t *context)
+{
+    wp_holder_t *next;
+    for (wp_holder_t *holder = context->holders; holder != NULL; holder = next) {
+        next = holder->next;
+        if (holder->leave != leave) {
+            continue;
+        }
+        wp_stream_t *stream =
+            (wp_stream_t *)(void *)((char *)holder - offsetof(wp_stream_t, holder));
+        if (stream->first != NULL) {
+            Py_INCREF((PyObject *)stream);
+            wp_works_reap(stream);
+            next = holder->next; /* others came and went meanwhile */
+            Py_DECREF((PyObject *)stream);
+        }
+    }
+}
+
 static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_stream_flags_t flags)
 {
     PyTypeObject *type = context->state->stream_type;
     weft_stream_params_t params = {sizeof params, name, flags, 0};
+    reap_all(context);
     weft_context_t *open = wp_context_open(context);
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     wp_stream_t *self = open != NULL ? (wp_stream_t *)alloc(type, 0) : NULL;
@@ -313,6 +334,9 @@ static PyObject *synchronize(PyObject *object, PyObject *unused)
     if (!ask(self, weft_stream_synchronize, &status)) {
         return NULL;
     }
+    if (status >= 0) {
+        wp_works_reap(self);
+    }
     return status < 0 ? wp_raise(self->context->state, status) : Py_NewRef(Py_None);
 }
 
@@ -323,6 +347,9 @@ static PyObject *query(PyObject *object, PyObject *unused)
     (void)unused;
     if (!ask(self, weft_stream_query, &status)) {
         return NULL;
+    }
+    if (status == WEFT_OK) {
+        wp_works_reap(self);
     }
     return status < 0 ? wp_raise(self->context->state, status) : PyBool_FromLong(status == WEFT_OK);
 }

@@ -39,7 +39,9 @@ void wp_batch_drop(wp_group_t *group, wp_batch_t *batch);
 /* work.c: sends a batch off, which is taken over, also on failure. */
 PyObject *wp_work_start_batch(wp_state_t *state, wp_group_t *group, wp_batch_t *batch,
                               wp_stream_t *stream);
-/* nothing of stream is in flight any more, nor will be. */
+/* Takes works that are done off stream's list; the caller has a reference to stream. */
+void wp_works_reap(wp_stream_t *stream);
+/* Nothing of stream is in flight any more, nor will be. */
 void wp_works_end(wp_stream_t *stream);
 
 #endif

@@ -124,6 +124,19 @@ void wp_work_end_look(wp_work_t *work, weft_status_t status)
     Py_DECREF((PyObject *)work);
 }
 
+void wp_works_reap(wp_stream_t *stream)
+{
+    weft_status_t status = WEFT_OK;
+    while (stream->first != NULL && status != WEFT_IN_PROGRESS) {
+        wp_work_t *work = stream->first;
+        weft_event_t *event = wp_work_begin_look(work);
+        PyThreadState *thread = PyEval_SaveThread();
+        status = weft_event_query(event);
+        PyEval_RestoreThread(thread);
+        wp_work_end_look(work, status);
+    }
+}
+
 /* ---- the beginning ---- */
 /* Under the locks of group and stream. WEFT_AGAIN: there is no room, and nothing has happened. */
 static weft_status_t enqueue(wp_work_t *work)

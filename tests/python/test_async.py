@@ -365,6 +365,21 @@ class Streams(ranks.RankCase):
         with self.assertRaises(weft.WeftStateError):
             weft.all_reduce(np.ones(2), group=alone.world, async_op=True)
 
+    def test_streams_and_arrays_are_given_back(self):
+        for wait in (weft.Stream.synchronize, weft.Stream.query, lambda stream: stream.record_event().synchronize()):
+            alive = []
+            for i in range(30):
+                stream = weft.Stream(thread=False)
+                array, reference = watched(10, i)
+                weft.all_reduce_(array, stream=stream)
+                while not wait(stream) and wait is weft.Stream.query:
+                    pass
+                alive.append(reference)
+            del array, stream
+            weft.Stream()
+            gc.collect()
+            self.assertEqual(sum(reference() is not None for reference in alive), 0)
+
     def test_dropped_stream_finishes(self):
         x = np.full(100, 1.0, "float32")
         weft.all_reduce_(x, stream=weft.Stream())

@@ -75,6 +75,9 @@ NOT_INHERITED = ("WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_ADDRESS", "WEFT_GROUP", "
 
 def need(name):
     """The module called name; where it cannot be imported the program ends as skipped."""
+    if name == "torch" and SANITIZED:
+        print("skipped: under a sanitizer torch's libraries take too long to load")
+        sys.exit(SKIPPED)
     try:
         return importlib.import_module(name)
     except ImportError as error:

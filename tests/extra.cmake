@@ -59,10 +59,12 @@ if(TARGET weft_python)
     "WEFT_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "WEFT_BINARY_DIR=${PROJECT_BINARY_DIR}" "WEFT_SANITIZED=${WEFT_SANITIZE}")
   if(WEFT_SANITIZE MATCHES "address")
     # The interpreter is not sanitized, so the runtime comes first; what it leaves behind at its end is its own. Its objects are
-    # watched, too, if they come from malloc.
-    execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libasan.so OUTPUT_VARIABLE asan_runtime
-      OUTPUT_STRIP_TRAILING_WHITESPACE)
-    list(APPEND python_environment "LD_PRELOAD=${asan_runtime}" "ASAN_OPTIONS=detect_leaks=0" "PYTHONMALLOC=malloc"
+    # watched, too, if they come from malloc. It has to find C++'s throw when it starts, for torch.
+    foreach(library asan stdc++)
+      execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=lib${library}.so OUTPUT_VARIABLE ${library}_runtime
+        OUTPUT_STRIP_TRAILING_WHITESPACE)
+    endforeach()
+    list(APPEND python_environment "LD_PRELOAD=${asan_runtime}:${stdc++_runtime}" "ASAN_OPTIONS=detect_leaks=0" "PYTHONMALLOC=malloc"
       "UBSAN_OPTIONS=print_stacktrace=1")
   endif()
   file(GLOB python_tests CONFIGURE_DEPENDS python/test_*.py)

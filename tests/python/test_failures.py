@@ -62,9 +62,9 @@ class Deaths(ranks.RankCase):
         self.survive(lambda: [work.wait() for work in works],
                      lambda: self.rank != 1 and works.extend(weft.all_reduce(ones(), async_op=True) for _ in range(5)))
         for work in works:
-            self.assertTrue(work.is_completed())
             with self.raises_within(GONE, "rank 1"):
                 work.wait()
+            self.assertTrue(work.is_completed())
 
     @ranks.fresh(dies=[1])
     def test_in_the_middle_of_large_calls(self):

@@ -11,7 +11,6 @@
 #include "python/src/memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- giving back ---- */
 

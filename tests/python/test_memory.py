@@ -131,6 +131,16 @@ class Empty(ranks.RankCase):
             self.assertTrue((x == sum(range(self.size))).all())
             sessions[:0] = [weft.Session(plan)] if i == 0 else []
 
+    def test_bfloat16(self):
+        """numpy has it with ml_dtypes only."""
+        try:
+            import ml_dtypes
+        except ImportError:
+            with self.raises_within(TypeError, "bfloat16 needs the package ml_dtypes"):
+                weft.empty(3, "bfloat16")
+            return
+        self.assertEqual(weft.empty(3, "bfloat16").dtype, ml_dtypes.bfloat16)
+
     def test_names(self):
         with self.raises_within(TypeError, "shape"):
             weft.empty()

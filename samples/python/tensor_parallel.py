@@ -9,8 +9,9 @@ partial sum of the output, and one all_reduce per token adds those up:
 
     rank r:   h_r = gelu(x W1[:, part r] + b1[part r])        y = all_reduce(h_r W2[part r, :]) + b2
 
-A token is a matrix-vector product, which costs the reading of the weights: with N ranks each reads one Nth. What a rank waits
-for others is the latency of the all_reduce, so that must be small: prints both, and checks the result against the whole model.
+A token is a matrix-vector product, which costs the reading of the weights: with N ranks each reads one Nth. What a
+rank waits for others is the latency of the all_reduce, so that must be small: prints both, and checks the result
+against the whole model.
 """
 import argparse
 import os
@@ -25,7 +26,8 @@ import weft  # noqa: E402, pylint: disable=wrong-import-position
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=1024, help="of input and output")
-    parser.add_argument("--hidden", type=int, default=4096, help="of the layer between; a multiple of the number of ranks")
+    parser.add_argument("--hidden", type=int, default=4096,
+                        help="of the layer between; a multiple of the number of ranks")
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()

@@ -4,8 +4,9 @@
 
     weft run -n 2 -- python3 samples/python/train_numpy.py
 
-Every rank has the whole model and a part of every batch. Gradients are views into one array of weft.empty, memory that
-other ranks reach directly, so one all_reduce_ per step averages all of them in place. Runs under any launcher; alone it is one rank.
+Every rank has the whole model and a part of every batch. Gradients are views into one array of weft.zeros, memory that
+other ranks reach directly, so one all_reduce_ per step averages all of them in place. Runs under any launcher; alone it
+is one rank.
 """
 import argparse
 import gzip
@@ -133,8 +134,8 @@ def main():
         loss = weft.all_reduce(np.array([np.mean(losses)]), op="avg")[0]
         right = accuracy(model, *read_images(args.data, "t10k"))
         if rank == 0:
-            print(f"epoch {epoch + 1}: loss {loss:.4f}, accuracy {right:.4f}, {np.median(times) * 1e3:.2f} ms per step, "
-                  f"of which {np.median(waits) * 1e3:.2f} ms all_reduce", flush=True)
+            print(f"epoch {epoch + 1}: loss {loss:.4f}, accuracy {right:.4f}, "
+                  f"{np.median(times) * 1e3:.2f} ms per step, of which {np.median(waits) * 1e3:.2f} ms all_reduce", flush=True)
 
     # Ranks that did the same have the same weights, to the bit.
     least, most = weft.all_reduce(model.flat, op="min"), weft.all_reduce(model.flat, op="max")

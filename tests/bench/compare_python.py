@@ -8,9 +8,9 @@
     ddp         exposed communication of DDP on backend weft, and with the hook, against backend gloo
     session     an epoch of the MLP by weft.Session against DDP over Gloo
 
-Programs run one after the other, several times, so that whatever else the machine does hits all alike; figures are medians over
-the repeats. Parts for which torch is missing are left out. Two ranks, each bound to a core; Gloo's threads are free to run on any,
-which is faster.
+Programs run one after the other, several times, so that whatever else the machine does hits all alike; figures are
+medians over the repeats. Parts for which torch is missing are left out. Two ranks, each bound to a core; Gloo's threads
+are free to run on any, which is faster.
 """
 import argparse
 import glob
@@ -100,7 +100,8 @@ def calls(args, torch):
     """op -> us by Weft, by C, by Gloo."""
     found = {}
     for op, size in CALLS:
-        row, = bench(args, op, "-n", "2", "--min", str(size), "--max", str(size), *(["--torch-gloo"] if torch else []))
+        row, = bench(args, op, "-n", "2", "--min", str(size), "--max", str(size),
+                     *(["--torch-gloo"] if torch else []))
         found[op] = {"us": row["p50_us"], "c_us": row["c_p50_us"], "gloo_us": row["gloo_p50_us"],
                      "ratio": row["gloo_p50_us"] / row["p50_us"] if row["gloo_p50_us"] else None}
     return found
@@ -122,7 +123,8 @@ def overhead(args, torch):
     for kind, words in KINDS.items():
         if kind != "torch tensor" or torch:
             for count in (2, 1):
-                row, = bench(args, "all_reduce", "-n", str(count), "--min", "8", "--max", "8", "--iterations", "200", *words)
+                row, = bench(args, "all_reduce", "-n", str(count), "--min", "8", "--max", "8", "--iterations", "200",
+                             *words)
                 found.setdefault(kind, {})["ratio" if count == 2 else "alone_us"] = row["python_us"]
     return found
 
@@ -200,14 +202,15 @@ def summary(seen):
 
 
 def show(rows, blas):
+    def gloo(row, text):
+        return text.format(**row) if any(name.startswith("gloo") for name in row) else ""
+
     texts = {
-        "calls": lambda r: f"{r['us']:.2f} us (C {r['c_us']:.2f})" + (f", Gloo {r['gloo_us']:.1f}" if "gloo_us" in r else
-                                                                      ", Gloo has none"),
-        "large": lambda r: f"{r['us']:.0f} us (C {r['c_us']:.0f})" + (f", Gloo {r['gloo_us']:.0f}" if "gloo_us" in r else ""),
+        "calls": lambda r: f"{r['us']:.2f} us (C {r['c_us']:.2f})" + (gloo(r, ", Gloo {gloo_us:.1f}") or ", Gloo has none"),
+        "large": lambda r: f"{r['us']:.0f} us (C {r['c_us']:.0f})" + gloo(r, ", Gloo {gloo_us:.0f}"),
         "overhead": lambda r: f"{r['alone_us']:.2f} us above C on one rank, on two",
         "ddp": lambda r: f"{r['step_ms_p50']:.2f} ms per step, {r['exposed_ms']:.2f} of it exposed communication",
-        "session": lambda r: f"{r['epoch_s']:.2f} s per epoch" + (f", DDP + Gloo {r['gloo_epoch_s']:.2f}"
-                                                                  if "gloo_epoch_s" in r else ""),
+        "session": lambda r: f"{r['epoch_s']:.2f} s per epoch" + gloo(r, ", DDP + Gloo {gloo_epoch_s:.2f}"),
     }
     for row in rows:
         unit = " us" if row["part"] == "overhead" else "x"

@@ -4,15 +4,16 @@
 
     WEFT_BIND=none weft run -n 2 -- python3 python_ddp.py --store FILE
 
-In one process, so that whatever else the machine does hits all alike, several models that are trained by turns, some steps each:
+In one process, so that whatever else the machine does hits all alike, several models that are trained by turns, some
+steps each:
 
     nothing    DDP whose hook leaves buckets as they are: what a step costs without communication
     gloo       DDP over Gloo
     weft       DDP over backend weft
     hook       the same with weft.torch.ddp_hook: whole buckets in place
 
-Exposed communication is a step's time above that of `nothing`. Rank 0 prints JSON; medians over single steps, and the time of an
-epoch (468 steps at two ranks of 64) by their mean.
+Exposed communication is a step's time above that of `nothing`. Rank 0 prints JSON; medians over single steps, and the
+time of an epoch (468 steps at two ranks of 64) by their mean.
 """
 import argparse
 import gzip

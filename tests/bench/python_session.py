@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of training by weft.Session, fed from Python: weft run -n 2 -- python3 python_session.py MODEL.onnx
 
-The loop of python_ddp.py: take a batch, run a step. Rank 0 prints JSON: the median of single steps, and the time of an epoch.
+The loop of python_ddp.py: take a batch, run a step. Rank 0 prints JSON: the median of single steps, and the time of an
+epoch.
 """
 import argparse
 import gzip
@@ -53,8 +54,10 @@ def main():
     times = sorted(times[args.warm_up:])
     if rank == 0:
         print(json.dumps({"ranks": world, "batch": args.batch, "steps": args.steps,
-                          "step_ms_p50": statistics.median(times) * 1e3, "step_ms_p90": times[len(times) * 9 // 10] * 1e3,
-                          "epoch_s": statistics.mean(times) * (len(labels) // (args.batch * world)), "loss": float(loss)}),
+                          "step_ms_p50": statistics.median(times) * 1e3,
+                          "step_ms_p90": times[len(times) * 9 // 10] * 1e3,
+                          "epoch_s": statistics.mean(times) * (len(labels) // (args.batch * world)),
+                          "loss": float(loss)}),
               flush=True)
     weft.barrier()
     weft.finalize()

@@ -60,12 +60,14 @@ class Samples(unittest.TestCase):
 
     def test_tensor_parallel(self):
         for count in (1, 2):
-            said = self.run_sample("tensor_parallel.py", "--width", "96", "--hidden", "256", "--tokens", "12", count=count)
+            said = self.run_sample("tensor_parallel.py", "--width", "96", "--hidden", "256", "--tokens", "12",
+                                   count=count)
             self.assertLess(number(r"difference +([\d.e+-]+)", said), 1e-4)
             self.assertGreater(number(r"split.*? ([\d.]+) us, of which", said), 0)
 
     def test_tensor_parallel_says_what_cannot_be_split(self):
-        done = ranks.run_script(SAMPLES / "tensor_parallel.py", "--width", "8", "--hidden", "33", "--tokens", "1", ranks=2)
+        done = ranks.run_script(SAMPLES / "tensor_parallel.py", "--width", "8", "--hidden", "33", "--tokens", "1",
+                                ranks=2)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("--hidden 33 is not a multiple of 2 ranks", done.stderr)
 
@@ -102,14 +104,14 @@ class Bench(unittest.TestCase):
     @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_beside_gloo(self):
         """Operators that Gloo has, and one that it has not."""
-        rows = json.loads(self.bench("all_reduce", "all_gather", "reduce_scatter", "--tensor", "torch", "--torch-gloo", "--min",
-                                     "64", "--max", "64", "--iterations", "5", "--json"))["rows"]
+        rows = json.loads(self.bench("all_reduce", "all_gather", "reduce_scatter", "--tensor", "torch", "--torch-gloo",
+                                     "--min", "64", "--max", "64", "--iterations", "5", "--json"))["rows"]
         self.assertEqual([row["gloo_p50_us"] is not None for row in rows], [True, True, False])
 
     def test_under_a_launcher(self):
-        done = subprocess.run([ranks.WEFT, "run", "-n", "3", "--", sys.executable, "-m", "weft.bench", "broadcast", "--max",
-                               "8", "--iterations", "3"], capture_output=True, text=True, timeout=60 * ranks.SLOW,
-                              env=ranks.clean_environment(), check=False)
+        done = subprocess.run([ranks.WEFT, "run", "-n", "3", "--", sys.executable, "-m", "weft.bench", "broadcast",
+                               "--max", "8", "--iterations", "3"], capture_output=True, text=True,
+                              timeout=60 * ranks.SLOW, env=ranks.clean_environment(), check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("# broadcast, 3 ranks", done.stdout)
 
@@ -117,8 +119,8 @@ class Bench(unittest.TestCase):
     def test_wrong_words(self):
         for words, said in ((("all_sum",), "no operator is called all_sum"), (("--min", "4Q"), "is not a size"),
                             (("--min", "8", "--max", "4"), "--max is below --min"), (("-n", "0"), "at least 1")):
-            done = subprocess.run([sys.executable, "-m", "weft.bench", *words], capture_output=True, text=True, timeout=60,
-                                  env=ranks.clean_environment(), check=False)
+            done = subprocess.run([sys.executable, "-m", "weft.bench", *words], capture_output=True, text=True,
+                                  timeout=60, env=ranks.clean_environment(), check=False)
             self.assertEqual(done.returncode, 2)
             self.assertIn(said, done.stderr)
 

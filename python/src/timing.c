@@ -15,41 +15,48 @@ static double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* The count that the operator takes: of send, but of recv where that is one rank's block. */
+/* The count that the operator takes; how many blocks of it there are in send and in recv (0: one
+ * per rank). */
 static int set_op(wp_call_t *call, PyObject *name)
 {
     static const struct {
         const char *name;
         weft_collective_t op;
-        bool by_recv;
+        uint32_t sends, receives;
     } ops[] = {
-        {"all_reduce", WEFT_OP_ALL_REDUCE, false}, {"reduce_scatter", WEFT_OP_REDUCE_SCATTER, true},
-        {"all_gather", WEFT_OP_ALL_GATHER, false}, {"broadcast", WEFT_OP_BROADCAST, false},
-        {"reduce", WEFT_OP_REDUCE, false},         {"gather", WEFT_OP_GATHER, false},
-        {"scatter", WEFT_OP_SCATTER, true},        {"all_to_all", WEFT_OP_ALL_TO_ALL, false},
+        {"all_reduce", WEFT_OP_ALL_REDUCE, 1, 1}, {"reduce_scatter", WEFT_OP_REDUCE_SCATTER, 0, 1},
+        {"all_gather", WEFT_OP_ALL_GATHER, 1, 0}, {"broadcast", WEFT_OP_BROADCAST, 1, 1},
+        {"reduce", WEFT_OP_REDUCE, 1, 1},         {"gather", WEFT_OP_GATHER, 1, 0},
+        {"scatter", WEFT_OP_SCATTER, 0, 1},       {"all_to_all", WEFT_OP_ALL_TO_ALL, 0, 0},
     };
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-    for (size_t i = 0; text != NULL && i < sizeof ops / sizeof ops[0]; i++) {
-        if (strcmp(text, ops[i].name) == 0) {
-            call->op = ops[i].op;
-            call->count = ops[i].by_recv ? call->recv.count : call->send.count;
-            if (call->op == WEFT_OP_ALL_TO_ALL) {
-                call->count /= call->group->size;
-            }
-            return 0;
+    uint32_t size = call->group->size;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        if (!PyUnicode_Check(name) || PyUnicode_CompareWithASCIIString(name, ops[i].name) != 0) {
+            continue;
         }
+        call->op = ops[i].op;
+        call->count = call->send.count / (ops[i].sends != 0 ? ops[i].sends : size);
+        if (call->send.dtype != call->recv.dtype ||
+            call->send.count != call->count * (ops[i].sends != 0 ? ops[i].sends : size) ||
+            call->recv.count != call->count * (ops[i].receives != 0 ? ops[i].receives : size)) {
+            PyErr_Format(PyExc_ValueError, "%s of %llu elements into %llu with %u ranks",
+                         ops[i].name, (unsigned long long)call->send.count,
+                         (unsigned long long)call->recv.count, size);
+            return -1;
+        }
+        return 0;
     }
     PyErr_Format(PyExc_ValueError, "no operator to time is called %R", name);
     return -1;
 }
 
-/* blocks times: (rewrite,) barrier, calls calls; times gets us per call. Without the GIL. */
+/* blocks times: (rewrite,) barrier, calls calls; times gets us per call. Without the GIL, with the
+ * group's lock. */
 static weft_status_t time_blocks(const wp_call_t *call, bool rewrite, uint64_t calls, double *times,
                                  uint64_t blocks)
 {
     weft_status_t status = WEFT_OK;
     size_t bytes = (size_t)call->send.count * weft_dtype_size_bytes(call->send.dtype);
-    pthread_mutex_lock(&call->group->lock);
     for (uint64_t block = 0; status == WEFT_OK && block < blocks; block++) {
         if (rewrite) {
             memset(call->send.data, 0, bytes);
@@ -61,7 +68,6 @@ static weft_status_t time_blocks(const wp_call_t *call, bool rewrite, uint64_t c
         }
         times[block] = (now_us() - start) / (double)calls;
     }
-    pthread_mutex_unlock(&call->group->lock);
     return status;
 }
 
@@ -104,19 +110,22 @@ static PyObject *time_calls(PyObject *module, PyObject *const *args, Py_ssize_t 
         (given[ARG_CALLS] != NULL && wp_index(given[ARG_CALLS], "calls", UINT32_MAX, &calls) < 0)) {
         return NULL;
     }
-    call.group = wp_group_of(state, given[ARG_GROUP]);
-    if (call.group == NULL || get_arrays(state, given, &call, &times) < 0 ||
-        set_op(&call, given[ARG_OP]) < 0) {
-        goto out;
+    wp_group_t *group = wp_group_of(state, given[ARG_GROUP]);
+    if (group == NULL) {
+        return NULL;
     }
-    weft_status_t status;
-    Py_BEGIN_ALLOW_THREADS status =
-        time_blocks(&call, rewrite == 1, calls == 0 ? 1 : calls, times.data, times.count);
-    Py_END_ALLOW_THREADS result = status == WEFT_OK ? Py_NewRef(Py_None) : wp_raise(state, status);
-out:
+    call.group = (wp_group_t *)Py_NewRef((PyObject *)group);
+    if (get_arrays(state, given, &call, &times) == 0 && set_op(&call, given[ARG_OP]) == 0 &&
+        wp_group_enter(state, group) == 0) {
+        PyThreadState *thread = PyEval_SaveThread();
+        weft_status_t status =
+            time_blocks(&call, rewrite == 1, calls == 0 ? 1 : calls, times.data, times.count);
+        PyEval_RestoreThread(thread);
+        wp_group_exit(group);
+        result = status == WEFT_OK ? Py_NewRef(Py_None) : wp_raise(state, status);
+    }
     wp_array_release(&times);
-    wp_array_release(&call.send);
-    wp_array_release(&call.recv);
+    wp_call_release(&call);
     return result;
 }
 

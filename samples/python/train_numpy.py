@@ -134,8 +134,9 @@ def main():
         loss = weft.all_reduce(np.array([np.mean(losses)]), op="avg")[0]
         right = accuracy(model, *read_images(args.data, "t10k"))
         if rank == 0:
-            print(f"epoch {epoch + 1}: loss {loss:.4f}, accuracy {right:.4f}, "
-                  f"{np.median(times) * 1e3:.2f} ms per step, of which {np.median(waits) * 1e3:.2f} ms all_reduce", flush=True)
+            step_ms, wait_ms = np.median(times) * 1e3, np.median(waits) * 1e3
+            print(f"epoch {epoch + 1}: loss {loss:.4f}, accuracy {right:.4f}, {step_ms:.2f} ms per step, of which"
+                  f" {wait_ms:.2f} ms all_reduce", flush=True)
 
     # Ranks that did the same have the same weights, to the bit.
     least, most = weft.all_reduce(model.flat, op="min"), weft.all_reduce(model.flat, op="max")

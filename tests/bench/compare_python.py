@@ -64,7 +64,8 @@ def environment(args):
     found = glob.glob("/usr/lib/*/openblas-pthread/libblas.so.3")
     path = [os.path.join(args.build, "python"), os.environ.get("PYTHONPATH", "")]
     # programs bind themselves, Gloo's threads excepted
-    changed = dict(os.environ, OPENBLAS_NUM_THREADS="1", WEFT_BIND="none", PYTHONPATH=":".join(entry for entry in path if entry))
+    changed = dict(os.environ, OPENBLAS_NUM_THREADS="1", WEFT_BIND="none",
+                   PYTHONPATH=":".join(entry for entry in path if entry))
     if found:
         changed["LD_LIBRARY_PATH"] = ":".join(
             entry for entry in (os.path.dirname(found[0]), os.environ.get("LD_LIBRARY_PATH", "")) if entry)
@@ -206,7 +207,8 @@ def show(rows, blas):
         return text.format(**row) if any(name.startswith("gloo") for name in row) else ""
 
     texts = {
-        "calls": lambda r: f"{r['us']:.2f} us (C {r['c_us']:.2f})" + (gloo(r, ", Gloo {gloo_us:.1f}") or ", Gloo has none"),
+        "calls": lambda r: (f"{r['us']:.2f} us (C {r['c_us']:.2f}), Gloo "
+                            + (gloo(r, "{gloo_us:.1f}") or "has none")),
         "large": lambda r: f"{r['us']:.0f} us (C {r['c_us']:.0f})" + gloo(r, ", Gloo {gloo_us:.0f}"),
         "overhead": lambda r: f"{r['alone_us']:.2f} us above C on one rank, on two",
         "ddp": lambda r: f"{r['step_ms_p50']:.2f} ms per step, {r['exposed_ms']:.2f} of it exposed communication",

@@ -324,9 +324,10 @@ static PyObject *run(reader_t *reader)
     reader->params.registry = registry;
     reader->params.log = note;
     reader->params.log_user = &reader->notes;
-    Py_BEGIN_ALLOW_THREADS status = weft_compile(&reader->params, &plan);
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_compile(&reader->params, &plan);
+    PyEval_RestoreThread(thread);
+    if (status < 0) {
         weft_registry_destroy(registry);
         char text[1024];
         return wp_raise_text(reader->state, status, "%s",

@@ -287,8 +287,10 @@ static PyObject *plan_load(PyObject *type, PyTypeObject *defining, PyObject *con
         return NULL;
     }
     const char *file = PyBytes_AsString(path);
-    Py_BEGIN_ALLOW_THREADS status = weft_plan_load(file, registry, &plan);
-    Py_END_ALLOW_THREADS Py_DECREF(path);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_plan_load(file, registry, &plan);
+    PyEval_RestoreThread(thread);
+    Py_DECREF(path);
     if (status < 0) {
         weft_registry_destroy(registry);
         return wp_raise(state, status);
@@ -305,8 +307,10 @@ static PyObject *plan_save(PyObject *object, PyObject *where)
     }
     const char *file = PyBytes_AsString(path);
     weft_status_t status;
-    Py_BEGIN_ALLOW_THREADS status = weft_plan_save(self->plan, file);
-    Py_END_ALLOW_THREADS Py_DECREF(path);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_plan_save(self->plan, file);
+    PyEval_RestoreThread(thread);
+    Py_DECREF(path);
     return status < 0 ? wp_raise(self->state, status) : Py_NewRef(Py_None);
 }
 
@@ -337,8 +341,10 @@ static PyObject *plan_explain(PyObject *object, PyObject *const *args, Py_ssize_
     if (json < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = weft_plan_explain(self->plan, json, &text);
-    Py_END_ALLOW_THREADS return take_text(self, status, text, json != 0);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_plan_explain(self->plan, json, &text);
+    PyEval_RestoreThread(thread);
+    return take_text(self, status, text, json != 0);
 }
 
 static PyObject *plan_compare(PyObject *object, PyObject *unused)

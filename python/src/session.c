@@ -8,6 +8,11 @@
 #include <unistd.h>
 
 /* ---- one call at a time ---- */
+static bool is_forked(const wp_session_t *self)
+{
+    return self->context->process != (int64_t)getpid();
+}
+
 /*
  * Destroys the C session once it was closed, nobody is in a call and no array looks at its memory
  * (at exit those do not count: nobody reads them any more, and the world is to be left).
@@ -23,28 +28,33 @@ static void let_go(wp_session_t *self)
     weft_session_t *session = self->session;
     self->session = NULL;
     pthread_mutex_unlock(&self->lock);
-    if (self->context->process != (int64_t)getpid()) {
-        return; /* of a forked child's parent */
+    if (is_forked(self)) {
+        return;
     }
-    Py_BEGIN_ALLOW_THREADS weft_session_destroy(session);
-    Py_END_ALLOW_THREADS
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_session_destroy(session);
+    PyEval_RestoreThread(thread);
 }
 
 int wp_session_enter(wp_session_t *self)
 {
     int error = pthread_mutex_trylock(&self->lock);
     if (error == EBUSY) {
-        Py_BEGIN_ALLOW_THREADS error = pthread_mutex_lock(&self->lock);
-        Py_END_ALLOW_THREADS
+        PyThreadState *thread = PyEval_SaveThread();
+        error = pthread_mutex_lock(&self->lock);
+        PyEval_RestoreThread(thread);
     }
     if (error != 0) {
         wp_raise_text(self->state, WEFT_ERR_STATE,
-                      "the session is in a call of this thread already");
+                      "this thread is in a call of the session already");
         return -1;
     }
-    if (self->closed || self->session == NULL) {
+    bool forked = is_forked(self); /* it has no memory of the session */
+    if (self->closed || self->session == NULL || forked) {
         pthread_mutex_unlock(&self->lock);
-        wp_raise_text(self->state, WEFT_ERR_STATE, "the session was closed");
+        wp_raise_text(self->state, WEFT_ERR_STATE,
+                      forked ? "this process was forked from a rank, whose session it cannot use"
+                             : "the session was closed");
         return -1;
     }
     return 0;
@@ -211,12 +221,13 @@ static int bind(wp_session_t *self, weft_context_t *context, bool trace)
                                     .registry = self->plan->registry,
                                     .trace = trace};
     weft_status_t status;
-    Py_BEGIN_ALLOW_THREADS status = weft_session_create(&params, &self->session);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_session_create(&params, &self->session);
     if (status >= 0) {
         status = weft_plan_get_info(self->plan->plan, &info);
     }
-    Py_END_ALLOW_THREADS if (status < 0)
-    {
+    PyEval_RestoreThread(thread);
+    if (status < 0) {
         wp_raise(self->state, status);
         return -1;
     }
@@ -232,22 +243,6 @@ static int bind(wp_session_t *self, weft_context_t *context, bool trace)
         }
     }
     return 0;
-}
-
-static int init_lock(wp_session_t *self)
-{
-    pthread_mutexattr_t attributes;
-    int error = pthread_mutexattr_init(&attributes);
-    if (error == 0) {
-        pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
-        error = pthread_mutex_init(&self->lock, &attributes);
-        pthread_mutexattr_destroy(&attributes);
-    }
-    self->has_lock = error == 0;
-    if (error != 0) {
-        PyErr_NoMemory();
-    }
-    return error == 0 ? 0 : -1;
 }
 
 /* A Plan, or the path of one. A new reference. */
@@ -295,10 +290,13 @@ PyObject *wp_session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     self->state = state;
     self->plan = (wp_plan_t *)plan;
     self->context = (wp_context_t *)Py_NewRef((PyObject *)context);
-    if (init_lock(self) < 0 || find_bindings(self) < 0 || bind(self, world, trace != 0) < 0) {
+    wp_lock_init(&self->lock);
+    self->has_lock = true;
+    if (find_bindings(self) < 0 || bind(self, world, trace != 0) < 0) {
         Py_DECREF(self);
         return NULL;
     }
+    self->holder.lock = &self->lock;
     wp_context_hold(context, &self->holder, leave_context);
     return (PyObject *)self;
 }

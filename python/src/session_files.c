@@ -65,8 +65,10 @@ static PyObject *with_path(PyObject *object, PyObject *where, work_fn work, void
     }
     const char *file = PyBytes_AsString(path);
     if (wp_session_enter(self) == 0) {
-        Py_BEGIN_ALLOW_THREADS status = work(self, file, more);
-        Py_END_ALLOW_THREADS result = wp_session_end(self, status) < 0 ? NULL : Py_NewRef(Py_None);
+        PyThreadState *thread = PyEval_SaveThread();
+        status = work(self, file, more);
+        PyEval_RestoreThread(thread);
+        result = wp_session_end(self, status) < 0 ? NULL : Py_NewRef(Py_None);
     }
     Py_DECREF(path);
     return result;

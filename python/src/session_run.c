@@ -62,8 +62,10 @@ static PyObject *train_step(wp_session_t *self, const wp_feed_t *feed)
         return wp_raise_text(self->state, WEFT_ERR_STATE,
                              "all micro-batches of a step are given, of which some have run");
     }
-    Py_BEGIN_ALLOW_THREADS status = train(self, feed, &loss);
-    Py_END_ALLOW_THREADS return wp_session_end(self, status) < 0 ? NULL : loss_object(self, loss);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = train(self, feed, &loss);
+    PyEval_RestoreThread(thread);
+    return wp_session_end(self, status) < 0 ? NULL : loss_object(self, loss);
 }
 
 /* ---- outputs ---- */
@@ -114,9 +116,10 @@ static PyObject *infer_step(wp_session_t *self, const wp_feed_t *feed)
         return PyErr_NoMemory();
     }
     if (make_outputs(self, wp_feed_like(feed), arrays) == 0 && wp_session_enter(self) == 0) {
-        Py_BEGIN_ALLOW_THREADS status = infer(self, feed, arrays);
-        Py_END_ALLOW_THREADS result =
-            wp_session_end(self, status) < 0 ? NULL : outputs_object(self, arrays);
+        PyThreadState *thread = PyEval_SaveThread();
+        status = infer(self, feed, arrays);
+        PyEval_RestoreThread(thread);
+        result = wp_session_end(self, status) < 0 ? NULL : outputs_object(self, arrays);
     }
     for (size_t i = 0; i < self->output_count; i++) {
         wp_array_release(&arrays[i]);
@@ -154,15 +157,16 @@ PyObject *wp_session_micro_step(PyObject *object, PyObject *const *args, Py_ssiz
         wp_feed_release(&feed);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = wp_feed_copy(self, &feed, 0);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = wp_feed_copy(self, &feed, 0);
     if (status >= 0) {
         status = weft_session_micro_step(self->session);
     }
     if (status >= 0 && has_loss(self)) {
         status = read_loss(self, &loss);
     }
-    Py_END_ALLOW_THREADS PyObject *result =
-        wp_session_end(self, status) < 0 ? NULL : loss_object(self, loss);
+    PyEval_RestoreThread(thread);
+    PyObject *result = wp_session_end(self, status) < 0 ? NULL : loss_object(self, loss);
     wp_feed_release(&feed);
     return result;
 }
@@ -175,7 +179,8 @@ static PyObject *evaluate(wp_session_t *self, const wp_feed_t *feed, wp_array_t 
     if (wp_session_enter(self) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = wp_feed_copy(self, feed, 0);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = wp_feed_copy(self, feed, 0);
     if (status >= 0) {
         status = weft_session_eval(self->session);
     }
@@ -185,8 +190,8 @@ static PyObject *evaluate(wp_session_t *self, const wp_feed_t *feed, wp_array_t 
     } else if (status >= 0 && has_loss(self)) {
         status = read_loss(self, &loss);
     }
-    Py_END_ALLOW_THREADS if (wp_session_end(self, status) < 0)
-    {
+    PyEval_RestoreThread(thread);
+    if (wp_session_end(self, status) < 0) {
         return NULL;
     }
     return out->object != NULL ? Py_NewRef(out->object) : loss_object(self, loss);
@@ -222,8 +227,10 @@ PyObject *wp_session_feed(PyObject *object, PyObject *const *args, Py_ssize_t co
         return NULL;
     }
     if (wp_session_enter(self) == 0) {
-        Py_BEGIN_ALLOW_THREADS status = wp_feed_copy(self, &feed, 0);
-        Py_END_ALLOW_THREADS ended = wp_session_end(self, status);
+        PyThreadState *thread = PyEval_SaveThread();
+        status = wp_feed_copy(self, &feed, 0);
+        PyEval_RestoreThread(thread);
+        ended = wp_session_end(self, status);
     }
     wp_feed_release(&feed);
     return ended < 0 ? NULL : Py_NewRef(Py_None);

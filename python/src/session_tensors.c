@@ -155,9 +155,10 @@ static PyObject *get_copy(const tensors_t *self, const item_t *item)
         return NULL;
     }
     if (wp_session_enter(self->session) == 0) {
-        Py_BEGIN_ALLOW_THREADS status = read_item(self, item, array.data, bytes_of(&item->desc));
-        Py_END_ALLOW_THREADS result =
-            wp_session_end(self->session, status) < 0 ? NULL : Py_NewRef(array.object);
+        PyThreadState *thread = PyEval_SaveThread();
+        status = read_item(self, item, array.data, bytes_of(&item->desc));
+        PyEval_RestoreThread(thread);
+        result = wp_session_end(self->session, status) < 0 ? NULL : Py_NewRef(array.object);
     }
     wp_array_release(&array);
     return result;
@@ -207,8 +208,10 @@ static int set_copy(const tensors_t *self, const item_t *item, PyObject *value)
     }
     if (wp_check_tensor(what[self->kind], item->name, &item->desc, &array) == 0 &&
         wp_session_enter(self->session) == 0) {
-        Py_BEGIN_ALLOW_THREADS status = write_item(self, item, array.data, bytes_of(&item->desc));
-        Py_END_ALLOW_THREADS ended = wp_session_end(self->session, status);
+        PyThreadState *thread = PyEval_SaveThread();
+        status = write_item(self, item, array.data, bytes_of(&item->desc));
+        PyEval_RestoreThread(thread);
+        ended = wp_session_end(self->session, status);
     }
     wp_array_release(&array);
     return ended;

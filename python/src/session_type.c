@@ -32,8 +32,10 @@ static PyObject *session_flush(PyObject *object, PyObject *unused)
     if (wp_session_enter(self) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = weft_session_flush(self->session);
-    Py_END_ALLOW_THREADS return wp_session_end(self, status) < 0 ? NULL : Py_NewRef(Py_None);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_session_flush(self->session);
+    PyEval_RestoreThread(thread);
+    return wp_session_end(self, status) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *session_digest(PyObject *object, PyObject *unused)
@@ -45,9 +47,10 @@ static PyObject *session_digest(PyObject *object, PyObject *unused)
     if (wp_session_enter(self) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = weft_session_param_digest(self->session, text);
-    Py_END_ALLOW_THREADS return wp_session_end(self, status) < 0 ? NULL
-                                                                 : PyUnicode_FromString(text);
+    PyThreadState *thread = PyEval_SaveThread();
+    status = weft_session_param_digest(self->session, text);
+    PyEval_RestoreThread(thread);
+    return wp_session_end(self, status) < 0 ? NULL : PyUnicode_FromString(text);
 }
 
 static PyObject *session_set_steps_done(PyObject *object, PyObject *number)

@@ -3,6 +3,7 @@
 """weft.Session: training and inference against numpy and `weft run`; what it holds, files, wrong input, lifetimes."""
 import gc
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -599,6 +600,26 @@ class Lifetime(Case):
             session.step(x, y)
         array[:] = 3
         self.assertEqual(array.sum(), array.size * 3)
+
+    def test_forked_children(self):
+        """They are told; the session goes on in their parent."""
+        x, y = self.batches(1)[0][self.rank]
+        with weft.Session(self.compile()) as session:
+            loss = session.step(x, y, lr=0)
+            pid = os.fork()
+            if pid == 0:
+                status = 0
+                for call in (lambda: session.step(x, y), lambda: session.feed(x), lambda: session.params["fc1.bias"],
+                             lambda: session.inputs["image"], lambda: session.save("m.onnx"), session.stats):
+                    try:
+                        call()
+                        status += 1
+                    except weft.WeftStateError as error:
+                        status += "forked" not in str(error)
+                session.close()
+                os._exit(status)
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            self.assertEqual(session.step(x, y), loss)
 
     def test_two_sessions(self):
         x, y = self.batches(1)[0][self.rank]

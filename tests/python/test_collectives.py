@@ -18,7 +18,7 @@ SHAPES = ((), (1,), (0,), (7,), (3, 5), (2, 0, 3), (1025,), (1, 1, 1, 2, 1, 1, 1
 
 class Operators(ranks.RankCase):
     """The same tests in worlds of several sizes."""
-    RANKS = (1, 2, 3, 5)
+    RANKS = (1, 3) if ranks.SANITIZED else (1, 2, 3, 5)
 
     def parts(self, shape, dtype, *seed):
         """What every rank contributes."""
@@ -254,7 +254,7 @@ class Operators(ranks.RankCase):
         self.assertTrue((x == sum(range(self.size))).all())
 
     def test_large(self):
-        count = 1 << 20
+        count = (1 << 20) // ranks.SLOW
         base = np.arange(count) % 1000
         for op, expected in (("sum", base * self.size + sum(range(self.size))), ("max", base + self.size - 1)):
             x = (base + self.rank).astype("float32")

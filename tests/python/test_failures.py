@@ -114,6 +114,7 @@ class Deaths(ranks.RankCase):
         self.assertEqual(len(told), 3)
 
 
+@unittest.skipIf(ranks.SANITIZED, "enough of this is run above")
 class DeathsUnderThreads(Deaths):
     """The same where calls of streams progress on threads of their own."""
     RANKS = 2

@@ -68,7 +68,7 @@ SANITIZED = os.environ.get("WEFT_SANITIZED", "")
 # How much longer things may take under sanitizers.
 SLOW = 5 if SANITIZED else 1
 SKIPPED = 77
-GRACE = 2.0
+GRACE = 4.0 if SANITIZED else 2.0  # seconds for the others after one rank has failed
 NOT_INHERITED = ("WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_ADDRESS", "WEFT_GROUP", "RANK", "WORLD_SIZE", "MASTER_ADDR",
                  "MASTER_PORT", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD", "PMI_RANK", "PMI_SIZE", "TORCHELASTIC_RUN_ID")
 
@@ -197,7 +197,7 @@ class _World:
         def failed(text):
             nonlocal deadline
             failures.append(text)
-            deadline = min(deadline, time.monotonic() + GRACE * SLOW)
+            deadline = min(deadline, time.monotonic() + GRACE)
 
         def dead(rank):
             gone.add(rank.rank)

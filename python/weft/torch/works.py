@@ -20,7 +20,7 @@ KEPT = 4096
 TIDY = 64
 
 # Process groups that there are: works of one do not make those of another go on.
-process_groups = weakref.WeakSet()
+process_groups: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 class Work(c10d.Work):

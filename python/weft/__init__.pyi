@@ -318,7 +318,7 @@ def unregister(array: Any, context: _Where = None) -> None: ...
 
 # model: a path, an onnx.ModelProto, or for inference a path per rank.
 def compile(
-    model: Any, *, world: int | None = None, batch: int | None = None, shape: Mapping[str, Sequence[int]] | None = None,
+    model: Any, *, world: int | None = None, batch: int | None = None, shape: dict[str, Sequence[int]] | None = None,
     loss: str | None = None, optimizer: Literal["sgd", "momentum", "adam"] | None = None, lr: float | None = None,
     momentum: float | None = None, weight_decay: float | None = None, bucket: str | None = None,
     costs: _Path | None = None, topology: _Path | None = None, shard_optimizer: bool = False, decouple: bool = False,

@@ -621,6 +621,20 @@ class Lifetime(Case):
             self.assertEqual(os.waitpid(pid, 0)[1], 0)
             self.assertEqual(session.step(x, y), loss)
 
+    def test_another_context(self):
+        """A world of one beside the world of all."""
+        x, y = self.batches(1)[0][self.rank]
+        with weft.Context(0, 1) as alone, weft.Session(self.compile(world=1), alone) as session:
+            if self.rank == 0:
+                session.step(x, y)
+            alone.close()
+            with self.assertRaises(weft.WeftStateError):
+                session.step(x, y)
+            with self.assertRaises(weft.WeftStateError):
+                weft.Session(session.plan, alone)
+        with weft.Session(self.compile(), weft.new_group(range(self.size))) as session:  # the context of a group
+            session.step(x, y)
+
     def test_two_sessions(self):
         x, y = self.batches(1)[0][self.rank]
         plan = self.compile()

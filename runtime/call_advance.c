@@ -154,6 +154,7 @@ weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocke
     } while (status == WEFT_OK && call->state != WEFTI_CALL_DONE);
     if (status == WEFT_IN_PROGRESS) {
         call->blocked_on = out_blocked->signal;
+        call->blocked_target = out_blocked->target;
         if (call->posted | call->published_round | call->published_done) {
             wefti_call_settle(call);
         }

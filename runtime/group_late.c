@@ -101,13 +101,21 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
     }
 }
 
-/* Whether the call waits for rank r of its group: for its posting, its side of a pair, or a signal
- * of its. */
+static bool has_come(const wefti_signal_t *signal, uint32_t target)
+{
+    /* acquire: callers go on to what was posted with it */
+    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
+}
+
+/*
+ * Whether the call waits for rank r of its group: for its posting, its side of a pair, or a signal
+ * of its. Asked when r is known to have left: what it left for others has come then.
+ */
 static bool waits_for(const wefti_call_t *call, uint32_t r)
 {
     const weft_group_t *group = call->group;
     if (call->pair_count > 0) {
-        for (uint32_t i = 0; i < call->pair_count; i++) {
+        for (uint32_t i = 0; i < call->pair_count && !wefti_pairs_ready(call); i++) {
             if (call->pairs[i].peer == r && !wefti_pair_is_done(&call->pairs[i])) {
                 return true;
             }
@@ -116,7 +124,8 @@ static bool waits_for(const wefti_call_t *call, uint32_t r)
     }
     uint32_t number = group->debt.open ? group->debt.number : call->number;
     return !has_posted(group, r, number) ||
-           (call->blocked_on != NULL && poster_of(group, call->blocked_on) == r);
+           (call->blocked_on != NULL && !has_come(call->blocked_on, call->blocked_target) &&
+            poster_of(group, call->blocked_on) == r);
 }
 
 weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)

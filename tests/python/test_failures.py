@@ -205,6 +205,22 @@ class Leaving(ranks.RankCase):
         self.assertTrue((y == 5).all())
         y[:] = 6
 
+    def test_leaving_right_after_the_last_call(self):
+        """Is no error for those that are still in it."""
+        x = np.full(1 << 17, self.rank, "float32")
+        calls = (lambda g, some: weft.all_reduce(some, group=g), lambda g, some: weft.broadcast(some, 0, g),
+                 lambda g, some: weft.broadcast(some, g.size - 1, g), lambda g, some: weft.gather(some, 0, g),
+                 lambda g, some: weft.send(some, 1, g) if g.rank == 0 else g.rank == 1 and weft.recv(some, 0, g),
+                 lambda g, some: weft.all_gather(some, g), lambda g, some: weft.barrier(g),
+                 lambda g, some: weft.all_reduce(some, group=g, async_op=True).wait(),
+                 lambda g, some: weft.all_to_all(some[:len(some) // 6 * 6], g))
+        for i, call in enumerate(calls):
+            context = weft.Context(self.rank, self.size, os.environ["WEFT_ADDRESS"] + f"-{i}")
+            for _ in range(3):
+                call(context.world, x[:12])
+            call(context.world, x if i % 2 else x[:12])
+            context.close()
+
     @ranks.fresh
     def test_two_worlds_one_after_the_other(self):
         """Names of the environment may be used again once all have left."""

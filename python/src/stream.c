@@ -115,32 +115,33 @@ static void leave(wp_holder_t *holder)
     Py_DECREF((PyObject *)self);
 }
 
-/* Works of streams that nobody looks at any more are done some time, too. */
-static void reap_all(wp_context_t *context)
+/* Works of streams that nobody looks at any more are done some time, too. -1: an exception. */
+static int reap_all(wp_context_t *context)
 {
-    wp_holder_t *next;
-    for (wp_holder_t *holder = context->holders; holder != NULL; holder = next) {
-        next = holder->next;
-        if (holder->leave != leave) {
-            continue;
-        }
+    PyObject *streams =
+        PyList_New(0); /* first: the context's list is another one after each look */
+    int status = streams != NULL ? 0 : -1;
+    for (wp_holder_t *holder = context->holders; holder != NULL && status == 0;
+         holder = holder->next) {
         wp_stream_t *stream =
             (wp_stream_t *)(void *)((char *)holder - offsetof(wp_stream_t, holder));
-        if (stream->first != NULL) {
-            Py_INCREF((PyObject *)stream);
-            wp_works_reap(stream);
-            next = holder->next; /* others came and went meanwhile */
-            Py_DECREF((PyObject *)stream);
+        if (holder->leave == leave && stream->first != NULL) {
+            status = PyList_Append(streams, (PyObject *)stream);
         }
     }
+    Py_ssize_t count = status == 0 ? PyList_Size(streams) : 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        wp_works_reap((wp_stream_t *)PyList_GetItem(streams, i));
+    }
+    Py_XDECREF(streams);
+    return status;
 }
 
 static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_stream_flags_t flags)
 {
     PyTypeObject *type = context->state->stream_type;
     weft_stream_params_t params = {sizeof params, name, flags, 0};
-    reap_all(context);
-    weft_context_t *open = wp_context_open(context);
+    weft_context_t *open = reap_all(context) == 0 ? wp_context_open(context) : NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     wp_stream_t *self = open != NULL ? (wp_stream_t *)alloc(type, 0) : NULL;
     if (self == NULL) {

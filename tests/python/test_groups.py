@@ -234,6 +234,15 @@ class Contexts(ranks.RankCase):
         weft.barrier(again)
         again.close()
 
+    def test_what_was_sent_before_leaving(self):
+        for i in range(20):
+            x = ones(5) * i
+            with self.context(f"g{i}") as context:
+                if self.rank == 0:
+                    weft.send(x, 1, context)
+                else:
+                    np.testing.assert_array_equal(weft.recv(np.zeros_like(x), 0, context), x)
+
     def test_abort(self):
         context = self.context("e")
         self.meet()

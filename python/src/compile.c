@@ -87,7 +87,10 @@ static const char *as_arguments(const char *from, char *text, size_t bytes)
             from += 2;
         }
         option = option && (*from == '-' || (*from >= 'a' && *from <= 'z'));
-        text[used++] = option && *from == '-' ? '_' : *from;
+        text[used++] = *from;
+        if (option && *from == '-') {
+            text[used - 1] = '_';
+        }
     }
     text[used] = '\0';
     return text;

@@ -5,8 +5,8 @@
     weft run -n 2 -- python3 samples/python/compile_onnx.py --save trained.onnx
 
 The plan has the backward pass, the optimizer and the communication of all ranks in it, so a step is one call, and the
-loop below is all that is left. Images and labels are gathered straight into the session's memory. Runs under any launcher;
-alone it is one rank. The saved model is for evaluation, in plain ONNX.
+loop below is all that is left. Images and labels are gathered straight into the session's memory. Runs under any
+launcher; alone it is one rank. The saved model is for evaluation, in plain ONNX.
 """
 import argparse
 import gzip
@@ -116,8 +116,8 @@ def main():
         if args.save:
             session.save(args.save)  # rank 0 writes
         if weft.get_rank() == 0:
-            print(f"accuracy {result:.4f}; of a step's {stats['step_ms_p50']:.2f} ms "
-                  f"{stats['exposed_comm_ms_p50']:.3f} ms wait for communication; weights {session.param_digest()[:16]}")
+            waits = f"of a step's {stats['step_ms_p50']:.2f} ms {stats['exposed_comm_ms_p50']:.3f} ms wait for communication"
+            print(f"accuracy {result:.4f}; {waits}; weights {session.param_digest()[:16]}")
 
 
 if __name__ == "__main__":

@@ -66,10 +66,12 @@ class Compile(Case):
                 self.assertEqual({**said, **plan.info}, plan.info)  # and info has more
 
     def test_all_arguments_reach_the_compiler(self):
-        plan = weft.compile(LENET, world=2, batch=8, accumulate=3, clip=0.5, decouple=True, bucket="one", optimizer="adam")
+        plan = weft.compile(LENET, world=2, batch=8, accumulate=3, clip=0.5, decouple=True, bucket="one",
+                            optimizer="adam")
         info = plan.info
         self.assertEqual((info["world"], info["batch"], info["accumulate"], info["clip_norm"]), (2, 8, 3, 0.5))
-        self.assertEqual((info["decoupled"], info["sharded"], info["policy"], info["optimizer"]), (True, True, "one", "adam"))
+        self.assertEqual((info["decoupled"], info["sharded"], info["policy"], info["optimizer"]),
+                         (True, True, "one", "adam"))
         self.assertEqual((plan.world, plan.batch, info["kind"], info["has_eval"]), (2, 8, "training", True))
         self.assertEqual(weft.compile(LENET, world=2, batch=8, shards=8).info["shards"], 8)
         self.assertRegex(repr(plan), "^<weft.Plan lenet.onnx: training on 2 ranks, batch 8, digest [0-9a-f]{16}>$")
@@ -162,7 +164,8 @@ class Wrong(Case):
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, costs="nowhere.json")),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, ops="nowhere.json")),
             (weft.WeftArgumentError, "fix it with shape, or with batch", dict(model=MLP, world=2)),
-            (weft.WeftArgumentError, "shards.*accumulate|accumulate.*shards", dict(model=MLP, world=2, batch=8, shards=8, accumulate=2)),
+            (weft.WeftArgumentError, "shards.*accumulate|accumulate.*shards",
+             dict(model=MLP, world=2, batch=8, shards=8, accumulate=2)),
         )
         for error, text, arguments in wrong:
             with self.subTest(arguments), self.assertRaisesRegex(error, text):

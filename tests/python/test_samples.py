@@ -44,9 +44,9 @@ class Samples(unittest.TestCase):
     @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_compile_onnx(self):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
-            said = self.run_sample("compile_onnx.py", "--steps", "120", "--plan", f"{folder}/p.weft", "--save",
-                                   f"{folder}/m.onnx", "--bucket", "one")
-            self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.7)
+            said = self.run_sample("compile_onnx.py", "--steps", "60", "--optimizer", "adam", "--bucket", "one",
+                                   "--plan", f"{folder}/p.weft", "--save", f"{folder}/m.onnx")
+            self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.6)
             self.assertIn("buckets of a step: 1", said)
             self.assertGreater(os.path.getsize(f"{folder}/p.weft"), 1 << 20)
             self.assertGreater(os.path.getsize(f"{folder}/m.onnx"), 1 << 20)

@@ -206,7 +206,7 @@ class Training(Case):
             self.assertEqual(len(session.params), 4)
             self.assertEqual(set(session.state), {f"{p}.{s}" for p in doors.PARAMS for s in ("moment1", "moment2")})
             for tensors in (session.params, session.state):
-                new = {name: rng.standard_normal(value.shape).astype(np.float32) ** 2 for name, value in tensors.items()}
+                new = {name: rng.random(value.shape, dtype=np.float32) for name, value in tensors.items()}
                 tensors.update(new)
                 for name, value in dict(tensors).items():
                     np.testing.assert_array_equal(value, new[name])
@@ -221,7 +221,8 @@ class Training(Case):
             before = session.param_digest()
             wrong = ((TypeError, "parameter 'fc1.bias' takes float32, not float64", "fc1.bias", np.zeros(32)),
                      (ValueError, r"has shape \(32,\), not \(31,\)", "fc1.bias", np.zeros(31, "f4")),
-                     (KeyError, "fc9", "fc9.bias", np.zeros(32, "f4")), (TypeError, "must have memory", "fc1.bias", 3.0))
+                     (KeyError, "fc9", "fc9.bias", np.zeros(32, "f4")),
+                     (TypeError, "must have memory", "fc1.bias", 3.0))
             for error, text, name, value in wrong:
                 with self.assertRaisesRegex(error, text):
                     session.params[name] = value
@@ -260,8 +261,9 @@ class Training(Case):
             digest = session.param_digest()
         with weft.Session(self.compile(optimizer="adam", bucket="none", shard_optimizer=True)) as session:
             info = session.load_checkpoint(path)
-            self.assertEqual(info, dict(seed=5, epoch=1, sample=2 * BATCH * self.size, sample_count=1000, lr=0.25, step=2,
-                                        global_batch=BATCH * self.size, world=self.size, optimizer="adam", tensors=12))
+            self.assertEqual(info, dict(seed=5, epoch=1, sample=2 * BATCH * self.size, sample_count=1000, lr=0.25,
+                                        step=2, global_batch=BATCH * self.size, world=self.size, optimizer="adam",
+                                        tensors=12))
             self.assertEqual(session.scalars["lr"], 0.25)
             self.assertEqual(session.state["fc1.bias.moment1"].shape, (32,))
         with weft.Session(plan) as session:
@@ -323,7 +325,8 @@ class LikeTheCommand(Case):
     def write_data(self, count):
         rng = np.random.default_rng(SEED)
         pixels, labels = rng.integers(0, 256, (count, 28, 28), np.uint8), rng.integers(0, 10, count).astype(np.uint8)
-        (self.dir / "train-images-idx3-ubyte").write_bytes(struct.pack(">iiii", 0x803, count, 28, 28) + pixels.tobytes())
+        head = struct.pack(">iiii", 0x803, count, 28, 28)
+        (self.dir / "train-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
         (self.dir / "train-labels-idx1-ubyte").write_bytes(struct.pack(">ii", 0x801, count) + labels.tobytes())
         return pixels, labels
 
@@ -333,9 +336,10 @@ class LikeTheCommand(Case):
         if self.rank == 0:
             pixels, labels = self.write_data(count)
             plan.save(self.dir / "p.weft")
-            done = subprocess.run([ranks.WEFT, "run", "p.weft", "-n", str(self.size), "--data", ".", "--steps", str(steps),
-                                   "--seed", str(SEED), "--no-eval", "--json"], cwd=self.dir, capture_output=True,
-                                  env=ranks.clean_environment(), text=True, timeout=60)
+            command = [ranks.WEFT, "run", "p.weft", "-n", str(self.size), "--data", ".", "--steps", str(steps),
+                       "--seed", str(SEED), "--no-eval", "--json"]
+            done = subprocess.run(command, cwd=self.dir, capture_output=True, env=ranks.clean_environment(), text=True,
+                                  timeout=60)
             self.assertEqual(done.returncode, 0, done.stderr)
         else:
             pixels = labels = done = None
@@ -397,7 +401,8 @@ class Inference(Case):
         rng = self.random()
         for _ in range(3):
             graph = infer.RandomGraph(rng, self.size, 12)
-            feeds = [{f"x{i}": rng.standard_normal(graph.shape).astype(np.float32) for i in (0, 1)} for _ in range(self.size)]
+            feeds = [{f"x{i}": rng.standard_normal(graph.shape).astype(np.float32) for i in (0, 1)}
+                     for _ in range(self.size)]
             wanted = graph.run(feeds)
             plan = weft.compile(graph.model(), infer=True)
             names = [b["name"] for b in plan.bindings if b["role"] == "input"]
@@ -436,7 +441,8 @@ class Inference(Case):
         proto = infer.model([*all_reduce("ids", "a"), *all_reduce("x", "b")], inputs, ["a", "b"])
         with weft.Session(weft.compile(proto, infer=True)) as session:
             x = torch.ones(2, 2)
-            for ids in (torch.tensor([4, 0, -2]), torch.tensor([4, 0, -2], dtype=torch.int32), np.array([4, 0, -2], "i1")):
+            numbers = [4, 0, -2]
+            for ids in (torch.tensor(numbers), torch.tensor(numbers, dtype=torch.int32), np.array(numbers, "i1")):
                 got = session.step(ids, x)
                 self.assertEqual({k: type(v) for k, v in got.items()}, {"a": type(ids), "b": type(ids)})
                 self.assertEqual((got["a"].tolist(), got["b"].tolist()),
@@ -490,8 +496,8 @@ class Wrong(Case):
 
     def test_arguments(self):
         plan = self.compile()
-        for args, keywords, text in (((), {}, ""), ((3,), {}, "plan must be a weft.Plan or a path"), ((plan, 3), {}, "context"),
-                                     ((plan,), {"nothing": 3}, "")):
+        for args, keywords, text in (((), {}, "plan"), ((3,), {}, "plan must be a weft.Plan or a path"),
+                                     ((plan, 3), {}, "context must be"), ((plan,), {"nothing": 3}, "nothing")):
             with self.assertRaisesRegex(TypeError, text):
                 weft.Session(*args, **keywords)
         with self.raises_within(weft.WeftNotFoundError, "nowhere.weft"):
@@ -552,9 +558,10 @@ class Lifetime(Case):
         params = session.params
         session.close()
         session.close()
-        for call in (lambda: session.step(x, y), lambda: session.eval(x), session.flush, session.stats, session.param_digest,
-                     lambda: session.save("m"), lambda: params["fc1.bias"], lambda: list(params), lambda: len(params),
-                     lambda: session.inputs["image"], lambda: session.micro_count, lambda: session.feed(x)):
+        for call in (lambda: session.step(x, y), lambda: session.eval(x), session.flush, session.stats,
+                     session.param_digest, lambda: session.save("m"), lambda: params["fc1.bias"], lambda: list(params),
+                     lambda: len(params), lambda: session.inputs["image"], lambda: session.micro_count,
+                     lambda: session.feed(x)):
             with self.raises_within(weft.WeftStateError, "closed"):
                 call()
         self.assertEqual(session.plan.world, self.size)
@@ -697,7 +704,7 @@ class Scripts(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_arrays_at_exit(self):
-        """A program ends with arrays of inputs alive, one rank long before the other: its world is left all the same."""
+        """A program ends with arrays of inputs alive, one rank long before the other: it leaves its world."""
         self.run_script("""
 import sys, numpy as np, weft
 weft.init()

@@ -44,6 +44,19 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not from weft_mem_alloc", address);
 }
 
+weft_status_t weft_mem_keep(weft_context_t *context)
+{
+    if (context == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    }
+    if (context->one_process || context->device != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "the memory of a %s goes with the context",
+                           context->one_process ? "hub" : "card");
+    }
+    wefti_region_keep(context->endpoint);
+    return WEFT_OK;
+}
+
 static weft_status_t find(weft_context_t *context, const void *address, size_t *out_index)
 {
     const wefti_eager_t *eager = context->eager;

@@ -25,7 +25,9 @@ static weft_status_t null_open(wefti_endpoint_t *endpoint, const wefti_endpoint_
 static void null_close(wefti_endpoint_t *endpoint)
 {
     null_endpoint_t *null = (null_endpoint_t *)endpoint;
-    wefti_range_unmap(&null->range);
+    if (!endpoint->region_kept) {
+        wefti_range_unmap(&null->range);
+    }
     wefti_free(endpoint->allocator, endpoint->control[0]);
 }
 

@@ -315,6 +315,13 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     return WEFT_OK;
 }
 
+void wefti_region_keep(wefti_endpoint_t *endpoint)
+{
+    for (; endpoint != NULL; endpoint = endpoint->inner) {
+        endpoint->region_kept = true;
+    }
+}
+
 bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset)
 {
     bool found = false;

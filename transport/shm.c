@@ -127,7 +127,9 @@ static void shm_close(wefti_endpoint_t *endpoint)
     for (uint32_t r = 0; shm->peers != NULL && r < endpoint->world_size; r++) {
         wefti_shm_peer_t *peer = &shm->peers[r];
         if (mapped) {
-            wefti_range_unmap(&peer->range);
+            if (r != endpoint->rank || !endpoint->region_kept) {
+                wefti_range_unmap(&peer->range);
+            }
             if (endpoint->control[r] != NULL) {
                 munmap(endpoint->control[r], WEFTI_PAGE_BYTES);
             }

@@ -121,7 +121,7 @@ typedef struct wefti_transport_ops {
     weft_status_t (*break_link)(wefti_endpoint_t *endpoint, uint32_t peer, const char *text);
 } wefti_transport_ops_t;
 
-/* One live allocation; the array is sorted by offset and equal on every rank. */
+/* One live allocation; the array is sorted by offset. */
 typedef struct wefti_region_block {
     size_t offset, bytes;
 } wefti_region_block_t;
@@ -156,6 +156,7 @@ struct wefti_endpoint {
     size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
     wefti_region_block_t *blocks;
     size_t block_count, block_capacity;
+    bool region_kept; /* stays mapped when the endpoint is closed */
     void *verdicts;             /* scratch of wefti_endpoint_agree */
     const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t barrier_epoch;
@@ -204,6 +205,8 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
+/* The own region stays mapped when the endpoint is closed, until the process ends; contents stay. */
+void wefti_region_keep(wefti_endpoint_t *endpoint);
 /* Whether a block starts there. */
 bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset);
 

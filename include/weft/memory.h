@@ -95,6 +95,14 @@ WEFT_API weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, voi
  */
 WEFT_API weft_status_t weft_mem_free(weft_context_t *context, void *address);
 /**
+ * What weft_mem_alloc gives stays where it is, readable and writable by this rank, when the context is
+ * gone, until the process ends: for programs that leave their world before they are done with its memory.
+ * Not collective. After the context has gone the pages of what is no longer needed can be given back to
+ * the system by madvise(MADV_REMOVE).
+ * @return WEFT_ERR_UNSUPPORTED on a context with a card, or whose ranks are threads
+ */
+WEFT_API weft_status_t weft_mem_keep(weft_context_t *context);
+/**
  * Adopts the whole pages of an existing allocation in place: contents and address stay, and later
  * calls on it take the direct path (a partial first or last page goes through staging). Nobody may
  * use the range during the call. Collective; sizes may differ. Memory must be private, readable and

@@ -70,7 +70,7 @@ static wp_holder_t *next_to_leave(const wp_context_t *context)
     return holder != NULL ? holder : context->holders;
 }
 
-void wp_context_close(wp_context_t *context, bool at_exit)
+void wp_context_close(wp_context_t *context)
 {
     if (context->process != (int64_t)getpid()) {
         return;
@@ -79,12 +79,10 @@ void wp_context_close(wp_context_t *context, bool at_exit)
         wp_holder_drop(holder);
         holder->leave(holder);
     }
-    weft_context_t *left = context->context != NULL ? context->context : context->kept;
+    weft_context_t *left = context->context;
     context->context = NULL;
-    context->kept = NULL;
-    if (context->borrowed > 0 && !at_exit) {
-        context->kept = left;
-        return;
+    if (context->borrowed > 0 && left != NULL) {
+        weft_mem_keep(left);
     }
     wp_context_release(left);
 }
@@ -254,7 +252,7 @@ void wp_context_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     PyErr_Fetch(&kind, &value, &trace); /* of whoever drops the context */
     wp_context_delist(context);
-    wp_context_close(context, true);
+    wp_context_close(context);
     wp_context_clear(self);
     PyErr_Restore(kind, value, trace);
     freefunc give_back = (freefunc)PyType_GetSlot(type, Py_tp_free);

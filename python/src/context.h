@@ -8,10 +8,10 @@
 /* Joins a world. places: rank, size, address, progress, each of which may be NULL or None. */
 wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);
 /*
- * Leaves the world. Others need not be there; memory that arrays still use stays until they are
- * gone, or at_exit. In a forked child nothing happens.
+ * Leaves the world. Others need not be there; memory that arrays use stays mapped. In a forked
+ * child nothing happens.
  */
-void wp_context_close(wp_context_t *context, bool at_exit);
+void wp_context_close(wp_context_t *context);
 /* Out of the list of all that there are. */
 void wp_context_delist(wp_context_t *context);
 /* A reference of the C library's, let go of without the GIL; NULL is fine. */

@@ -21,7 +21,7 @@ static PyObject *context_close(PyObject *self, PyObject *unused)
 {
     (void)unused;
     Py_INCREF(self);
-    wp_context_close((wp_context_t *)self, false);
+    wp_context_close((wp_context_t *)self);
     bool interrupted = wp_interrupt_raise(((wp_context_t *)self)->state);
     Py_DECREF(self);
     return interrupted ? NULL : Py_NewRef(Py_None);

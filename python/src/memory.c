@@ -6,7 +6,10 @@
 #include "python/src/memory.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#define PAGE_BYTES ((size_t)4096)
 
 /* Formats of the struct module; bfloat16, which it does not know, goes as uint16. */
 static const char *format_of(weft_dtype_t dtype)
@@ -39,18 +42,17 @@ static int memory_buffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-/* The last array of a context that was closed meanwhile takes it along. */
-static void let_go(wp_context_t *context)
+/* Of a context that was left meanwhile: its memory stays mapped, but these pages are needed no
+ * more. */
+static void give_pages_back(const wp_memory_t *memory)
 {
-    weft_context_t *kept = context->kept;
-    context->borrowed--;
-    if (context->borrowed > 0 || kept == NULL || context->process != (int64_t)getpid()) {
-        return;
+    size_t bytes = (memory->bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    if (memory->context->process != (int64_t)getpid()) {
+        return; /* a forked child may have something else there */
     }
-    context->kept = NULL;
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_context_release(kept);
-    PyEval_RestoreThread(thread);
+    if (madvise(memory->data, bytes, MADV_REMOVE) != 0) { /* not shared: a world of one */
+        madvise(memory->data, bytes, MADV_DONTNEED);
+    }
 }
 
 static void memory_dealloc(PyObject *self)
@@ -63,8 +65,10 @@ static void memory_dealloc(PyObject *self)
     } else {
         if (context->memories != NULL) {
             wp_memories_gone(context->memories, memory->number);
+        } else {
+            give_pages_back(memory);
         }
-        let_go(context);
+        context->borrowed--;
         Py_DECREF((PyObject *)context);
     }
     PyObject_Free(self);

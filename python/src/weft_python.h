@@ -195,8 +195,7 @@ struct wp_context {
     wp_state_t *state;
     wp_context_t *next, **link; /* in state->contexts */
     weft_context_t *context; /* NULL once it was left */
-    weft_context_t *kept;    /* then: the same, while arrays are alive whose memory it has */
-    uint64_t borrowed;       /* such arrays (memory.c); each has a reference to this object */
+    uint64_t borrowed;       /* arrays on its memory (memory.c), which stays when it is left; each refers to this object */
     uint32_t rank, size;
     int64_t process;         /* which made it: a forked child leaves it alone */
     wp_group_t *world;       /* owned */

@@ -39,7 +39,7 @@ static PyObject *finalize(PyObject *module, PyObject *unused)
     state->context = NULL;
     state->world = NULL;
     if (context != NULL) {
-        wp_context_close(context, false);
+        wp_context_close(context);
         Py_XDECREF((PyObject *)world);
         Py_DECREF((PyObject *)context);
     }
@@ -79,7 +79,7 @@ static PyObject *leave_all(PyObject *module, PyObject *unused)
         wp_context_delist(context);
         Py_INCREF((PyObject *)context);
         abort_after_exception(context);
-        wp_context_close(context, true);
+        wp_context_close(context);
         Py_DECREF((PyObject *)context);
     }
     Py_RETURN_NONE;

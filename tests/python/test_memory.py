@@ -390,6 +390,35 @@ class Contexts(ranks.RankCase):
         self.meet()
         self.assertTrue((x == 2).all())
 
+    def test_an_array_does_not_keep_its_rank_in_the_world(self):
+        a = self.world("a")
+        x = weft.empty(5000, context=a)
+        x[:] = 4
+        weft.barrier(a.world)
+        if self.rank == 0:
+            a.close()
+        else:
+            with self.raises_within(weft.WeftPeerDiedError, "rank 0 left the world"):
+                weft.barrier(a.world)
+            a.close()
+        self.meet()
+        self.assertTrue((x == 4).all())
+
+    def test_pages_of_a_world_that_was_left(self):
+        """They go back to the system when their array does."""
+        def shared():
+            with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
+                return sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Shmem"))
+        a = self.world("a")
+        x, y = weft.empty(1 << 22, context=a), weft.empty(1 << 22, context=a)
+        x[:] = y[:] = 1
+        a.close()
+        self.meet()  # nobody else has them any more
+        before = shared()
+        del x
+        self.assertLess(shared(), before - 12000)
+        self.assertTrue((y == 1).all())
+
     @ranks.fresh
     def test_the_end_of_the_program(self):
         """Arrays that are alive then do no harm."""
@@ -446,6 +475,23 @@ class Threads(ranks.RankCase):
             x = weft.empty(100)
         self.assertEqual(x.sum(), 0)
         self.assertEqual(len(steps), 1000 if self.rank == 0 else 0)
+
+
+class End(unittest.TestCase):
+    """The end of the program."""
+
+    def test_it_uses_an_array(self):
+        """Also after Weft has left the world: what was registered first is called last."""
+        done = ranks.run_script("import atexit\n"
+                                "def last():\n"
+                                "    x[:] += 1\n"
+                                "    print('sum', int(x.sum()))\n"
+                                "atexit.register(last)\n"
+                                "import weft\n"
+                                "weft.init()\n"
+                                "x = weft.empty(5000)\n"
+                                "weft.all_reduce_(x)\n")
+        self.assertEqual((done.returncode, done.stdout.count("sum 5000")), (0, 2), done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

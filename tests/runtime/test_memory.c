@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -279,6 +281,58 @@ static void run_leave(rank_world_t *world)
     }
 }
 
+/* A second world, which is left while its memory is in use. */
+static void run_keep(rank_world_t *world)
+{
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *context = NULL;
+    uint8_t *kept = NULL, *more = NULL;
+    char address[64];
+    uint32_t rank = weft_context_rank(world->context),
+             size = weft_context_world_size(world->context);
+    int32_t pid = (int32_t)getpid(), pids[8];
+    RANK_CHECK(size <= 8);
+    RANK_OK(weft_context_all_gather(world->context, &pid, sizeof pid, pids));
+    snprintf(address, sizeof address, "unix:@weft-keep-%d", (int)pids[0]);
+    params.rank = (int32_t)rank;
+    params.world_size = (int32_t)size;
+    params.address = address;
+    RANK_OK(weft_context_create(&params, &context));
+    RANK_OK(weft_mem_alloc(context, 50000, (void **)&kept));
+    RANK_OK(weft_mem_alloc(context, 5000, (void **)&more));
+    fill_pattern(kept, 50000, rank);
+    RANK_OK(weft_mem_keep(context));
+    RANK_OK(weft_mem_free(context, more));
+    if (rank == 0) {
+        RANK_OK(weft_context_barrier(world->context)); /* all others have left before */
+    }
+    weft_context_release(context);
+    if (rank != 0) {
+        RANK_OK(weft_context_barrier(world->context));
+    }
+    RANK_CHECK(is_pattern(kept, 50000, rank));
+    fill_pattern(kept, 50000, rank + 1);
+    RANK_OK(weft_context_barrier(world->context));
+    RANK_CHECK(is_pattern(kept, 50000, rank + 1));
+    RANK_CHECK(madvise(kept, 49152, MADV_REMOVE) == 0 || size == 1);
+    RANK_CHECK(is_value(kept, 49152, 0) || size == 1);
+}
+
+static void run_keep_refused(rank_world_t *world)
+{
+    RANK_CHECK(weft_mem_keep(world->context) == WEFT_ERR_UNSUPPORTED);
+    RANK_CHECK(weft_mem_keep(NULL) == WEFT_ERR_INVALID_ARGUMENT);
+}
+
+static void test_memory_outlives_the_context(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(1, run_keep, NULL));
+    assert_true(support_rank_processes(3, run_keep, NULL));
+    support_rank_threads(2, run_keep_refused, NULL);
+    support_card_threads(2, run_keep_refused, NULL);
+}
+
 static void test_memory_goes_with_the_context(void **state)
 {
     (void)state;
@@ -489,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_memory_register_beside_calls),
         cmocka_unit_test(test_memory_wrong_arguments),
         cmocka_unit_test(test_memory_goes_with_the_context),
+        cmocka_unit_test(test_memory_outlives_the_context),
         cmocka_unit_test(test_memory_churn),
         cmocka_unit_test(test_memory_set_device),
         cmocka_unit_test(test_memory_failing_allocations),

@@ -92,11 +92,37 @@ static bool dot_joins(const char *dot, const char *begin)
     return *dot == '.' && dot > begin && in_word(dot[-1]) && in_word(dot[1]);
 }
 
-/* Types as numpy spells them: a word "f32" becomes "float32". */
-static void spell_types(const char *text, char *out, size_t bytes)
+/* "AllReduce" at the beginning becomes "all_reduce", what the function is called: its end in text.
+ */
+static const char *spell_function(const char *text, char *out, size_t *used)
+{
+    static const weft_collective_t all[] = {
+#define WP_OP(name, value, spelled, reduces, rooted) WEFT_OP_##name,
+        WEFT_COLLECTIVE_MAP(WP_OP)
+#undef WP_OP
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const char *name = weft_collective_name(all[i]);
+        size_t length = strlen(name);
+        if (strncmp(text, name, length) == 0 && !in_word(text[length])) {
+            for (size_t k = 0; k < length; k++) {
+                bool capital = name[k] >= 'A' && name[k] <= 'Z';
+                if (capital && k > 0) {
+                    out[(*used)++] = '_';
+                }
+                out[(*used)++] = (char)(capital ? name[k] - 'A' + 'a' : name[k]);
+            }
+            return text + length;
+        }
+    }
+    return text;
+}
+
+/* As Python spells it: a type "f32" becomes numpy's "float32". */
+static void spell(const char *text, char *out, size_t bytes)
 {
     size_t used = 0;
-    const char *at = text;
+    const char *at = spell_function(text, out, &used);
     while (*at != '\0' && used + 16 < bytes) {
         if (!in_word(*at)) {
             out[used++] = *at++;
@@ -155,7 +181,7 @@ static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char 
 static void last_text(weft_status_t status, char *text, size_t bytes)
 {
     const char *said = weft_last_error();
-    spell_types(said[0] != '\0' ? said : weft_status_text(status), text, bytes);
+    spell(said[0] != '\0' ? said : weft_status_text(status), text, bytes);
     if (status == WEFT_ERR_MISMATCH) {
         size_t used = strlen(text);
         snprintf(text + used, bytes - used, "%s", wp_exchange_hint(text));
@@ -167,7 +193,9 @@ PyObject *wp_error_new(wp_state_t *state, weft_status_t status)
     char text[TEXT_BYTES];
     last_text(status, text, sizeof text);
     PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
-    PyObject *error = message != NULL ? PyObject_CallFunctionObjArgs(type_of(state, status), message, NULL) : NULL;
+    PyObject *error = message != NULL
+                          ? PyObject_CallFunctionObjArgs(type_of(state, status), message, NULL)
+                          : NULL;
     Py_XDECREF(message);
     if (error == NULL) {
         PyErr_Clear();

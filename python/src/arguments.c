@@ -176,6 +176,17 @@ static PyObject *without_torch(PyObject *name)
     return tail;
 }
 
+/* numpy.dtype(">f4") is called float32, too. */
+static bool is_swapped(PyObject *object)
+{
+    PyObject *native = PyUnicode_Check(object) ? NULL : PyObject_GetAttrString(object, "isnative");
+    if (native == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(native);
+    return native == Py_False;
+}
+
 int wp_dtype(wp_state_t *state, PyObject *object, weft_dtype_t *out)
 {
     if (object == NULL || object == Py_None) {
@@ -195,7 +206,7 @@ int wp_dtype(wp_state_t *state, PyObject *object, weft_dtype_t *out)
     if (name == NULL) {
         return -1;
     }
-    *out = PyUnicode_Check(name) ? dtype_by_name(name) : WEFT_DTYPE_NONE;
+    *out = PyUnicode_Check(name) && !is_swapped(object) ? dtype_by_name(name) : WEFT_DTYPE_NONE;
     Py_DECREF(name);
     if (*out == WEFT_DTYPE_NONE) {
         PyErr_Format(PyExc_TypeError,

@@ -14,13 +14,12 @@ static bool is_forked(const wp_session_t *self)
 }
 
 /*
- * Destroys the C session once it was closed, nobody is in a call and no array looks at its memory
- * (at exit those do not count: nobody reads them any more, and the world is to be left).
+ * Destroys the C session once it was closed, nobody is in a call and no array looks at its memory,
+ * or that stays without it.
  */
 static void let_go(wp_session_t *self)
 {
-    bool idle = self->closed && self->session != NULL &&
-                (self->views == 0 || self->state->exiting) &&
+    bool idle = self->closed && self->session != NULL && (self->views == 0 || self->views_stay) &&
                 pthread_mutex_trylock(&self->lock) == 0;
     if (!idle) {
         return;
@@ -51,7 +50,7 @@ int wp_session_enter(wp_session_t *self)
     }
     bool forked = is_forked(self); /* it has no memory of the session */
     if (self->closed || self->session == NULL || forked) {
-        pthread_mutex_unlock(&self->lock);
+        wp_session_leave(self);
         wp_raise_text(self->state, WEFT_ERR_STATE,
                       forked ? "this process was forked from a rank, whose session it cannot use"
                              : "the session was closed");
@@ -84,7 +83,9 @@ void wp_session_view_gone(wp_session_t *self)
 void wp_session_close(wp_session_t *self)
 {
     self->closed = true;
-    wp_holder_drop(&self->holder);
+    if (self->views == 0) { /* else the context still has to know it, when it is left */
+        wp_holder_drop(&self->holder);
+    }
     let_go(self);
 }
 
@@ -92,6 +93,8 @@ static void leave_context(wp_holder_t *holder)
 {
     wp_session_t *self = (wp_session_t *)(void *)((char *)holder - offsetof(wp_session_t, holder));
     self->closed = true;
+    /* The world is to be left, so the session goes; its inputs' memory stays for arrays over it. */
+    self->views_stay = self->views > 0 && weft_mem_keep(self->context->context) == WEFT_OK;
     let_go(self);
 }
 

@@ -68,6 +68,7 @@ struct wp_session {
     bool training, split;
     uint32_t accumulate;
     size_t views; /* arrays over inputs' memory that are about */
+    bool views_stay; /* which stays when the session goes */
     wp_binding_t *inputs, *outputs, *scalars; /* in this order, in one piece of memory */
     size_t input_count, output_count, scalar_count;
     wp_binding_t *loss, *logits; /* among outputs, or NULL */

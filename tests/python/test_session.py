@@ -139,7 +139,10 @@ class Training(Case):
             session.feed(x, label=y)
             return session.step(lr=0.1)
 
-        ways = [lambda s: s.step(x, y), lambda s: s.step(label=y, image=x), lambda s: s.step(x, label=y.astype("u1")),
+        if torch:
+            tensors = torch.from_numpy(x), torch.from_numpy(y)
+        ways = [*([lambda s: s.step(*tensors), lambda s: s.step(tensors[0], tensors[1].int())] if torch else []),
+                lambda s: s.step(x, y), lambda s: s.step(label=y, image=x), lambda s: s.step(x, label=y.astype("u1")),
                 lambda s: s.step(memoryview(x), y.astype("i4")), lambda s: s.step(x, y.astype("i1"), lr=0.1),
                 lambda s: s.step(x, list_of(y)), in_place, assigned, fed]
 
@@ -581,6 +584,30 @@ class Lifetime(Case):
         del array, view
         with weft.Session(self.compile()) as session:  # the memory is there for the next one
             session.step(x, y)
+
+    @ranks.fresh
+    def test_arrays_do_not_keep_a_rank_in_the_world(self):
+        """Memory of an input stays when its session's world is left, and nobody waits for this rank in vain."""
+        x, _ = self.batches(1)[0][self.rank]
+        session, closed = weft.Session(self.compile()), weft.Session(self.compile())
+        arrays = [session.inputs["image"], closed.inputs["image"]]
+        closed.close()
+        for array in arrays:
+            array[:] = x
+        weft.barrier()
+        if self.rank == 0:
+            weft.finalize()
+        else:
+            with self.raises_within(weft.WeftPeerDiedError, "rank 0 left the world"):
+                weft.barrier()
+            weft.finalize()
+        self.meet()
+        for array in arrays:
+            np.testing.assert_array_equal(array, x)
+            array += 1
+        del session, closed
+        gc.collect()
+        np.testing.assert_array_equal(arrays[1], x + 1)
 
     def test_plan_goes_first(self):
         x, y = self.batches(1)[0][self.rank]

@@ -4,12 +4,17 @@ import ranks
 
 torch = ranks.need("torch")
 import datetime  # noqa: E402
+import unittest  # noqa: E402
 import weakref  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import weft  # noqa: E402
 import weft.torch  # noqa: E402
 
+try:
+    from torch.distributed import _functional_collectives as functional
+except ImportError:
+    functional = None
 torch.set_num_threads(1)
 REDUCTIONS = {
     "SUM": lambda parts: parts.sum(0), "AVG": lambda parts: parts.mean(0), "MAX": lambda parts: parts.amax(0),
@@ -287,6 +292,45 @@ class Collectives(TorchCase):
                                             dist.P2POp(dist.irecv, y, previous)]):
             work.wait()
         self.same(y, torch.full((70000,), float(previous)))
+
+
+@unittest.skipIf(functional is None, "this torch has no functional collectives")
+class Functional(TorchCase):
+    """Collectives that return what they make, as torch 2 compiles them."""
+    RANKS = (2, 3)
+
+    def test_operators(self):
+        group = dist.group.WORLD
+        parts = self.parts((2 * self.size, 3))
+        mine = parts[self.rank]
+        self.same(functional.all_reduce(mine, "sum", group) + 0, parts.sum(0))
+        self.same(functional.all_gather_tensor(mine, 0, group) + 0, parts.reshape(-1, 3))
+        blocks = parts.view(self.size, self.size, 2, 3)
+        self.same(functional.reduce_scatter_tensor(mine, "sum", 0, group) + 0, blocks.sum(0)[self.rank])
+        self.same(functional.all_to_all_single(mine, None, None, group) + 0, blocks[:, self.rank].reshape(-1, 3))
+        self.same(functional.broadcast(mine, 1, group) + 0, parts[1])
+        one, two = functional.all_reduce_coalesced([mine, mine * 2], "sum", group)
+        self.same(two + 0, parts.sum(0) * 2)
+        one, two = functional.all_gather_into_tensor_coalesced([mine, mine * 2], group)
+        self.same(one + 0, parts.reshape(-1, 3))
+        self.same(two + 0, parts.reshape(-1, 3) * 2)
+
+    def test_in_a_sub_group(self):
+        group = dist.new_group([0, 1])
+        if self.rank < 2:
+            self.same(functional.all_reduce(torch.ones(3), "sum", group) + 0, torch.full((3,), 2.0))
+
+    def test_compiled(self):
+        compiled = torch.compile(lambda x: functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1, backend="aot_eager")
+        self.same(compiled(torch.ones(4)), torch.full((4,), 2.0 * self.size + 1))
+
+    def test_distributed_tensors(self):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+        whole = torch.arange(24.0).view(6, 4)
+        mesh = init_device_mesh("cpu", (self.size,))
+        rows, columns = distribute_tensor(whole, mesh, [Shard(0)]), distribute_tensor(whole.t(), mesh, [Shard(1)])
+        self.same((rows @ columns).full_tensor(), whole @ whole.t())
 
 
 class Works(TorchCase):

@@ -107,9 +107,34 @@ class ProcessGroupWeft(dist.ProcessGroup):
     def getSize(self):
         return self._size
 
+    # What torch 2 asks of the C++ class, which answers only for groups that it has put together itself.
+    _name = _description = ""
+
+    def _set_group_name(self, name):
+        self._name = name
+
     @property
-    def pg_name(self):
-        return getattr(self, "_pg_name", "weft")
+    def group_name(self):
+        return self._name
+
+    def getGroupName(self):
+        return self._name
+
+    def _set_group_desc(self, description):
+        self._description = description
+
+    @property
+    def group_desc(self):
+        return self._description
+
+    def getGroupDesc(self):
+        return self._description
+
+    def _get_backend(self, device):
+        return self
+
+    supports_coalescing = supports_splitting = False
+    bound_device_id = None
 
     def shutdown(self, *_):
         """Leaves the group's world: works that are under way end with an error. Not collective."""
@@ -281,6 +306,8 @@ class ProcessGroupWeft(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
         return self._together([self._allgather_base(output, tensor) for output, tensor in zip(outputs, inputs)], outputs)
 
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
     def reduce_scatter(self, outputs, input_lists, opts=dist.ReduceOp.SUM):
         """This rank gets the reduction of everybody's input_lists[0][rank]; sizes may differ between ranks."""
         if isinstance(outputs, torch.Tensor):
@@ -321,6 +348,8 @@ class ProcessGroupWeft(dist.ProcessGroup):
         return self._together([self._reduce_scatter_base(output, tensor, opts)
                                for output, tensor in zip(outputs, inputs)], outputs)
 
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
     def alltoall_base(self, output, tensor, output_split_sizes=(), input_split_sizes=(), opts=None):
         """Blocks of the first dimension: equal ones, or of the numbers of rows given."""
         data = layout.dense(tensor)
@@ -337,6 +366,8 @@ class ProcessGroupWeft(dist.ProcessGroup):
         receives = self._splits(output, output_split_sizes, "output")
         whole, finish = layout.room([output], data)
         return self._exchange(data.view(-1), sends, whole, receives, [output], finish)
+
+    all_to_all_single = alltoall_base
 
     def _splits(self, tensor, rows, what):
         """Elements for each rank."""
@@ -407,6 +438,20 @@ class ProcessGroupWeft(dist.ProcessGroup):
         elif output_lists and output_lists[0]:
             raise ValueError("gather: only the root has output tensors")
         return Work(self, weft.gather(data, root, self.weft_group, out=whole, async_op=True), output_lists, finish)
+
+    def gather_single(self, output, tensor, opts=0):
+        """All ranks' tensors one behind the other in the root's output; others' is not looked at."""
+        root = _root(opts)
+        data = layout.dense(tensor)
+        whole = finish = None
+        if root == self._rank:
+            if output.numel() != tensor.numel() * self._size:
+                raise ValueError(f"gather: the output has {output.numel()} elements, and {self._size} ranks give"
+                                 f" {tensor.numel()} each")
+            whole, finish = layout.room([output], data)
+        return Work(self, weft.gather(data, root, self.weft_group, out=whole, async_op=True), [output], finish)
+
+    gather_into_tensor = gather_single
 
     def scatter(self, outputs, input_lists, opts=0):
         """The root's input_lists[0] has a tensor for each rank; it is empty elsewhere."""

@@ -113,6 +113,7 @@ static int find(const tensors_t *self, PyObject *key, item_t *out)
         }
     }
     wp_session_leave(self->session);
+    out->name = name; /* of the key, which outlives the session */
     return found;
 }
 

@@ -72,6 +72,9 @@ static PyObject *view_make(wp_session_t *session, const wp_binding_t *input)
 PyObject *wp_view_new(wp_session_t *session, const wp_binding_t *input)
 {
     wp_state_t *state = session->state;
+    if (session->closed) {
+        return wp_raise_text(state, WEFT_ERR_STATE, "the session was closed");
+    }
     if (input->memory == NULL) {
         return wp_raise_text(state, WEFT_ERR_UNSUPPORTED,
                              "input '%s' is in memory that the host cannot reach", input->name);

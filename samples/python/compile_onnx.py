@@ -116,7 +116,7 @@ def main():
         if args.save:
             session.save(args.save)  # rank 0 writes
         if weft.get_rank() == 0:
-            waits = f"of a step's {stats['step_ms_p50']:.2f} ms {stats['exposed_comm_ms_p50']:.3f} ms wait for communication"
+            waits = f"{stats['exposed_comm_ms_p50']:.3f} of a step's {stats['step_ms_p50']:.2f} ms wait for communication"
             print(f"accuracy {result:.4f}; {waits}; weights {session.param_digest()[:16]}")
 
 

@@ -101,6 +101,18 @@ class Compile(Case):
         with self.assertRaisesRegex(weft.WeftArgumentError, "infer"):
             weft.compile(paths, batch=3)
 
+    def test_files_that_describe_the_machines(self):
+        machine = ranks.SOURCE / "tests" / "data" / "topologies" / "one-socket.xml"
+        topology = self.dir / "t.json"
+        topology.write_text(self.command("topo", "--xml", f"a={machine}", "-n", 3, "--json"))
+        self.command("compile", MLP, "-o", "c.weft", "--batch", 8, "--topology", topology)
+        plan = weft.compile(MLP, batch=8, topology=topology)
+        self.assertEqual(plan.world, 3)
+        plan.save(self.dir / "p.weft")
+        self.assertEqual((self.dir / "p.weft").read_bytes(), (self.dir / "c.weft").read_bytes())
+        with self.assertRaisesRegex(weft.WeftNotFoundError, "nowhere.json"):
+            weft.compile(MLP, world=2, batch=8, topology="nowhere.json")
+
     def test_gradients_that_a_file_names(self):
         names = {p: f"g{i}" for i, p in enumerate(doors.PARAMS)}
         (self.dir / "map.json").write_text(json.dumps(names))

@@ -120,7 +120,10 @@ static const type_name_t type_names[] = {
     {"i32", WEFT_DTYPE_I32},       {"i16", WEFT_DTYPE_I16},      {"u64", WEFT_DTYPE_U64},
     {"u32", WEFT_DTYPE_U32},       {"u16", WEFT_DTYPE_U16},      {"double", WEFT_DTYPE_F64},
     {"half", WEFT_DTYPE_F16},      {"longlong", WEFT_DTYPE_I64}, {"ulonglong", WEFT_DTYPE_U64},
-    {"bool_", WEFT_DTYPE_BOOL},
+    {"bool_", WEFT_DTYPE_BOOL},    {"f8", WEFT_DTYPE_F64},       {"f4", WEFT_DTYPE_F32},
+    {"f2", WEFT_DTYPE_F16},        {"i4", WEFT_DTYPE_I32},       {"i2", WEFT_DTYPE_I16},
+    {"i1", WEFT_DTYPE_I8},         {"u4", WEFT_DTYPE_U32},       {"u2", WEFT_DTYPE_U16},
+    {"u1", WEFT_DTYPE_U8},
 };
 
 const char *wp_dtype_name(weft_dtype_t dtype)

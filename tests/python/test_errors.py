@@ -160,7 +160,12 @@ class Local(ranks.RankCase):
         self.refused("register", weft.unregister, ones(5), error=(ValueError, weft.WeftError))
         self.refused("contiguous", weft.register, ones(6, 6)[:, 1])
         self.refused("", weft.register, [1, 2], error=TypeError)
+        for name in ("i8", "u8"):  # 8 bits, or 8 bytes?
+            self.refused(f"dtype.*'{name}'.*int64", weft.empty, 4, name, error=TypeError)
         self.assertEqual(weft.empty(0).shape, (0,))
+        self.assertEqual(weft.empty(2, "u1").dtype, np.uint8)
+        with self.raises_within(weft.WeftNoMemoryError, "memory|bytes"):
+            weft.empty(1 << 45, "uint8")
 
     @unittest.skipIf(ranks.SANITIZED, "torch takes long to import under sanitizers; its tensors are tested elsewhere")
     def test_torch(self):

@@ -293,6 +293,24 @@ class Joining(ranks.RankCase):
                     weft.init(**arguments)
         self.assertFalse(weft.is_initialized())
 
+    def test_wrong_environment(self):
+        """What the launcher should have set says which variable is wrong."""
+        for name, value in (("WEFT_RANK", "abc"), ("WEFT_RANK", "5"), ("WEFT_RANK", "-1"), ("WEFT_WORLD_SIZE", "0"),
+                            ("WEFT_WORLD_SIZE", "99999999999"), ("WEFT_ADDRESS", "nonsense"), ("WEFT_TIMEOUT", "soon"),
+                            ("WEFT_PROGRESS", "maybe"), ("WEFT_ADDRESS", "unix:/nonexistent/folder/socket")):
+            kept = os.environ.get(name)
+            os.environ[name] = value
+            try:
+                with self.subTest(name=name, value=value):
+                    if "nonexistent" not in value or self.rank == 0:  # the others wait until somebody is there
+                        with self.raises_within(weft.WeftError, f"{name}|{value}|world size"):
+                            weft.init()
+            finally:
+                del os.environ[name]
+                if kept is not None:
+                    os.environ[name] = kept
+        self.assertFalse(weft.is_initialized())
+
     @ranks.fresh
     def test_one_does_not_come(self):
         os.environ["WEFT_TIMEOUT"] = "0.3"

@@ -119,19 +119,20 @@ class Wheel(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        for name in ("setuptools", "wheel", "venv", "ensurepip"):
+        for name in ("setuptools", "wheel", "venv", "pip"):
             if not importlib.util.find_spec(name):
                 raise unittest.SkipTest(f"{name} is not installed")
         cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="weft-test-"))
         cls.addClassCleanup(shutil.rmtree, cls.dir, True)
-        made = run(sys.executable, "-m", "venv", "--system-site-packages", cls.dir / "venv")
+        # pip of this interpreter serves the environment: one of its own takes seconds to install.
+        made = run(sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", cls.dir / "venv")
         if made.returncode != 0:
             raise unittest.SkipTest(f"no environment can be made: {made.stdout[-300:]}{made.stderr[-300:]}")
         cls.python = cls.dir / "venv" / "bin" / "python3"
         cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=str(BUILD)).items()
                    if name not in ("PYTHONPATH", "WEFT_TOOL")}
-        done = run(cls.python, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--force-reinstall",
-                   ranks.SOURCE / "python", env=cls.env)
+        done = run(sys.executable, "-m", "pip", "--python", cls.python, "install", "--no-index", "--no-build-isolation",
+                   "--no-deps", "--ignore-installed", "--disable-pip-version-check", ranks.SOURCE / "python", env=cls.env)
         if done.returncode != 0:
             raise AssertionError(done.stdout + done.stderr)
         cls.package = pathlib.Path(sysconfig.get_path("platlib", vars={"base": str(cls.dir / "venv"),
@@ -141,6 +142,9 @@ class Wheel(unittest.TestCase):
         wheel = next(self.package.parent.glob("weft-*.dist-info/WHEEL")).read_text()
         self.assertRegex(wheel, r"(?m)^Tag: cp311-abi3-linux_\w+$")
         self.assertRegex(wheel, r"(?m)^Root-Is-Purelib: false$")
+
+    def test_licence(self):
+        self.assertEqual(len(list(self.package.parent.glob("weft-*.dist-info/**/LICENSE"))), 1)
 
     def test_files(self):
         files = {path.relative_to(self.package).as_posix() for path in self.package.rglob("*") if path.is_file()}

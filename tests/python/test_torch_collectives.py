@@ -321,7 +321,8 @@ class Functional(TorchCase):
             self.same(functional.all_reduce(torch.ones(3), "sum", group) + 0, torch.full((3,), 2.0))
 
     def test_compiled(self):
-        compiled = torch.compile(lambda x: functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1, backend="aot_eager")
+        compiled = torch.compile(lambda x: functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1,
+                                 backend="aot_eager")
         self.same(compiled(torch.ones(4)), torch.full((4,), 2.0 * self.size + 1))
 
     def test_distributed_tensors(self):

@@ -22,8 +22,8 @@ STEPS = 4
 
 def network(seed=1):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3), nn.ReLU(),
-                         nn.Flatten(), nn.Linear(8 * 16, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3),
+                         nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def batches(rank, steps=STEPS):

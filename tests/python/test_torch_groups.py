@@ -5,14 +5,29 @@ import ranks
 torch = ranks.need("torch")
 import datetime  # noqa: E402
 import os  # noqa: E402
+import unittest  # noqa: E402
 from unittest import mock  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import weft  # noqa: E402
 import weft.torch  # noqa: E402
 from weft.torch import meeting  # noqa: E402
+from weft.torch.group import pair_group_of  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+class Queues(unittest.TestCase):
+    def test_pairs_of_a_rank_have_queues_of_their_own(self):
+        for size in range(2, 9):
+            for rank in range(size):
+                queues = [pair_group_of(min(rank, other), max(rank, other), size) + way
+                          for other in range(size) if other != rank for way in (0, 1)]
+                self.assertEqual(len(set(queues)), 2 * (size - 1))
+                self.assertLess(max(queues), min(14, 2 * (size - 1 if size % 2 == 0 else size)))
+        for low in range(20):
+            for high in range(low + 1, 20):
+                self.assertLess(pair_group_of(low, high, 20) + 1, 14)
 
 
 class Groups(ranks.RankCase):
@@ -59,7 +74,8 @@ class Groups(ranks.RankCase):
     def test_all_messages_of_four_at_once(self):
         """Every rank to every other, large, in orders that differ."""
         count = 200000
-        others = sorted((rank for rank in range(4) if rank != self.rank), key=lambda rank: rank * 7 % 5 * (self.rank + 1))
+        others = sorted((rank for rank in range(4) if rank != self.rank),
+                        key=lambda rank: rank * 7 % 5 * (self.rank + 1))
         blocks = {other: torch.empty(count) for other in others}
         received = {other: dist.irecv(blocks[other], other) for other in others}
         sent = [dist.isend(torch.full((count,), float(10 * self.rank + other)), other) for other in reversed(others)]

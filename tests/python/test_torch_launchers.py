@@ -57,14 +57,15 @@ class Launchers(unittest.TestCase):
 
     def test_torchrun(self):
         # Debian's torch 1.13 under CPython 3.11 wants to be told where the output of every rank goes.
-        self.run_by("torchrun", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "-r",
-                    "0:1,1:1", "-t", "0:1,1:1")
+        self.run_by("torchrun", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0",
+                    "-r", "0:1,1:1", "-t", "0:1,1:1")
 
     def test_alone(self):
         self.assertEqual(self.run_by(sys.executable, size=1).stderr, "")
 
 
-@unittest.skipUnless(os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz")), "dataset-fashion-mnist is not installed")
+@unittest.skipUnless(os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz")),
+                     "dataset-fashion-mnist is not installed")
 class Sample(unittest.TestCase):
     def test_train_torch(self):
         done = ranks.run_script(SAMPLE, "--model", "mlp", "--steps", "100")

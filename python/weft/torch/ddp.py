@@ -59,9 +59,10 @@ class Buckets:
 
 
 def ddp_hook(state, bucket):
-    """model.register_comm_hook(state, weft.torch.ddp_hook): state is a Buckets, a process group, or None (the default one).
+    """model.register_comm_hook(state, weft.torch.ddp_hook): state is a Buckets, a process group, or None (the default).
 
-    A bucket is all-reduced where it lies, as an average, when it is ready; the last one of a backward pass waits for all.
+    A bucket is all-reduced where it lies, as an average, when it is ready; the last one of a backward pass waits for
+    all.
     """
     buckets = state if isinstance(state, Buckets) else _buckets_of(state)
     group = buckets.process_group

@@ -51,7 +51,8 @@ def _meeting_place(cards):
 
 
 def own_address():
-    """An address by which other hosts reach this one: of WEFT_IFNAME's first interface, else of the way to MASTER_ADDR."""
+    """An address by which other hosts reach this one: of WEFT_IFNAME's first interface, else of the way to MASTER_ADDR
+    or anywhere."""
     name = os.environ.get("WEFT_IFNAME", "").split(",")[0]
     if name:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -111,7 +112,7 @@ def install_rendezvous():
 
 
 def _rendezvous(url, timeout=datetime.timedelta(minutes=30), **_):
-    """Rank and size from whatever launched the ranks (weft run, mpirun, mpiexec, srun, nothing); rank 0 has the store."""
+    """Rank and size from what has launched the ranks (weft run, mpirun, srun, nothing); rank 0 has the store."""
     context = None if weft.is_initialized() else weft.Context()
     group = context.world if context is not None else None
     rank, size = weft.get_rank(group), weft.get_world_size(group)

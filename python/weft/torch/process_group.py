@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group: torch's calls as Weft's. Every group is a world (a weft.Context) of its own."""
-import datetime
-import threading
-import time
-
+"""The process group: torch's collectives as Weft's."""
 import torch
 import torch.distributed as dist
 import weft
 from torch._C import _distributed_c10d as c10d
-from weft.torch import layout, meeting, works
+from weft.torch import layout
+from weft.torch.group import Group, single
 from weft.torch.works import Done, Several, Work
 
 # By hash: torch's ReduceOp is its number, and comparing costs several times as much.
@@ -18,8 +15,6 @@ _BITWISE = {hash(getattr(dist.ReduceOp, name)): function for name, function in (
     ("BAND", torch.bitwise_and), ("BOR", torch.bitwise_or), ("BXOR", torch.bitwise_xor))}
 # What a reduction of truth values is on 0 and 1: a sum says whether any is, as elsewhere in torch.
 _OF_BOOLS = {"sum": "max", "prod": "min", "min": "min", "max": "max"}
-# Sends and receives have groups of their own, as many as make every pair and direction of a rank independent, up to this.
-_PAIR_GROUPS = 14
 
 
 def install_backend():
@@ -55,115 +50,12 @@ def _weft_group(group):
     raise TypeError(f"{group!r} is no process group of backend weft")
 
 
-def _seconds(timeout):
-    """Of a timedelta; None where torch means the group's own."""
-    return timeout.total_seconds() if timeout is not None and timeout > datetime.timedelta(0) else None
-
-
-def _pair_group_of(low, high, size):
-    """Number of the group for what goes from low to high; one more is that of the way back.
-
-    Calls of one Weft group follow each other, so a receive that waits would hold up the sends behind it. A round-robin
-    tournament gives each pair a day on which both have no other match: one group per day and direction.
-    """
-    days = size - 1 if size % 2 == 0 else size
-    day = 2 * low % days if size % 2 == 0 and high == size - 1 else (low + high) % days
-    return 2 * (day % (_PAIR_GROUPS // 2))
-
-
-class ProcessGroupWeft(dist.ProcessGroup):
+class ProcessGroupWeft(Group):
     """What dist.init_process_group("weft") and dist.new_group make.
 
     Calls are queued and return a Work; nothing is waited for here. A call that cannot be queued, since it is wrong in
     itself, raises at once; where ranks disagree all of them raise when they wait.
     """
-
-    def __init__(self, store, rank, size, timeout):
-        super().__init__(rank, size)
-        self.weft_context = meeting.join(store, rank, size, timeout)
-        self.weft_group = self.weft_context.world
-        everybody = list(range(size))
-        days = size - 1 if size % 2 == 0 else size
-        self._pairs = [weft.new_group(everybody, self.weft_group)
-                       for _ in range(min(2 * days, _PAIR_GROUPS) if size > 1 else 0)]
-        self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
-        self.works = {}
-        self.issued, self.tidy_at = 0, works.TIDY
-        self.lock = threading.RLock()
-        self.buckets = None
-        self._barriers = 0
-        works.process_groups.add(self)
-
-    # ---- life ----
-    def getBackendName(self):
-        return "weft"
-
-    def name(self):
-        return "weft"
-
-    def getRank(self):
-        return self._rank
-
-    def getSize(self):
-        return self._size
-
-    # What torch 2 asks of the C++ class, which answers only for groups that it has put together itself.
-    _name = _description = ""
-
-    def _set_group_name(self, name):
-        self._name = name
-
-    @property
-    def group_name(self):
-        return self._name
-
-    def getGroupName(self):
-        return self._name
-
-    def _set_group_desc(self, description):
-        self._description = description
-
-    @property
-    def group_desc(self):
-        return self._description
-
-    def getGroupDesc(self):
-        return self._description
-
-    def _get_backend(self, device):
-        return self
-
-    supports_coalescing = supports_splitting = False
-    bound_device_id = None
-
-    def shutdown(self, *_):
-        """Leaves the group's world: works that are under way end with an error. Not collective."""
-        works.process_groups.discard(self)
-        self.works.clear()
-        if self.buckets is not None:
-            self.buckets.close()
-        self._pairs = []
-        if not self.weft_context.closed:
-            self.weft_context.close()
-
-    abort = shutdown
-
-    def __del__(self):
-        if "_barriers" in self.__dict__:
-            self.shutdown()
-
-    def progress(self):
-        """Calls of this group go on: looking at one makes all of a context do so."""
-        for work in list(self.works.values()):
-            if not work.is_completed():
-                break
-
-    def _set_sequence_number_for_group(self):
-        self.issued = 0
-
-    def _get_sequence_number_for_group(self):
-        """Calls so far, the same on all ranks that have made the same calls."""
-        return self.issued
 
     # ---- what is common ----
     def _reduction(self, opts, tensor):
@@ -171,8 +63,8 @@ class ProcessGroupWeft(dist.ProcessGroup):
         op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
         word = _NAMES.get(hash(op))
         if word is None:
-            raise RuntimeError("weft: of torch's reductions there are SUM, AVG, PRODUCT, MIN and MAX, and for all_reduce"
-                               " and reduce BAND, BOR and BXOR")
+            raise RuntimeError("weft: of torch's reductions there are SUM, AVG, PRODUCT, MIN and MAX, and for"
+                               " all_reduce and reduce BAND, BOR and BXOR")
         if tensor.dtype is torch.bool:
             word = _OF_BOOLS.get(word)
             if word is None:
@@ -203,7 +95,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         """In place."""
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        tensor = _single(tensors)
+        tensor = single(tensors)
         if type(opts) is c10d.AllreduceOptions:
             opts = opts.reduceOp
         number = hash(opts)
@@ -266,7 +158,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         """output_lists[0] has a tensor per rank; their sizes may differ."""
         if isinstance(inputs, torch.Tensor):
             output_lists, inputs = [output_lists], [inputs]
-        outputs, tensor = _single(output_lists), _single(inputs)
+        outputs, tensor = single(output_lists), single(inputs)
         self._count(outputs, "output tensors")
         data = layout.dense(tensor)
         lengths = [output.numel() for output in outputs]
@@ -304,7 +196,8 @@ class ProcessGroupWeft(dist.ProcessGroup):
                                for i, tensor in enumerate(inputs)], output_lists)
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        return self._together([self._allgather_base(output, tensor) for output, tensor in zip(outputs, inputs)], outputs)
+        return self._together([self._allgather_base(output, tensor) for output, tensor in zip(outputs, inputs)],
+                              outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -312,7 +205,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         """This rank gets the reduction of everybody's input_lists[0][rank]; sizes may differ between ranks."""
         if isinstance(outputs, torch.Tensor):
             outputs, input_lists = [outputs], [input_lists]
-        output, inputs = _single(outputs), _single(input_lists)
+        output, inputs = single(outputs), single(input_lists)
         self._count(inputs, "input tensors")
         lengths = [tensor.numel() for tensor in inputs]
         if lengths[self._rank] != output.numel():
@@ -402,7 +295,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         """In place, from the root."""
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        data, finish = layout.place(_single(tensors))
+        data, finish = layout.place(single(tensors))
         root = _root(opts)
         return Work(self, weft.broadcast(data, root, self.weft_group, async_op=True), tensors, finish)
 
@@ -410,7 +303,7 @@ class ProcessGroupWeft(dist.ProcessGroup):
         """The root's tensor becomes the result; others keep theirs."""
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        tensor, root = _single(tensors), _root(opts)
+        tensor, root = single(tensors), _root(opts)
         op = op if op is not None else getattr(opts, "reduceOp", dist.ReduceOp.SUM)
         here = root == self._rank
         if hash(op) in _BITWISE:
@@ -425,10 +318,10 @@ class ProcessGroupWeft(dist.ProcessGroup):
         if isinstance(inputs, torch.Tensor):
             output_lists, inputs = [output_lists] if output_lists else [], [inputs]
         root = _root(opts)
-        data = layout.dense(_single(inputs))
+        data = layout.dense(single(inputs))
         whole = finish = None
         if root == self._rank:
-            outputs = _single(output_lists)
+            outputs = single(output_lists)
             self._count(outputs, "output tensors")
             for output in outputs:
                 if layout.wire(output).numel() != data.numel():
@@ -458,10 +351,10 @@ class ProcessGroupWeft(dist.ProcessGroup):
         if isinstance(outputs, torch.Tensor):
             outputs, input_lists = [outputs], [input_lists] if input_lists else []
         root = _root(opts)
-        output = _single(outputs)
+        output = single(outputs)
         whole = None
         if root == self._rank:
-            inputs = _single(input_lists)
+            inputs = single(input_lists)
             self._count(inputs, "input tensors")
             for tensor in inputs:
                 if tensor.numel() != output.numel():
@@ -472,83 +365,6 @@ class ProcessGroupWeft(dist.ProcessGroup):
             raise ValueError("scatter: only the root has input tensors")
         block, finish = layout.room([output], layout.wire(output))
         return Work(self, weft.scatter(whole, root, self.weft_group, out=block, async_op=True), outputs, finish)
-
-    # ---- from one to another ----
-    def _pair_group(self, sender, receiver):
-        if sender == receiver or not (0 <= sender < self._size and 0 <= receiver < self._size):
-            raise ValueError(f"weft: rank {sender} sends to rank {receiver} in a group of {self._size}")
-        low, high = min(sender, receiver), max(sender, receiver)
-        return self._pairs[_pair_group_of(low, high, self._size) + (sender > receiver)]
-
-    def send(self, tensors, peer, tag=0):
-        """Messages between two ranks match in order; tags are not looked at."""
-        data = layout.dense(_single(tensors))
-        group = self._pair_group(self._rank, peer)
-        return Work(self, weft.send(data, peer, group, async_op=True), tensors)
-
-    def recv(self, tensors, peer, tag=0):
-        group = self._pair_group(peer, self._rank)
-        data, finish = layout.place(_single(tensors))
-        work = Work(self, weft.recv(data, peer, group, async_op=True), tensors, finish)
-        work._source = peer
-        return work
-
-    def recv_anysource(self, tensors, tag=0):
-        raise RuntimeError("weft: a receive needs to know its source; there are no wildcards")
-
-    # ---- several calls together ----
-    def _start_coalescing(self, *_):
-        """Calls go out as they come: each is queued, so that no order between them is needed."""
-
-    def _end_coalescing(self, *_):
-        self.issued -= 1  # no call
-        return Work(self, Done(), [])
-
-    # ---- where is everybody? ----
-    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        """A barrier by way of the store. Rank 0 waits for everybody, and who is missing after timeout (all of them, or the
-        first) is named on every rank that has come."""
-        seconds = _seconds(timeout) or self._timeout.total_seconds()
-        self._barriers += 1
-        key = f"weft/barrier/{self._barriers}"
-        if self._rank != 0:
-            self._store.add(f"{key}/{self._rank}", 1)
-            came = self._comes(f"{key}/end", time.monotonic() + 2 * seconds)  # rank 0 may have come later by as much
-            said = self._store.get(f"{key}/said").decode() if came else f"rank 0 failed to come to the monitored barrier" \
-                f" in {seconds} s"
-        else:
-            end, missing = time.monotonic() + seconds, []
-            for rank in range(1, self._size):
-                if not self._comes(f"{key}/{rank}", end):
-                    missing.append(rank)
-                    if not wait_all_ranks:
-                        break
-            said = "ok" if not missing else (f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} failed to"
-                                             f" come to the monitored barrier in {seconds} s")
-            self._store.set(f"{key}/said", said)
-            self._store.add(f"{key}/end", 1)
-        if said != "ok":
-            raise RuntimeError(said)
-
-    def _comes(self, key, end):
-        """Whether key is counted up before end. Asks again and again: a wait of torch 1.13's TCPStore that ends by its
-        timeout leaves the answer in the connection, for the next question."""
-        while self._store.add(key, 0) == 0:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.005)
-        return True
-
-    def _count(self, tensors, what):
-        if len(tensors) != self._size:
-            raise ValueError(f"{len(tensors)} {what} for {self._size} ranks")
-
-
-def _single(tensors):
-    """torch's lists are for several devices of one process."""
-    if len(tensors) != 1:
-        raise ValueError(f"weft: one tensor per call and process; these are {len(tensors)}")
-    return tensors[0]
 
 
 def _root(opts):

@@ -14,8 +14,8 @@ from torch._C import _distributed_c10d as c10d
 SOON_S = 0.002
 # While works of several groups are under way, waiting for one looks after the others this often.
 SLICE_S = 0.0005
-# Works that nobody has waited for are kept, in case torch's C++ code still will; of more than so many the oldest go, and
-# every TIDY of them their tensors do.
+# Works that nobody has waited for are kept, in case torch's C++ code still will; of more than so many the oldest go,
+# and every TIDY of them their tensors do.
 KEPT = 4096
 TIDY = 64
 
@@ -84,7 +84,7 @@ class Work(c10d.Work):
 
     # ---- what torch calls ----
     def wait(self, timeout=None):
-        """Returns True when the results are there; raises WeftError, or TimeoutError when timeout (a timedelta) is over."""
+        """Returns True when the results are there; raises WeftError, or TimeoutError after timeout (a timedelta)."""
         seconds = timeout.total_seconds() if timeout else 0
         try:
             self._end(seconds if seconds > 0 else None)

@@ -156,6 +156,7 @@ weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
 weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
 {
     wefti_slot_t *slot;
+    call->on_caller = stream == NULL;
     if (stream == NULL) {
         issue(call);
         return wefti_call_run(call);

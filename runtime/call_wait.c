@@ -50,11 +50,18 @@ static weft_status_t look(void *user)
     return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
 }
 
-/* The same for a call that waits for one before it, which may be on an inline stream. */
+/*
+ * The same where inline streams go on meanwhile: for a call that waits for one before it, which may be on one, and for
+ * every wait of a user's thread, since other ranks may need what is on them to come here.
+ */
 static weft_status_t look_and_progress(void *user)
 {
     wefti_call_t *call = user;
-    wefti_streams_progress(call->group->context, NULL);
+    weft_context_t *context = call->group->context;
+    /* relaxed: a stream that is new has somebody who looks after it */
+    if (atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0) {
+        wefti_streams_progress(context, NULL);
+    }
     return look(user);
 }
 
@@ -64,7 +71,7 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
     bool local = blocked->signal == &group->completed;
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
-                          local ? look_and_progress : look, call);
+                          local || call->on_caller ? look_and_progress : look, call);
     if (call->moved) {
         call->moved = false;
         return WEFT_OK;

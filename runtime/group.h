@@ -247,6 +247,7 @@ typedef struct wefti_call {
     bool may_schedule;                  /* it may come to that: postings say what it needs */
     const wefti_signal_t *blocked_on;   /* last; says who is late */
     uint32_t blocked_target;            /* of it */
+    bool on_caller;                     /* on no stream: a thread of the user's waits for it */
     bool moved;                         /* a lane of it can go on, though not that one */
     bool refused;                       /* all ranks return this error: the group stays whole */
     bool two_shot;

@@ -29,6 +29,11 @@ static uint32_t tail_count(const weft_stream_t *stream)
     return atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
 }
 
+static uint32_t is_inline(const weft_stream_t *stream)
+{
+    return !stream->threaded && stream->queue == NULL;
+}
+
 static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
 {
     pthread_mutex_lock(&context->lock);
@@ -37,6 +42,8 @@ static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
                             context->stream_count + 1, sizeof(stream));
     if (status >= 0) {
         context->streams[context->stream_count++] = stream;
+        /* relaxed: whoever enqueues on the stream finds it */
+        atomic_fetch_add_explicit(&context->inline_streams, is_inline(stream), memory_order_relaxed);
     }
     pthread_mutex_unlock(&context->lock);
     return status;
@@ -48,6 +55,7 @@ static void list_remove(weft_context_t *context, const weft_stream_t *stream)
     for (size_t i = 0; i < context->stream_count; i++) {
         if (context->streams[i] == stream) {
             context->streams[i] = context->streams[--context->stream_count];
+            atomic_fetch_sub_explicit(&context->inline_streams, is_inline(stream), memory_order_relaxed);
             break;
         }
     }
@@ -481,8 +489,9 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
         }
         checked_ns = now_ns;
         weft_status_t status = wefti_endpoint_check(endpoint);
-        if (status < 0) {
-            return status;
+        if (status < 0) { /* once more: what was waited for may have come before */
+            wefti_streams_progress(context, NULL);
+            return wait_over(mark, stream, target) ? WEFT_OK : wefti_endpoint_check(endpoint);
         }
         if (context->settings.timeout_ns != 0 && now_ns - start_ns > context->settings.timeout_ns) {
             return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: %s is not reached in time",

@@ -723,7 +723,7 @@ static void test_device_groups_wrong_arguments(void **state)
 }
 
 /* A process with a card of its own; rank 1 dies between two calls. */
-static void run_process(uint32_t rank, const char *address)
+static void run_process(uint32_t rank, const char *address, const int *pipe_fds)
 {
     weft_device_t *card = NULL;
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
@@ -739,9 +739,13 @@ static void run_process(uint32_t rank, const char *address)
     RANK_OK(weft_stream_create(world.context, NULL, &stream));
     round_t round = {&world, stream, 5000, 0};
     check_all_reduce(&round, true);
+    /* It lives until the others are done with what they have of it. */
+    char done[2];
     if (rank == 1) {
+        RANK_CHECK(read(pipe_fds[0], &done[0], 1) == 1 && read(pipe_fds[0], &done[1], 1) == 1);
         _exit(0); /* without a word */
     }
+    RANK_CHECK(write(pipe_fds[1], "", 1) == 1);
     buffer_t x = buffer_of(&world, 5000);
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
@@ -764,13 +768,15 @@ static void test_device_groups_dead_peer(void **state)
     (void)state;
     char address[64];
     pid_t pids[3];
+    int pipe_fds[2];
+    assert_int_equal(pipe(pipe_fds), 0);
     snprintf(address, sizeof address, "unix:@weft-test-cards-%d", (int)getpid());
     fflush(NULL);
     for (uint32_t r = 0; r < 3; r++) {
         pids[r] = fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0) {
-            run_process(r, address);
+            run_process(r, address, pipe_fds);
             _exit(0);
         }
     }
@@ -779,6 +785,8 @@ static void test_device_groups_dead_peer(void **state)
         waitpid(pids[r], &status, 0);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
 }
 
 /* ---- the host's part on a thread ---- */

@@ -482,10 +482,10 @@ class End(unittest.TestCase):
 
     def test_it_uses_an_array(self):
         """Also after Weft has left the world: what was registered first is called last."""
-        done = ranks.run_script("import atexit\n"
+        done = ranks.run_script("import atexit, sys\n"
                                 "def last():\n"
                                 "    x[:] += 1\n"
-                                "    print('sum', int(x.sum()))\n"
+                                "    sys.stdout.write(f'sum {int(x.sum())}\\n')\n"
                                 "atexit.register(last)\n"
                                 "import weft\n"
                                 "weft.init()\n"

@@ -122,7 +122,10 @@ class Interrupts(ranks.RankCase):
 
 
 class ThreadInterrupts(Interrupts):
+    """Where threads wait in this one's place; what makes no difference is left out."""
     ENV = {"WEFT_PROGRESS": "thread"}
+    test_in_a_call = test_in_a_collective_that_makes_its_result = test_at_the_barrier_of_the_world = None
+    test_in_a_batch = test_at_an_event_of_a_thread = None
 
 
 class Handlers(ranks.RankCase):

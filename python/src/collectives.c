@@ -135,12 +135,6 @@ int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_co
     return -1;
 }
 
-/* Places of out in signatures differ; a shape is looked at only where a new array needs it. */
-static wp_array_flags_t shape_for(PyObject *out)
-{
-    return out == NULL || out == Py_None ? WP_SHAPE : WP_READ;
-}
-
 /* ---- all_reduce ---- */
 static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
@@ -176,7 +170,7 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", shape_for(places[3]), &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_READ, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         wp_call_result(options.state, &call, places[3], 0, NULL, call.send.count) < 0 ||
         wp_call_overlap(&call, call.send.count, call.send.count, 0) < 0) {
@@ -229,8 +223,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root;
-    wp_array_flags_t flags = root ? shape_for(places[4]) : WP_READ;
-    if (wp_array_get(options.state, places[0], "tensor", flags, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_READ, &call.send) < 0 ||
         wp_call_reduction(&call, places[2]) < 0) {
         return wp_call_fail(&call);
     }

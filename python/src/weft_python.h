@@ -154,7 +154,7 @@ int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_a
                  wp_array_t *out);
 /* NULL fields are fine, and twice is. */
 void wp_array_release(wp_array_t *array);
-/* A new array of like's kind and type with these dimensions (like->rank and dims if dims is NULL); uninitialised. */
+/* A new array of like's kind and type with these dimensions (those of like's object if dims is NULL); uninitialised. */
 int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const int64_t *dims,
                  wp_array_t *out);
 /* "(3, 4)" into buffer. */

@@ -32,5 +32,6 @@ Next:
   - demo/mlp-trained.onnx runs in any ONNX runtime
   - $weft run samples/models/lenet.onnx -n 2 --batch 64 --optimizer adam --data $data
   - $weft compile --help, $weft run --help, $weft info
+  - pip install ./python in a virtual environment, then samples/python: the same from Python, and torch
   - scripts/test.sh runs the whole test suite
 TEXT

@@ -222,6 +222,11 @@ int wp_stream_of(wp_state_t *state, PyObject *object, wp_stream_t **out)
 wp_stream_t *wp_group_stream(wp_state_t *state, wp_group_t *group)
 {
     (void)state;
+    if (group->stream != NULL && group->stream->broken) { /* the group may get over the error */
+        wp_stream_t *broken = group->stream;
+        group->stream = NULL;
+        Py_DECREF((PyObject *)broken);
+    }
     if (group->stream == NULL) {
         group->stream = stream_new(group->context, "python asynchronous", WEFT_STREAM_AUTO);
     }

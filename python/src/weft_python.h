@@ -250,6 +250,7 @@ struct wp_stream {
     weft_stream_t *stream; /* NULL once the context was closed */
     pthread_mutex_t lock;  /* one thread at a time enqueues; after the group's, without the GIL */
     uint32_t users;        /* threads that wait for it without the GIL */
+    bool broken;           /* a work of it ended with an error, as will all others */
     uint64_t count;        /* works enqueued; under lock */
     struct wp_work *first, *last; /* works that are not known to be done (work.c), in the stream's order; owned */
     weft_event_t *spare[16];

@@ -38,6 +38,7 @@ static void end(wp_work_t *work, weft_status_t status)
 {
     if (status < 0) {
         work->failed = true;
+        work->stream->broken = true;
         work->error = wp_error_new(work->state, status);
     } else {
         work->result = Py_NewRef(work->call.result != NULL ? work->call.result : Py_None);

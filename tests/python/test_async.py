@@ -161,6 +161,18 @@ class Works(ranks.RankCase):
         weft.barrier()  # the world is well
 
 
+    def test_works_go_on_after_an_error_that_the_group_survives(self):
+        if self.size == 1:
+            self.skipTest("one rank has no algorithms")
+        group = weft.new_group(list(range(self.size)))
+        group.set_algorithm("all_reduce", "ring")  # not for the order that reductions have
+        with self.raises_within(weft.WeftUnsupportedError, "ring"):
+            weft.all_reduce(np.ones(100), group=group, async_op=True).wait()
+        group.set_algorithm("all_reduce", None)
+        self.assertEqual(weft.all_reduce(np.ones(100), group=group, async_op=True).wait()[0], self.size)
+        group.destroy()
+
+
 class ThreadWorks(Works):
     """The same where a thread makes progress."""
     RANKS = 2

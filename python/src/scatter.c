@@ -254,7 +254,7 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
     wp_shape_t shape;
     wp_shape_of(&call->send, &shape);
     call->op = WEFT_OP_ALL_TO_ALL_V;
-    call->counts = malloc(2 * size * sizeof *call->counts);
+    call->counts = malloc((size_t)2 * size * sizeof *call->counts);
     if (call->counts == NULL) {
         PyErr_NoMemory();
         return -1;

@@ -10,8 +10,8 @@
  *   all_reduce_(x)   arguments.c   words to places, without a tuple or a dict
  *                    array.c       x to address, count, type (numpy, torch, any buffer, DLPack)
  *                    collectives.c fills a wp_call_t, makes the result (result.c)
- *                    call.c        GIL released, group locked, weft_all_reduce(..), status to exception
- *                    work.c        async_op=True: the same on the group's stream, as a Work
+ *                    call.c        GIL released, group locked, weft_all_reduce(..), status to
+ * exception work.c        async_op=True: the same on the group's stream, as a Work
  */
 #ifndef WEFT_PYTHON_H
 #define WEFT_PYTHON_H
@@ -43,7 +43,7 @@ typedef struct wp_torch {
 } wp_torch_t;
 
 typedef struct wp_numpy {
-    bool looked_for;      /* and not found, if the others are NULL */
+    bool looked_for; /* and not found, if the others are NULL */
     PyObject *array_type;
     PyObject *empty;
     PyObject *asarray;
@@ -51,16 +51,16 @@ typedef struct wp_numpy {
 } wp_numpy_t;
 
 typedef struct wp_state {
-    PyObject *errors[16];  /* exception types by -status (errors.c); [0] is WeftError */
+    PyObject *errors[16]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
         *plan_type, *session_type, *tensors_type, *view_type;
-    wp_context_t *context; /* of weft.init; owned; NULL before */
+    wp_context_t *context;  /* of weft.init; owned; NULL before */
     wp_context_t *contexts; /* all that there are, borrowed */
-    wp_group_t *world;     /* its world; owned */
-    bool exiting;          /* set at exit, before contexts are closed */
+    wp_group_t *world;      /* its world; owned */
+    bool exiting;           /* set at exit, before contexts are closed */
     wp_numpy_t numpy;
     wp_torch_t torch;
-    PyObject *words[64];   /* interned names, by the tables of arguments.c */
+    PyObject *words[64];        /* interned names, by the tables of arguments.c */
     unsigned long main_thread;  /* interrupt.c: the one that signals' handlers run on */
     uint64_t interrupt_next_ns; /* when it looks for signals again; the main thread's */
     PyObject *interrupt;        /* what a handler raised while a call waited; the main thread's */
@@ -88,30 +88,35 @@ int wp_timing_init(PyObject *module, wp_state_t *state);
 
 /* ---- errors.c ---- */
 /*
- * Sets the exception of a failed call: its type by status, its text weft_last_error() of this thread (types
- * spelled as numpy does: float32), attribute status = "ERR_MISMATCH". Call with the GIL. Returns NULL.
+ * Sets the exception of a failed call: its type by status, its text weft_last_error() of this
+ * thread (types spelled as numpy does: float32), attribute status = "ERR_MISMATCH". Call with the
+ * GIL. Returns NULL.
  */
 PyObject *wp_raise(wp_state_t *state, weft_status_t status);
 /* The same with a text of our own. */
 PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The exception of a failed call by itself, of this thread's message; NULL: no memory, and no exception is set. */
+/* The exception of a failed call by itself, of this thread's message; NULL: no memory, and no
+ * exception is set. */
 PyObject *wp_error_new(wp_state_t *state, weft_status_t status);
-/* exchange.c: what to add to a text about ranks that differ where one of them was exchanging shapes; "" else. */
+/* exchange.c: what to add to a text about ranks that differ where one of them was exchanging
+ * shapes; "" else. */
 const char *wp_exchange_hint(const char *text);
 
 /* ---- interrupt.c: Ctrl-C while a call waits ---- */
 /* The weft_interrupt_fn of every context; user is the state. */
 int wp_interrupted(void *user);
-/* With the GIL, after a failed call: raises what a handler raised meanwhile, on the thread that it interrupted. */
+/* With the GIL, after a failed call: raises what a handler raised meanwhile, on the thread that it
+ * interrupted. */
 bool wp_interrupt_raise(wp_state_t *state);
 
 /* ---- arguments.c ---- */
 /*
- * Arguments of a METH_FASTCALL | METH_KEYWORDS function into out[], by place or by name; what is not given stays
- * NULL. names are those of the parameters, NULL-terminated; required of them must be given, and those from
- * positional on go by name only. -1: TypeError is set, worded as Python does.
+ * Arguments of a METH_FASTCALL | METH_KEYWORDS function into out[], by place or by name; what is
+ * not given stays NULL. names are those of the parameters, NULL-terminated; required of them must
+ * be given, and those from positional on go by name only. -1: TypeError is set, worded as Python
+ * does.
  */
 int wp_parse(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
              const char *const *names, int required, int positional, PyObject **out);
@@ -147,14 +152,16 @@ typedef uint32_t wp_array_flags_t;
 #define WP_SHAPE (1u << 1) /* rank and dims are wanted, too; else they are 0 for torch */
 
 /*
- * Looks at object: contiguous (C order), in host memory, of a type that Weft has; else TypeError / ValueError /
- * BufferError naming argument and what it is. The memory stays where it is until wp_array_release.
+ * Looks at object: contiguous (C order), in host memory, of a type that Weft has; else TypeError /
+ * ValueError / BufferError naming argument and what it is. The memory stays where it is until
+ * wp_array_release.
  */
 int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_array_flags_t flags,
                  wp_array_t *out);
 /* NULL fields are fine, and twice is. */
 void wp_array_release(wp_array_t *array);
-/* A new array of like's kind and type with these dimensions (those of like's object if dims is NULL); uninitialised. */
+/* A new array of like's kind and type with these dimensions (those of like's object if dims is
+ * NULL); uninitialised. */
 int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const int64_t *dims,
                  wp_array_t *out);
 /* "(3, 4)" into buffer. */
@@ -162,9 +169,10 @@ const char *wp_dims_text(uint32_t rank, const int64_t *dims, char *buffer, size_
 
 /* ---- context.c, group.c ---- */
 /*
- * What of a context keeps it in the world: groups, streams, sessions. When the context is closed, each one's leave
- * is called (with the GIL; streams, then the others, youngest first): it lets go of the C object, takes NULL for it, and waits for nobody but
- * this rank's own work. Its Python object stays, and its methods raise WeftStateError.
+ * What of a context keeps it in the world: groups, streams, sessions. When the context is closed,
+ * each one's leave is called (with the GIL; streams, then the others, youngest first): it lets go
+ * of the C object, takes NULL for it, and waits for nobody but this rank's own work. Its Python
+ * object stays, and its methods raise WeftStateError.
  */
 typedef struct wp_holder {
     struct wp_holder *next, **link; /* link NULL: in no list */
@@ -179,11 +187,12 @@ void wp_holder_drop(wp_holder_t *holder);
 weft_context_t *wp_context_open(wp_context_t *context);
 /* The default context for NULL and None, that of a weft.Context or of a weft.Group. Borrowed. */
 wp_context_t *wp_context_of(wp_state_t *state, PyObject *object);
-/* The group of all ranks of context, or of the C group, which it takes over. New references. Without the GIL it waits. */
+/* The group of all ranks of context, or of the C group, which it takes over. New references.
+ * Without the GIL it waits. */
 wp_group_t *wp_group_new(wp_context_t *context, weft_group_t *group);
 /*
- * The lock of a group: waits without the GIL, if it must. Nobody waits for a lock with the GIL. -1, with WeftStateError:
- * this thread has it, as Python's signal handlers run inside calls that wait.
+ * The lock of a group: waits without the GIL, if it must. Nobody waits for a lock with the GIL. -1,
+ * with WeftStateError: this thread has it, as Python's signal handlers run inside calls that wait.
  */
 int wp_lock(wp_state_t *state, pthread_mutex_t *lock);
 void wp_lock_refused(wp_state_t *state);
@@ -191,52 +200,56 @@ void wp_lock_refused(wp_state_t *state);
 void wp_lock_init(pthread_mutex_t *lock);
 
 struct wp_context {
-    PyObject_HEAD
-    wp_state_t *state;
+    PyObject_HEAD wp_state_t *state;
     wp_context_t *next, **link; /* in state->contexts */
-    weft_context_t *context; /* NULL once it was left */
-    uint64_t borrowed;       /* arrays on its memory (memory.c), which stays when it is left; each refers to this object */
+    weft_context_t *context;    /* NULL once it was left */
+    uint64_t borrowed; /* arrays on its memory (memory.c), which stays when it is left; each refers
+                          to this object */
     uint32_t rank, size;
-    int64_t process;         /* which made it: a forked child leaves it alone */
-    wp_group_t *world;       /* owned */
+    int64_t process;   /* which made it: a forked child leaves it alone */
+    wp_group_t *world; /* owned */
     wp_holder_t *holders;
-    struct wp_memories *memories; /* allocations and registrations (memory.h); NULL: none yet, or closed */
+    struct wp_memories
+        *memories; /* allocations and registrations (memory.h); NULL: none yet, or closed */
 };
 
 struct wp_group {
-    PyObject_HEAD
-    wp_context_t *context;   /* owned */
+    PyObject_HEAD wp_context_t *context; /* owned */
     wp_holder_t holder;
-    weft_group_t *group;     /* NULL once it was destroyed */
+    weft_group_t *group; /* NULL once it was destroyed */
     uint32_t rank, size;
-    pthread_mutex_t lock;    /* one thread at a time issues calls; taken without the GIL */
-    wp_stream_t *stream;     /* of async_op=True calls; made at the first; owned */
-    wp_batch_t *batch;       /* open: calls are noted in it (batch.c); under the GIL */
+    pthread_mutex_t lock; /* one thread at a time issues calls; taken without the GIL */
+    wp_stream_t *stream;  /* of async_op=True calls; made at the first; owned */
+    wp_batch_t *batch;    /* open: calls are noted in it (batch.c); under the GIL */
 };
 
 /* ---- call.c: one call, whoever makes it ---- */
 typedef struct wp_call {
     weft_collective_t op;
-    wp_group_t *group; /* owned: finalize, in another thread, lets go of the world's */
+    wp_group_t *group;     /* owned: finalize, in another thread, lets go of the world's */
     wp_array_t send, recv; /* recv.data == send.data: in place */
-    uint64_t count; /* as weft_<op> takes it */
+    uint64_t count;        /* as weft_<op> takes it */
     weft_reduction_t reduction;
-    uint32_t root; /* or the peer of send and recv */
-    uint64_t *counts; /* with *_v: from malloc, freed by wp_call_release; size elements, two times for all_to_all_v */
+    uint32_t root;    /* or the peer of send and recv */
+    uint64_t *counts; /* with *_v: from malloc, freed by wp_call_release; size elements, two times
+                         for all_to_all_v */
     PyObject *result; /* what the call returns; owned; NULL: None */
 } wp_call_t;
 
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
 /*
- * The end of every collective function: runs call (async false), or puts it on stream (NULL: the group's) and
- * returns a Work (async true). Takes over all that call owns, also on failure. Returns NULL with an exception.
+ * The end of every collective function: runs call (async false), or puts it on stream (NULL: the
+ * group's) and returns a Work (async true). Takes over all that call owns, also on failure. Returns
+ * NULL with an exception.
  */
 PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stream_t *stream);
-/* The group's lock, for several calls with nothing between them; WeftStateError when there is no group any more. */
+/* The group's lock, for several calls with nothing between them; WeftStateError when there is no
+ * group any more. */
 int wp_group_enter(wp_state_t *state, wp_group_t *group);
 void wp_group_exit(wp_group_t *group);
-/* To completion on this thread, in a group that was entered; with the GIL, which others have meanwhile. -1: an exception. */
+/* To completion on this thread, in a group that was entered; with the GIL, which others have
+ * meanwhile. -1: an exception. */
 int wp_call_run_entered(wp_state_t *state, const wp_call_t *call);
 /* And its end, as that of wp_call_finish. */
 PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call);
@@ -244,15 +257,15 @@ void wp_call_release(wp_call_t *call);
 
 /* ---- work.c, stream.c ---- */
 struct wp_stream {
-    PyObject_HEAD
-    wp_context_t *context; /* owned */
+    PyObject_HEAD wp_context_t *context; /* owned */
     wp_holder_t holder;
     weft_stream_t *stream; /* NULL once the context was closed */
     pthread_mutex_t lock;  /* one thread at a time enqueues; after the group's, without the GIL */
     uint32_t users;        /* threads that wait for it without the GIL */
     bool broken;           /* a work of it ended with an error, as will all others */
     uint64_t count;        /* works enqueued; under lock */
-    struct wp_work *first, *last; /* works that are not known to be done (work.c), in the stream's order; owned */
+    struct wp_work *first,
+        *last; /* works that are not known to be done (work.c), in the stream's order; owned */
     weft_event_t *spare[16];
     uint32_t spares;
 };
@@ -260,9 +273,11 @@ struct wp_stream {
 PyObject *wp_work_start(wp_state_t *state, wp_call_t *call, wp_stream_t *stream);
 /* The stream of a group's asynchronous calls, made at first use. Borrowed. */
 wp_stream_t *wp_group_stream(wp_state_t *state, wp_group_t *group);
-/* With the GIL, let go meanwhile: calls in flight go on, so that there is room for more. -1: an exception is set. */
+/* With the GIL, let go meanwhile: calls in flight go on, so that there is room for more. -1: an
+ * exception is set. */
 int wp_make_room(wp_state_t *state, wp_group_t *group);
-/* batch.c: notes call, which is taken over, in its group's open batch; what it returns is not there before the end. */
+/* batch.c: notes call, which is taken over, in its group's open batch; what it returns is not there
+ * before the end. */
 PyObject *wp_batch_add(wp_state_t *state, wp_call_t *call);
 /* A stream argument: NULL or None gives NULL in *out. */
 int wp_stream_of(wp_state_t *state, PyObject *object, wp_stream_t **out);

@@ -14,7 +14,7 @@
 
 typedef struct player {
     weft_context_params_t params;
-    pthread_t thread;
+    pthread_t thread, self; /* self: as that thread knows it */
     int asked; /* of the thread that waits */
     weft_status_t (*wait)(weft_context_t *context, weft_group_t *group);
     weft_status_t status;
@@ -25,7 +25,7 @@ typedef struct player {
 static int pressed(void *user)
 {
     player_t *player = user;
-    return pthread_equal(pthread_self(), player->thread) && ++player->asked >= ASKED;
+    return pthread_equal(pthread_self(), player->self) && ++player->asked >= ASKED;
 }
 
 static weft_status_t receive(weft_group_t *group, weft_stream_t *stream)
@@ -89,7 +89,7 @@ static void *play(void *user)
     player_t *player = user;
     weft_context_t *context = NULL;
     weft_group_t *group = NULL;
-    player->thread = pthread_self();
+    player->self = pthread_self();
     player->status = weft_context_create(&player->params, &context);
     if (player->status == WEFT_OK && player->wait != NULL) {
         player->status = weft_group_create_world(context, &group);

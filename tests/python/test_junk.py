@@ -13,7 +13,8 @@ import ranks
 np = ranks.need("numpy")
 import weft
 
-EXPECTED = (TypeError, ValueError, BufferError, OverflowError, MemoryError, OSError, AttributeError, weft.WeftError)
+EXPECTED = (TypeError, ValueError, BufferError, OverflowError, MemoryError, OSError, AttributeError, KeyError,
+            weft.WeftError)
 
 
 class Raising:
@@ -92,8 +93,10 @@ class Junk(ranks.RankCase):
         """(name, function, how many arguments it may have, names of those)."""
         found = []
         stream, group = weft.Stream(), weft.new_group([0])
-        objects = [weft, stream, stream.record_event(), weft.all_reduce(np.ones(2), async_op=True),
-                   group, weft.Stream, weft.Event, weft.Work, weft.Group, weft.Plan, weft.Session]
+        plan = weft.compile(ranks.SOURCE / "tests/data/torch_mlp_batch4.onnx", world=1, batch=4)
+        session = weft.Session(plan)
+        objects = [weft, stream, stream.record_event(), weft.all_reduce(np.ones(2), async_op=True), group, plan, session,
+                   session.params, weft.Stream, weft.Event, weft.Work, weft.Group, weft.Plan, weft.Session]
         for thing in objects:
             for name in dir(thing):
                 function = getattr(thing, name)

@@ -2,6 +2,7 @@
 /* What a call of a session was given: looked at before, and copied inside. */
 #include "python/src/session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,14 +177,31 @@ static bool was_given(const wp_feed_t *feed, const wp_binding_t *binding)
     return false;
 }
 
+/* "image, label" into buffer. */
+static const char *names_text(const wp_binding_t *bindings, size_t count, char *buffer,
+                              size_t bytes)
+{
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (size_t i = 0; i < count && used < bytes; i++) {
+        int written =
+            snprintf(buffer + used, bytes - used, "%s%s", i > 0 ? ", " : "", bindings[i].name);
+        used += written > 0 ? (size_t)written : bytes;
+    }
+    return buffer;
+}
+
 static int take_named(wp_session_t *self, const char *function, wp_feed_t *feed, PyObject *name,
                       PyObject *object, uint32_t most)
 {
     wp_binding_t *input = wp_binding_find(self->inputs, self->input_count, name);
     wp_binding_t *scalar = wp_binding_find(self->scalars, self->scalar_count, name);
     if (input == NULL && scalar == NULL) {
-        PyErr_Format(PyExc_TypeError, "%s(): the plan has no input and no scalar %R", function,
-                     name);
+        char inputs[300], scalars[200];
+        PyErr_Format(PyExc_TypeError, "%s(): %R is none of the plan's inputs (%s) and scalars (%s)",
+                     function, name,
+                     names_text(self->inputs, self->input_count, inputs, sizeof inputs),
+                     names_text(self->scalars, self->scalar_count, scalars, sizeof scalars));
         return -1;
     }
     if (input != NULL && was_given(feed, input)) {

@@ -10,8 +10,9 @@
  *   all_reduce_(x)   arguments.c   words to places, without a tuple or a dict
  *                    array.c       x to address, count, type (numpy, torch, any buffer, DLPack)
  *                    collectives.c fills a wp_call_t, makes the result (result.c)
- *                    call.c        GIL released, group locked, weft_all_reduce(..), status to
- * exception work.c        async_op=True: the same on the group's stream, as a Work
+ *                    call.c        without the GIL: locks the group, calls weft_all_reduce(..)
+ *                    errors.c      its status to an exception
+ *                    work.c        async_op=True: the same on the group's stream, as a Work
  */
 #ifndef WEFT_PYTHON_H
 #define WEFT_PYTHON_H

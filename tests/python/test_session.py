@@ -700,6 +700,32 @@ class Lifetime(Case):
             self.assertEqual(wrong, [])
             session.step(x, y)
 
+    def test_threads_of_their_own(self):
+        """Two sessions and a group at once, each on a thread."""
+        x, y = self.batches(1)[0][self.rank]
+        plan = self.compile()
+        first, second = weft.Session(plan), weft.Session(plan)
+        group, ones, wrong = weft.new_group(range(self.size)), np.ones(1000, np.float32), []
+
+        def reduce():
+            np.testing.assert_array_equal(weft.all_reduce(ones, group=group), ones * self.size)
+
+        def repeat(call):
+            try:
+                for _ in range(50):
+                    call()
+            except BaseException as error:
+                wrong.append(error)
+
+        calls = (lambda: first.step(x, y), lambda: second.step(x, y), reduce)
+        threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+        self.assertEqual(first.param_digest(), second.param_digest())
+
     def test_references(self):
         """Calls, right and wrong, give back all that they take."""
         x, y = self.batches(1)[0][self.rank]

@@ -61,7 +61,6 @@ typedef struct wp_state {
     bool exiting;           /* set at exit, before contexts are closed */
     wp_numpy_t numpy;
     wp_torch_t torch;
-    PyObject *words[64];        /* interned names, by the tables of arguments.c */
     unsigned long main_thread;  /* interrupt.c: the one that signals' handlers run on */
     uint64_t interrupt_next_ns; /* when it looks for signals again; the main thread's */
     PyObject *interrupt;        /* what a handler raised while a call waited; the main thread's */

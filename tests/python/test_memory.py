@@ -98,6 +98,19 @@ class Empty(ranks.RankCase):
             x = y = None
         self.assertLess(len(places), 12)
 
+    def test_arrays_in_flight(self):
+        """A Work has its array until it is done, whoever drops it."""
+        for n in (10, 300000):
+            x = weft.empty(n)
+            x[:] = self.rank + 1
+            where, work = address(x), weft.all_reduce_(x, async_op=True)
+            del x
+            y = weft.empty(n)
+            y[:] = 9
+            x = work.wait()
+            self.assertEqual(address(x), where)
+            self.assertTrue((x == sum(range(self.size + 1))).all() and (y == 9).all())
+
     def test_random_lives(self):
         """Ranks drop arrays at different times; what they hold keeps its contents."""
         shared = self.random()

@@ -4,13 +4,16 @@ import ranks
 
 torch = ranks.need("torch")
 import contextlib  # noqa: E402
+import gc  # noqa: E402
 import io  # noqa: E402
+from unittest import mock  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.nn  # noqa: E402
 import weft  # noqa: E402
 import weft.torch  # noqa: E402
 from torch import nn  # noqa: E402
+from weft.torch import adoption as adoption_module  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.distributed.algorithms.join import Join  # noqa: E402
 from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
@@ -95,27 +98,58 @@ class Training(ranks.RankCase):
             self.close_to(self.train(hook=weft.torch.ddp_hook, state=state), expected)
 
     def test_buckets_are_adopted(self):
-        """The memory of whole buckets, once; what DDP's first iteration used is given back."""
+        """The memory of whole buckets, once, but not of those that DDP throws away after its first iteration."""
         registered, given_back = [], []
+
+        def register(tensor, context):
+            registered.append((tensor.data_ptr(), tensor.numel()))
+            real_register(tensor, context)
+
+        def unregister(tensor, context):
+            given_back.append((tensor.data_ptr(), tensor.numel()))
+            real_unregister(tensor, context)
         real_register, real_unregister = weft.register, weft.unregister
-        weft.register = lambda tensor, *more: (registered.append(tensor.data_ptr()), real_register(tensor, *more))
-        weft.unregister = lambda tensor, *more: (given_back.append(tensor.data_ptr()), real_unregister(tensor, *more))
-        try:
-            group = dist.new_group([0, 1])
-            buckets = weft.torch.Buckets(group)
-            self.train(group, weft.torch.ddp_hook, buckets, nn.Sequential(nn.Flatten(), nn.Linear(196, 300),
-                                                                          nn.Linear(300, 300), nn.Linear(300, 10)),
-                       steps=6, bucket_cap_mb=0.2)
-            self.assertGreater(len(registered), 1)
-            self.assertEqual(len(set(registered)), len(registered))
-            held = len(registered) - len(given_back)
-            self.assertGreater(held, 0)
-            dist.destroy_process_group(group)
-            del group
-            buckets.close()
-            self.assertEqual(sorted(registered), sorted(given_back))
-        finally:
-            weft.register, weft.unregister = real_register, real_unregister
+        layers = 5
+        with mock.patch.object(weft, "register", register), mock.patch.object(weft, "unregister", unregister):
+            for hook in (None, weft.torch.ddp_hook):
+                group = dist.new_group([0, 1])
+                model = nn.Sequential(nn.Flatten(), nn.Linear(196, 300), *(nn.Linear(300, 300) for _ in range(layers)),
+                                      nn.Linear(300, 10))
+                parameters = sum(parameter.numel() for parameter in model.parameters())
+                self.train(group, hook, weft.torch.Buckets(group), model, steps=6, bucket_cap_mb=0.2)
+                self.assertGreater(len(registered), 2)
+                self.assertEqual(len(set(registered)), len(registered))
+                self.assertEqual(given_back, [])
+                self.assertLessEqual(sum(count for _, count in registered), parameters)
+                self.assertGreater(sum(count for _, count in registered), parameters // 2)
+                dist.destroy_process_group(group)
+                del group, model
+                gc.collect()
+                self.assertEqual(given_back, registered)
+                registered.clear()
+                given_back.clear()
+
+    def test_adopted_memory_that_nobody_uses(self):
+        """Is given back when something else is adopted, later on; what was seen once is forgotten before."""
+        group = dist.new_group([0, 1])
+        adoption = group.adoption
+        old, once = torch.zeros(20000), torch.zeros(20000)
+        for _ in range(2):
+            adoption.see(old)
+        adoption.see(once)
+        new = torch.zeros(30000)
+        with mock.patch.object(adoption_module, "LONG", 100):
+            for _ in range(101):
+                adoption.see(new)
+            self.assertEqual(set(adoption._seen), {old.data_ptr(), new.data_ptr()} | {once.data_ptr()})
+            newest = torch.zeros(40000)
+            for _ in range(2):
+                adoption.see(newest)
+            self.assertEqual(set(adoption._seen), {new.data_ptr(), newest.data_ptr()})
+        for tensor in (old, new, newest):
+            tensor.fill_(self.rank)
+            dist.all_reduce(tensor, group=group)
+            self.assertTrue(torch.equal(tensor, torch.ones_like(tensor)))
 
     def test_parameters_start_as_rank_0s(self):
         model = network(seed=5 + self.rank)

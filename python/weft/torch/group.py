@@ -7,6 +7,7 @@ import time
 import torch.distributed as dist
 import weft
 from weft.torch import layout, meeting, works
+from weft.torch.adoption import Adoption
 from weft.torch.works import Done, Work
 
 # Sends and receives have groups of their own, as many as make every pair and direction of a rank independent, up to so
@@ -53,6 +54,7 @@ class Group(dist.ProcessGroup):
         self.issued, self.tidy_at = 0, works.TIDY
         self.lock = threading.RLock()
         self.buckets = None
+        self.adoption = Adoption(self.weft_context)
         self._barriers = 0
         works.process_groups.add(self)
 
@@ -102,8 +104,7 @@ class Group(dist.ProcessGroup):
         """Leaves the group's world: works that are under way end with an error. Not collective."""
         works.process_groups.discard(self)
         self.works.clear()
-        if self.buckets is not None:
-            self.buckets.close()
+        self.adoption.close()
         self._pairs = []
         if not self.weft_context.closed:
             self.weft_context.close()

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process group: torch's collectives as Weft's."""
+import sys
+
 import torch
 import torch.distributed as dist
 import weft
 from torch._C import _distributed_c10d as c10d
 from weft.torch import layout
+from weft.torch.adoption import LEAST_BYTES
 from weft.torch.group import Group, single
-from weft.torch.works import Done, Several, Work
+from weft.torch.works import Done, Several, Work, called_by_backward
 
 # By hash: torch's ReduceOp is its number, and comparing costs several times as much.
 _NAMES = {hash(getattr(dist.ReduceOp, name)): word for name, word in (
@@ -92,7 +95,7 @@ class ProcessGroupWeft(Group):
 
     # ---- everybody to everybody ----
     def allreduce(self, tensors, opts=dist.ReduceOp.SUM):
-        """In place."""
+        """In place. What DDP gives are its buckets: their memory is adopted."""
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         tensor = single(tensors)
@@ -101,6 +104,8 @@ class ProcessGroupWeft(Group):
         number = hash(opts)
         if (tensor.dtype in layout.NATIVE and number in _NAMES and tensor.layout is torch.strided
                 and tensor.is_contiguous()):
+            if tensor.numel() * 8 > LEAST_BYTES and called_by_backward(sys._getframe()):
+                self.adoption.see(tensor)
             return Work(self, weft.all_reduce_(tensor, _NAMES[number], self.weft_group, async_op=True), tensors)
         if number in _BITWISE:
             return self._bitwise(tensor, _BITWISE[number], tensors)

@@ -127,8 +127,7 @@ class Work(c10d.Work):
         DDP's C++ code asks from within a backward pass and reads the value without the GIL, so it must be no Python
         object, as those are that Python sets: it gets a future that is done, and waits here.
         """
-        caller = sys._getframe().f_back
-        if caller is None or caller.f_globals.get("__name__", "").startswith("torch.autograd"):
+        if called_by_backward(sys._getframe()):
             self.wait()
             return torch.jit.fork(list, self._outputs)  # runs at once; the value is a list of tensors of torch's own
         future = torch.futures.Future()
@@ -162,6 +161,12 @@ def settle(work, future):
         future.set_exception(work._error)
     else:
         future.set_result(work._outputs)
+
+
+def called_by_backward(frame):
+    """Whether frame's function was called by C++ code within a backward pass: by DDP's, then."""
+    caller = frame.f_back
+    return caller is None or caller.f_globals.get("__name__", "").startswith("torch.autograd")
 
 
 class Several:

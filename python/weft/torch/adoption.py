@@ -55,7 +55,7 @@ class Adoption:
                 del self._seen[address]
 
     def close(self):
-        """Gives everything back. Not waiting for others; all ranks do this between the same calls, or never call again."""
+        """Gives everything back, waiting for nobody. All ranks do this between the same calls, or never call again."""
         self.on = False
         if not self._context.closed:
             self._give_back(0)

@@ -176,6 +176,15 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
     wefti_arena_deinit(&arena);
 }
 
+/* Inline streams go on where a thread waits for other ranks. */
+static bool run_inline_streams(void *user)
+{
+    weft_context_t *context = user;
+    /* relaxed: a stream that is new has somebody who looks after it */
+    return atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0 &&
+           wefti_streams_progress(context, NULL);
+}
+
 static void context_destroy(weft_context_t *context)
 {
     wefti_eager_destroy(context);
@@ -256,6 +265,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);
     WEFT_TRY(status, wefti_select_levels(context), fail);
     divide_cores(context, params->hub != NULL);
+    wefti_endpoint_while_waiting(context->endpoint, run_inline_streams, context);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_DEBUG,
               "rank %u of %u over %s, isa %s, progress %s, %u threads", endpoint.rank,

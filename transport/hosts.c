@@ -19,9 +19,12 @@ static wefti_hosts_t *hosts_of(wefti_endpoint_t *endpoint)
 
 /* ---- what all ranks do together ---- */
 
+/* WEFT_IN_PROGRESS: there is something to be done meanwhile. */
 static weft_status_t check(void *user)
 {
-    return wefti_endpoint_check(user);
+    bool busy = wefti_endpoint_meanwhile(user);
+    weft_status_t status = wefti_endpoint_check(user);
+    return status == WEFT_OK && busy ? WEFT_IN_PROGRESS : status;
 }
 
 static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,

@@ -19,6 +19,7 @@
 #include "runtime/base/error.h"
 
 #define CHUNK_BYTES ((size_t)32 << 10)
+#define MEANWHILE_NS 1000000ull /* of waiting, where there is something to be done meanwhile */
 
 typedef struct shm_endpoint {
     wefti_endpoint_t base;
@@ -194,7 +195,7 @@ static weft_status_t await_socket(wefti_endpoint_t *endpoint, uint32_t rank, sho
     shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
     for (;;) {
         uint64_t now = wefti_now_ns();
-        uint64_t slice = now + WEFTI_SLICE_NS;
+        uint64_t slice = now + (wefti_endpoint_meanwhile(endpoint) ? MEANWHILE_NS : WEFTI_SLICE_NS);
         if (wefti_shm_poll(shm->peers[rank].socket, events, slice < deadline ? slice : deadline)) {
             return WEFT_OK;
         }

@@ -212,6 +212,14 @@ void wefti_endpoint_close(wefti_endpoint_t *endpoint)
     endpoint_free(endpoint);
 }
 
+void wefti_endpoint_while_waiting(wefti_endpoint_t *endpoint, bool (*fn)(void *user), void *user)
+{
+    for (wefti_endpoint_t *each = endpoint; each != NULL; each = each->inner) {
+        each->meanwhile_user = user;
+        each->meanwhile = fn;
+    }
+}
+
 weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                         void *recv)
 {
@@ -276,6 +284,7 @@ typedef struct barrier_wait {
 static weft_status_t barrier_poll(void *user)
 {
     barrier_wait_t *wait = user;
+    wefti_endpoint_meanwhile(wait->endpoint);
     wefti_control_t *control = wait->endpoint->control[wait->peer];
     if (atomic_load_explicit(&control->left, memory_order_acquire) == 0 ||
         wefti_signal_reached(atomic_load_explicit(&control->barrier.value, memory_order_acquire),

@@ -147,6 +147,8 @@ struct wefti_endpoint {
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
     wefti_interrupter_t interrupt;
+    bool (*meanwhile)(void *user); /* as wefti_endpoint_while_waiting says */
+    void *meanwhile_user;
     wefti_control_t **control; /* [world_size] */
     uint8_t *
         *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc,
@@ -320,6 +322,17 @@ void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *na
 /* Waits until everything that this rank has put and signalled has landed, or never will. Before
  * memory that it went to is used for something else, and before the rank leaves. */
 void wefti_endpoint_flush(wefti_endpoint_t *endpoint);
+
+/*
+ * What threads that wait in all-gathers and barriers do meanwhile, since other ranks may need it to come there too: fn
+ * moves on what this rank has under way. It does not block, and is false when there is nothing. Set before others use
+ * the endpoint.
+ */
+void wefti_endpoint_while_waiting(wefti_endpoint_t *endpoint, bool (*fn)(void *user), void *user);
+static inline bool wefti_endpoint_meanwhile(const wefti_endpoint_t *endpoint)
+{
+    return endpoint->meanwhile != NULL && endpoint->meanwhile(endpoint->meanwhile_user);
+}
 
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);

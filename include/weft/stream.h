@@ -4,8 +4,8 @@
  *
  * A stream is an ordered queue of work on the context's device. An event is a point on a stream's
  * timeline that other streams and the host wait for. The calls mirror what accelerator programmers know.
- * On the CPU device a stream runs either on a thread of its own or inline, on whichever thread waits for it or
- * for a call of a group (WEFT_STREAM_THREAD). One thread at a time may enqueue on a stream; different streams are
+ * On the CPU device a stream runs either on a thread of its own or inline, on whichever thread waits for it, for a call
+ * of a group, or for other ranks in what is collective (WEFT_STREAM_THREAD). One thread at a time may enqueue on a stream; different streams are
  * independent.
  */
 #ifndef WEFT_STREAM_H

@@ -116,14 +116,16 @@ class Works(ranks.RankCase):
     def test_goes_on_inside_other_calls(self):
         """Also in those of another group, and if nobody waits for it."""
         group = weft.new_group(list(range(self.size)))
-        x = np.full(200000, 1.0)
-        if self.rank == 0:
-            weft.all_reduce_(x, group=group, async_op=True)
-        else:
-            weft.all_reduce_(x, group=group)
-        weft.barrier()
-        weft.barrier(group, async_op=True).wait()
-        self.assertEqual(x[-1], self.size)
+        context = weft.Stream().context
+        for other in (weft.barrier, context.barrier, lambda: weft.new_group([0]), lambda: weft.empty(10), group.duplicate):
+            x = np.full(200000, 1.0)
+            if self.rank == 0:
+                weft.all_reduce_(x, group=group, async_op=True)
+            else:
+                weft.all_reduce_(x, group=group)
+            other()
+            weft.barrier(group, async_op=True).wait()
+            self.assertEqual(x[-1], self.size)
         group.destroy()
 
     def test_wrong_arguments(self):

@@ -80,7 +80,7 @@ const uint8_t *wefti_overlay_key(const wefti_overlay_t *overlay);
 const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
 /*
  * Collective; bytes equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
- * and then, whose error ends it. ceil(log2 n) messages.
+ * and then, whose error ends it (WEFT_IN_PROGRESS: it is to be called again soon). ceil(log2 n) messages.
  */
 weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
                                        void *recv, uint64_t deadline_ns,

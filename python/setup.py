@@ -4,7 +4,8 @@
     pip install ./python                                    or: pip wheel --no-deps ./python
     WEFT_CMAKE_BUILD=build pip install --no-build-isolation ./python
 
-Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already, which is taken as it is; CMAKE_ARGS, more arguments for CMake.
+Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already (relative: in the repository), which is taken as it is;
+CMAKE_ARGS, more arguments for CMake.
 The wheel is for CPython 3.11 and all later ones, and holds the shared library and the command `weft`; it is linked with the system's
 libraries (README.md lists the packages), so it is for machines like this one.
 """
@@ -29,7 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent
 PACKAGE = "weft"
 GIVEN = os.environ.get("WEFT_CMAKE_BUILD")
-BUILD = pathlib.Path(GIVEN).resolve() if GIVEN else HERE / "build" / "cmake"
+BUILD = (SOURCE / GIVEN).resolve() if GIVEN else HERE / "build" / "cmake"  # pip starts this in HERE, wherever it was called
 WHEEL = (BUILD if GIVEN else HERE / "build") / "wheel"  # what setuptools leaves behind
 
 

@@ -16,5 +16,12 @@ Errors         WeftError and those below it
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
 All of it is C, in weft._core; the types are in __init__.pyi.
 """
-from weft._core import *  # noqa: F401,F403
-from weft._core import __version__  # noqa: F401
+try:
+    from weft._core import *  # noqa: F401,F403
+    from weft._core import __version__  # noqa: F401
+except ModuleNotFoundError as missing:
+    if missing.name != "weft._core":
+        raise
+    raise ImportError(
+        f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.11; install the package "
+        "(pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None

@@ -74,6 +74,15 @@ class Binary(unittest.TestCase):
         names = {line.split()[-1] for line in defined.splitlines()}
         self.assertEqual({name for name in names if not name.startswith(("__", "_init", "_fini"))}, {"PyInit__core"})
 
+    def test_not_built(self):
+        """The source folder says what it is."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(ranks.SOURCE / "python" / "weft", f"{folder}/weft", ignore=shutil.ignore_patterns("*.so*"))
+            done = run(sys.executable, "-c", "import weft", cwd=folder, env=ranks.clean_environment(PYTHONPATH=folder))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\nImportError: .* has no built extension: .*pip install ./python")
+        self.assertNotIn("During handling", done.stderr)
+
     def test_of_the_c_library_public_functions_only(self):
         used = {name for name in undefined_symbols() if name.startswith("weft")}
         self.assertGreater(len(used), 20)
@@ -129,7 +138,7 @@ class Wheel(unittest.TestCase):
         if made.returncode != 0:
             raise unittest.SkipTest(f"no environment can be made: {made.stdout[-300:]}{made.stderr[-300:]}")
         cls.python = cls.dir / "venv" / "bin" / "python3"
-        cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=str(BUILD)).items()
+        cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=os.path.relpath(BUILD, ranks.SOURCE)).items()
                    if name not in ("PYTHONPATH", "WEFT_TOOL")}
         done = run(sys.executable, "-m", "pip", "--python", cls.python, "install", "--no-index", "--no-build-isolation",
                    "--no-deps", "--ignore-installed", "--disable-pip-version-check", ranks.SOURCE / "python", env=cls.env)

@@ -4,6 +4,7 @@ import ranks
 
 torch = ranks.need("torch")
 import datetime  # noqa: E402
+import gc  # noqa: E402
 import unittest  # noqa: E402
 import weakref  # noqa: E402
 
@@ -421,6 +422,21 @@ class Works(TorchCase):
             self.meet()
             dist.all_reduce(x)
         self.same(x, torch.ones(4))
+
+    def test_tensors_that_peers_reach(self):
+        for shape, dtype in (((1000,), torch.float32), ((3, 5), torch.bfloat16), ((7,), torch.int64),
+                             ((0, 4), torch.float64), ((30000,), torch.float32)):
+            x = weft.torch.empty(*shape, dtype=dtype)
+            self.assertEqual((tuple(x.shape), x.dtype), (shape, dtype))
+            self.assertEqual(x.abs().sum().item(), 0)
+            x += self.rank + 1
+            dist.all_reduce(x)
+            self.same(x, torch.full(shape, 3, dtype=dtype))
+        view = weft.torch.empty((4, 6), group=dist.group.WORLD)[1:3]
+        gc.collect()
+        view.fill_(self.rank)
+        dist.all_reduce(view)
+        self.same(view, torch.ones(2, 6))
 
     def test_weft_directly(self):
         group = weft.torch.group_of()

@@ -11,7 +11,8 @@ class Buckets:
 
     group: a process group of backend weft, None: the default one. adopt=False leaves buckets' memory as it is; else it
     is adopted when it is seen for the second time (DDP forms new buckets after the first iteration), and held until
-    the group is destroyed. Forked children do not inherit it: worker processes of a DataLoader must not touch gradients.
+    the group is destroyed. Forked children do not inherit it: a DataLoader's worker processes must not touch
+    gradients.
     """
 
     def __init__(self, group=None, *, adopt=True):

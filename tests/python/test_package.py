@@ -138,7 +138,8 @@ class Wheel(unittest.TestCase):
         if made.returncode != 0:
             raise unittest.SkipTest(f"no environment can be made: {made.stdout[-300:]}{made.stderr[-300:]}")
         cls.python = cls.dir / "venv" / "bin" / "python3"
-        cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=os.path.relpath(BUILD, ranks.SOURCE)).items()
+        build = os.path.relpath(BUILD, ranks.SOURCE)
+        cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=build).items()
                    if name not in ("PYTHONPATH", "WEFT_TOOL")}
         done = run(sys.executable, "-m", "pip", "--python", cls.python, "install", "--no-index", "--no-build-isolation",
                    "--no-deps", "--ignore-installed", "--disable-pip-version-check", ranks.SOURCE / "python", env=cls.env)

@@ -47,12 +47,6 @@ static int reserve(wp_memories_t *memories)
     return 0;
 }
 
-/* After others had the GIL: one of them may have closed it. */
-static bool still_open(wp_context_t *context)
-{
-    return wp_context_open(context) != NULL && context->memories != NULL;
-}
-
 static int take(wp_context_t *context, size_t bytes, void **out_address)
 {
     weft_context_t *inner = context->context;
@@ -65,18 +59,20 @@ static int take(wp_context_t *context, size_t bytes, void **out_address)
         wp_raise(context->state, status);
         return -1;
     }
-    return still_open(context) ? 0 : -1;
+    return wp_memories_open(context) ? 0 : -1;
 }
 
 /* In the world, which other threads of this rank are kept out of. */
 static int fill(wp_context_t *context, wp_memory_t *memory)
 {
     wp_memories_t *memories = context->memories;
+    void *address = NULL;
     free_gone(context, memories);
     if (reserve(memories) < 0 ||
-        take(context, memory->bytes > 0 ? memory->bytes : 1, &memory->data) < 0) {
-        return -1;
+        take(context, memory->bytes > 0 ? memory->bytes : 1, &address) < 0) {
+        return -1; /* the library's, of a context that was closed meanwhile, goes with that */
     }
+    memory->data = address;
     memory->number = memories->next_number++;
     memory->context = (wp_context_t *)Py_NewRef((PyObject *)context);
     context->borrowed++;
@@ -92,7 +88,7 @@ static wp_memory_t *allocate(wp_context_t *context, weft_dtype_t dtype, uint32_t
     wp_memory_t *memory = wp_memory_new(state, dtype, rank, dims);
     int result = -1;
     if (memory != NULL && wp_group_enter(state, context->world) == 0) {
-        result = still_open(context) ? fill(context, memory) : -1;
+        result = wp_memories_open(context) ? fill(context, memory) : -1;
         wp_group_exit(context->world);
     }
     if (result < 0) {
@@ -230,9 +226,11 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
         return NULL;
     }
     bool tensor = is_torch_dtype(state, places[1]), array = !tensor && wp_numpy_import(state);
+    if (array && wp_numpy_dtype(state, dtype) == NULL) {
+        return NULL;
+    }
     context = wp_context_of(state, places[2]);
-    if (context == NULL || wp_memories_of(context) == NULL ||
-        (array && wp_numpy_dtype(state, dtype) == NULL)) {
+    if (context == NULL || wp_memories_of(context) == NULL) {
         return NULL;
     }
     Py_INCREF((PyObject *)context);

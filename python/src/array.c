@@ -89,6 +89,9 @@ int wp_array_shape(const char *argument, wp_array_t *out, Py_ssize_t rank, const
     return 0;
 }
 
+static int from_buffer(PyObject *object, const char *argument, wp_array_flags_t flags,
+                       wp_array_t *out);
+
 /* What a view says, into out. */
 static int from_view(const char *argument, wp_array_t *out, const Py_buffer *view)
 {
@@ -168,20 +171,23 @@ static bool flag_is(PyObject *array, const char *name, bool otherwise)
     return is < 0 ? otherwise : is != 0;
 }
 
-/* numpy's buffers leave out types that struct does not know: bfloat16 of ml_dtypes by address. */
-static int from_bfloat16(PyObject *object, const char *argument, wp_array_t *out)
+/*
+ * numpy's buffers leave out types that struct does not know: bfloat16 of ml_dtypes by the bits,
+ * which are kept: a subclass may make them anew.
+ */
+static int from_bfloat16(PyObject *object, const char *argument, wp_array_flags_t flags,
+                         wp_array_t *out)
 {
     PyObject *bits = PyObject_CallMethod(object, "view", "s", "uint16");
-    Py_buffer view;
-    int result;
-    if (bits == NULL || PyObject_GetBuffer(bits, &view, BUFFER_FLAGS) < 0) {
-        Py_XDECREF(bits);
+    int result = bits != NULL ? from_buffer(bits, argument, flags, out) : -1;
+    Py_XDECREF(bits);
+    if (result == 0 && out->dtype != WEFT_DTYPE_U16) {
+        wp_array_release(out);
+        PyErr_Format(PyExc_TypeError, "%s of bfloat16 has no view of uint16", argument);
         return -1;
     }
-    result = from_view(argument, out, &view);
+    out->kind = WP_NUMPY;
     out->dtype = WEFT_DTYPE_BF16;
-    PyBuffer_Release(&view);
-    Py_DECREF(bits);
     return result;
 }
 
@@ -204,7 +210,7 @@ static int numpy_refused(PyObject *object, const char *argument, wp_array_flags_
         return -1;
     }
     if (strcmp(dtype, "bfloat16") == 0) {
-        return from_bfloat16(object, argument, out);
+        return from_bfloat16(object, argument, flags, out);
     }
     PyErr_Format(PyExc_TypeError, "%s is a numpy array of %s: " WP_TYPES_TEXT, argument, dtype);
     return -1;

@@ -132,10 +132,6 @@ static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argume
                      (int)tensor->code, (int)tensor->bits);
         return -1;
     }
-    if (!contiguous(tensor)) {
-        PyErr_Format(PyExc_ValueError, "%s has memory that is not contiguous", argument);
-        return -1;
-    }
     if ((flags & WP_WRITE) && !writable) {
         PyErr_Format(PyExc_ValueError, "%s is read-only", argument);
         return -1;
@@ -149,7 +145,15 @@ static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argume
     out->count = 1;
     for (uint32_t i = 0; i < out->rank; i++) {
         out->dims[i] = tensor->dims[i];
-        out->count *= (uint64_t)tensor->dims[i];
+        if (tensor->dims[i] < 0 ||
+            __builtin_mul_overflow(out->count, (uint64_t)tensor->dims[i], &out->count)) {
+            PyErr_Format(PyExc_ValueError, "%s has dimensions that no memory has", argument);
+            return -1;
+        }
+    }
+    if (!contiguous(tensor)) {
+        PyErr_Format(PyExc_ValueError, "%s has memory that is not contiguous", argument);
+        return -1;
     }
     out->data = tensor->data != NULL ? (char *)tensor->data + tensor->byte_offset : NULL;
     return 0;

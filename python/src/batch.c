@@ -65,7 +65,7 @@ PyObject *wp_batch_add(wp_state_t *state, wp_call_t *call)
         wp_call_release(call);
         return NULL;
     }
-    weft_status_t status = wp_call_issue(call, NULL); /* only notes it */
+    weft_status_t status = wp_call_note(call);
     wp_group_exit(group);
     if (status < 0) {
         wp_raise(state, status);
@@ -96,6 +96,7 @@ static PyObject *enter(PyObject *object, PyObject *unused)
         return NULL;
     }
     weft_status_t status = weft_batch_begin(group->group);
+    group->notes = group->notes || status >= 0;
     wp_group_exit(group);
     if (status < 0) {
         free(batch);
@@ -113,6 +114,7 @@ void wp_batch_drop(wp_group_t *group, wp_batch_t *batch)
 {
     weft_context_t *context = group->context->context;
     if (group->group == NULL || weft_batch_cancel(group->group) >= 0) {
+        group->notes = false;
         wp_batch_release(batch);
     } else if (context != NULL) { /* part of it is in flight, so its arrays stay */
         weft_context_abort(context, "a rank was interrupted in a batch");
@@ -126,11 +128,12 @@ static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
     weft_status_t status = WEFT_AGAIN;
     while (status == WEFT_AGAIN) {
         if (wp_group_enter(self->state, group) < 0) {
-            wp_batch_release(batch);
+            wp_batch_drop(group, batch);
             return NULL;
         }
         PyThreadState *thread = PyEval_SaveThread();
         status = weft_batch_end(group->group, NULL);
+        group->notes = status == WEFT_AGAIN;
         wp_group_exit(group);
         PyEval_RestoreThread(thread);
         if (status == WEFT_AGAIN && wp_make_room(self->state, group) < 0) {
@@ -153,7 +156,7 @@ static PyObject *leave(PyObject *object, PyObject *args)
         return NULL;
     }
     wp_batch_t *batch = self->group->batch;
-    if (batch == NULL) {
+    if (batch == NULL || !self->open) { /* which may be another one's */
         return wp_raise_text(self->state, WEFT_ERR_STATE, "no batch is open");
     }
     if (!is_own(self->group)) {
@@ -190,15 +193,17 @@ static PyObject *type_new(PyTypeObject *type, PyObject *args, PyObject *keywords
         wp_stream_of(state, stream_object, &stream) < 0) {
         return NULL;
     }
-    wp_group_t *group = wp_group_of(state, group_object);
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    wp_batch_object_t *self = group != NULL ? (wp_batch_object_t *)alloc(type, 0) : NULL;
-    if (self != NULL) {
-        self->state = state;
-        self->async = async != 0;
-        self->group = (wp_group_t *)Py_NewRef((PyObject *)group);
-        self->stream = (wp_stream_t *)Py_XNewRef((PyObject *)stream);
+    wp_batch_object_t *self = (wp_batch_object_t *)alloc(type, 0); /* collects rubbish, maybe */
+    wp_group_t *group = self != NULL ? wp_group_of(state, group_object) : NULL;
+    if (group == NULL) {
+        Py_XDECREF((PyObject *)self);
+        return NULL;
     }
+    self->state = state;
+    self->async = async != 0;
+    self->group = (wp_group_t *)Py_NewRef((PyObject *)group);
+    self->stream = (wp_stream_t *)Py_XNewRef((PyObject *)stream);
     return (PyObject *)self;
 }
 

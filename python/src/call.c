@@ -22,7 +22,7 @@ static weft_status_t issue_blocks(const wp_call_t *call, weft_stream_t *stream)
                              group, stream);
 }
 
-weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream)
+static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
 {
     const void *send = call->send.data;
     void *recv = call->recv.data;
@@ -54,6 +54,19 @@ weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream)
     default:
         return issue_blocks(call, stream);
     }
+}
+
+weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream)
+{
+    if (call->group->notes) { /* another thread's batch would have it when its memory is gone */
+        return weft_batch_begin(call->group->group); /* which says so */
+    }
+    return issue(call, stream);
+}
+
+weft_status_t wp_call_note(const wp_call_t *call)
+{
+    return issue(call, NULL);
 }
 
 void wp_call_release(wp_call_t *call)

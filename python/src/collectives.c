@@ -9,12 +9,8 @@ int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *str
                wp_options_t *out)
 {
     out->state = wp_state_of(module);
-    out->group = wp_group_of(out->state, group);
     out->stream = NULL;
     out->async = false;
-    if (out->group == NULL) {
-        return -1;
-    }
     if (async != NULL && async != Py_False) {
         int truth = PyObject_IsTrue(async);
         if (truth < 0) {
@@ -23,6 +19,11 @@ int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *str
         out->async = truth != 0;
     }
     if (stream != NULL && wp_stream_of(out->state, stream, &out->stream) < 0) {
+        return -1;
+    }
+    out->group =
+        wp_group_of(out->state, group); /* last: the truth of an object may end the world */
+    if (out->group == NULL) {
         return -1;
     }
     if (out->group->batch != NULL) {

@@ -26,6 +26,7 @@ typedef struct wp_options {
     bool async;
 } wp_options_t;
 
+/* group is borrowed: wp_call_begin comes next, before any object is asked for anything. */
 int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *stream,
                wp_options_t *out);
 void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options);

@@ -162,6 +162,10 @@ static int read_shapes(reader_t *reader)
     }
     Py_ssize_t at = 0;
     PyObject *key, *value;
+    object = PyDict_Copy(object); /* dimensions' methods may change the one that was given */
+    if (keep(reader, object) < 0) {
+        return -1;
+    }
     reader->shapes = PyMem_Calloc((size_t)PyDict_Size(object) + 1, sizeof *reader->shapes);
     if (reader->shapes == NULL) {
         PyErr_NoMemory();

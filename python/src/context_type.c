@@ -59,8 +59,8 @@ static PyObject *context_barrier(PyObject *self, PyObject *unused)
     if (context == NULL) {
         return NULL;
     }
+    weft_context_retain(context); /* another thread may close it, as soon as it has the GIL */
     PyThreadState *thread = PyEval_SaveThread();
-    weft_context_retain(context);
     weft_status_t status = weft_context_barrier(context);
     PyEval_RestoreThread(thread);
     PyObject *result = status < 0 ? wp_raise(object->state, status) : Py_NewRef(Py_None);
@@ -82,8 +82,8 @@ static PyObject *context_topology(PyObject *self, PyObject *args, PyObject *keyw
     if (context == NULL) {
         return NULL;
     }
+    weft_context_retain(context); /* another thread may close it, as soon as it has the GIL */
     PyThreadState *thread = PyEval_SaveThread();
-    weft_context_retain(context);
     weft_status_t status = weft_context_topology(context, json, width, &text);
     PyEval_RestoreThread(thread);
     PyObject *result = status < 0 ? wp_raise(object->state, status) : PyUnicode_FromString(text);
@@ -95,11 +95,14 @@ static PyObject *context_topology(PyObject *self, PyObject *args, PyObject *keyw
 static PyObject *context_peer(PyObject *self, PyObject *number)
 {
     wp_context_t *object = (wp_context_t *)self;
-    weft_context_t *context = wp_context_open(object);
     weft_peer_info_t info = WEFT_PEER_INFO_INIT;
     weft_link_stats_t stats = WEFT_LINK_STATS_INIT;
     uint32_t rank = 0;
-    if (context == NULL || wp_index(number, "rank", object->size - 1, &rank) < 0) {
+    if (wp_index(number, "rank", object->size - 1, &rank) < 0) {
+        return NULL;
+    }
+    weft_context_t *context = wp_context_open(object); /* a number's methods may have closed it */
+    if (context == NULL) {
         return NULL;
     }
     weft_status_t status = weft_context_peer_info(context, rank, &info);

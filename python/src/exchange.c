@@ -136,9 +136,18 @@ int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_sha
     if (exchange(state, WEFT_OP_BROADCAST, group, shape, shape, sizeof *shape / 8, root) < 0) {
         return -1;
     }
-    if (shape->rank > WP_MAX_DIMS) {
-        wp_raise_text(state, WEFT_ERR_INTERNAL, "rank %u sent a shape of %u dimensions",
-                      (unsigned)root, (unsigned)shape->rank);
+    bool is_shape = shape->dtype > WEFT_DTYPE_NONE && shape->dtype <= WEFT_DTYPE_BOOL &&
+                    shape->rank >= 1 && shape->rank <= WP_MAX_DIMS;
+    uint64_t count = 1;
+    for (uint32_t i = 0; is_shape && i < shape->rank; i++) {
+        is_shape =
+            shape->dims[i] >= 0 && !__builtin_mul_overflow(count, (uint64_t)shape->dims[i], &count);
+    }
+    if (!is_shape) { /* data of another call that looked the same */
+        wp_raise_text(state, WEFT_ERR_MISMATCH,
+                      "rank %u sent what is no shape: it called something else than scatter, which "
+                      "rank %u called",
+                      (unsigned)root, (unsigned)group->rank);
         return -1;
     }
     return 0;

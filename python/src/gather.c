@@ -5,15 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int too_large(const char *function)
+{
+    PyErr_Format(PyExc_OverflowError, "%s: the result is larger than memory can be", function);
+    return -1;
+}
+
 /* The shape of the result of blocks like array's: its dimensions with the first one times blocks; a
  * scalar is a row. */
-static uint32_t stacked(const wp_array_t *array, uint32_t blocks, int64_t *dims)
+static int stacked(const char *function, const wp_array_t *array, uint32_t blocks, int64_t *dims,
+                   uint32_t *out_rank)
 {
     wp_shape_t shape;
     wp_shape_of(array, &shape);
     memcpy(dims, shape.dims, sizeof shape.dims);
-    dims[0] *= (int64_t)blocks;
-    return shape.rank;
+    *out_rank = shape.rank;
+    return __builtin_mul_overflow(dims[0], (int64_t)blocks, &dims[0]) ? too_large(function) : 0;
 }
 
 /* ---- all_gather ---- */
@@ -30,8 +37,7 @@ static int sum_rows(const uint64_t *rows, uint32_t size, uint64_t row, int64_t *
         *out_equal = *out_equal && rows[r] == rows[0];
     }
     if (overflow || __builtin_mul_overflow((uint64_t)*out_total, row, &(uint64_t){0})) {
-        PyErr_SetString(PyExc_OverflowError, "all_gather: the result is larger than memory can be");
-        return -1;
+        return too_large("all_gather");
     }
     return 0;
 }
@@ -119,9 +125,10 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
         return gather_rows(options.state, &call);
     }
     int64_t dims[WP_MAX_DIMS];
-    uint32_t rank = out ? 0 : stacked(&call.send, size, dims);
+    uint32_t rank = 0;
     call.count = call.send.count;
-    if (wp_call_result(options.state, &call, places[2], rank, dims, call.count * size) < 0 ||
+    if ((!out && stacked("all_gather", &call.send, size, dims, &rank) < 0) ||
+        wp_call_result(options.state, &call, places[2], rank, dims, call.count * size) < 0 ||
         wp_call_overlap(&call, call.count, call.count * size, options.group->rank * call.count) <
             0) {
         return wp_call_fail(&call);
@@ -155,8 +162,9 @@ static PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t coun
     call.count = call.send.count;
     if (root) {
         int64_t dims[WP_MAX_DIMS];
-        uint32_t rank = out ? 0 : stacked(&call.send, size, dims);
-        if (wp_call_result(options.state, &call, places[3], rank, dims, call.count * size) < 0 ||
+        uint32_t rank = 0;
+        if ((!out && stacked("gather", &call.send, size, dims, &rank) < 0) ||
+            wp_call_result(options.state, &call, places[3], rank, dims, call.count * size) < 0 ||
             wp_call_overlap(&call, call.count, call.count * size, call.root * call.count) < 0) {
             return wp_call_fail(&call);
         }

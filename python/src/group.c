@@ -215,14 +215,14 @@ static PyObject *new_group(PyObject *module, PyObject *const *args, Py_ssize_t c
         return NULL;
     }
     wp_group_t *parent = wp_group_of(state, places[1]);
-    uint32_t number = 0;
-    uint32_t *ranks = parent != NULL ? read_ranks(places[0], parent->size, &number) : NULL;
-    if (ranks == NULL) {
+    if (parent == NULL) {
         return NULL;
     }
-    Py_INCREF((PyObject *)parent);
+    Py_INCREF((PyObject *)parent); /* what is in ranks may end the world */
+    uint32_t number = 0;
+    uint32_t *ranks = read_ranks(places[0], parent->size, &number);
     PyObject *result = NULL;
-    weft_group_t *group = wp_group_open(parent), *made = NULL;
+    weft_group_t *group = ranks != NULL ? wp_group_open(parent) : NULL, *made = NULL;
     if (group != NULL) {
         PyThreadState *thread = PyEval_SaveThread();
         weft_status_t status = weft_group_create_ranks(group, ranks, number, &made);

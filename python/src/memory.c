@@ -151,6 +151,17 @@ wp_memories_t *wp_memories_of(wp_context_t *context)
     return memories;
 }
 
+bool wp_memories_open(wp_context_t *context)
+{
+    if (wp_context_open(context) == NULL) {
+        return false;
+    }
+    if (context->memories == NULL) { /* which goes before the context does */
+        wp_raise_text(context->state, WEFT_ERR_STATE, "the context is being closed");
+    }
+    return context->memories != NULL;
+}
+
 void wp_memories_gone(wp_memories_t *memories, uint64_t number)
 {
     size_t low = 0, high = memories->count;

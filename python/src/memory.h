@@ -43,6 +43,8 @@ typedef struct wp_memories {
 
 /* Those of context, made at first use; NULL with an exception, also when it was closed. */
 wp_memories_t *wp_memories_of(wp_context_t *context);
+/* After others had the GIL: false, and WeftStateError is set, where one of them closes context. */
+bool wp_memories_open(wp_context_t *context);
 /* An array of number is no more. */
 void wp_memories_gone(wp_memories_t *memories, uint64_t number);
 

@@ -39,7 +39,7 @@ static int adopt(wp_context_t *context, const wp_array_t *array)
     PyEval_RestoreThread(thread);
     if (status < 0) {
         wp_raise(context->state, status);
-    } else if (wp_context_open(context) == NULL) { /* another thread closed it meanwhile */
+    } else if (!wp_memories_open(context)) { /* another thread closes it meanwhile */
         weft_mem_unregister(inner, array->data);
         status = WEFT_ERR_STATE;
     }
@@ -63,6 +63,7 @@ static PyObject *add(wp_context_t *context, wp_registration_t *registration)
     return Py_NewRef(Py_None);
 }
 
+/* The context is owned by the caller, as is the array. */
 static int read_arguments(const char *function, PyObject *module, PyObject *const *args,
                           Py_ssize_t count, PyObject *keywords, wp_array_t *array,
                           wp_context_t **out_context)
@@ -73,11 +74,17 @@ static int read_arguments(const char *function, PyObject *module, PyObject *cons
     if (wp_parse(function, args, count, keywords, names, 1, 2, places) < 0) {
         return -1;
     }
-    *out_context = wp_context_of(state, places[1]);
-    if (*out_context == NULL || wp_memories_of(*out_context) == NULL) {
+    wp_context_t *context = wp_context_of(state, places[1]);
+    if (context == NULL || wp_memories_of(context) == NULL) {
         return -1;
     }
-    return wp_array_get(state, places[0], "array", WP_WRITE, array);
+    Py_INCREF((PyObject *)context); /* an array's methods may end the world */
+    if (wp_array_get(state, places[0], "array", WP_WRITE, array) < 0) {
+        Py_DECREF((PyObject *)context);
+        return -1;
+    }
+    *out_context = context;
+    return 0;
 }
 
 static PyObject *register_array(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -94,7 +101,6 @@ static PyObject *register_array(PyObject *module, PyObject *const *args, Py_ssiz
         free(registration);
         return NULL;
     }
-    Py_INCREF((PyObject *)context);
     result = keep_storage(&registration->array) == 0 ? add(context, registration) : NULL;
     Py_DECREF((PyObject *)context);
     if (result == NULL) {
@@ -130,6 +136,7 @@ static PyObject *unregister_array(PyObject *module, PyObject *const *args, Py_ss
     }
     if (wp_group_enter(context->state, context->world) < 0) {
         wp_array_release(&array);
+        Py_DECREF((PyObject *)context);
         return NULL;
     }
     registration = context->memories != NULL ? take(context->memories, array.data) : NULL;
@@ -137,13 +144,15 @@ static PyObject *unregister_array(PyObject *module, PyObject *const *args, Py_ss
         registration != NULL ? weft_mem_unregister(context->context, array.data) : WEFT_OK;
     wp_group_exit(context->world);
     wp_array_release(&array);
+    Py_DECREF((PyObject *)context);
     if (registration == NULL) {
         PyErr_SetString(PyExc_ValueError, "array is not registered");
         return NULL;
     }
+    PyObject *result = status < 0 ? wp_raise(wp_state_of(module), status) : Py_NewRef(Py_None);
     wp_array_release(&registration->array);
     free(registration);
-    return status < 0 ? wp_raise(context->state, status) : Py_NewRef(Py_None);
+    return result;
 }
 
 static PyMethodDef functions[] = {

@@ -48,7 +48,10 @@ static int pad(wp_state_t *state, wp_call_t *call, uint32_t size)
     if (dims[0] % (int64_t)size == 0) {
         return 0;
     }
-    dims[0] += (int64_t)size - dims[0] % (int64_t)size;
+    if (__builtin_add_overflow(dims[0], (int64_t)size - dims[0] % (int64_t)size, &dims[0])) {
+        PyErr_SetString(PyExc_OverflowError, "reduce_scatter: too many rows to pad them");
+        return -1;
+    }
     if (wp_array_new(state, &call->send, call->send.rank, dims, &padded) < 0) {
         return -1;
     }
@@ -77,12 +80,11 @@ static PyObject *reduce_scatter(PyObject *module, PyObject *const *args, Py_ssiz
     PyObject *places[7];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("reduce_scatter", args, count, keywords, names, 1, 3, places) < 0 ||
-        wp_options(module, places[2], places[5], places[6], &options) < 0) {
+    if (wp_parse("reduce_scatter", args, count, keywords, names, 1, 3, places) < 0) {
         return NULL;
     }
     int pads = places[4] != NULL ? PyObject_IsTrue(places[4]) : 0;
-    if (pads < 0) {
+    if (pads < 0 || wp_options(module, places[2], places[5], places[6], &options) < 0) {
         return NULL;
     }
     uint32_t size = options.group->size;
@@ -273,11 +275,16 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
         return -1;
     }
     uint64_t row = wp_shape_row(&shape);
+    uint64_t count = 0;
+    bool overflow = __builtin_mul_overflow(received, row, &count);
     for (uint32_t i = 0; i < 2 * size; i++) {
         call->counts[i] *= row;
     }
+    if (overflow) {
+        PyErr_SetString(PyExc_OverflowError, "all_to_all: the result is larger than memory can be");
+    }
     shape.dims[0] = (int64_t)received;
-    if (wp_call_result(state, call, out, shape.rank, shape.dims, received * row) < 0 ||
+    if (overflow || wp_call_result(state, call, out, shape.rank, shape.dims, received * row) < 0 ||
         wp_call_overlap(call, call->send.count, received * row, UINT32_MAX) < 0) {
         if (asked) {
             wp_exchange_broken(call->group, "all_to_all");

@@ -215,8 +215,12 @@ static int find_bindings(wp_session_t *self)
 }
 
 /* Binds: all ranks come here. */
-static int bind(wp_session_t *self, weft_context_t *context, bool trace)
+static int bind(wp_session_t *self, bool trace)
 {
+    weft_context_t *context = wp_context_open(self->context);
+    if (context == NULL) {
+        return -1;
+    }
     weft_plan_info_t info = {.struct_size = sizeof info};
     weft_session_params_t params = {.struct_size = sizeof params,
                                     .context = context,
@@ -224,15 +228,19 @@ static int bind(wp_session_t *self, weft_context_t *context, bool trace)
                                     .registry = self->plan->registry,
                                     .trace = trace};
     weft_status_t status;
+    weft_context_retain(context); /* another thread may close it meanwhile */
     PyThreadState *thread = PyEval_SaveThread();
     status = weft_session_create(&params, &self->session);
     if (status >= 0) {
         status = weft_plan_get_info(self->plan->plan, &info);
     }
+    weft_context_release(context);
     PyEval_RestoreThread(thread);
     if (status < 0) {
         wp_raise(self->state, status);
-        return -1;
+    }
+    if (status < 0 || wp_context_open(self->context) == NULL) {
+        return -1; /* the session, if there is one, goes with self */
     }
     self->training = info.kind == WEFT_PLAN_TRAINING;
     self->split = info.split_batch != 0;
@@ -278,24 +286,26 @@ PyObject *wp_session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
                                                       &where, &trace)) {
         return NULL;
     }
-    wp_context_t *context = wp_context_of(state, where);
-    weft_context_t *world = context != NULL ? wp_context_open(context) : NULL;
-    plan = world != NULL ? plan_of(state, plan) : NULL;
-    if (plan == NULL) {
+    plan = plan_of(state, plan); /* first: paths may be objects, whose methods may end the world */
+    wp_context_t *context = plan != NULL ? wp_context_of(state, where) : NULL;
+    if (context == NULL || wp_context_open(context) == NULL) {
+        Py_XDECREF(plan);
         return NULL;
     }
+    Py_INCREF((PyObject *)context);
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     wp_session_t *self = (wp_session_t *)alloc(type, 0); /* zeroed */
     if (self == NULL) {
+        Py_DECREF((PyObject *)context);
         Py_DECREF(plan);
         return NULL;
     }
     self->state = state;
     self->plan = (wp_plan_t *)plan;
-    self->context = (wp_context_t *)Py_NewRef((PyObject *)context);
+    self->context = context;
     wp_lock_init(&self->lock);
     self->has_lock = true;
-    if (find_bindings(self) < 0 || bind(self, world, trace != 0) < 0) {
+    if (find_bindings(self) < 0 || bind(self, trace != 0) < 0) {
         Py_DECREF(self);
         return NULL;
     }

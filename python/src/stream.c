@@ -107,9 +107,19 @@ static void destroy(wp_stream_t *self)
     }
 }
 
+void wp_stream_use(wp_stream_t *stream, bool begins)
+{
+    bool main = PyThread_get_thread_ident() == stream->context->state->main_thread;
+    stream->users += begins ? 1 : UINT32_MAX;
+    stream->main_users += !main ? 0 : begins ? 1 : UINT32_MAX;
+}
+
 static void leave(wp_holder_t *holder)
 {
     wp_stream_t *self = (wp_stream_t *)(void *)((char *)holder - offsetof(wp_stream_t, holder));
+    if (self->main_users > 0 && PyThread_get_thread_ident() == self->context->state->main_thread) {
+        return; /* a signal handler inside a wait, which needs the stream to the end */
+    }
     Py_INCREF((PyObject *)self);
     destroy(self);
     Py_DECREF((PyObject *)self);
@@ -141,17 +151,23 @@ static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_str
 {
     PyTypeObject *type = context->state->stream_type;
     weft_stream_params_t params = {sizeof params, name, flags, 0};
-    weft_context_t *open = reap_all(context) == 0 ? wp_context_open(context) : NULL;
+    Py_INCREF((PyObject *)context); /* works that end, and rubbish that is collected, do anything */
+    int reaped = reap_all(context);
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    wp_stream_t *self = open != NULL ? (wp_stream_t *)alloc(type, 0) : NULL;
+    wp_stream_t *self = reaped == 0 ? (wp_stream_t *)alloc(type, 0) : NULL;
     if (self == NULL) {
+        Py_DECREF((PyObject *)context);
         return NULL;
     }
     wp_lock_init(&self->lock);
-    self->context = (wp_context_t *)Py_NewRef((PyObject *)context);
-    weft_status_t status = weft_stream_create(open, &params, &self->stream);
+    self->context = context;
+    weft_context_t *open = wp_context_open(context);
+    weft_status_t status =
+        open != NULL ? weft_stream_create(open, &params, &self->stream) : WEFT_OK;
     if (status < 0) {
         wp_raise(context->state, status);
+    }
+    if (self->stream == NULL) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -228,7 +244,12 @@ wp_stream_t *wp_group_stream(wp_state_t *state, wp_group_t *group)
         Py_DECREF((PyObject *)broken);
     }
     if (group->stream == NULL) {
-        group->stream = stream_new(group->context, "python asynchronous", WEFT_STREAM_AUTO);
+        wp_stream_t *made = stream_new(group->context, "python asynchronous", WEFT_STREAM_AUTO);
+        if (group->stream != NULL) { /* another thread's, meanwhile */
+            Py_XDECREF((PyObject *)made);
+        } else {
+            group->stream = made;
+        }
     }
     return group->stream;
 }
@@ -242,11 +263,13 @@ static bool ask(wp_stream_t *self, weft_status_t (*fn)(weft_stream_t *), weft_st
         wp_stream_closed(self->context->state);
         return false;
     }
-    self->users++;
+    Py_INCREF((PyObject *)self); /* its group may get another one */
+    wp_stream_use(self, true);
     PyThreadState *thread = PyEval_SaveThread();
     *out = fn(stream);
     PyEval_RestoreThread(thread);
-    self->users--;
+    wp_stream_use(self, false);
+    Py_DECREF((PyObject *)self);
     return true;
 }
 

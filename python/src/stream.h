@@ -15,6 +15,8 @@ typedef struct wp_work wp_work_t;
  * it. */
 weft_event_t *wp_stream_event(wp_stream_t *stream);
 void wp_stream_event_back(wp_stream_t *stream, weft_event_t *event, bool broken);
+/* With the GIL: this thread begins to wait for stream without it, and has ended that. */
+void wp_stream_use(wp_stream_t *stream, bool begins);
 /* WeftStateError: the stream's context was closed. NULL. */
 PyObject *wp_stream_closed(wp_state_t *state);
 /* With the GIL; lets it go for a moment, as somebody who is to come up with room or an end may need

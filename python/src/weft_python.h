@@ -221,6 +221,7 @@ struct wp_group {
     pthread_mutex_t lock; /* one thread at a time issues calls; taken without the GIL */
     wp_stream_t *stream;  /* of async_op=True calls; made at the first; owned */
     wp_batch_t *batch;    /* open: calls are noted in it (batch.c); under the GIL */
+    bool notes;           /* so does the C group, also while that ends; under lock */
 };
 
 /* ---- call.c: one call, whoever makes it ---- */
@@ -238,6 +239,8 @@ typedef struct wp_call {
 
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
+/* Notes it in the batch that is open. */
+weft_status_t wp_call_note(const wp_call_t *call);
 /*
  * The end of every collective function: runs call (async false), or puts it on stream (NULL: the
  * group's) and returns a Work (async true). Takes over all that call owns, also on failure. Returns
@@ -262,6 +265,7 @@ struct wp_stream {
     weft_stream_t *stream; /* NULL once the context was closed */
     pthread_mutex_t lock;  /* one thread at a time enqueues; after the group's, without the GIL */
     uint32_t users;        /* threads that wait for it without the GIL */
+    uint32_t main_users;   /* of them the main thread, inside of which signals' handlers run */
     bool broken;           /* a work of it ended with an error, as will all others */
     uint64_t count;        /* works enqueued; under lock */
     struct wp_work *first,

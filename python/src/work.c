@@ -32,14 +32,13 @@ static void give_event_back(wp_work_t *work)
     }
 }
 
-/* Not in flight any more: its memory is free. status < 0: the library's message is this thread's
- * latest. */
-static void end(wp_work_t *work, weft_status_t status)
+/* Not in flight any more: its memory is free. Takes over error, of a status < 0. */
+static void end(wp_work_t *work, weft_status_t status, PyObject *error)
 {
     if (status < 0) {
         work->failed = true;
         work->stream->broken = true;
-        work->error = wp_error_new(work->state, status);
+        work->error = error;
     } else {
         work->result = Py_NewRef(work->call.result != NULL ? work->call.result : Py_None);
     }
@@ -85,23 +84,41 @@ static void enter_list(wp_work_t *work)
     }
 }
 
+/*
+ * The first of stream's works is done: well, or as its event says. To ask that, and to make an
+ * exception, may run other code (signals' handlers, what rubbish is collected by), which may get
+ * here, too: the work is on the list until nothing can come between.
+ */
+static void end_first(wp_stream_t *stream, bool well)
+{
+    wp_work_t *work = (wp_work_t *)Py_NewRef((PyObject *)stream->first);
+    work->waiters++;
+    weft_status_t status = well ? WEFT_OK : weft_event_query(work->event);
+    PyObject *error = status < 0 ? wp_error_new(work->state, status) : NULL;
+    work->waiters--;
+    if (stream->first == work) {
+        Py_DECREF((PyObject *)take_first(stream));
+        end(work, status, error);
+    } else {
+        Py_XDECREF(error);
+        give_event_back(work);
+    }
+    Py_DECREF((PyObject *)work);
+}
+
 /* work is known to be done, with status, and so are those before it: well if it is, else each as
  * its event says. */
 static void settle(wp_work_t *work, weft_status_t status)
 {
     while (!work->done) {
-        wp_work_t *first = take_first(work->stream);
-        end(first, status >= 0 ? WEFT_OK : weft_event_query(first->event));
-        Py_DECREF((PyObject *)first);
+        end_first(work->stream, status >= 0);
     }
 }
 
 void wp_works_end(wp_stream_t *stream)
 {
     while (stream->first != NULL) {
-        wp_work_t *first = take_first(stream);
-        end(first, weft_event_query(first->event));
-        Py_DECREF((PyObject *)first);
+        end_first(stream, false);
     }
 }
 
@@ -110,14 +127,14 @@ weft_event_t *wp_work_begin_look(wp_work_t *work)
 {
     Py_INCREF((PyObject *)work);
     work->waiters++;
-    work->stream->users++;
+    wp_stream_use(work->stream, true);
     return work->event;
 }
 
 void wp_work_end_look(wp_work_t *work, weft_status_t status)
 {
     work->waiters--;
-    work->stream->users--;
+    wp_stream_use(work->stream, false);
     if (status != WEFT_IN_PROGRESS) {
         settle(work, status);
     }
@@ -145,6 +162,9 @@ static weft_status_t enqueue(wp_work_t *work)
     weft_stream_t *stream = work->stream->stream;
     weft_status_t status = work->batch != NULL ? weft_batch_end(work->group->group, stream)
                                                : wp_call_issue(&work->call, stream);
+    if (work->batch != NULL) {
+        work->group->notes = status == WEFT_AGAIN;
+    }
     if (status < 0 && work->batch != NULL) { /* part of it may be on the stream */
         weft_stream_synchronize(stream);
     }
@@ -242,16 +262,18 @@ static weft_status_t begin(wp_work_t *work, wp_missing_t *out_missing)
     }
 }
 
+/* Takes over stream; NULL: an exception is set. */
 static PyObject *work_new(wp_state_t *state, wp_group_t *group, wp_stream_t *stream)
 {
     allocfunc alloc = (allocfunc)PyType_GetSlot(state->work_type, Py_tp_alloc);
-    wp_work_t *work = (wp_work_t *)alloc(state->work_type, 0); /* zeroed */
+    wp_work_t *work = stream != NULL ? (wp_work_t *)alloc(state->work_type, 0) : NULL; /* zeroed */
     if (work == NULL) {
+        Py_XDECREF((PyObject *)stream);
         return NULL;
     }
     work->state = state;
     work->group = (wp_group_t *)Py_NewRef((PyObject *)group);
-    work->stream = (wp_stream_t *)Py_NewRef((PyObject *)stream);
+    work->stream = stream;
     work->event = wp_stream_event(stream);
     if (work->event == NULL) {
         Py_DECREF((PyObject *)work);
@@ -292,7 +314,8 @@ static PyObject *start(wp_work_t *work)
         wp_lock_refused(work->state);
     } else if (work->failed) {
         wp_work_outcome(work);
-    } else if (work->batch != NULL) { /* a signal's handler raised */
+    }
+    if (work->batch != NULL && (missing != WP_NOTHING || !work->failed)) { /* it never ended */
         wp_batch_drop(work->group, work->batch);
         work->batch = NULL;
     }
@@ -300,22 +323,23 @@ static PyObject *start(wp_work_t *work)
     return NULL;
 }
 
+/* A new reference: a group's stream may be another one soon. */
 static wp_stream_t *choose(wp_state_t *state, wp_group_t *group, wp_stream_t *stream)
 {
     if (stream == NULL) {
-        return wp_group_stream(state, group);
+        return (wp_stream_t *)Py_XNewRef((PyObject *)wp_group_stream(state, group));
     }
     if (stream->context != group->context) {
         PyErr_SetString(PyExc_ValueError, "stream and group belong to different contexts");
         return NULL;
     }
-    return stream;
+    return (wp_stream_t *)Py_NewRef((PyObject *)stream);
 }
 
 PyObject *wp_work_start(wp_state_t *state, wp_call_t *call, wp_stream_t *stream)
 {
     stream = choose(state, call->group, stream);
-    wp_work_t *work = stream != NULL ? (wp_work_t *)work_new(state, call->group, stream) : NULL;
+    wp_work_t *work = (wp_work_t *)work_new(state, call->group, stream);
     if (work == NULL) {
         wp_call_release(call);
         return NULL;
@@ -330,9 +354,9 @@ PyObject *wp_work_start_batch(wp_state_t *state, wp_group_t *group, wp_batch_t *
                               wp_stream_t *stream)
 {
     stream = choose(state, group, stream);
-    wp_work_t *work = stream != NULL ? (wp_work_t *)work_new(state, group, stream) : NULL;
+    wp_work_t *work = (wp_work_t *)work_new(state, group, stream);
     if (work == NULL) {
-        wp_batch_release(batch);
+        wp_batch_drop(group, batch);
         return NULL;
     }
     work->batch = batch;

@@ -61,11 +61,15 @@ static void abort_after_exception(wp_context_t *context)
         context->context == NULL || context->process != (int64_t)getpid()) {
         return; /* at a prompt an exception ends nothing */
     }
+    Py_INCREF(value); /* its repr may do anything */
     PyObject *text = PyUnicode_FromFormat("rank %u ended by %R", context->rank, value);
+    Py_DECREF(value);
     PyObject *bytes = text != NULL ? PyUnicode_AsUTF8String(text) : NULL;
     const char *message = bytes != NULL ? PyBytes_AsString(bytes) : "a rank ended by an exception";
     PyErr_Clear();
-    weft_context_abort(context->context, message);
+    if (context->context != NULL) {
+        weft_context_abort(context->context, message);
+    }
     Py_XDECREF(bytes);
     Py_XDECREF(text);
 }

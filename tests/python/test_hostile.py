@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments whose methods take away what a call works with, and threads that do: an exception, never a crash."""
+import copy
+import gc
+import os
+import pathlib
+import pickle
+import signal
+import sys
+import threading
+import unittest
+
+import ranks
+
+np = ranks.need("numpy")
+ranks.need("onnx")
+sys.path.insert(0, str(ranks.SOURCE / "tests" / "tools"))
+import door_models as doors  # noqa: E402
+import weft  # noqa: E402
+
+EXPECTED = (TypeError, ValueError, OverflowError, weft.WeftError)
+
+
+class Act:
+    """Whatever it is asked for, it does something first."""
+
+    def __init__(self, act, value=0):
+        self.act, self.value = act, value
+
+    def answer(self, *args, **keywords):
+        self.act()
+        gc.collect()
+        return self.value
+
+    __index__ = __float__ = __fspath__ = __iter__ = __dlpack_device__ = __dlpack__ = answer
+
+    def __bool__(self):
+        return bool(self.answer())
+
+    def __len__(self):
+        return len(self.answer())
+
+    def __getitem__(self, index):
+        return self.value[index]
+
+
+def ones(count=4):
+    return np.ones(count, "float32")
+
+
+class Reentry(ranks.RankCase):
+    """An argument ends the world, or the object, in the middle of the call that it was given to."""
+    RANKS = 1
+    INIT = False
+
+    def attempt(self, call):
+        """call(argument that ends the world): it raises or returns; afterwards all is well."""
+        weft.init()
+        try:
+            call(lambda value=0: Act(weft.finalize, value))
+        except EXPECTED:
+            pass
+        weft.finalize()
+        gc.collect()
+        with weft.Context(0, 1) as context:
+            self.assertEqual(weft.all_reduce(ones(), group=context).sum(), 4)
+
+    def test_flags(self):
+        for flag in (True, False):
+            for name, array in (("all_reduce_", ones()), ("all_gather", ones()), ("reduce_scatter", ones())):
+                with self.subTest(name):
+                    self.attempt(lambda ends: getattr(weft, name)(array, async_op=ends(flag)))
+        self.attempt(lambda ends: weft.barrier(async_op=ends()))
+        self.attempt(lambda ends: weft.reduce_scatter(ones(), pad=ends()))
+        self.attempt(lambda ends: weft.batch(async_op=ends()))
+        self.attempt(lambda ends: weft.Stream(ends()))
+
+    def test_numbers(self):
+        for name in ("broadcast", "reduce", "gather", "scatter", "send", "recv"):
+            self.attempt(lambda ends: getattr(weft, name)(ones(), ends()))
+        self.attempt(lambda ends: weft.all_to_all(ones(), send_counts=[ends(4)], recv_counts=[4]))
+        self.attempt(lambda ends: weft.all_to_all(ones(), send_counts=[ends(4)]))
+        self.attempt(lambda ends: weft.empty(ends(4)))
+        self.attempt(lambda ends: weft.empty((4, ends(4))))
+
+    def test_groups(self):
+        self.attempt(lambda ends: weft.new_group([ends()]))
+        self.attempt(lambda ends: weft.new_group(ends([0])))
+        self.attempt(lambda ends: weft.new_group([0]).split(ends()))
+        self.attempt(lambda ends: weft.new_group([0]).split(0, key=ends()))
+        self.attempt(lambda ends: weft.new_group([0]).set_order("blocks", [ends(1)]))
+
+    def test_contexts(self):
+        context = weft.Context(0, 1)
+        with self.assertRaises(weft.WeftStateError):
+            context.peer(Act(context.close))
+        self.assertTrue(context.closed)
+
+    def test_memory(self):
+        class Exported:
+            def __init__(self, ends):
+                self.ends, self.array = ends, ones()
+
+            def __dlpack_device__(self):
+                return self.array.__dlpack_device__()
+
+            def __dlpack__(self, **_):
+                self.ends().answer()
+                return self.array.__dlpack__()
+        for function in (weft.register, weft.unregister, weft.all_reduce_, weft.all_gather):
+            self.attempt(lambda ends: function(Exported(ends)))
+        self.attempt(lambda ends: weft.all_reduce(ones(), out=Exported(ends)))
+
+    def test_sessions(self):
+        path = os.fspath(self.dir / "plan")
+        weft.compile(doors.forward(), batch=4, world=1).save(path)
+        self.attempt(lambda ends: weft.Session(ends(path)))
+
+    def test_shapes_that_grow(self):
+        """A dict that gets more entries while it is read."""
+        shape = {}
+
+        def grow():
+            for i in range(1000):
+                shape[f"more{len(shape)}"] = (1,)
+        shape["x"] = (Act(grow, 1), 2)
+        shape["y"] = (Act(grow, 1), 2)
+        with self.assertRaises(EXPECTED + (RuntimeError,)):
+            weft.compile(__file__, shape=shape, world=1)
+
+    def test_view_of_a_subclass(self):
+        """Its memory is what view() returns, which nobody else keeps."""
+        class Brain(np.ndarray):
+            @property
+            def dtype(self):
+                return "bfloat16"
+
+            def view(self, *args):
+                return np.zeros(1 << 16, "uint16")
+
+        class Wider(Brain):
+            def view(self, *args):
+                return np.zeros(1 << 16, "uint8")
+        weft.init()
+        strange = np.zeros(1 << 16, "M8[s]")  # which has no buffer
+        x = strange.view(Brain)
+        weft.all_reduce_(x, async_op=True).wait()
+        self.assertIs(weft.all_reduce_(x), x)
+        with self.assertRaises(EXPECTED):
+            weft.all_reduce_(strange.view(Wider))
+        weft.finalize()
+
+
+class Batches(ranks.RankCase):
+    RANKS = 1
+
+    def test_ends_of_another(self):
+        """A batch is ended by the one that began it."""
+        one, other = weft.batch(), weft.batch()
+        one.__enter__()
+        with self.assertRaises(weft.WeftStateError):
+            other.__exit__(None, None, None)
+        one.__exit__(None, None, None)
+        with self.assertRaises(weft.WeftStateError):
+            one.__exit__(None, None, None)
+        with other:
+            x = weft.all_reduce(ones())
+            del one
+            gc.collect()
+        self.assertEqual(x.sum(), 4)
+        weft.barrier()
+
+    def test_cannot_begin(self):
+        """What was noted for a stream that will not have it is forgotten."""
+        with weft.Context(0, 1) as context:
+            stream = weft.Stream(context=context)
+            with self.assertRaisesRegex(ValueError, "different contexts"), weft.batch(stream=stream):
+                weft.all_reduce_(ones())
+        gc.collect()
+        x = ones()
+        weft.all_reduce_(x)
+        with weft.batch():
+            weft.all_reduce_(x)
+        self.assertEqual(x.sum(), 4)
+
+    def test_dropped(self):
+        one = weft.batch()
+        one.__enter__()
+        weft.all_reduce_(ones())
+        del one
+        gc.collect()
+        weft.barrier()
+
+
+class Closing(ranks.RankCase):
+    """Another thread leaves the world while a call of this one waits for the others."""
+    RANKS = 2
+    INIT = False
+
+    def race(self, call):
+        context = weft.init(self.rank, self.size, f"unix:{self.dir}/r")
+        told = []
+        gone = pathlib.Path(self.dir, "gone")
+
+        def wait():
+            try:
+                told.append(call())
+            except weft.WeftError as error:
+                told.append(error)
+        if self.rank == 0:
+            thread = threading.Thread(target=wait)
+            self.meet()
+            thread.start()
+
+            def tell():  # weft.finalize waits for the call's end
+                while weft.is_initialized():
+                    pass
+                gone.touch()
+            teller = threading.Thread(target=tell)
+            while thread.is_alive() and not self.waits(thread):
+                pass
+            teller.start()
+            weft.finalize()
+            teller.join()
+            thread.join()
+        else:
+            self.meet()
+            while not gone.exists():
+                pass
+            wait()
+            weft.finalize()
+        del context
+        gc.collect()
+        self.assertEqual(len(told), 1)
+        self.meet()
+        return told[0]
+
+    def waits(self, thread):
+        """Whether thread is in a call of the library: it sleeps, or spins without Python's lock."""
+        frame = sys._current_frames().get(thread.ident)
+        return frame is not None and frame.f_code.co_name == "<lambda>"
+
+    def test_register(self):
+        x = np.zeros(1 << 14, "float32")
+        self.race(lambda: weft.register(x))
+
+    def test_empty(self):
+        self.race(lambda: weft.empty(1 << 14))
+
+    def test_all_gather(self):
+        self.race(lambda: weft.all_gather(ones()))
+
+    def test_new_group(self):
+        self.race(lambda: weft.new_group([0, 1]))
+
+
+class Threads(ranks.RankCase):
+    RANKS = 1
+
+    def test_batches_and_calls(self):
+        """One thread's calls are not noted in another one's batch: they are made, or refused."""
+        ended, told = threading.Event(), []
+
+        def batches():
+            while not ended.is_set():
+                try:
+                    with weft.batch():
+                        weft.all_reduce_(ones(1 << 12))
+                except weft.WeftStateError:
+                    pass
+        thread = threading.Thread(target=batches)
+        thread.start()
+        out = np.zeros(1 << 12, "float32")
+        for _ in range(3000):
+            out[:] = 0
+            try:
+                weft.all_reduce(ones(1 << 12), out=out)
+            except weft.WeftStateError as error:
+                told.append(str(error))
+                continue
+            if out[0] != 1 or out[-1] != 1:
+                told.append("not made")
+                break
+        ended.set()
+        thread.join()
+        self.assertNotIn("not made", told)
+        weft.barrier()
+
+
+class Disagreement(ranks.RankCase):
+    def test_no_shape(self):
+        """What a rank takes for a shape was another rank's data."""
+        junk = np.full(9, 0x7fffffff, "uint64")
+        if self.rank == 0:
+            weft.broadcast(junk, 0)
+        else:
+            with self.raises_within(weft.WeftError):
+                weft.scatter(None, 0)
+        weft.barrier()
+
+    def test_rows_beyond_numbers(self):
+        """More rows than an int64 counts, of no elements."""
+        many = np.empty((2**62, 0), "int8")
+        for call in (lambda: weft.all_gather(many, async_op=True), lambda: weft.gather(many),
+                     lambda: weft.reduce_scatter(np.empty((2**63 - 1, 0), "int8"), pad=True)):
+            with self.assertRaises(EXPECTED):
+                if self.rank == 0:
+                    call()
+                else:
+                    raise ValueError
+        weft.barrier()
+
+
+class Signals(ranks.RankCase):
+    @ranks.fresh
+    def test_handler_leaves(self):
+        """A signal handler leaves the world inside a wait: it returns, and the wait ends."""
+        def handler(*_):
+            self.meet()
+            weft.finalize()
+        signal.signal(signal.SIGALRM, handler)
+        if self.rank == 0:
+            work = weft.all_reduce(ones(), async_op=True)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            self.assertEqual(work.wait().sum(), 8)
+            self.assertFalse(weft.is_initialized())
+        else:
+            self.meet()
+            weft.all_reduce(ones())
+
+
+class Copies(unittest.TestCase):
+    def test_cannot_be_copied(self):
+        with weft.Context(0, 1) as context:
+            stream = weft.Stream(context=context)
+            things = (context, context.world, stream, weft.Event(context), weft.batch(context),
+                      weft.all_reduce(ones(), group=context, async_op=True))
+            for thing in things:
+                for how in (pickle.dumps, copy.copy, copy.deepcopy):
+                    with self.assertRaisesRegex(TypeError, "pickle"):
+                        how(thing)
+
+    def test_no_subclasses(self):
+        for name in ("Context", "Group", "Stream", "Event", "Work", "Plan", "Session", "batch"):
+            with self.assertRaises(TypeError):
+                type("Sub", (getattr(weft, name),), {})
+
+    def test_not_made_by_hand(self):
+        for name in ("Group", "Work", "Plan"):
+            with self.assertRaises(TypeError):
+                object.__new__(getattr(weft, name))
+            with self.assertRaises(TypeError):
+                getattr(weft, name)()
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -5,6 +5,7 @@ import ranks
 torch = ranks.need("torch")
 import datetime  # noqa: E402
 import gc  # noqa: E402
+import os  # noqa: E402
 import unittest  # noqa: E402
 import weakref  # noqa: E402
 
@@ -293,6 +294,19 @@ class Collectives(TorchCase):
                                             dist.P2POp(dist.irecv, y, previous)]):
             work.wait()
         self.same(y, torch.full((70000,), float(previous)))
+
+
+class OverTcp(Collectives):
+    """Ranks that take each other for strangers on other hosts: they meet at a port and talk by TCP."""
+    RANKS = 2
+
+    @classmethod
+    def set_up_ranks(cls):
+        os.environ["WEFT_HOST_ID"] = "host-" + os.environ["WEFT_RANK"]
+        super().set_up_ranks()
+
+    def test_hosts(self):
+        self.assertEqual(dist.group.WORLD.weft_context.hosts, 2)
 
 
 @unittest.skipIf(functional is None, "this torch has no functional collectives")

@@ -39,7 +39,8 @@ def _card():
     """Where this process is: ranks with the same host can meet at an abstract socket."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
-    return {"host": f"{boot} {os.stat('/proc/self/ns/net').st_ino} {os.geteuid()}", "address": own_address()}
+    host = f"{boot} {os.stat('/proc/self/ns/net').st_ino} {os.geteuid()} {os.environ.get('WEFT_HOST_ID', '')}"
+    return {"host": host, "address": own_address()}
 
 
 def _meeting_place(cards):

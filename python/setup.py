@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel of package weft: CMake builds the library, the extension and the command from the repository around this folder.
+"""The wheel of package weft: CMake builds library, extension and command from the repository around this folder.
 
     pip install ./python                                    or: pip wheel --no-deps ./python
     WEFT_CMAKE_BUILD=build pip install --no-build-isolation ./python
 
-Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already (relative: in the repository), which is taken as it is;
-CMAKE_ARGS, more arguments for CMake.
-The wheel is for CPython 3.11 and all later ones, and holds the shared library and the command `weft`; it is linked with the system's
-libraries (README.md lists the packages), so it is for machines like this one.
+Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already (relative: in the repository), which is taken
+as it is; CMAKE_ARGS, more arguments for CMake.
+The wheel is for CPython 3.11 and all later ones, and holds the shared library and the command `weft`; it is linked with
+the system's libraries (README.md lists the packages), so it is for machines like this one.
 """
 import os
 import pathlib
@@ -30,7 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent
 PACKAGE = "weft"
 GIVEN = os.environ.get("WEFT_CMAKE_BUILD")
-BUILD = (SOURCE / GIVEN).resolve() if GIVEN else HERE / "build" / "cmake"  # pip starts this in HERE, wherever it was called
+# pip starts this in HERE, wherever it was called.
+BUILD = (SOURCE / GIVEN).resolve() if GIVEN else HERE / "build" / "cmake"
 WHEEL = (BUILD if GIVEN else HERE / "build") / "wheel"  # what setuptools leaves behind
 
 
@@ -55,7 +56,8 @@ def build_weft():
         options.append(f"-DWEFT_PYTHON_INCLUDE={headers}")
     if shutil.which("ninja"):
         options += ["-G", "Ninja"]
-    subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options, *os.environ.get("CMAKE_ARGS", "").split()], check=True)
+    options += os.environ.get("CMAKE_ARGS", "").split()
+    subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options], check=True)
     subprocess.run(["cmake", "--build", BUILD, "--target", "weft", "weft_python", "weft_tool", "-j",
                     str(len(os.sched_getaffinity(0)))], check=True)
 
@@ -72,7 +74,8 @@ class BuildExtension(build_ext):
     def run(self):
         build_weft()
         if not (BUILD / "python" / PACKAGE / "_core.abi3.so").exists():
-            raise SystemExit(f"setup.py: {BUILD} has no Python package: were Python.h (python3-dev) and WEFT_PYTHON=ON there?")
+            raise SystemExit(f"setup.py: {BUILD} has no Python package: were Python.h (python3-dev) and "
+                             "WEFT_PYTHON=ON there?")
         root = HERE if self.inplace else pathlib.Path(self.build_lib).resolve()
         subprocess.run(["cmake", "--install", BUILD, "--component", "python", "--strip", "--prefix", root], check=True)
         # A wheel holds no links: the library goes by the name that the loader looks for.

@@ -2,12 +2,13 @@
 """Collectives for Python: on numpy arrays, torch tensors and anything else that has memory.
 
     import weft, numpy as np
-    weft.init()                                 # rank and size from the launcher, e.g. weft run -n 4 -- python3 script.py
+    weft.init()                                 # rank and size from the launcher: weft run -n 4 -- python3 script.py
     x = np.full(1024, weft.get_rank(), "float32")
     y = weft.all_reduce(x, op="avg")            # a new array; weft.all_reduce_(x): in place; async_op=True: a Work
 
 The world      init finalize is_initialized get_rank get_world_size new_group Context Group
-Collectives    all_reduce all_reduce_ all_gather reduce_scatter broadcast reduce gather scatter all_to_all send recv barrier batch
+Collectives    all_reduce all_reduce_ all_gather reduce_scatter broadcast reduce gather scatter all_to_all
+               send recv barrier batch
 Asynchronous   Work Stream Event
 Memory         empty zeros register unregister: arrays that peers reach directly
 Training       compile Plan Session
@@ -23,5 +24,5 @@ except ModuleNotFoundError as missing:
     if missing.name != "weft._core":
         raise
     raise ImportError(
-        f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.11; install the package "
-        "(pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None
+        f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.11; install the "
+        "package (pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None

@@ -173,17 +173,20 @@ def all_gather(
 ) -> _T | Work[_T]: ...
 @overload
 def reduce_scatter(
-    tensor: _T, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, pad: bool = False, async_op: Literal[False] = False,
+    tensor: _T, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, pad: bool = False,
+    async_op: Literal[False] = False,
     stream: Stream | None = None,
 ) -> _T: ...
 @overload
 def reduce_scatter(
-    tensor: _T, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, pad: bool = False, async_op: Literal[True],
+    tensor: _T, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, pad: bool = False,
+    async_op: Literal[True],
     stream: Stream | None = None,
 ) -> Work[_T]: ...
 @overload
 def reduce_scatter(
-    tensor: _T, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, pad: bool = False, async_op: bool = False,
+    tensor: _T, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, pad: bool = False,
+    async_op: bool = False,
     stream: Stream | None = None,
 ) -> _T | Work[_T]: ...
 @overload
@@ -203,17 +206,20 @@ def broadcast(
 ) -> _T | Work[_T]: ...
 @overload
 def reduce(
-    tensor: _T, root: int = 0, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, async_op: Literal[False] = False,
+    tensor: _T, root: int = 0, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None,
+    async_op: Literal[False] = False,
     stream: Stream | None = None,
 ) -> _T | None: ...
 @overload
 def reduce(
-    tensor: _T, root: int = 0, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, async_op: Literal[True],
+    tensor: _T, root: int = 0, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None,
+    async_op: Literal[True],
     stream: Stream | None = None,
 ) -> Work[_T | None]: ...
 @overload
 def reduce(
-    tensor: _T, root: int = 0, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None, async_op: bool = False,
+    tensor: _T, root: int = 0, op: _Op = "sum", group: Group | None = None, *, out: _T | None = None,
+    async_op: bool = False,
     stream: Stream | None = None,
 ) -> _T | None | Work[_T | None]: ...
 @overload
@@ -248,17 +254,23 @@ def scatter(
 ) -> Any | Work[Any]: ...
 @overload
 def all_to_all(
-    tensor: _T, group: Group | None = None, *, out: _T | None = None, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None, async_op: Literal[False] = False,
+    tensor: _T, group: Group | None = None, *, out: _T | None = None,
+    send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+    async_op: Literal[False] = False,
     stream: Stream | None = None,
 ) -> _T: ...
 @overload
 def all_to_all(
-    tensor: _T, group: Group | None = None, *, out: _T | None = None, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None, async_op: Literal[True],
+    tensor: _T, group: Group | None = None, *, out: _T | None = None,
+    send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+    async_op: Literal[True],
     stream: Stream | None = None,
 ) -> Work[_T]: ...
 @overload
 def all_to_all(
-    tensor: _T, group: Group | None = None, *, out: _T | None = None, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None, async_op: bool = False,
+    tensor: _T, group: Group | None = None, *, out: _T | None = None,
+    send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+    async_op: bool = False,
     stream: Stream | None = None,
 ) -> _T | Work[_T]: ...
 @overload

@@ -29,14 +29,15 @@
     if __name__ == "__main__":
         ranks.main()
 
-Run one by hand:   PYTHONPATH=build/python WEFT_TOOL=build/weft /usr/bin/python3 tests/python/test_x.py -v [Class.test_name]
+By hand:   PYTHONPATH=build/python WEFT_TOOL=build/weft /usr/bin/python3 tests/python/test_x.py [Class.test_name]
 
-The program that unittest runs is not a rank: it forks RANKS processes at a class's first method (so imports cost once), tells
-them which method to run, and shows what a rank that failed has said. The same processes run all methods of a class;
-after a failure, and around `fresh`, there are new ones. When a method does not end within TIMEOUT seconds, or one rank failed and
-the others do not end soon after, ranks are killed and the failure shows the Python stacks of those that waited.
+The program that unittest runs is not a rank: it forks RANKS processes at a class's first method (so imports cost once),
+tells them which method to run, and shows what a rank that failed has said. The same processes run all methods of a
+class; after a failure, and around `fresh`, there are new ones. When a method does not end within TIMEOUT seconds, or
+one rank failed and the others do not end soon after, ranks are killed and the failure shows the stacks of those that
+waited.
 What else there is: self.rank, self.size, self.within(seconds), self.exchange(value) (all ranks' values, not by Weft),
-self.dir (a temporary folder, the same for all ranks; empty for each method), cls.set_up_ranks() (once per rank, after weft.init),
+self.dir (a temporary folder, the same for all ranks, empty for each method), cls.set_up_ranks() (once per rank),
 self.random() (numpy Generator, the same on all ranks; the seed is shown on failure, and taken from WEFT_TEST_SEED).
 Ordinary unittest.TestCase classes may stand beside: they run in the program itself, where weft.init must not be called;
 run_script() runs a script in as many ranks by `weft run`.
@@ -106,8 +107,8 @@ def run_script(script, *args, ranks=2, env=None, timeout=60, launcher=None):
     """
     command = [WEFT, "run", "-n", str(ranks), "--"] if launcher is None else list(launcher)
     script = [str(script)] if isinstance(script, pathlib.Path) else ["-c", script]
-    return subprocess.run([*map(str, command), sys.executable, *script, *map(str, args)], capture_output=True, text=True,
-                          timeout=timeout * SLOW, env=clean_environment(**(env or {})))
+    return subprocess.run([*map(str, command), sys.executable, *script, *map(str, args)], capture_output=True,
+                          text=True, timeout=timeout * SLOW, env=clean_environment(**(env or {})))
 
 
 class _Rank:
@@ -375,7 +376,8 @@ class RankCase(unittest.TestCase):
             sizes = self.RANKS if isinstance(self.RANKS, (tuple, list)) else (self.RANKS,)
             failures, skipped = [], []
             for size in sizes:
-                wrong, reasons = self._run_on(size, getattr(method, "ranks_fresh", False), getattr(method, "ranks_die", ()))
+                wrong, reasons = self._run_on(size, getattr(method, "ranks_fresh", False),
+                                              getattr(method, "ranks_die", ()))
                 failures += [f"{size} ranks, {text}" for text in wrong]
                 skipped += reasons
             if failures:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Calls, good and bad, leave nothing behind: the interpreter's blocks, the C heap and the collector's objects are counted."""
+"""Calls, good and bad, leave nothing behind: the interpreter's blocks, the C heap and objects are counted."""
 import array
 import contextlib
 import ctypes
@@ -22,8 +22,8 @@ ROUNDS = 60
 
 
 class _Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
-                                                     "uordblks", "fordblks", "keepcost")]
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
+                                                     "fsmblks", "uordblks", "fordblks", "keepcost")]
 
 
 mallinfo = ctypes.CDLL(None).mallinfo2
@@ -47,7 +47,7 @@ class Leaks(ranks.RankCase):
         gc.freeze()  # what is there now is not looked at again
 
     def check(self, name, call, rounds=ROUNDS, heap=16):
-        """call leaves less than one block, heap bytes and one object behind; with five tries, since the interpreter has caches."""
+        """call leaves less than a block, heap bytes and an object behind; five tries, for the interpreter's caches."""
         grown = []
         for _ in range(5):
             for _ in range(rounds):
@@ -59,7 +59,8 @@ class Leaks(ranks.RankCase):
             grown.append(tuple(a - b for a, b in zip(after, before)))
             blocks, size, objects = grown[-1]
             # All ranks do the same number of rounds: who is content goes on with the others.
-            if all(self.exchange(blocks < rounds / 2 + 16 and size < heap * rounds + 2048 and objects < rounds / 2 + 2)):
+            content = blocks < rounds / 2 + 16 and size < heap * rounds + 2048 and objects < rounds / 2 + 2
+            if all(self.exchange(content)):
                 return
         self.fail(f"{name}: blocks, bytes, objects left by {rounds} calls in five tries: {grown}")
 
@@ -240,8 +241,10 @@ class Leaks(ranks.RankCase):
         self.check("step by name", lambda: session.step(lr=0.1))
         self.check("eval", lambda: session.eval(values[0]))
         self.check("params", store)
-        self.check("views", lambda: (dict(session.params), dict(session.state), dict(session.scalars), list(session.inputs)), 50)
-        self.check("what it says", lambda: (plan.info, plan.bindings, plan.explain(), plan.explain(json=True), session.stats()), 50, 64)
+        self.check("views", lambda: (dict(session.params), dict(session.state), dict(session.scalars),
+                                     list(session.inputs)), 50)
+        self.check("what it says", lambda: (plan.info, plan.bindings, plan.explain(), plan.explain(json=True),
+                                            session.stats()), 50, 64)
         self.check_raises("input", (TypeError, ValueError), lambda: session.step(values[0][:1], *values[1:]))
         self.check_raises("name", (TypeError, ValueError, KeyError), lambda: session.step(nobody=1))
         self.check("save and load", lambda: (plan.save(path), weft.Plan.load(path)), 30, 64)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The package as it is built and installed: the limited API, a wheel in a fresh environment, other interpreters, no numpy."""
+"""The package as built and installed: the limited API, a wheel in a fresh environment, other interpreters, no numpy."""
 import glob
 import importlib.util
 import os
@@ -48,21 +48,21 @@ class Binary(unittest.TestCase):
         include = sysconfig.get_path("include")
         if not os.path.exists(f"{include}/Python.h"):
             self.skipTest(f"{include} has no Python.h")
-        done = run(os.environ.get("CC", "cc"), "-E", "-P", "-DPy_LIMITED_API=0x030b0000", "-DPY_SSIZE_T_CLEAN", f"-I{include}",
-                   "-include", "Python.h", "-x", "c", "/dev/null")
+        done = run(os.environ.get("CC", "cc"), "-E", "-P", "-DPy_LIMITED_API=0x030b0000", "-DPY_SSIZE_T_CLEAN",
+                   f"-I{include}", "-include", "Python.h", "-x", "c", "/dev/null")
         self.assertEqual(done.returncode, 0, done.stderr)
         declared = set(re.findall(r"\b_?Py\w+", done.stdout))
         # What sizes make of these names.
-        declared |= {f"_{name}_SizeT" for name in declared if name in ("PyArg_ParseTuple", "Py_BuildValue", "Py_VaBuildValue",
-                                                                       "PyObject_CallFunction", "PyObject_CallMethod")}
+        declared |= {f"_{name}_SizeT" for name in ("PyArg_ParseTuple", "Py_BuildValue", "Py_VaBuildValue",
+                                                   "PyObject_CallFunction", "PyObject_CallMethod")}
         used = {name for name in undefined_symbols() if re.match("_?Py", name)}
         self.assertGreater(len(used), 40)
         self.assertEqual(used - declared, set())
         # Private names come in by macros only.
         private = {name for name in used if name.startswith("_") and not name.endswith("_SizeT")}
-        self.assertLessEqual(private, {"_Py_NoneStruct", "_Py_TrueStruct", "_Py_FalseStruct", "_Py_Dealloc", "_Py_EllipsisObject",
-                                       "_Py_NotImplementedStruct", "_Py_IncRef", "_Py_DecRef", "_PyObject_New",
-                                       "_PyObject_GC_New"})
+        self.assertLessEqual(private, {"_Py_NoneStruct", "_Py_TrueStruct", "_Py_FalseStruct", "_Py_Dealloc",
+                                       "_Py_EllipsisObject", "_Py_NotImplementedStruct", "_Py_IncRef", "_Py_DecRef",
+                                       "_PyObject_New", "_PyObject_GC_New"})
 
     def test_what_it_is_linked_with(self):
         needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", CORE).stdout)
@@ -97,7 +97,8 @@ class Interpreters(unittest.TestCase):
 
     def test_without_numpy(self):
         done = run(ranks.WEFT, "run", "-n", 2, "--", sys.executable, "-c",
-                   "import sys; sys.modules['numpy'] = None\n" + USE.replace("NUMPY", "False"), env=ranks.clean_environment())
+                   "import sys; sys.modules['numpy'] = None\n" + USE.replace("NUMPY", "False"),
+                   env=ranks.clean_environment())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("used"), 2)
 
@@ -110,9 +111,11 @@ class Interpreters(unittest.TestCase):
         """The same binary in CPython 3.12 and later, where some are installed (also by pyenv)."""
         root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
         found = {}
-        for path in [shutil.which(f"python3.{minor}") for minor in range(12, 20)] + glob.glob(f"{root}/versions/3.*/bin/python3"):
+        paths = [shutil.which(f"python3.{minor}") for minor in range(12, 20)]
+        for path in paths + glob.glob(f"{root}/versions/3.*/bin/python3"):
             if path:
-                said = run(path, "-c", "import sys; print(sys.version_info >= (3, 12) and sys.version_info[1] or '')").stdout.strip()
+                say = "import sys; print(sys.version_info >= (3, 12) and sys.version_info[1] or '')"
+                said = run(path, "-c", say).stdout.strip()
                 if said:
                     found.setdefault(int(said), path)
         if not found:
@@ -142,11 +145,12 @@ class Wheel(unittest.TestCase):
         cls.env = {name: value for name, value in ranks.clean_environment(WEFT_CMAKE_BUILD=build).items()
                    if name not in ("PYTHONPATH", "WEFT_TOOL")}
         done = run(sys.executable, "-m", "pip", "--python", cls.python, "install", "--no-index", "--no-build-isolation",
-                   "--no-deps", "--ignore-installed", "--disable-pip-version-check", ranks.SOURCE / "python", env=cls.env)
+                   "--no-deps", "--ignore-installed", "--disable-pip-version-check", ranks.SOURCE / "python",
+                   env=cls.env)
         if done.returncode != 0:
             raise AssertionError(done.stdout + done.stderr)
-        cls.package = pathlib.Path(sysconfig.get_path("platlib", vars={"base": str(cls.dir / "venv"),
-                                                                       "platbase": str(cls.dir / "venv")}, scheme="venv")) / "weft"
+        base = str(cls.dir / "venv")
+        cls.package = pathlib.Path(sysconfig.get_path("platlib", "venv", {"base": base, "platbase": base})) / "weft"
 
     def test_tag(self):
         wheel = next(self.package.parent.glob("weft-*.dist-info/WHEEL")).read_text()
@@ -170,8 +174,8 @@ class Wheel(unittest.TestCase):
             self.assertEqual(paths, ["$ORIGIN"] if path.name == "_core.abi3.so" else [], path)
 
     def test_used_by_the_command_inside(self):
-        done = run(self.dir / "venv" / "bin" / "weft", "run", "-n", 2, "--", self.python, "-c", USE.replace("NUMPY", "True"),
-                   env=self.env, cwd=self.dir)
+        done = run(self.dir / "venv" / "bin" / "weft", "run", "-n", 2, "--", self.python, "-c",
+                   USE.replace("NUMPY", "True"), env=self.env, cwd=self.dir)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count(str(self.package)), 2, done.stdout)
 

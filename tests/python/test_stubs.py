@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What python/weft/__init__.pyi says and what the module has: names, parameters, defaults, bases; and programs type-check."""
+"""What __init__.pyi says and what the module has: names, parameters, defaults, bases; and programs type-check."""
 import ast
 import importlib.util
 import inspect
@@ -168,15 +168,17 @@ class Checker(unittest.TestCase):
             right.write_text(TYPED)
             head = ["import numpy as np", "import weft", "x = np.zeros(4, np.float32)"]
             wrong.write_text("\n".join(head + list(WRONG)) + "\n")
-            done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", f"{folder}/cache",
-                                   "--python-version", "3.11", str(STUB), str(right), str(wrong)], capture_output=True, text=True,
-                                  timeout=240, cwd=folder, env=ranks.clean_environment(MYPYPATH=str(ranks.SOURCE / "python")))
+            done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir",
+                                   f"{folder}/cache", "--python-version", "3.11", str(STUB), str(right), str(wrong)],
+                                  capture_output=True, text=True, timeout=240, cwd=folder,
+                                  env=ranks.clean_environment(MYPYPATH=str(ranks.SOURCE / "python")))
             said = done.stdout.splitlines()
             if any("numpy" in line and "error" in line and "weft" not in line for line in said):
                 self.skipTest(f"mypy cannot read this numpy: {said[0]}")
             self.assertEqual([line for line in said if "error" in line and "wrong.py" not in line], [], done.stderr)
             for number, (line, code) in enumerate(WRONG.items(), len(head) + 1):
-                found = [text for text in said if text.startswith(f"{wrong.name}:{number}:") or text.startswith(f"{wrong}:{number}:")]
+                places = (f"{wrong.name}:{number}:", f"{wrong}:{number}:")
+                found = [text for text in said if text.startswith(places)]
                 self.assertRegex("\n".join(found), rf"\[({code})\]", line)
 
 

@@ -6,6 +6,7 @@ torch = ranks.need("torch")
 import contextlib  # noqa: E402
 import gc  # noqa: E402
 import io  # noqa: E402
+import os  # noqa: E402
 from unittest import mock  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
@@ -276,6 +277,16 @@ class Training(ranks.RankCase):
         self.assertEqual(steps, 12)
         self.alike([parameter.detach() for parameter in model.parameters()])
 
+    def test_groups_end_at_once(self):
+        """After the last call, without waiting for each other."""
+        for _ in range(10):
+            group = dist.new_group([0, 1])
+            x = torch.ones(100000)
+            dist.all_reduce(x, group=group)
+            dist.broadcast(x, 0, group=group)
+            dist.destroy_process_group(group)
+            del group
+
     def test_saved_and_loaded(self):
         model = DistributedDataParallel(network())
         file = io.BytesIO()
@@ -306,6 +317,18 @@ class Threads(Training):
     ENV = {"GLOO_SOCKET_IFNAME": "lo", "WEFT_PROGRESS": "thread"}
     test_data_loaders_that_fork = test_sharded_optimizer = test_saved_and_loaded = test_models_that_differ = None
     test_parameters_start_as_rank_0s = test_collectives_with_gradients = test_a_rank_dies_in_backward = None
+
+
+class OverTcp(Training):
+    """Ranks that take each other for strangers on other hosts: nothing is shared, nothing can be adopted in place."""
+    test_data_loaders_that_fork = test_sharded_optimizer = test_saved_and_loaded = test_models_that_differ = None
+    test_parameters_start_as_rank_0s = test_collectives_with_gradients = test_hooks_of_torch = None
+    test_adopted_memory_that_nobody_uses = test_buckets_are_adopted = None
+
+    @classmethod
+    def set_up_ranks(cls):
+        os.environ["WEFT_HOST_ID"] = "host-" + os.environ["WEFT_RANK"]
+        super().set_up_ranks()
 
 
 if __name__ == "__main__":

@@ -149,7 +149,8 @@ class Numpy(ranks.RankCase):
         x.flags.writeable = False
         with self.raises_within(ValueError, "tensor is a numpy array that is read-only"):
             weft.all_reduce_(x)
-        for dtype, name in (("complex64", "complex64"), ("M8[s]", "datetime64"), (">i2", "big-endian"), ("O", "object")):
+        for dtype, name in (("complex64", "complex64"), ("M8[s]", "datetime64"), (">i2", "big-endian"),
+                            ("O", "object")):
             with self.raises_within(TypeError, f"tensor is a numpy array of .*{name}"):
                 weft.all_reduce(np.zeros(3, dtype))
 
@@ -361,7 +362,8 @@ class Torch(ranks.RankCase):
         for tensor, error, text in ((torch.zeros(3, 3).t()[:2], ValueError, "not contiguous: tensor.contiguous"),
                                     (torch.zeros(2, device="meta"), ValueError, "tensor of device meta"),
                                     (torch.eye(2).to_sparse(), ValueError, "tensor of layout torch.sparse_coo"),
-                                    (torch.zeros(2, dtype=torch.complex64), TypeError, "tensor of dtype torch.complex64"),
+                                    (torch.zeros(2, dtype=torch.complex64), TypeError,
+                                      "tensor of dtype torch.complex64"),
                                     (torch.zeros((1,) * 9), ValueError, "9 dimensions")):
             with self.raises_within(error, text):
                 weft.all_gather(tensor)

@@ -117,7 +117,8 @@ class Works(ranks.RankCase):
         """Also in those of another group, and if nobody waits for it."""
         group = weft.new_group(list(range(self.size)))
         context = weft.Stream().context
-        for other in (weft.barrier, context.barrier, lambda: weft.new_group([0]), lambda: weft.empty(10), group.duplicate):
+        for other in (weft.barrier, context.barrier, lambda: weft.new_group([0]), lambda: weft.empty(10),
+                      group.duplicate):
             x = np.full(200000, 1.0)
             if self.rank == 0:
                 weft.all_reduce_(x, group=group, async_op=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts and groups as objects: how they are made of others, what they say, how they end; calls from signal handlers."""
+"""Contexts and groups as objects: how they are made, what they say, how they end; calls from signal handlers."""
 import gc
 import json
 import signal
@@ -65,7 +65,8 @@ class Groups(ranks.RankCase):
         group.destroy()  # nothing is left to do
         self.assertIn("destroyed", repr(group))
         for call in (lambda: weft.barrier(group), lambda: weft.all_gather(ones(2), group), group.duplicate, group.check,
-                     lambda: group.split(0), lambda: group.ranks, lambda: group.last_path, lambda: weft.new_group([0], group),
+                     lambda: group.split(0), lambda: group.ranks, lambda: group.last_path,
+                      lambda: weft.new_group([0], group),
                      lambda: weft.scatter(ones(self.size), 0, group), lambda: group.set_order("any")):
             with self.assertRaisesRegex(weft.WeftStateError, "destroyed"):
                 call()
@@ -95,7 +96,8 @@ class Groups(ranks.RankCase):
                                     (lambda: group.set_order(3), TypeError, ""),
                                     (lambda: group.set_order("blocks"), ValueError, "block_sizes"),
                                     (lambda: group.set_order("blocks", [self.size + 1]), ValueError, "block_sizes"),
-                                    (lambda: group.set_algorithm("all_reduce", "magic"), ValueError, "all_reduce .*magic"),
+                                    (lambda: group.set_algorithm("all_reduce", "magic"), ValueError,
+                                      "all_reduce .*magic"),
                                     (lambda: group.set_algorithm("reduce_all", None), ValueError, "reduce_all")):
             with self.assertRaisesRegex(error, pattern):
                 bad()
@@ -151,7 +153,8 @@ class Blocks(ranks.RankCase):
 
     def test_wrong_counts(self):
         n, x = self.size, ones(self.size, 2)
-        for counts, error, pattern in (([1] * (n + 1), ValueError, "send_counts"), ([2] * n, ValueError, f"{2 * n} rows"),
+        for counts, error, pattern in (([1] * (n + 1), ValueError, "send_counts"),
+                                       ([2] * n, ValueError, f"{2 * n} rows"),
                                        ([-1] * n, ValueError, "send_counts"), (["1"] * n, TypeError, "send_counts"),
                                        (1, TypeError, "iter")):
             with self.raises_within(error, pattern):

@@ -95,7 +95,8 @@ class Junk(ranks.RankCase):
         stream, group = weft.Stream(), weft.new_group([0])
         plan = weft.compile(ranks.SOURCE / "tests/data/torch_mlp_batch4.onnx", world=1, batch=4)
         session = weft.Session(plan)
-        objects = [weft, stream, stream.record_event(), weft.all_reduce(np.ones(2), async_op=True), group, plan, session,
+        objects = [weft, stream, stream.record_event(), weft.all_reduce(np.ones(2), async_op=True), group, plan,
+                   session,
                    session.params, weft.Stream, weft.Event, weft.Work, weft.Group, weft.Plan, weft.Session]
         for thing in objects:
             for name in dir(thing):

@@ -74,6 +74,22 @@ static void abort_after_exception(wp_context_t *context)
     Py_XDECREF(text);
 }
 
+/* Earlier than leave_all: the interpreter waits for threads first, and those may wait for other
+ * ranks. */
+static PyObject *before_threads_end(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    wp_context_t *context = wp_state_of(module)->contexts;
+    while (context != NULL) {
+        Py_INCREF((PyObject *)context);
+        abort_after_exception(context);
+        wp_context_t *next = context->link != NULL ? context->next : NULL;
+        Py_DECREF((PyObject *)context);
+        context = next;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *leave_all(PyObject *module, PyObject *unused)
 {
     (void)unused;
@@ -110,24 +126,31 @@ static PyMethodDef functions[] = {
     {"is_initialized", is_initialized, METH_NOARGS,
      "is_initialized($module)\n--\n\n"
      "Whether there is a world: after init, before finalize."},
+    {"_before_threads_end", before_threads_end, METH_NOARGS, NULL},
     {"_leave_all", leave_all, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
+/* -1: an exception. */
+static int enlist(PyObject *module, const char *where, const char *by, const char *what)
+{
+    PyObject *place = PyImport_ImportModule(where);
+    PyObject *method = place != NULL ? PyObject_GetAttrString(place, by) : NULL;
+    PyObject *function = method != NULL ? PyObject_GetAttrString(module, what) : NULL;
+    PyObject *done = function != NULL ? PyObject_CallFunctionObjArgs(method, function, NULL) : NULL;
+    Py_XDECREF(done);
+    Py_XDECREF(function);
+    Py_XDECREF(method);
+    Py_XDECREF(place);
+    return done != NULL ? 0 : -1;
+}
+
 static int at_exit(PyObject *module)
 {
-    PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *function = PyObject_GetAttrString(module, "_leave_all");
-    PyObject *name = PyUnicode_FromString("register");
-    PyObject *done = NULL;
-    if (atexit != NULL && function != NULL && name != NULL) {
-        done = PyObject_CallMethodObjArgs(atexit, name, function, NULL);
+    if (enlist(module, "threading", "_register_atexit", "_before_threads_end") < 0) {
+        PyErr_Clear(); /* Python does not promise it: threads then have until their time-out */
     }
-    Py_XDECREF(atexit);
-    Py_XDECREF(function);
-    Py_XDECREF(name);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    return enlist(module, "atexit", "register", "_leave_all");
 }
 
 int wp_context_init(PyObject *module, wp_state_t *state)

@@ -289,6 +289,20 @@ class Ends(unittest.TestCase):
             """)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_an_exception_ends_the_waits_of_threads(self):
+        begin = time.monotonic()
+        done = ranks.run_script("""if True:
+            import weft, numpy as np, threading
+            weft.init()
+            thread = threading.Thread(target=weft.recv, args=(np.ones(10), 1 - weft.get_rank()))
+            thread.start()
+            if weft.get_rank() == 0:
+                raise ValueError("by rank 0")
+            thread.join()
+            """)
+        self.assertIn("rank 0 ended by ValueError('by rank 0')", done.stderr)
+        self.assertLess(time.monotonic() - begin, 5 * ranks.SLOW)
+
     def test_what_cannot_ends_the_world(self):
         begin = time.monotonic()
         done = ranks.run_script("""if True:

@@ -120,7 +120,8 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
         weft_status_t status = wefti_shm_receive(peers[0].socket, &packet, fds);
         if (status == WEFT_AGAIN) {
             uint64_t now = wefti_now_ns(), slice = now + WEFTI_SLICE_NS;
-            bool ready = wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
+            bool ready =
+                wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
             if (!ready && wefti_interrupted(&endpoint->interrupt)) {
                 return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
             }
@@ -172,6 +173,7 @@ static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, weft
     if (status < 0) {
         return status;
     }
+    const uint64_t start = wefti_now_ns();
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     const wefti_shm_packet_t hello = wefti_shm_make_packet(endpoint, WEFTI_SHM_HELLO);
     const int fds[WEFTI_SHM_FDS] = {peers[endpoint->rank].control_fd,
@@ -202,6 +204,12 @@ static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, weft
         }
         if (wefti_interrupted(&endpoint->interrupt)) {
             return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
+        }
+        uint64_t waited = wefti_now_ns() - start;
+        if (wefti_endpoint_reports_late(endpoint, waited)) {
+            wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u has found no rank %u at %s for %.0f s",
+                      wefti_endpoint_number(endpoint, endpoint->rank),
+                      wefti_endpoint_number(endpoint, 0), address, (double)waited * 1e-9);
         }
         nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
     }

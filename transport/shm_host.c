@@ -277,21 +277,29 @@ static void attend(lobby_t *lobby)
 
 static weft_status_t gather_ranks(lobby_t *lobby)
 {
+    wefti_endpoint_t *endpoint = lobby->endpoint;
+    const uint64_t start = wefti_now_ns();
     char names[160];
-    while (missing_ranks(lobby, names, sizeof names) > 0) {
-        if (wefti_now_ns() >= lobby->deadline) {
+    uint32_t missing;
+    while ((missing = missing_ranks(lobby, names, sizeof names)) > 0) {
+        uint64_t now = wefti_now_ns();
+        if (lobby->failure == WEFT_OK && wefti_endpoint_reports_late(endpoint, now - start)) {
+            wefti_log(endpoint->log, WEFT_LOG_WARN,
+                      "%u of %u ranks did not come to %s for %.0f s: %s", missing,
+                      endpoint->world_size, lobby->address, (double)(now - start) * 1e-9, names);
+        }
+        if (now >= lobby->deadline) {
             if (lobby->failure == WEFT_OK) {
-                fail(lobby,
-                     wefti_error(WEFT_ERR_TIMEOUT,
-                                 "not all of %u ranks came to %s within %.3g s; "
-                                 "missing: %s",
-                                 lobby->endpoint->world_size, lobby->address,
-                                 (double)lobby->endpoint->settings->timeout_ns * 1e-9, names));
+                fail(lobby, wefti_error(WEFT_ERR_TIMEOUT,
+                                        "not all of %u ranks came to %s within %.3g s; "
+                                        "missing: %s",
+                                        endpoint->world_size, lobby->address,
+                                        (double)endpoint->settings->timeout_ns * 1e-9, names));
             }
             break;
         }
-        if (lobby->failure == WEFT_OK && wefti_interrupted(&lobby->endpoint->interrupt)) {
-            fail(lobby, wefti_interrupt_error(wefti_endpoint_number(lobby->endpoint, 0)));
+        if (lobby->failure == WEFT_OK && wefti_interrupted(&endpoint->interrupt)) {
+            fail(lobby, wefti_interrupt_error(wefti_endpoint_number(endpoint, 0)));
             break;
         }
         attend(lobby);

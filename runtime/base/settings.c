@@ -402,7 +402,7 @@ PARSE_UP_TO(parse_up_to_255, 255)
       "which host a rank is on, where boot id and namespaces do not say so: ranks with equal ids " \
       "share memory")                                                                              \
     X("WEFT_CONNECT_TIMEOUT", connect_timeout_ns, parse_seconds, "60", "s", 0,                     \
-      "how long ranks wait for all others to come")                                                \
+      "how long ranks wait for all others to come (at unix:, on one host: WEFT_TIMEOUT)")          \
     X("WEFT_LINK_TIMEOUT", link_timeout_ns, parse_seconds, "15", "s", 0,                           \
       "how long another host may not answer before its link counts as broken")                     \
     X("WEFT_LATE", late_ns, parse_seconds, "10", "s", 0,                                           \

@@ -108,6 +108,17 @@ class Launchers(unittest.TestCase):
         wrong = self.environment(WEFT_RANK="7", WEFT_WORLD_SIZE="9", WEFT_ADDRESS="unix:@nobody")
         self.joined(self.by_hand([wrong] * 2, [[rank, 2, address] for rank in range(2)]), 2)
 
+    def test_nobody_else_comes(self):
+        """A rank that waits for others says for whom, long before it gives up."""
+        for rank, said in ((0, r"1 of 2 ranks did not come to unix:\S+ for \d s: 1\n"),
+                           (1, r"rank 1 has found no rank 0 at unix:")):
+            place = {"WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": "2",
+                     "WEFT_ADDRESS": f"unix:@weft-test-few-{os.getpid()}"}
+            done = self.one(PYTHON, "-c", "import weft; weft.init()", code=1,
+                            env=self.environment(WEFT_LATE="0.3", WEFT_TIMEOUT="1", **place))
+            self.assertRegex(done.stderr, f"weft: warn: {said}")
+            self.assertRegex(done.stderr, rf"WeftTimeoutError: .* within 1 s; missing: {1 - rank}\n")
+
     def test_alone(self):
         self.joined(self.one(PYTHON, SCRIPT).stdout, 1)
 

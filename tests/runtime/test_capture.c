@@ -612,8 +612,8 @@ static void differ(rank_world_t *world)
     RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
     RANK_OK(weft_all_reduce(data, data, odd ? 5 : 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH, "call 1 (of 2) is ");
-    RANK_CHECK(strstr(weft_last_error(), "4 elements) on rank 0") != NULL);
-    RANK_CHECK(strstr(weft_last_error(), "5 elements) (of 2) on rank 1") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "4 x f32 (sum) on rank 0") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "5 x f32 (sum) (of 2) on rank 1") != NULL);
     RANK_CHECK(capture == NULL);
     RANK_OK(weft_capture_begin(world->group, NULL));
     if (odd) {

@@ -10,6 +10,7 @@ launcher; alone it is one rank. The saved model is for evaluation, in plain ONNX
 """
 import argparse
 import gzip
+import os
 import pathlib
 import time
 
@@ -34,7 +35,10 @@ def parse_arguments():
     parser.add_argument("--plan", type=pathlib.Path, help="write the plan here, for `weft run` or weft.Plan.load")
     parser.add_argument("--save", type=pathlib.Path, help="write the trained model here")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not os.path.exists(f"{args.data}/train-images-idx3-ubyte.gz"):
+        parser.error(f"{args.data} has no train-images-idx3-ubyte.gz: install dataset-fashion-mnist, or give --data")
+    return args
 
 
 def read_images(folder, part):

@@ -31,7 +31,10 @@ def parse_arguments():
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate, falling to 0 linearly")
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not os.path.exists(f"{args.data}/train-images-idx3-ubyte.gz"):
+        parser.error(f"{args.data} has no train-images-idx3-ubyte.gz: install dataset-fashion-mnist, or give --data")
+    return args
 
 
 def read_images(folder, part):

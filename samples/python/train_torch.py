@@ -10,6 +10,7 @@ memory that other ranks reach; --hook none leaves that to DDP. Runs under any la
 """
 import argparse
 import gzip
+import os
 import statistics
 import time
 
@@ -34,7 +35,10 @@ def parse_arguments():
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="threads of torch per rank")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not os.path.exists(f"{args.data}/train-images-idx3-ubyte.gz"):
+        parser.error(f"{args.data} has no train-images-idx3-ubyte.gz: install dataset-fashion-mnist, or give --data")
+    return args
 
 
 def read_images(folder, part):

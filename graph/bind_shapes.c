@@ -313,6 +313,50 @@ static weft_status_t binder_init(binder_t *binder, wefti_graph_t *graph)
     return binder->overridden ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
+static const wefti_shape_override_t *override_of(const wefti_value_t *input,
+                                                 const wefti_shape_override_t *overrides,
+                                                 uint32_t override_count)
+{
+    for (uint32_t i = 0; i < override_count; i++) {
+        if (strcmp(overrides[i].name, input->name) == 0) {
+            return &overrides[i];
+        }
+    }
+    return NULL;
+}
+
+/* Whether an input that is overridden has a dimension called name. */
+static bool overrides_bind(const wefti_graph_t *graph, const char *name,
+                           const wefti_shape_override_t *overrides, uint32_t override_count)
+{
+    for (uint32_t i = 0; name && i < graph->input_count; i++) {
+        const wefti_value_t *value = &graph->values[graph->inputs[i]];
+        if (!override_of(value, overrides, override_count)) {
+            continue;
+        }
+        for (uint32_t d = 0; d < value->type.rank; d++) {
+            if (value->dim_names[d] && strcmp(value->dim_names[d], name) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool wefti_graph_batch_is_open(const wefti_graph_t *graph, const wefti_shape_override_t *overrides,
+                               uint32_t override_count)
+{
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        const wefti_value_t *value = &graph->values[graph->inputs[i]];
+        if (value->type.rank > 0 && value->type.dims[0] < 0 &&
+            !override_of(value, overrides, override_count) &&
+            !overrides_bind(graph, value->dim_names[0], overrides, override_count)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
                                       const wefti_shape_override_t *overrides,
                                       uint32_t override_count)

@@ -198,6 +198,9 @@ typedef struct wefti_shape_override {
     uint32_t rank;
     int64_t dims[WEFT_MAX_DIMS];
 } wefti_shape_override_t;
+/* Whether the first dimension of an input is neither fixed nor known by an override: what batch would bind. */
+bool wefti_graph_batch_is_open(const wefti_graph_t *graph, const wefti_shape_override_t *overrides,
+                               uint32_t override_count);
 /* batch 0: keep what the file says (a symbolic batch is then an error). Then infers and folds. */
 weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch, const wefti_shape_override_t *overrides,
                                       uint32_t override_count);

@@ -65,11 +65,13 @@ typedef struct weft_compile_params {
                             * NULL: nowhere */
     const char *topology_path; /**< description of the cluster (JSON, ops/topo/README.md) that algorithms are chosen
                                 * for; its ranks, if it says any, are world_size; NULL: one host */
+    int64_t open_batch;        /**< stands for batch (0) where the file leaves that open, with a warning; 0: that is an
+                                * error */
 } weft_compile_params_t;
 
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     {sizeof(weft_compile_params_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,               \
-     0,                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+     0,                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_EXTERN_C_BEGIN
 /**

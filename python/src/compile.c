@@ -316,6 +316,7 @@ static int read_params(reader_t *reader)
         return -1;
     }
     params->batch = batch;
+    params->open_batch = 1;
     return 0;
 }
 
@@ -390,7 +391,8 @@ static const char doc[] =
     "world            ranks that the plan is for; default those of weft.init()'s world, without "
     "one there is none\n"
     "batch            samples per rank and step (per micro-batch with accumulate); default what "
-    "the file says\n"
+    "the file says, 1\n"
+    "                 with a warning where it leaves that open\n"
     "shape            {'input': (64, 1, 28, 28), ..}: shapes of inputs that the file leaves open\n"
     "loss             the loss output, where there are several loss nodes\n"
     "optimizer        'sgd', 'momentum' (default), 'adam'\n"

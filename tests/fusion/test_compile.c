@@ -468,6 +468,39 @@ static void test_compile_names_the_wrong_parameter(void **state)
     bad = good, bad.struct_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "struct_size");
 }
 
+static void test_open_batch(void **state)
+{
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_input_shape_t shape = {"image", 4, {6, 1, 28, 28}};
+    weft_plan_t *plan;
+    (void)state;
+    params.model_path = models[0];
+    params.world_size = 2;
+    params.open_batch = 3;
+    assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
+    assert_int_equal(weft_plan_get_info(plan, &info), WEFT_OK);
+    assert_int_equal(info.batch, 3);
+    weft_plan_release(plan);
+    params.batch = 4; /* said is said */
+    assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
+    assert_int_equal(weft_plan_get_info(plan, &info), WEFT_OK);
+    assert_int_equal(info.batch, 4);
+    weft_plan_release(plan);
+    params.batch = 0; /* as by the shape of another input */
+    params.shapes = &shape;
+    params.shape_count = 1;
+    assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
+    assert_int_equal(weft_plan_get_info(plan, &info), WEFT_OK);
+    assert_int_equal(info.batch, 6);
+    weft_plan_release(plan);
+    params.shape_count = 0;
+    params.open_batch = 0;
+    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "is open");
+    params.open_batch = -3;
+    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "the batch is -3");
+}
+
 /* Fails the allocation number fail_at, and counts what is not given back. */
 typedef struct counting {
     uint64_t count, fail_at, live;
@@ -557,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_compile_moves_no_memory_with_the_policy),
         cmocka_unit_test(test_compile_keeps_plain_what_others_see),
         cmocka_unit_test(test_compile_names_the_wrong_parameter),
+        cmocka_unit_test(test_open_batch),
         cmocka_unit_test(test_compile_survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,6 +88,13 @@ class Compile(Case):
         with self.assertRaisesRegex(weft.WeftArgumentError, "bucket"):
             weft.compile(out, bucket="one")
 
+    def test_a_batch_that_nobody_gives(self):
+        with self.assertWarnsRegex(UserWarning, "leaves the batch open: compiled for 1 sample per rank"):
+            self.assertEqual(weft.compile(MLP, world=4, bucket="auto").batch, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertEqual(weft.compile(MLP, world=4, shape={"image": (6, 1, 28, 28)}).batch, 6)
+
     def test_models_of_ranks(self):
         net = infer.Mlp(np.random.default_rng(5))
         reduce = lambda x, y: [infer.node("AllReduce", [x], y, "weft")]  # noqa: E731
@@ -175,7 +182,8 @@ class Wrong(Case):
             (weft.WeftArgumentError, "^world N is missing", dict(model=MLP)),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, costs="nowhere.json")),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, ops="nowhere.json")),
-            (weft.WeftArgumentError, "fix it with shape, or with batch", dict(model=MLP, world=2)),
+            (weft.WeftArgumentError, "has 4 dimensions, the shape given for it 2",
+             dict(model=MLP, world=2, shape={"image": (6, 784)})),
             (weft.WeftArgumentError, "shards.*accumulate|accumulate.*shards",
              dict(model=MLP, world=2, batch=8, shards=8, accumulate=2)),
         )

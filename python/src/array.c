@@ -295,11 +295,14 @@ static int from_buffer(PyObject *object, const char *argument, wp_array_flags_t 
 static int not_an_array(PyObject *object, const char *argument)
 {
     PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
+    const char *hint = PyList_Check(object) || PyTuple_Check(object) || PyNumber_Check(object)
+                           ? ": numpy.asarray makes one"
+                           : "";
     if (name != NULL) {
         PyErr_Format(
             PyExc_TypeError,
-            "%s must have memory (a numpy array, a torch tensor, a buffer, or DLPack), not %U",
-            argument, name);
+            "%s must have memory (a numpy array, a torch tensor, a buffer, or DLPack), not %U%s",
+            argument, name, hint);
         Py_DECREF(name);
     }
     return -1;

@@ -159,8 +159,8 @@ static PyObject *get_hosts(PyObject *self, void *unused)
 static PyObject *context_repr(PyObject *self)
 {
     wp_context_t *context = (wp_context_t *)self;
-    return PyUnicode_FromFormat("<weft.Context rank %u of %u%s%s>", context->rank, context->size,
-                                context->context != NULL ? ", started by " : ", closed",
+    return PyUnicode_FromFormat("<weft.Context rank %u of %u, %s%s>", context->rank, context->size,
+                                context->context != NULL ? "launcher " : "closed",
                                 context->context != NULL ? weft_context_launcher(context->context)
                                                          : "");
 }

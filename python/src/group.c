@@ -164,6 +164,10 @@ uint32_t *wp_group_numbers(PyObject *object, const char *argument, uint32_t most
 {
     PyObject *list = PySequence_List(object);
     if (list == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError, "%s must be a sequence of integers, not %R", argument,
+                         (PyObject *)Py_TYPE(object));
+        }
         return NULL;
     }
     Py_ssize_t count = PyList_Size(list);
@@ -187,12 +191,12 @@ uint32_t *wp_group_numbers(PyObject *object, const char *argument, uint32_t most
 static uint32_t *read_ranks(PyObject *object, uint32_t size, uint32_t *out_count)
 {
     uint32_t *ranks = wp_group_numbers(object, "ranks", size - 1, out_count);
-    if (ranks != NULL && (*out_count == 0 || *out_count > size)) {
-        PyErr_Format(PyExc_ValueError, "ranks: %u of a group of %u", (unsigned)*out_count,
-                     (unsigned)size);
+    if (ranks != NULL && *out_count == 0) {
+        PyErr_SetString(PyExc_ValueError, "ranks: a group has at least one");
         PyMem_Free(ranks);
         return NULL;
     }
+    /* More than size are not without one twice. */
     for (uint32_t i = 0; ranks != NULL && i < *out_count; i++) {
         for (uint32_t k = 0; k < i; k++) {
             if (ranks[k] == ranks[i]) {

@@ -267,16 +267,15 @@ static PyObject *plan_repr(PyObject *object)
 }
 
 /* ---- files and texts ---- */
-static PyObject *plan_load(PyObject *type, PyTypeObject *defining, PyObject *const *args,
-                           Py_ssize_t count, PyObject *keywords)
+static PyObject *plan_load(PyObject *type, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords)
 {
     static const char *const names[] = {"path", "ops", "kernels", NULL};
-    wp_state_t *state = wp_state_of_type(defining);
+    wp_state_t *state = wp_state_of_type((PyTypeObject *)type); /* which has no subclasses */
     PyObject *given[3];
     weft_registry_t *registry = NULL;
     weft_plan_t *plan = NULL;
     weft_status_t status;
-    (void)type;
     if (state == NULL || wp_parse("Plan.load", args, count, keywords, names, 1, 1, given) < 0 ||
         wp_registry_of(state, given[1], given[2], &registry) < 0) {
         return NULL;
@@ -410,8 +409,8 @@ static const char bindings_doc[] = "What goes in and comes out, a new list of di
                                    "Inputs are in the order of Session.step().";
 
 static PyMethodDef methods[] = {
-    {"load", (PyCFunction)(void (*)(void))plan_load,
-     METH_METHOD | METH_CLASS | METH_FASTCALL | METH_KEYWORDS, load_doc},
+    {"load", (PyCFunction)(void (*)(void))plan_load, METH_CLASS | METH_FASTCALL | METH_KEYWORDS,
+     load_doc}, /* with METH_METHOD it would have no __doc__ */
     {"save", plan_save, METH_O, save_doc},
     {"explain", (PyCFunction)(void (*)(void))plan_explain, METH_FASTCALL | METH_KEYWORDS,
      explain_doc},

@@ -53,6 +53,13 @@ static PyObject *session_digest(PyObject *object, PyObject *unused)
     return wp_session_end(self, status) < 0 ? NULL : PyUnicode_FromString(text);
 }
 
+static PyObject *session_repr(PyObject *object)
+{
+    wp_session_t *self = (wp_session_t *)object;
+    return PyUnicode_FromFormat("<weft.Session of %R%s>", (PyObject *)self->plan,
+                                self->closed ? ", closed" : "");
+}
+
 static PyObject *session_set_steps_done(PyObject *object, PyObject *number)
 {
     wp_session_t *self = (wp_session_t *)object;
@@ -256,8 +263,13 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_new, wp_session_new}, {Py_tp_dealloc, wp_session_dealloc}, {Py_tp_methods, methods},
-    {Py_tp_getset, getters},     {Py_tp_doc, (void *)session_doc},    {0, NULL},
+    {Py_tp_new, wp_session_new},
+    {Py_tp_dealloc, wp_session_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_doc, (void *)session_doc},
+    {Py_tp_repr, session_repr},
+    {0, NULL},
 };
 
 static PyType_Spec spec = {

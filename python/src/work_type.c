@@ -13,6 +13,10 @@ static int read_timeout(PyObject *object, uint64_t *out_ns)
     }
     double seconds = PyFloat_AsDouble(object);
     if (seconds == -1.0 && PyErr_Occurred() != NULL) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError, "timeout must be a number of seconds or None, not %R",
+                         (PyObject *)Py_TYPE(object));
+        }
         return -1;
     }
     if (!(seconds >= 0)) {

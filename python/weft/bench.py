@@ -83,6 +83,11 @@ def parse_arguments(words=None):
             import torch.distributed  # noqa: F401, pylint: disable=unused-import,import-outside-toplevel
         except ImportError as error:
             parser.error(f"no torch: {error}")
+    if args.memory != "empty" and args.tensor == "numpy":
+        try:
+            import numpy  # noqa: F401, pylint: disable=unused-import,import-outside-toplevel
+        except ImportError as error:
+            parser.error(f"no numpy: {error}; --tensor array needs none")
     return args
 
 

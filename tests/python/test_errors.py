@@ -61,6 +61,7 @@ class Local(ranks.RankCase):
         for function in functions:
             for thing in (None, "text", [1.0, 2.0], 3, object()):
                 self.refused(f"tensor.*{type(thing).__name__}|tensor.*None", function, thing, error=TypeError)
+            self.refused("not list: numpy.asarray makes one", function, [1.0, 2.0], error=TypeError)
         for thing in (None, [1.0], "text"):
             self.refused("tensor", weft.send, thing, 1 - self.rank, error=TypeError)
             self.refused("tensor", weft.recv, thing, 1 - self.rank, error=TypeError)
@@ -133,10 +134,11 @@ class Local(ranks.RankCase):
         for bad in (5, "world", [0, 1], x):
             self.refused("group", weft.all_reduce, x, group=bad, error=TypeError)
             self.refused("group", weft.get_rank, bad, error=TypeError)
-        for bad in ([], [0, 0], [self.size], [-1]):
-            self.refused("rank", weft.new_group, bad, error=ValueError)
+        for bad, text in (([], "at least one"), ([0, 0], "0 is there twice"), ([0] * 1000, "twice"),
+                          ([self.size], f"{self.size} is not in"), ([-1], "-1 is not in")):
+            self.refused(f"ranks: .*{text}", weft.new_group, bad, error=ValueError)
         for bad in (["0"], [0.0], 3, None):
-            self.refused("rank|iter", weft.new_group, bad, error=TypeError)
+            self.refused("ranks must be an? (integer|sequence of integers)", weft.new_group, bad, error=TypeError)
         group = weft.new_group(np.arange(self.size))
         self.refused("root", weft.broadcast, x, self.size, group, error=ValueError)
         self.assertEqual(weft.new_group(r for r in [self.rank == 99]) is None, self.rank != 0)

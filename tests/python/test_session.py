@@ -99,6 +99,7 @@ class Training(Case):
         batches = self.batches(3)
         weights, momentum, losses = self.oracle(batches, 0.1)
         with weft.Session(self.compile()) as session:
+            self.assertRegex(repr(session), "^<weft.Session of <weft.Plan [^>]+>>$")
             for step, loss in zip(batches, losses):
                 got = session.step(*step[self.rank])
                 self.assertIsInstance(got, float)

@@ -3,6 +3,8 @@
  * program. */
 #include "python/src/context.h"
 
+#include <errno.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- what holds a context ---- */
@@ -70,10 +72,31 @@ static wp_holder_t *next_to_leave(const wp_context_t *context)
     return holder != NULL ? holder : context->holders;
 }
 
+static bool is_own(pthread_mutex_t *lock)
+{
+    int error = pthread_mutex_timedlock(lock, &(struct timespec){.tv_sec = 0}); /* which is over */
+    if (error == 0) {
+        pthread_mutex_unlock(lock);
+    }
+    return error == EDEADLK;
+}
+
+/* Whether this thread is in a call, in which a signal handler runs, or what collects rubbish. */
+static bool is_inside(const wp_context_t *context)
+{
+    bool inside =
+        context->main_waits > 0 && PyThread_get_thread_ident() == context->state->main_thread;
+    for (wp_holder_t *holder = context->holders; holder != NULL && !inside; holder = holder->next) {
+        inside = holder->lock != NULL && is_own(holder->lock);
+    }
+    return inside;
+}
+
 void wp_context_close(wp_context_t *context)
 {
-    if (context->process != (int64_t)getpid()) {
-        return;
+    if (context->process != (int64_t)getpid() || is_inside(context)) {
+        return; /* the call needs it all to its end: the last reference, or the program, closes it
+                 */
     }
     for (wp_holder_t *holder; (holder = next_to_leave(context)) != NULL;) {
         wp_holder_drop(holder);

@@ -9,7 +9,7 @@
 wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);
 /*
  * Leaves the world. Others need not be there; memory that arrays use stays mapped. In a forked
- * child nothing happens.
+ * child nothing happens, and not yet in a signal handler that runs inside a call.
  */
 void wp_context_close(wp_context_t *context);
 /* Out of the list of all that there are. */

@@ -3,6 +3,7 @@
 #include "python/src/memory.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 /* A tensor's memory can be replaced behind its back (t.data = ..): another tensor on it keeps it.
  */
@@ -132,6 +133,14 @@ static PyObject *unregister_array(PyObject *module, PyObject *const *args, Py_ss
     wp_registration_t *registration;
     wp_array_t array;
     if (read_arguments("unregister", module, args, count, keywords, &array, &context) < 0) {
+        return NULL;
+    }
+    if (context->process != (int64_t)getpid()) { /* which has not inherited the pages */
+        wp_raise_text(context->state, WEFT_ERR_STATE,
+                      "this process was forked from rank %u, whose context it cannot use",
+                      (unsigned)context->rank);
+        wp_array_release(&array);
+        Py_DECREF((PyObject *)context);
         return NULL;
     }
     if (wp_group_enter(context->state, context->world) < 0) {

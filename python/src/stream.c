@@ -109,17 +109,20 @@ static void destroy(wp_stream_t *self)
 
 void wp_stream_use(wp_stream_t *stream, bool begins)
 {
-    bool main = PyThread_get_thread_ident() == stream->context->state->main_thread;
-    stream->users += begins ? 1 : UINT32_MAX;
-    stream->main_users += !main ? 0 : begins ? 1 : UINT32_MAX;
+    wp_context_t *context = stream->context;
+    bool main = PyThread_get_thread_ident() == context->state->main_thread;
+    if (begins) {
+        stream->users++;
+        context->main_waits += main;
+    } else {
+        stream->users--;
+        context->main_waits -= main;
+    }
 }
 
 static void leave(wp_holder_t *holder)
 {
     wp_stream_t *self = (wp_stream_t *)(void *)((char *)holder - offsetof(wp_stream_t, holder));
-    if (self->main_users > 0 && PyThread_get_thread_ident() == self->context->state->main_thread) {
-        return; /* a signal handler inside a wait, which needs the stream to the end */
-    }
     Py_INCREF((PyObject *)self);
     destroy(self);
     Py_DECREF((PyObject *)self);

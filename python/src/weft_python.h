@@ -203,6 +203,7 @@ struct wp_context {
     PyObject_HEAD wp_state_t *state;
     wp_context_t *next, **link; /* in state->contexts */
     weft_context_t *context;    /* NULL once it was left */
+    uint32_t main_waits; /* of the main thread for streams: signals' handlers run inside of them */
     uint64_t borrowed; /* arrays on its memory (memory.c), which stays when it is left; each refers
                           to this object */
     uint32_t rank, size;
@@ -265,7 +266,6 @@ struct wp_stream {
     weft_stream_t *stream; /* NULL once the context was closed */
     pthread_mutex_t lock;  /* one thread at a time enqueues; after the group's, without the GIL */
     uint32_t users;        /* threads that wait for it without the GIL */
-    uint32_t main_users;   /* of them the main thread, inside of which signals' handlers run */
     bool broken;           /* a work of it ended with an error, as will all others */
     uint64_t count;        /* works enqueued; under lock */
     struct wp_work *first,

@@ -122,7 +122,8 @@ static PyMethodDef functions[] = {
      "finalize($module)\n--\n\n"
      "Leaves the world of weft.init; done at the end of the program anyway. Not collective.\n"
      "Groups, streams and sessions of it raise WeftStateError afterwards; init may be called\n"
-     "again, by all ranks."},
+     "again, by all ranks. In a signal handler that runs inside a call of it, the world is\n"
+     "left when the call has ended and its objects are dropped, or the program ends."},
     {"is_initialized", is_initialized, METH_NOARGS,
      "is_initialized($module)\n--\n\n"
      "Whether there is a world: after init, before finalize."},

@@ -255,6 +255,25 @@ class Closing(ranks.RankCase):
         self.race(lambda: weft.new_group([0, 1]))
 
 
+class Forks(ranks.RankCase):
+    def test_memory_of_the_parent(self):
+        """A forked child has none of what was registered: it is told so."""
+        x = np.zeros(1 << 12, "float32")
+        weft.register(x)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                weft.unregister(x)
+            except weft.WeftStateError:
+                code = 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        weft.unregister(x)
+        weft.barrier()
+
+
 class Threads(ranks.RankCase):
     RANKS = 1
 
@@ -313,21 +332,69 @@ class Disagreement(ranks.RankCase):
 
 
 class Signals(ranks.RankCase):
-    @ranks.fresh
-    def test_handler_leaves(self):
-        """A signal handler leaves the world inside a wait: it returns, and the wait ends."""
+    """A signal handler leaves the world inside a wait: it returns, and the wait goes on."""
+
+    def leave_inside(self, call):
         def handler(*_):
             self.meet()
             weft.finalize()
+            told.append(weft.is_initialized())
+        told = []
         signal.signal(signal.SIGALRM, handler)
         if self.rank == 0:
-            work = weft.all_reduce(ones(), async_op=True)
             signal.setitimer(signal.ITIMER_REAL, 0.05)
-            self.assertEqual(work.wait().sum(), 8)
-            self.assertFalse(weft.is_initialized())
         else:
             self.meet()
-            weft.all_reduce(ones())
+        self.assertEqual(call().sum(), 8)
+        self.assertEqual(told, [] if self.rank else [False])
+
+    @ranks.fresh
+    def test_work(self):
+        self.leave_inside(lambda: weft.all_reduce(ones(), async_op=True).wait())
+
+    @ranks.fresh
+    def test_call(self):
+        x = ones()
+        weft.register(x)  # which the call goes on with
+        self.leave_inside(lambda: weft.all_reduce_(x))
+
+    @ranks.fresh
+    def test_stream(self):
+        def call():
+            stream = weft.Stream()
+            x = weft.all_reduce(ones(), stream=stream)
+            stream.synchronize()
+            return x
+        self.leave_inside(call)
+
+
+class Programs(unittest.TestCase):
+    def test_handler_ends_the_program(self):
+        for wait in ("weft.barrier()", "weft.barrier(async_op=True).wait()"):
+            with self.subTest(wait):
+                done = ranks.run_script(HANDLER_ENDS.replace("WAIT", wait))
+                self.assertIn("told", done.stdout, done.stderr)
+                self.assertEqual(done.returncode, 3, done.stderr)
+
+
+HANDLER_ENDS = """
+import signal, sys
+import weft
+weft.init()
+other = weft.new_group([0, 1])
+def handler(*_):
+    weft.finalize()
+    sys.exit(3)
+signal.signal(signal.SIGALRM, handler)
+if weft.get_rank() == 0:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    WAIT
+else:
+    try:
+        weft.barrier(other)
+    except (weft.WeftAbortedError, weft.WeftPeerDiedError):
+        print("told")
+"""
 
 
 class Copies(unittest.TestCase):

@@ -106,13 +106,9 @@ int wp_group_traverse(PyObject *object, visitproc visit, void *arg)
 int wp_group_clear(PyObject *object)
 {
     wp_group_t *self = (wp_group_t *)object;
-    PyObject *stream = (PyObject *)self->stream, *context = (PyObject *)self->context;
+    PyObject *stream = (PyObject *)self->stream; /* the context lets go of its world itself */
     self->stream = NULL;
     Py_XDECREF(stream);
-    if (self->group == NULL) { /* else dealloc needs it */
-        self->context = NULL;
-        Py_XDECREF(context);
-    }
     return 0;
 }
 

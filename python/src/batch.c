@@ -274,8 +274,16 @@ static const char type_doc[] =
     "drop theirs wait in\n"
     "vain. Raises WeftStateError when a batch is open on the group already.";
 
+static PyObject *repr(PyObject *object)
+{
+    wp_batch_object_t *self = (wp_batch_object_t *)object;
+    return PyUnicode_FromFormat("<weft.batch of %R%s>", (PyObject *)self->group,
+                                self->open ? ", open" : "");
+}
+
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)(uintptr_t)type_doc},
+    {Py_tp_repr, repr},
     {Py_tp_new, type_new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

@@ -183,8 +183,15 @@ static const char type_doc[] = "Event(context=None)\n--\n\n"
                                "A point on a stream's timeline (Stream.record_event), for the "
                                "program and for other streams to wait for.";
 
+static PyObject *repr(PyObject *object)
+{
+    wp_event_t *self = (wp_event_t *)object;
+    return PyUnicode_FromFormat("<weft.Event of %R>", (PyObject *)self->context);
+}
+
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)(uintptr_t)type_doc},
+    {Py_tp_repr, repr},
     {Py_tp_new, type_new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

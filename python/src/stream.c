@@ -431,8 +431,16 @@ static const char type_doc[] =
     "is dropped waits.\n"
     "Raises WeftStateError without weft.init().";
 
+static PyObject *repr(PyObject *object)
+{
+    wp_stream_t *self = (wp_stream_t *)object;
+    const char *state = self->stream == NULL ? ", closed" : self->broken ? ", broken" : "";
+    return PyUnicode_FromFormat("<weft.Stream of %R%s>", (PyObject *)self->context, state);
+}
+
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)(uintptr_t)type_doc},
+    {Py_tp_repr, repr},
     {Py_tp_new, type_new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

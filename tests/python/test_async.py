@@ -373,6 +373,15 @@ class Streams(ranks.RankCase):
         stream.synchronize()
         self.assertTrue(all(event.query() for event in events))
 
+    def test_what_they_say_of_themselves(self):
+        context = f"<weft.Context rank {self.rank} of {self.size}, launcher \\S+>"
+        stream, group = weft.Stream(), f"<weft.Group rank {self.rank} of {self.size}>"
+        self.assertRegex(repr(stream), f"^<weft.Stream of {context}>$")
+        self.assertRegex(repr(stream.record_event()), f"^<weft.Event of {context}>$")
+        with weft.batch() as batch:
+            self.assertEqual(repr(batch), f"<weft.batch of {group}, open>")
+        self.assertEqual(repr(batch), f"<weft.batch of {group}>")
+
     def test_streams_of_two_groups_overlap(self):
         """A call that waits on one stream holds up no other."""
         a, b = weft.Stream(thread=True), weft.Stream(thread=True)

@@ -470,10 +470,14 @@ int wefti_cmd_run(int argc, char **argv)
     if (code == EXIT_OK && command.launch.program != NULL) {
         code = run_program(&command, positional);
     } else if (code == EXIT_OK && positional != 1) {
-        code = wefti_usage_error("run", "expected one PLAN.weft or MODEL.onnx, got %d arguments",
+        code = wefti_usage_error("run",
+                                 "expected one PLAN.weft or MODEL.onnx, got %d arguments (a "
+                                 "program goes behind --)",
                                  positional);
     } else if (code == EXIT_OK && command.data_path == NULL && !means_inference(&command)) {
-        code = wefti_usage_error("run", "--data DIR (or --inputs DIR, for inference) is missing");
+        code = wefti_usage_error(
+            "run",
+            "--data DIR (or --inputs DIR, for inference) is missing (a program goes behind --)");
     } else if (code == EXIT_OK && command.train.epochs != 0 && command.train.steps != 0) {
         code = wefti_usage_error("run", "--epochs and --steps exclude each other");
     } else if (code == EXIT_OK && command.train.checkpoint_every != 0 &&

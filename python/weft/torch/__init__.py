@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backend "weft" for torch.distributed.
 
-    import torch.distributed as dist
+    import torch, torch.distributed as dist
     import weft.torch                                   # registers it
 
     dist.init_process_group("weft")                     # under torchrun, weft run, mpirun, mpiexec, or alone

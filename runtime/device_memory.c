@@ -269,16 +269,14 @@ static bool find_peer(const weft_context_t *context, const uint8_t *address, wef
     const wefti_endpoint_t *endpoint = context->memory;
     const uint8_t *base = endpoint->region_of[endpoint->rank];
     size_t offset = (size_t)((uintptr_t)address - (uintptr_t)base);
-    for (size_t i = 0; base != NULL && i < endpoint->block_count; i++) {
-        const wefti_region_block_t *block = &endpoint->blocks[i];
-        if (offset >= block->offset && offset - block->offset < block->bytes) {
-            info->kind = WEFT_MEM_PEER;
-            info->base = endpoint->region_of[endpoint->rank] + block->offset;
-            info->bytes = block->bytes;
-            return true;
-        }
+    wefti_region_block_t block;
+    if (base == NULL || !wefti_region_find(endpoint, offset, &block)) {
+        return false;
     }
-    return false;
+    info->kind = WEFT_MEM_PEER;
+    info->base = endpoint->region_of[endpoint->rank] + block.offset;
+    info->bytes = block.bytes;
+    return true;
 }
 
 static bool find_device(weft_context_t *context, const uint8_t *address, weft_mem_info_t *info)
@@ -297,20 +295,23 @@ static bool find_device(weft_context_t *context, const uint8_t *address, weft_me
     return found;
 }
 
-static bool find_registered(const weft_context_t *context, const uint8_t *address,
+static void find_registered(const weft_context_t *context, const uint8_t *address,
                             weft_mem_info_t *info)
 {
-    const wefti_eager_t *eager = context->eager;
-    for (size_t i = 0; eager != NULL && i < eager->adopted_count; i++) {
+    wefti_eager_t *eager = context->eager;
+    if (eager == NULL || !wefti_endpoint_owned(context->endpoint)) {
+        return; /* none, or a forked child, where the lock may be held for ever */
+    }
+    pthread_mutex_lock(&eager->adopted_lock);
+    for (size_t i = 0; i < eager->adopted_count; i++) {
         const wefti_adopted_t *adopted = &eager->adopted[i];
         if (address >= adopted->address && (size_t)(address - adopted->address) < adopted->bytes) {
             info->kind = WEFT_MEM_REGISTERED;
             info->base = adopted->address;
             info->bytes = adopted->bytes;
-            return true;
         }
     }
-    return false;
+    pthread_mutex_unlock(&eager->adopted_lock);
 }
 
 weft_status_t weft_mem_query(weft_context_t *context, const void *address,

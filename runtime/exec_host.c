@@ -18,8 +18,8 @@ static uint64_t idle_spin_ns(const weft_session_t *session)
     return session->endpoint->may_spin ? session->context->settings.spin_ns : 0;
 }
 
-/* Waits for what another thread of this rank posts: that thread watches the other ranks, but an interrupt may be
- * for this one only. */
+/* Waits for what another thread of this rank posts: that thread watches the other ranks, but an
+ * interrupt may be for this one only. */
 static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
 {
     weft_status_t status = WEFT_OK;
@@ -55,12 +55,14 @@ static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *c
     const wefti_record_t *record = &cursor->records[cursor->next];
     uint32_t target, r = 0, count = session->endpoint->world_size;
     const wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+    /* relaxed: it may grow meanwhile, but not to where a signal lies that somebody waits for */
+    size_t bytes = __atomic_load_n(&session->endpoint->region_bytes, __ATOMIC_RELAXED);
     for (; r < count; r++) {
         uintptr_t base = (uintptr_t)session->endpoint->region_of[r];
         if (r == session->endpoint->rank) {
             continue;
         }
-        if (base != 0 && (uintptr_t)signal - base < session->endpoint->region_bytes) {
+        if (base != 0 && (uintptr_t)signal - base < bytes) {
             break;
         }
         if (record->kind == WEFTI_RECORD_SCHEDULE) {
@@ -284,7 +286,8 @@ static void *worker_main(void *user)
 static void await_worker(weft_session_t *session, wefti_worker_t *worker)
 {
     uint64_t spin_ns = idle_spin_ns(session);
-    while (!wefti_signal_await(session->endpoint, &worker->done, worker->asked, spin_ns, FAULT_SLICE_NS)) {
+    while (!wefti_signal_await(session->endpoint, &worker->done, worker->asked, spin_ns,
+                               FAULT_SLICE_NS)) {
         spin_ns = 0;
         weft_status_t status = wefti_endpoint_check(session->endpoint);
         if (status < 0) {

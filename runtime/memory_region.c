@@ -57,16 +57,35 @@ weft_status_t weft_mem_keep(weft_context_t *context)
     return WEFT_OK;
 }
 
-static weft_status_t find(weft_context_t *context, const void *address, size_t *out_index)
+/* What is registered at address. Another thread may unregister meanwhile, so it is a copy. */
+static bool find(weft_context_t *context, const void *address, wefti_adopted_t *out)
 {
-    const wefti_eager_t *eager = context->eager;
-    for (size_t i = 0; eager != NULL && i < eager->adopted_count; i++) {
-        if (eager->adopted[i].address == address) {
-            *out_index = i;
-            return WEFT_OK;
+    wefti_eager_t *eager = context->eager;
+    bool found = false;
+    if (eager == NULL) {
+        return false;
+    }
+    pthread_mutex_lock(&eager->adopted_lock);
+    for (size_t i = 0; !found && i < eager->adopted_count; i++) {
+        *out = eager->adopted[i];
+        found = out->address == address;
+    }
+    pthread_mutex_unlock(&eager->adopted_lock);
+    return found;
+}
+
+static void forget(wefti_eager_t *eager, const void *address)
+{
+    size_t kept = 0;
+    pthread_mutex_lock(&eager->adopted_lock);
+    for (size_t i = 0; i < eager->adopted_count; i++) {
+        if (eager->adopted[i].address != address) {
+            eager->adopted[kept++] = eager->adopted[i];
         }
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not registered", address);
+    /* relaxed: as those who look without the lock say */
+    __atomic_store_n(&eager->adopted_count, kept, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&eager->adopted_lock);
 }
 
 /* Room in the region for the longest of all ranks' pages. */
@@ -131,12 +150,12 @@ static bool reaches_all(const weft_context_t *context)
 
 static weft_status_t check_range(weft_context_t *context, const uint8_t *address, size_t bytes)
 {
-    size_t index;
+    wefti_adopted_t other;
     if (address == NULL || bytes == 0 || bytes > SIZE_MAX - (uintptr_t)address) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
                            address == NULL ? "address is NULL" : "bytes: no such range");
     }
-    if (find(context, address, &index) == WEFT_OK) {
+    if (find(context, address, &other)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is registered already",
                            (const void *)address);
     }
@@ -203,28 +222,23 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
 
 weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
 {
-    size_t index = 0;
+    wefti_adopted_t adopted;
     if (context == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
     }
-    weft_status_t status = find(context, address, &index);
-    if (status < 0) {
-        return status;
+    if (!wefti_endpoint_owned(context->endpoint)) { /* a forked child has not inherited the pages */
+        return wefti_endpoint_check(context->endpoint);
     }
-    wefti_eager_t *eager = context->eager;
-    wefti_adopted_t adopted = eager->adopted[index];
+    if (!find(context, address, &adopted)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not registered", address);
+    }
     if (!reaches_all(context)) {
-        status = map_back(&adopted);
+        weft_status_t status = map_back(&adopted);
         if (status < 0) {
             return status;
         }
     }
-    pthread_mutex_lock(&eager->adopted_lock);
-    size_t left = eager->adopted_count - 1;
-    memmove(&eager->adopted[index], &eager->adopted[index + 1],
-            (left - index) * sizeof *eager->adopted);
-    __atomic_store_n(&eager->adopted_count, left, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&eager->adopted_lock);
+    forget(context->eager, address);
     if (adopted.held) {
         wefti_region_free(context->endpoint, adopted.offset);
     }

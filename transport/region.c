@@ -322,15 +322,25 @@ void wefti_region_keep(wefti_endpoint_t *endpoint)
     }
 }
 
-bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset)
+bool wefti_region_find(const wefti_endpoint_t *endpoint, size_t offset, wefti_region_block_t *out)
 {
     bool found = false;
+    if (!wefti_endpoint_owned(endpoint)) {
+        return false; /* as in wefti_region_free; and the region is not the child's */
+    }
     pthread_mutex_lock(&list_lock);
     for (size_t i = 0; !found && i < endpoint->block_count; i++) {
-        found = endpoint->blocks[i].offset == offset;
+        *out = endpoint->blocks[i];
+        found = offset >= out->offset && offset - out->offset < out->bytes;
     }
     pthread_mutex_unlock(&list_lock);
     return found;
+}
+
+bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset)
+{
+    wefti_region_block_t block;
+    return wefti_region_find(endpoint, offset, &block) && block.offset == offset;
 }
 
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)

@@ -158,13 +158,13 @@ struct wefti_endpoint {
     size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
     wefti_region_block_t *blocks;
     size_t block_count, block_capacity;
-    bool region_kept; /* stays mapped when the endpoint is closed */
+    bool region_kept;           /* stays mapped when the endpoint is closed */
     void *verdicts;             /* scratch of wefti_endpoint_agree */
     const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t barrier_epoch;
     _Atomic uint64_t late_told_ns; /* when a late rank was last reported */
-    uint32_t free_cores; /* cores per local rank beyond the first, 0 when ranks share cores */
-    bool may_spin;       /* false when ranks outnumber cores */
+    uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
+    bool may_spin;         /* false when ranks outnumber cores */
     _Atomic bool departed; /* some rank has left: whoever waits looks whether it is for that one */
 };
 
@@ -202,13 +202,16 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
 /*
  * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks
  * ask for the same sizes in the same order, and a difference is WEFT_ERR_MISMATCH. No room:
- * WEFT_ERR_NO_MEMORY on every rank, naming the one that had none. Freeing is local bookkeeping, in any
- * order and on any thread: memory is given out again once all ranks have freed it.
+ * WEFT_ERR_NO_MEMORY on every rank, naming the one that had none. Freeing is local bookkeeping, in
+ * any order and on any thread: memory is given out again once all ranks have freed it.
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
-/* The own region stays mapped when the endpoint is closed, until the process ends; contents stay. */
+/* The own region stays mapped when the endpoint is closed, until the process ends; contents stay.
+ */
 void wefti_region_keep(wefti_endpoint_t *endpoint);
+/* The block that offset lies in, on any thread; false: none, or a forked child asks. */
+bool wefti_region_find(const wefti_endpoint_t *endpoint, size_t offset, wefti_region_block_t *out);
 /* Whether a block starts there. */
 bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset);
 
@@ -305,8 +308,8 @@ weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, 
 void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
 
 /*
- * late.c: who keeps this rank waiting. True when a wait of so long is to be reported now: longer than
- * WEFT_LATE, and no other one was for as long.
+ * late.c: who keeps this rank waiting. True when a wait of so long is to be reported now: longer
+ * than WEFT_LATE, and no other one was for as long.
  */
 bool wefti_endpoint_reports_late(wefti_endpoint_t *endpoint, uint64_t waited_ns);
 /* "; rank 3 is on host b", and, where its link is measurably slower than those to others, "; the
@@ -324,9 +327,9 @@ void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *na
 void wefti_endpoint_flush(wefti_endpoint_t *endpoint);
 
 /*
- * What threads that wait in all-gathers and barriers do meanwhile, since other ranks may need it to come there too: fn
- * moves on what this rank has under way. It does not block, and is false when there is nothing. Set before others use
- * the endpoint.
+ * What threads that wait in all-gathers and barriers do meanwhile, since other ranks may need it to
+ * come there too: fn moves on what this rank has under way. It does not block, and is false when
+ * there is nothing. Set before others use the endpoint.
  */
 void wefti_endpoint_while_waiting(wefti_endpoint_t *endpoint, bool (*fn)(void *user), void *user);
 static inline bool wefti_endpoint_meanwhile(const wefti_endpoint_t *endpoint)
@@ -336,12 +339,14 @@ static inline bool wefti_endpoint_meanwhile(const wefti_endpoint_t *endpoint)
 
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or WEFT_ERR_ABORTED
- * when this rank is interrupted (which then abort). */
+/* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or
+ * WEFT_ERR_ABORTED when this rank is interrupted (which then abort). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
-/* True when the rank has released its context: it posts nothing more, but what it sent may still be on its way. */
+/* True when the rank has released its context: it posts nothing more, but what it sent may still be
+ * on its way. */
 bool wefti_endpoint_has_left(const wefti_endpoint_t *endpoint, uint32_t rank);
-/* True when every other rank has, so nothing will be posted any more; endpoint->departed says afterwards whether one has. */
+/* True when every other rank has, so nothing will be posted any more; endpoint->departed says
+ * afterwards whether one has. */
 bool wefti_endpoint_deserted(wefti_endpoint_t *endpoint);
 
 /*

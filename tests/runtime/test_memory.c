@@ -5,6 +5,7 @@
  */
 #include "support_cards.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -228,6 +229,69 @@ static void test_memory_register_beside_calls(void **state)
     (void)state;
     support_rank_threads(2, run_register_beside_calls, NULL);
     assert_true(support_rank_processes(2, run_register_beside_calls, NULL));
+}
+
+typedef struct giver { /* a thread that gives back what others have no use for, as a garbage
+                          collector does */
+    weft_context_t *context;
+    uint8_t **registered, **taken;
+    uint32_t count;
+    pthread_t thread;
+} giver_t;
+
+static void *give_back_main(void *user)
+{
+    giver_t *giver = user;
+    weft_mem_info_t info = WEFT_MEM_INFO_INIT;
+    for (uint32_t i = 0; i < giver->count; i++) {
+        RANK_OK(weft_mem_query(giver->context, giver->registered[i] + 5000, &info));
+        RANK_CHECK(info.kind == WEFT_MEM_REGISTERED && info.base == giver->registered[i]);
+        RANK_OK(weft_mem_unregister(giver->context, giver->registered[i]));
+        RANK_CHECK(giver->registered[i][0] == 7 && giver->registered[i][3 * 4096 - 1] == 7);
+        free(giver->registered[i]);
+        RANK_OK(weft_mem_query(giver->context, giver->taken[i] + 1, &info));
+        RANK_CHECK(info.kind == WEFT_MEM_PEER && info.base == giver->taken[i]);
+        RANK_OK(weft_mem_free(giver->context, giver->taken[i]));
+    }
+    return NULL;
+}
+
+/* Several threads give memory back, while one takes more. */
+static void run_give_back(rank_world_t *world)
+{
+    enum { GIVERS = 4, EACH = 12 };
+    uint8_t *registered[GIVERS * EACH], *taken[GIVERS * EACH];
+    giver_t givers[GIVERS];
+    for (uint32_t i = 0; i < GIVERS * EACH; i++) {
+        registered[i] = malloc(3 * 4096);
+        RANK_CHECK(registered[i] != NULL);
+        memset(registered[i], 7, 3 * 4096);
+        RANK_OK(weft_mem_register(world->context, registered[i], 3 * 4096));
+        RANK_OK(weft_mem_alloc(world->context, 100 + 999 * i, (void **)&taken[i]));
+    }
+    for (uint32_t i = 0; i < GIVERS; i++) {
+        givers[i] = (giver_t){world->context, registered + EACH * i, taken + EACH * i, EACH, 0};
+        RANK_CHECK(pthread_create(&givers[i].thread, NULL, give_back_main, &givers[i]) == 0);
+    }
+    for (uint32_t i = 0; i < EACH; i++) {
+        uint8_t *more = NULL, *other = malloc(3 * 4096);
+        RANK_CHECK(other != NULL);
+        RANK_OK(weft_mem_alloc(world->context, 5000, (void **)&more));
+        RANK_OK(weft_mem_register(world->context, other, 3 * 4096));
+        RANK_OK(weft_mem_free(world->context, more));
+        RANK_OK(weft_mem_unregister(world->context, other));
+        free(other);
+    }
+    for (uint32_t i = 0; i < GIVERS; i++) {
+        RANK_CHECK(pthread_join(givers[i].thread, NULL) == 0);
+    }
+}
+
+static void test_memory_given_back_by_threads(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_give_back, NULL);
+    assert_true(support_rank_processes(2, run_give_back, NULL));
 }
 
 static void run_hostile(rank_world_t *world)
@@ -541,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_memory_streams),
         cmocka_unit_test(test_memory_tells_what_an_address_is),
         cmocka_unit_test(test_memory_register_beside_calls),
+        cmocka_unit_test(test_memory_given_back_by_threads),
         cmocka_unit_test(test_memory_wrong_arguments),
         cmocka_unit_test(test_memory_goes_with_the_context),
         cmocka_unit_test(test_memory_outlives_the_context),

@@ -27,7 +27,7 @@ typedef struct offer {
     wefti_attach_offer_t attach;
     uint32_t color, world_rank, parent_rank;
     uint32_t last_number;
-    uint32_t leader; /* the lowest rank with which it shares memory */
+    uint32_t leader;      /* the lowest rank with which it shares memory */
     uint32_t fault_count; /* links of the world that broke until now */
     uint32_t pool_count;
     uint16_t used[WEFTI_POOLS], retired[WEFTI_POOLS];
@@ -203,7 +203,8 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
     group->size = size;
     pthread_mutex_init(&group->link.lock, NULL);
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
-        group->calls[i].group = group; /* never written again: streams read it of calls that are over */
+        group->calls[i].group =
+            group; /* never written again: streams read it of calls that are over */
     }
     group->ranks = wefti_alloc(allocator, size * sizeof *group->ranks);
     group->bases = wefti_alloc(allocator, size * sizeof *group->bases);
@@ -560,10 +561,27 @@ weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t 
     return status;
 }
 
-static weft_status_t stop_when_broken(void *user)
+typedef struct parting { /* from one rank of the group */
+    weft_group_t *group;
+    uint32_t rank;
+    uint64_t gone_since_ns; /* it has left the world, and its word has not come; 0: no */
+} parting_t;
+
+/* Whose word comes by puts is not known by where that lies, so it is looked for here. */
+static weft_status_t poll_parting(void *user)
 {
-    weft_group_t *group = user;
-    return wefti_group_broken(group) ? wefti_group_check(group) : WEFT_OK;
+    parting_t *parting = user;
+    weft_group_t *group = parting->group;
+    if (wefti_group_broken(group)) {
+        return wefti_group_check(group);
+    }
+    if (!wefti_group_puts(group, parting->rank) ||
+        !wefti_endpoint_has_left(group->endpoint, group->ranks[parting->rank])) {
+        return WEFT_OK;
+    }
+    uint64_t now = wefti_now_ns();
+    parting->gone_since_ns = parting->gone_since_ns != 0 ? parting->gone_since_ns : now;
+    return now - parting->gone_since_ns < WEFTI_ARRIVES_NS ? WEFT_OK : WEFT_ERR_PEER_DIED;
 }
 
 /* Waits for this rank's calls, then for all ranks; false when the group is broken. */
@@ -582,8 +600,9 @@ static bool part(weft_group_t *group)
     }
     wefti_signal_post(&group->channels[group->rank]->done, number);
     for (uint32_t r = 0; r < group->size; r++) {
+        parting_t parting = {group, r, 0};
         if (wefti_wait_signal(group->endpoint, &group->channels[r]->done, number,
-                              "a group's ranks to destroy it", stop_when_broken, group) < 0) {
+                              "a group's ranks to destroy it", poll_parting, &parting) < 0) {
             return false;
         }
     }

@@ -6,8 +6,8 @@
  *   channel.c        the memory that ranks of a group share, and the pool it comes from
  *   group_fault.c    the first error of a group, written down for all its ranks
  *   group_late.c     who keeps a call waiting
- *   group_link.c     a link between two of its ranks broke: what is in flight ends, then it is mended
- *   mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
+ *   group_link.c     a link between two of its ranks broke: what is in flight ends, then it is
+ * mended mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
  *   attach.c         whether ranks may read each other's plain memory, and doing it
  *   collective.c     public calls: arguments, signatures
@@ -22,7 +22,8 @@
 #include "runtime/select.h"
 #include "runtime/stream.h"
 
-#define WEFTI_CALLS 64u /* in flight per group; a power of two */
+#define WEFTI_ARRIVES_NS 50000000ull /* what a rank sent before it left has come by then */
+#define WEFTI_CALLS 64u              /* in flight per group; a power of two */
 #define WEFTI_POSTING_DATA 8192u
 #define WEFTI_POSTING_TINY 40u
 
@@ -42,7 +43,7 @@ typedef struct wefti_posting {
             uint32_t lead, trail; /* bytes at both ends that peers do not reach */
             uint64_t longest;     /* all-to-all-v: bytes of this rank's longest block; other V
                                      forms: a hash of where blocks are */
-            uint64_t selection; /* what was asked for, where what says so: selection.digest */
+            uint64_t selection;   /* what was asked for, where what says so: selection.digest */
         } at;
         uint8_t tiny[WEFTI_POSTING_TINY]; /* data that fits beside the flag */
     };
@@ -69,8 +70,8 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
 #define WEFTI_POSTED_REACHABLE (1u << 0)  /* what the operator needs of this rank can be reached */
 #define WEFTI_POSTED_DATA (1u << 1)       /* data is in the posting */
 #define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the posting */
-#define WEFTI_POSTED_OPEN (1u << 3)         /* peers reach all of the rank's buffers */
-#define WEFTI_POSTED_IN_PLACE (1u << 4)     /* they can be taken for in place, */
+#define WEFTI_POSTED_OPEN (1u << 3)       /* peers reach all of the rank's buffers */
+#define WEFTI_POSTED_IN_PLACE (1u << 4)   /* they can be taken for in place, */
 #define WEFTI_POSTED_OUT_OF_PLACE (1u << 5) /* or for out of place; where one is empty for both */
 
 /* what: operator 8, type 8, reduction 4, order 2, asked for 1, flags 8 (from 24), root 16, and 16
@@ -173,7 +174,7 @@ typedef struct wefti_eager {
     wefti_adopted_t *adopted;
     size_t adopted_count, adopted_capacity;
     pthread_mutex_t adopted_lock; /* calls in flight look while the list changes */
-    uint64_t attach_nonce; /* attach.c */
+    uint64_t attach_nonce;        /* attach.c */
 } wefti_eager_t;
 
 weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager);
@@ -253,15 +254,16 @@ typedef struct wefti_call {
     bool two_shot;
     bool results; /* the second half of a two-shot round */
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
-    bool mends;   /* the group's link faults are not for this call, which waits for them to be mended */
-    uint64_t late_since_ns; /* when it was first found blocked */
-    uint64_t departed_since_ns; /* when it was first found to wait for a rank that had left */
+    bool mends; /* the group's link faults are not for this call, which waits for them to be mended
+                 */
+    uint64_t late_since_ns;        /* when it was first found blocked */
+    uint64_t departed_since_ns;    /* when it was first found to wait for a rank that had left */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
     bool posted, published_round, published_done; /* sleepers were not looked for since */
     wefti_pair_t *pairs;                          /* a batch, or one send or receive */
     uint32_t pair_count;
     wefti_pair_t single;
-    wefti_pair_t *batch; /* [WEFTI_CALLS], with the first batch in this place of the ring */
+    wefti_pair_t *batch;       /* [WEFTI_CALLS], with the first batch in this place of the ring */
     struct wefti_fused *fused; /* batch.h; with the first fused call in this place of the ring */
     bool is_fused;
 } wefti_call_t;
@@ -279,14 +281,14 @@ typedef struct wefti_debt {
 
 /* group_link.c */
 typedef struct wefti_group_link {
-    pthread_mutex_t lock;    /* guards epoch and text */
-    _Atomic uint32_t seen;   /* of the endpoint's faults, how many were looked at */
-    _Atomic uint32_t broken; /* a fault is not mended yet */
-    uint32_t epoch;          /* faults between ranks of the group */
-    char text[240];          /* of the last one */
-    _Atomic uint32_t issued; /* the last number that was given to a call, */
+    pthread_mutex_t lock;          /* guards epoch and text */
+    _Atomic uint32_t seen;         /* of the endpoint's faults, how many were looked at */
+    _Atomic uint32_t broken;       /* a fault is not mended yet */
+    uint32_t epoch;                /* faults between ranks of the group */
+    char text[240];                /* of the last one */
+    _Atomic uint32_t issued;       /* the last number that was given to a call, */
     _Atomic uint32_t issued_order; /* and that call's order */
-    _Atomic uint32_t order;  /* the last call that was issued when it was mended */
+    _Atomic uint32_t order;        /* the last call that was issued when it was mended */
     /* Calls run one after the other, so what follows has no lock. */
     bool told;            /* some call ended with the error */
     bool owes;            /* calls up to fail_until end with it */
@@ -304,7 +306,7 @@ struct weft_group {
     uint32_t *ranks; /* in the world */
     bool whole_world;
     uint32_t pool, channel;     /* which of the context's channels */
-    bool retires; /* the channel, when the last one lets go of the group */
+    bool retires;               /* the channel, when the last one lets go of the group */
     size_t channel_offset;      /* in every rank's region */
     uint8_t **bases;            /* the ranks' regions, as seen here; NULL: over a put link */
     wefti_channel_t **channels; /* over a put link: the mirror of it, in the own region */
@@ -326,25 +328,25 @@ struct weft_group {
     const void **sources; /* [size] */
     void **destinations;  /* [size] */
 
-    wefti_selection_t selection;       /* orders, algorithms */
-    uint32_t *host_sizes, host_count;  /* of runs of ranks that share memory; 0: one, or no runs */
-    uint32_t *host_of, host_of_count;  /* [size]: who shares memory; 0: all do */
-    uint32_t *rail_of;       /* [size] as algorithms have it; NULL: hosts have one card each */
-    uint64_t posting_bytes;  /* blocks up to this go with the postings */
+    wefti_selection_t selection;      /* orders, algorithms */
+    uint32_t *host_sizes, host_count; /* of runs of ranks that share memory; 0: one, or no runs */
+    uint32_t *host_of, host_of_count; /* [size]: who shares memory; 0: all do */
+    uint32_t *rail_of;      /* [size] as algorithms have it; NULL: hosts have one card each */
+    uint64_t posting_bytes; /* blocks up to this go with the postings */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
     bool interpret;                    /* tests: no executors */
 
     struct wefti_batch *batch; /* batch.h; with the first batch */
     wefti_pair_t *pairs;       /* [WEFTI_CALLS], sends and receives of the batch at hand */
     uint32_t pair_count;
-    bool batching; /* calls are noted: by the batch, or by recording */
+    bool batching;                     /* calls are noted: by the batch, or by recording */
     struct wefti_recording *recording; /* capture.h; NULL: the group does not capture */
-    uint32_t *sent, *received; /* pieces so far, per peer */
+    uint32_t *sent, *received;         /* pieces so far, per peer */
     wefti_debt_t debt;
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
     struct wefti_device_calls *device_calls;  /* on a card, from the first call on; else NULL */
-    const char
-        *path; /* of the last finished collective: "posting", "direct", "attached", "staged", "schedule" */
+    const char *path; /* of the last finished collective: "posting", "direct", "attached", "staged",
+                         "schedule" */
     const char *algorithm; /* likewise; "one-shot", "mesh" of executors, or label */
     char label[64];
     const weft_algorithm_t *labelled; /* whose label it is */
@@ -421,8 +423,8 @@ weft_status_t wefti_link_await(weft_group_t *group);
 /* A call ended with WEFT_ERR_LINK, or will never run because one did. */
 void wefti_link_failed(wefti_call_t *call);
 /*
- * For a call that is to begin while a link is broken: it ends with the error if none did yet on this
- * rank; else the group is made whole again, with all its ranks (WEFT_IN_PROGRESS: blocked).
+ * For a call that is to begin while a link is broken: it ends with the error if none did yet on
+ * this rank; else the group is made whole again, with all its ranks (WEFT_IN_PROGRESS: blocked).
  */
 weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* After that: WEFT_ERR_LINK for calls that ended so on other ranks. */
@@ -456,8 +458,8 @@ const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer);
 /* group_late.c: the error of a call that waited too long, for all ranks. */
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
-/* An error for all ranks, when one that the call waits for has left the world without what it waits for; else WEFT_OK. For
- * polls of waits, once endpoint->departed says that some rank has left. */
+/* An error for all ranks, when one that the call waits for has left the world without what it waits
+ * for; else WEFT_OK. For polls of waits, once endpoint->departed says that some rank has left. */
 weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
 /* Warns of who is late once a call has waited for WEFT_LATE; for its polls. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);

@@ -11,8 +11,6 @@
 #include "runtime/interpreter.h"
 #include "runtime/schedule_cache.h"
 
-#define ARRIVES_NS 50000000ull /* what a rank sent before it left has come by then */
-
 /* The peer whose signal it is: in its channel, or in the own one, where it signals over a put link;
  * size: none. */
 static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signal)
@@ -147,7 +145,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
     if (call->departed_since_ns == 0) {
         call->departed_since_ns = now;
     }
-    if (wefti_group_puts(group, r) && now - call->departed_since_ns < ARRIVES_NS) {
+    if (wefti_group_puts(group, r) && now - call->departed_since_ns < WEFTI_ARRIVES_NS) {
         return WEFT_OK;
     }
     weft_status_t status = wefti_group_check(group); /* whoever broke it did so before it left */

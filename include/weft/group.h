@@ -54,8 +54,9 @@ WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, 
 WEFT_API void weft_group_destroy(weft_group_t *group);
 /**
  * Lets go of group without the others, who may go on with calls that this rank has issued: for the end of a program that
- * does not know where its peers are. Waits until this rank's calls are done; not collective. The group's share of
- * the context's memory comes back with the context only. NULL is fine.
+ * does not know where its peers are. Waits until this rank's calls are done; not collective. Who destroys the group in
+ * place of that waits for this rank until it has left the world. The group's share of the context's memory comes back
+ * with the context only. NULL is fine.
  */
 WEFT_API void weft_group_leave(weft_group_t *group);
 

@@ -196,6 +196,9 @@ static int numpy_refused(PyObject *object, const char *argument, wp_array_flags_
                          wp_array_t *out)
 {
     char dtype[64];
+    if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return -1;
+    }
     PyErr_Clear();
     dtype_text(object, dtype, sizeof dtype);
     if (!flag_is(object, "c_contiguous", true)) {
@@ -251,10 +254,13 @@ static int from_numpy(PyObject *object, const char *argument, wp_array_flags_t f
 /* Why there was no buffer: it cannot be written, or it has gaps. */
 static int buffer_refused(PyObject *object, const char *argument)
 {
+    if (PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return -1;
+    }
+    PyErr_Clear();
     PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
     const char *why = "read-only";
     Py_buffer view;
-    PyErr_Clear();
     if (name == NULL) {
         return -1;
     }

@@ -397,6 +397,32 @@ else:
 """
 
 
+class Memory(unittest.TestCase):
+    def test_none_left(self):
+        """At any place in a call: what is said is that there is no memory, or what the call says."""
+        try:
+            import _testcapi
+        except ImportError:
+            self.skipTest("no _testcapi")
+        x = ones()
+        with weft.Context(0, 1) as context:
+            stream = weft.Stream(context=context)
+            for call in (lambda: weft.all_reduce(x, group=context), lambda: weft.all_reduce_(x, group=context),
+                         lambda: weft.all_reduce_(x, group=context, async_op=True).wait(),
+                         lambda: weft.all_gather(bytes(8), context), lambda: weft.empty(4, context=context),
+                         lambda: stream.wait_event(stream.record_event()), lambda: weft.new_group([0], context)):
+                call()
+                for i in range(40):
+                    _testcapi.set_nomemory(i, i + 1)
+                    try:
+                        call()
+                    except (MemoryError, weft.WeftError):
+                        pass
+                    finally:
+                        _testcapi.remove_mem_hooks()
+            weft.barrier(context)
+
+
 class Copies(unittest.TestCase):
     def test_cannot_be_copied(self):
         with weft.Context(0, 1) as context:

@@ -7,6 +7,7 @@
 #include "runtime/session.h"
 
 #include "runtime/base/error.h"
+#include "runtime/group.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -83,7 +84,38 @@ typedef struct watch {
     weft_status_t (*poll)(void *user);
     void *user;
     uint64_t since_ns;
+    uint64_t gone_since_ns; /* whom it waits for has left the world; 0: no */
 } watch_t;
+
+/* A rank that is to signal over puts has left the world without: where such signals lie does not
+ * say whose they are. */
+static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
+{
+    const weft_session_t *session = watch->session;
+    wefti_endpoint_t *endpoint = session->endpoint;
+    /* relaxed: it only says that looking is worth its while */
+    if (!atomic_load_explicit(&endpoint->departed, memory_order_relaxed)) {
+        return WEFT_OK;
+    }
+    uint32_t target, late = late_rank(session, watch->cursor);
+    wefti_signal_t *signal = wefti_cursor_blocked_on(watch->cursor, &target);
+    if (late >= endpoint->world_size || !wefti_endpoint_has_left(endpoint, late) ||
+        /* acquire: callers go on to what was posted with it */
+        wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target)) {
+        return WEFT_OK;
+    }
+    watch->gone_since_ns = watch->gone_since_ns != 0 ? watch->gone_since_ns : now;
+    if (now - watch->gone_since_ns < WEFTI_ARRIVES_NS) {
+        return WEFT_OK;
+    }
+    weft_status_t status =
+        wefti_endpoint_check(endpoint); /* whoever ended the world did so before it left */
+    return status < 0
+               ? status
+               : wefti_error(WEFT_ERR_PEER_DIED,
+                             "rank %u left the world while rank %u waits for it in %s", late,
+                             endpoint->rank, watch->cursor->records[watch->cursor->next].name);
+}
 
 static weft_status_t poll_watch(void *user)
 {
@@ -107,6 +139,10 @@ static weft_status_t poll_watch(void *user)
                   endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
                   watch->cursor->records[watch->cursor->next].name, who, facts);
     }
+    weft_status_t status = look_for_departed(watch, now);
+    if (status < 0) {
+        return status;
+    }
     return watch->poll != NULL ? watch->poll(watch->user) : WEFT_OK;
 }
 
@@ -119,7 +155,7 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
     if (cursor->records[cursor->next].source != UINT16_MAX && poll == NULL) {
         return block_local(session, signal, target);
     }
-    watch_t watch = {session, cursor, poll, user, 0};
+    watch_t watch = {session, cursor, poll, user, 0, 0};
     bool watches = poll != NULL || session->put_links != NULL;
     return wefti_wait_signal(session->endpoint, signal, target, cursor->records[cursor->next].name,
                              watches ? poll_watch : NULL, &watch);

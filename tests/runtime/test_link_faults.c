@@ -425,6 +425,47 @@ static void test_a_new_session_goes_on(void **state)
     unsetenv("WEFT_PROGRESS");
 }
 
+/* A rank of another host that leaves before the others are done: none of them waits until
+ * WEFT_TIMEOUT. */
+static void run_session_left(rank_world_t *world)
+{
+    const training_t *training = world->user;
+    weft_registry_t *registry = NULL;
+    weft_plan_t *plan = NULL;
+    weft_session_t *session = NULL;
+    RANK_OK(support_registry(true, &registry));
+    RANK_OK(support_plan(training, false, &plan));
+    weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
+    world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_ERROR};
+    RANK_OK(weft_session_create(&params, &session));
+    if (world->rank != 1) {
+        uint64_t begin = wefti_now_ns();
+        weft_status_t status = train(world, training, session);
+        RANK_CHECK(status == WEFT_ERR_PEER_DIED);
+        RANK_CHECK(wefti_now_ns() - begin < 10000000000ull); /* the deadline is ten minutes */
+    }
+    weft_session_destroy(session);
+    weft_plan_release(plan);
+    weft_group_leave(world->group);
+    weft_context_release(world->context);
+    weft_registry_destroy(registry);
+    world->group = NULL;
+    world->context = NULL;
+}
+
+static void test_session_with_a_rank_that_left(void **state)
+{
+    (void)state;
+    static const char *const progress[] = {"inline", "thread"};
+    for (uint32_t i = 0; i < 2; i++) {
+        training_t training = {.world = 3, .steps = 8, .buckets = 2, .mode = SUPPORT_WHOLE};
+        wefti_hub_links_t links = {.host_of = apart, .seed = 77, .max_delay_ns = 20000};
+        setenv("WEFT_PROGRESS", progress[i], 1);
+        support_rank_threads_over(3, run_session_left, &training, &links);
+    }
+    unsetenv("WEFT_PROGRESS");
+}
+
 /* ---- who is late ---- */
 
 typedef struct lines {
@@ -509,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_without_fallback_the_group_stays_broken),
         cmocka_unit_test(test_mending_waits_for_all),
         cmocka_unit_test(test_a_new_session_goes_on),
+        cmocka_unit_test(test_session_with_a_rank_that_left),
         cmocka_unit_test(test_late_ranks_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@
  * A group is made by all its ranks together, from the world or from another group; several are
  * alive at once, also over the same ranks. All ranks of a group issue its calls in the same order;
  * a call takes its number when it is issued. One thread at a time issues calls on a group:
- * concurrent threads use duplicates of it.
+ * concurrent threads use duplicates of it. One thread of a rank at a time makes and destroys groups.
  *
  * Whoever first finds something wrong (ranks that disagree, one that died or left, one that is late for longer than
  * WEFT_TIMEOUT) writes it down for the group: every rank's calls, those in flight too, return it.

@@ -3,6 +3,10 @@
 #include "python/src/work.h"
 
 #include <string.h>
+#include <time.h>
+
+#define NAP_NS 1000000
+#define NAPS 400
 
 /* Seconds or None; -1: an exception is set. */
 static int read_timeout(PyObject *object, uint64_t *out_ns)
@@ -29,6 +33,19 @@ static int read_timeout(PyObject *object, uint64_t *out_ns)
     return 0;
 }
 
+/* A wait failed, of what ended the world, maybe: then the stream's thread is about to notice, too,
+ * and until it has, the work's memory may be in use. */
+static weft_status_t query_failed(weft_event_t *event)
+{
+    const struct timespec nap = {0, NAP_NS};
+    weft_status_t seen = weft_event_query(event);
+    for (int naps = 0; seen == WEFT_IN_PROGRESS && naps < NAPS; naps++) {
+        nanosleep(&nap, NULL);
+        seen = weft_event_query(event);
+    }
+    return seen;
+}
+
 static PyObject *wait_for(wp_work_t *work, PyObject *timeout)
 {
     char text[512] = "";
@@ -42,9 +59,9 @@ static PyObject *wait_for(wp_work_t *work, PyObject *timeout)
     weft_event_t *event = wp_work_begin_look(work);
     PyThreadState *thread = PyEval_SaveThread();
     weft_status_t status = weft_event_wait(event, timeout_ns), seen = status;
-    if (status < 0) { /* of the world, maybe: the work may still be in flight */
+    if (status < 0) {
         strncat(text, weft_last_error(), sizeof text - 1);
-        seen = weft_event_query(event);
+        seen = query_failed(event);
     }
     PyEval_RestoreThread(thread);
     Py_INCREF((PyObject *)work);

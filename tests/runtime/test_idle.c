@@ -25,7 +25,7 @@
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define MOST 0.10 /* of the idle time: what the sanitizer itself does is in it */
 #else
-#define MOST 0.02
+#define MOST 0.05 /* a hundred naps cost up to 3 % on slow machines; spinning costs all of it */
 #endif
 
 static double seconds(clockid_t clock)
@@ -282,8 +282,9 @@ static void test_idle_ranks_outnumber_cores(void **state)
         skip();
     }
     setenv("WEFT_SPIN_US", "10000000", 1);
-    assert_true(support_rank_processes(size, run_cases, NULL));
-    unsetenv("WEFT_SPIN_US");
+    bool idle = support_rank_processes(size, run_cases, NULL);
+    unsetenv("WEFT_SPIN_US"); /* not for the tests after this one */
+    assert_true(idle);
 }
 
 /* A card wakes nobody, so it is looked at now and then; only this thread's time is measured. */

@@ -299,8 +299,8 @@ static PyType_Spec spec = {"weft.batch", sizeof(wp_batch_object_t), 0,
 int wp_batch_init(PyObject *module, wp_state_t *state)
 {
     (void)state;
-    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    int added = type != NULL ? PyModule_AddType(module, type) : -1;
+    PyTypeObject *type;
+    int added = wp_type_add(module, &spec, &type);
     Py_XDECREF((PyObject *)type);
     return added;
 }

@@ -231,6 +231,5 @@ static PyType_Spec spec = {"weft.Context", sizeof(wp_context_t), 0,
 
 int wp_context_type_init(PyObject *module, wp_state_t *state)
 {
-    state->context_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return state->context_type != NULL ? PyModule_AddType(module, state->context_type) : -1;
+    return wp_type_add(module, &spec, &state->context_type);
 }

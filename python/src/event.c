@@ -204,6 +204,5 @@ static PyType_Spec spec = {"weft.Event", sizeof(wp_event_t), 0,
 
 int wp_event_init(PyObject *module, wp_state_t *state)
 {
-    state->event_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return state->event_type == NULL ? -1 : PyModule_AddType(module, state->event_type);
+    return wp_type_add(module, &spec, &state->event_type);
 }

@@ -230,6 +230,5 @@ static PyType_Spec spec = {
 
 int wp_group_type_init(PyObject *module, wp_state_t *state)
 {
-    state->group_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return state->group_type != NULL ? PyModule_AddType(module, state->group_type) : -1;
+    return wp_type_add(module, &spec, &state->group_type);
 }

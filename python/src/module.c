@@ -14,6 +14,12 @@ wp_state_t *wp_state_of_type(PyTypeObject *type)
     return PyType_GetModuleState(type);
 }
 
+int wp_type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **out_type)
+{
+    *out_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *out_type != NULL ? PyModule_AddType(module, *out_type) : -1;
+}
+
 static int execute(PyObject *module)
 {
     static int (*const parts[])(PyObject *, wp_state_t *) = {

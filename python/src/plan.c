@@ -440,10 +440,5 @@ static PyType_Spec spec = {
 
 int wp_plan_init(PyObject *module, wp_state_t *state)
 {
-    state->plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (state->plan_type == NULL ||
-        PyModule_AddObjectRef(module, "Plan", (PyObject *)state->plan_type) < 0) {
-        return -1;
-    }
-    return wp_compile_init(module, state);
+    return wp_type_add(module, &spec, &state->plan_type) < 0 ? -1 : wp_compile_init(module, state);
 }

@@ -278,9 +278,7 @@ static PyType_Spec spec = {
 
 int wp_session_init(PyObject *module, wp_state_t *state)
 {
-    state->session_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (state->session_type == NULL ||
-        PyModule_AddObjectRef(module, "Session", (PyObject *)state->session_type) < 0 ||
+    if (wp_type_add(module, &spec, &state->session_type) < 0 ||
         wp_tensors_init(module, state) < 0) {
         return -1;
     }

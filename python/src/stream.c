@@ -454,9 +454,5 @@ static PyType_Spec spec = {"weft.Stream", sizeof(wp_stream_t), 0,
 
 int wp_stream_init(PyObject *module, wp_state_t *state)
 {
-    state->stream_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (state->stream_type == NULL || PyModule_AddType(module, state->stream_type) < 0) {
-        return -1;
-    }
-    return wp_event_init(module, state);
+    return wp_type_add(module, &spec, &state->stream_type) < 0 ? -1 : wp_event_init(module, state);
 }

@@ -70,6 +70,9 @@ wp_state_t *wp_state_of(PyObject *module);
 /* From one of our types. */
 wp_state_t *wp_state_of_type(PyTypeObject *type);
 
+/* Makes the type of spec and adds it to the module, too; *out_type is owned. 0, or -1 with an exception. */
+int wp_type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **out_type);
+
 /* Each file adds its types and functions: 0, or -1 with an exception set. */
 int wp_errors_init(PyObject *module, wp_state_t *state);
 int wp_arguments_init(PyObject *module, wp_state_t *state);

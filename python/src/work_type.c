@@ -259,6 +259,5 @@ static PyType_Spec spec = {
 
 int wp_work_type_init(PyObject *module, wp_state_t *state)
 {
-    state->work_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return state->work_type == NULL ? -1 : PyModule_AddType(module, state->work_type);
+    return wp_type_add(module, &spec, &state->work_type);
 }

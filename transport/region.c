@@ -32,17 +32,17 @@ typedef struct device_offer {
     uint64_t bytes;
 } device_offer_t;
 
-/*
- * Guards the list of blocks of every endpoint: one thread allocates, but others may free meanwhile
- * (a program's garbage collector ends a session).
- */
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Of an endpoint that is only looked at, too. */
+static pthread_mutex_t *lock_of(const wefti_endpoint_t *endpoint)
+{
+    return (pthread_mutex_t *)(uintptr_t)&endpoint->blocks_lock;
+}
 
 /* Where the next block goes, at from or above it. */
 static size_t first_fit(const wefti_endpoint_t *endpoint, size_t bytes, size_t from)
 {
     size_t offset = from;
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(lock_of(endpoint));
     for (size_t i = 0; i < endpoint->block_count; i++) {
         const wefti_region_block_t *block = &endpoint->blocks[i];
         size_t end = block->offset + block->bytes;
@@ -54,7 +54,7 @@ static size_t first_fit(const wefti_endpoint_t *endpoint, size_t bytes, size_t f
         }
         offset = end;
     }
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(lock_of(endpoint));
     return offset;
 }
 
@@ -282,11 +282,11 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     request_t own = {.bytes = bytes};
     size_t aligned = bytes <= SIZE_MAX / 2 ? wefti_align_up(bytes, WEFTI_PAGE_BYTES) : 0;
     uint64_t lowest = 0, highest = 0;
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(lock_of(endpoint));
     own.no_memory =
         wefti_array_reserve(endpoint->allocator, &endpoint->blocks, &endpoint->block_capacity,
                             endpoint->block_count + 1, sizeof *endpoint->blocks) < 0;
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(lock_of(endpoint));
     do { /* the highest place only grows, and there is room above all blocks: it ends */
         own.offset = first_fit(endpoint, aligned, (size_t)highest);
         status = exchange_requests(endpoint, &own, &lowest, &highest);
@@ -308,9 +308,9 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     if (status < 0) {
         return status;
     }
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(lock_of(endpoint));
     insert_block(endpoint, (size_t)own.offset, aligned);
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(lock_of(endpoint));
     *out_offset = (size_t)own.offset;
     return WEFT_OK;
 }
@@ -328,12 +328,12 @@ bool wefti_region_find(const wefti_endpoint_t *endpoint, size_t offset, wefti_re
     if (!wefti_endpoint_owned(endpoint)) {
         return false; /* as in wefti_region_free; and the region is not the child's */
     }
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(lock_of(endpoint));
     for (size_t i = 0; !found && i < endpoint->block_count; i++) {
         *out = endpoint->blocks[i];
         found = offset >= out->offset && offset - out->offset < out->bytes;
     }
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(lock_of(endpoint));
     return found;
 }
 
@@ -349,7 +349,7 @@ void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
     if (!wefti_endpoint_owned(endpoint)) {
         return; /* a forked child, where the lock may be held for ever */
     }
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(lock_of(endpoint));
     for (size_t i = 0; !found && i < endpoint->block_count; i++) {
         if (endpoint->blocks[i].offset == offset) {
             endpoint->region_used_bytes -= endpoint->blocks[i].bytes;
@@ -359,7 +359,7 @@ void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
             found = true;
         }
     }
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(lock_of(endpoint));
     if (!found) {
         wefti_log(endpoint->log, WEFT_LOG_ERROR, "rank %u frees a region at %zu, where none is",
                   endpoint->rank, offset);

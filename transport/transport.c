@@ -117,6 +117,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
         return WEFT_ERR_NO_MEMORY;
     }
     uint32_t count = params->world_size;
+    pthread_mutex_init(&endpoint->blocks_lock, NULL);
     endpoint->ops = ops;
     endpoint->rank = params->rank;
     endpoint->world_size = count;
@@ -154,6 +155,7 @@ static void endpoint_free(wefti_endpoint_t *endpoint)
     if (endpoint->owner_word != NULL) {
         munmap((void *)(uintptr_t)endpoint->owner_word, WEFTI_PAGE_BYTES);
     }
+    pthread_mutex_destroy(&endpoint->blocks_lock);
     wefti_free(allocator, endpoint->blocks);
     wefti_free(allocator, endpoint->faults);
     wefti_free(allocator, endpoint->host_names);

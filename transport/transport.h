@@ -23,6 +23,8 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
 
+#include <pthread.h>
+
 #define WEFTI_TRANSPORT_ABI_VERSION 1u
 
 /* What a transport can do between two ranks; plans say what their algorithms need. */
@@ -156,6 +158,9 @@ struct wefti_endpoint {
     size_t region_bytes; /* committed */
     size_t region_used_bytes;
     size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
+    /* Guards blocks and their counts: one thread allocates, but others may free meanwhile (a
+     * program's garbage collector ends a session). */
+    pthread_mutex_t blocks_lock;
     wefti_region_block_t *blocks;
     size_t block_count, block_capacity;
     bool region_kept;           /* stays mapped when the endpoint is closed */

@@ -55,7 +55,7 @@ class Bench(support.Case):
         seen = set()
         for table in ([], ["--costs", costs]):
             env = {"WEFT_COSTS": str(costs)} if table else {}
-            for order in ("tree", "any", "blocks:3,1"):
+            for order in ("tree", "any") if support.SANITIZED else ("tree", "any", "blocks:3,1"):
                 for name, op in (("all_reduce", "AllReduce"), ("reduce_scatter", "ReduceScatter"),
                                  ("all_gather", "AllGather"), ("all_to_all", "AllToAll")):
                     said = {row["bytes"]: row for row in self.weft_json(
@@ -97,7 +97,7 @@ class Bench(support.Case):
     def test_floor_does_what_the_operator_does(self):
         for op in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
                    "all_to_all"):
-            for ranks in ("2", "5"):  # and its result is checked
+            for ranks in ("3",) if support.SANITIZED else ("2", "5"):  # and its result is checked
                 self.rows(op, "-n", ranks, "--min", "20", "--max", "300K", "--factor", "30", "--dtype", "i32")
                 self.rows(op, "-n", ranks, "--min", "20", "--max", "20K", "--factor", "100", "--dtype", "u32",
                           "--out-of-place")

@@ -3,7 +3,7 @@
 """Sharded and decoupled updates from the command line: the bits of whole ones, with less optimizer state."""
 import unittest
 
-from support import NEED_DATA, Case, main
+from support import NEED_DATA, SANITIZED, Case, main
 
 MODES = ([], ["--shard-optimizer"], ["--decouple"])
 
@@ -24,7 +24,8 @@ class Shards(Case):
 
     @NEED_DATA
     def test_same_bits_for_all_optimizers_and_policies(self):
-        for world, optimizer, policy in (2, "sgd", "none"), (3, "momentum", "bytes:100K"), (4, "adam", "index:1,4"):
+        rows = (2, "sgd", "none"), (3, "momentum", "bytes:100K"), (4, "adam", "index:1,4")
+        for world, optimizer, policy in rows[1:2] if SANITIZED else rows:
             self.assert_equal_digests("--optimizer", optimizer, "--weight-decay", "0.01", "--bucket", policy,
                                       world=world)
 
@@ -66,7 +67,7 @@ class Shards(Case):
         except ImportError:
             self.skipTest("python3-numpy or python3-onnx is missing")
         model = self.save(average_of_images())
-        for count in 2, 4:
+        for count in (2,) if SANITIZED else (2, 4):
             self.assert_equal_digests("--accumulate", count, model=model)
 
     def test_one_rank_shards_nothing(self):

@@ -5,13 +5,15 @@ import ranks
 torch = ranks.need("torch")
 import datetime  # noqa: E402
 import os  # noqa: E402
+import threading  # noqa: E402
+import types  # noqa: E402
 import unittest  # noqa: E402
 from unittest import mock  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import weft  # noqa: E402
 import weft.torch  # noqa: E402
-from weft.torch import meeting  # noqa: E402
+from weft.torch import meeting, works  # noqa: E402
 from weft.torch.group import pair_group_of  # noqa: E402
 
 torch.set_num_threads(1)
@@ -28,6 +30,48 @@ class Queues(unittest.TestCase):
         for low in range(20):
             for high in range(low + 1, 20):
                 self.assertLess(pair_group_of(low, high, 20) + 1, 14)
+
+
+class JustDone:
+    """A handle whose call ends just after a wait for it has timed out: well, or by failure."""
+
+    def __init__(self, failure=None):
+        self.failure = failure
+        self.done = False
+
+    def is_completed(self):
+        return self.done
+
+    def wait(self, timeout=None):
+        if not self.done:
+            self.done = True
+            raise TimeoutError("not done in time")
+        if self.failure is not None:
+            raise self.failure
+
+
+class Ends(unittest.TestCase):
+    """A wait that is too short by a hair says nothing of the call."""
+
+    def work(self, handle):
+        group = types.SimpleNamespace(works={}, issued=0, tidy_at=64, lock=threading.RLock())
+        return works.Work(group, handle, [torch.ones(2)])
+
+    def test_well(self):
+        for handle in JustDone(), works.Several([JustDone(), JustDone()]):
+            work = self.work(handle)
+            self.assertTrue(work.wait(datetime.timedelta(milliseconds=1)))
+            self.assertTrue(work.is_success())
+            self.assertEqual(self.work(JustDone()).get_future().wait()[0].tolist(), [1, 1])
+
+    def test_failed(self):
+        for failure in ValueError("broken"), TimeoutError("a rank is late"):
+            for handle in JustDone(failure), works.Several([JustDone(), JustDone(failure)]):
+                work = self.work(handle)
+                with self.assertRaises(type(failure)) as raised:
+                    work.wait(datetime.timedelta(milliseconds=1))
+                self.assertIs(raised.exception, failure)
+                self.assertIs(work.exception(), failure)
 
 
 class Groups(ranks.RankCase):

@@ -73,7 +73,7 @@ class Work(c10d.Work):
             except Exception as error:
                 if not handle.is_completed():
                     raise
-                self._conclude(error)
+                self._conclude(_outcome(handle, error))
             else:
                 if self._finish is None:  # the usual case: no lock needed
                     self._handle = None
@@ -169,6 +169,18 @@ def called_by_backward(frame):
     return caller is None or caller.f_globals.get("__name__", "").startswith("torch.autograd")
 
 
+def _outcome(handle, error):
+    """What became of handle, which is done, where a wait for it raised error; None: all is well. The wait's own time may
+    have been over just before the call was done: then it is asked again."""
+    if not isinstance(error, TimeoutError):
+        return error
+    try:
+        handle.wait()
+    except Exception as failure:
+        return failure
+    return None
+
+
 class Several:
     """Handles of several calls that are one work."""
 
@@ -184,7 +196,7 @@ class Several:
             except Exception as error:
                 if not handle.is_completed():
                     raise
-                failure = failure or error
+                failure = failure or _outcome(handle, error)
         if failure is not None:
             raise failure
 

@@ -34,6 +34,7 @@ weft_status_t wefti_compile_import_graph(wefti_compiler_t *c, const char *path, 
                                          wefti_graph_t **out_graph)
 {
     weft_status_t status;
+    bool opened = false;
     wefti_graph_t *graph = NULL;
     wefti_onnx_import_params_t params = {.path = path,
                                          .loss = c->params.loss,
@@ -60,13 +61,15 @@ weft_status_t wefti_compile_import_graph(wefti_compiler_t *c, const char *path, 
     if (wefti_graph_has_gradients(graph)) {
         WEFT_TRY(status, wefti_graph_use_gradients(graph, &c->log), fail);
     }
-    if (batch == 0 && c->params.open_batch != 0 &&
-        wefti_graph_batch_is_open(graph, shapes, c->params.shape_count)) {
-        batch = c->params.open_batch;
+    WEFT_TRY(status,
+             wefti_graph_bind_open_shapes(graph, batch, c->params.open_batch, shapes,
+                                          c->params.shape_count, &opened),
+             fail);
+    if (opened) {
         wefti_log(&c->log, WEFT_LOG_WARN, "%s leaves the batch open: compiled for %lld %s", path,
-                  (long long)batch, batch == 1 ? "sample per rank" : "samples per rank");
+                  (long long)graph->batch,
+                  graph->batch == 1 ? "sample per rank" : "samples per rank");
     }
-    WEFT_TRY(status, wefti_graph_bind_shapes(graph, batch, shapes, c->params.shape_count), fail);
     WEFT_TRY(status, wefti_graph_tidy_collectives(graph, c->params.world_size), fail);
     WEFT_TRY(status, wefti_graph_settle_gradients(graph), fail);
     wefti_log(&c->log, WEFT_LOG_DEBUG, "%s: %u operators imported", path, graph->order_count);

@@ -98,6 +98,20 @@ static wefti_value_t *batch_input(const binder_t *binder, uint32_t position)
     return value->type.rank && !binder->overridden[position] ? value : NULL;
 }
 
+/* Whether batch would bind anything: a first dimension that no override has fixed or named. */
+static bool batch_is_open(const binder_t *binder)
+{
+    for (uint32_t i = 0; i < binder->graph->input_count; i++) {
+        const wefti_value_t *value = batch_input(binder, i);
+        if (value && value->type.dims[0] < 0 &&
+            (!value->dim_names[0] ||
+             wefti_name_index_find(&binder->symbols, value->dim_names[0]) == WEFTI_NONE)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Symbolic first dimensions become batch. *out_found: there were any. */
 static weft_status_t bind_symbolic_batch(binder_t *binder, int64_t batch, bool *out_found)
 {
@@ -313,59 +327,26 @@ static weft_status_t binder_init(binder_t *binder, wefti_graph_t *graph)
     return binder->overridden ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-static const wefti_shape_override_t *override_of(const wefti_value_t *input,
-                                                 const wefti_shape_override_t *overrides,
-                                                 uint32_t override_count)
-{
-    for (uint32_t i = 0; i < override_count; i++) {
-        if (strcmp(overrides[i].name, input->name) == 0) {
-            return &overrides[i];
-        }
-    }
-    return NULL;
-}
-
-/* Whether an input that is overridden has a dimension called name. */
-static bool overrides_bind(const wefti_graph_t *graph, const char *name,
-                           const wefti_shape_override_t *overrides, uint32_t override_count)
-{
-    for (uint32_t i = 0; name && i < graph->input_count; i++) {
-        const wefti_value_t *value = &graph->values[graph->inputs[i]];
-        if (!override_of(value, overrides, override_count)) {
-            continue;
-        }
-        for (uint32_t d = 0; d < value->type.rank; d++) {
-            if (value->dim_names[d] && strcmp(value->dim_names[d], name) == 0) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-bool wefti_graph_batch_is_open(const wefti_graph_t *graph, const wefti_shape_override_t *overrides,
-                               uint32_t override_count)
-{
-    for (uint32_t i = 0; i < graph->input_count; i++) {
-        const wefti_value_t *value = &graph->values[graph->inputs[i]];
-        if (value->type.rank > 0 && value->type.dims[0] < 0 &&
-            !override_of(value, overrides, override_count) &&
-            !overrides_bind(graph, value->dim_names[0], overrides, override_count)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
                                       const wefti_shape_override_t *overrides,
                                       uint32_t override_count)
+{
+    return wefti_graph_bind_open_shapes(graph, batch, 0, overrides, override_count, NULL);
+}
+
+weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
+                                           const wefti_shape_override_t *overrides,
+                                           uint32_t override_count, bool *out_opened)
 {
     weft_status_t status;
     binder_t binder;
     WEFT_TRY(status, binder_init(&binder, graph), done);
     for (uint32_t i = 0; i < override_count; i++) {
         WEFT_TRY(status, apply_override(&binder, &overrides[i]), done);
+    }
+    if (batch == 0 && open_batch != 0 && batch_is_open(&binder)) {
+        batch = open_batch;
+        *out_opened = true;
     }
     WEFT_TRY(status, bind_batch(&binder, batch), done);
     WEFT_TRY(status, bind_rest(&binder), done);

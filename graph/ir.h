@@ -198,12 +198,13 @@ typedef struct wefti_shape_override {
     uint32_t rank;
     int64_t dims[WEFT_MAX_DIMS];
 } wefti_shape_override_t;
-/* Whether the first dimension of an input is neither fixed nor known by an override: what batch would bind. */
-bool wefti_graph_batch_is_open(const wefti_graph_t *graph, const wefti_shape_override_t *overrides,
-                               uint32_t override_count);
 /* batch 0: keep what the file says (a symbolic batch is then an error). Then infers and folds. */
 weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch, const wefti_shape_override_t *overrides,
                                       uint32_t override_count);
+/* The same, but open_batch, unless it is 0, stands for a symbolic batch that nobody gives; then *out_opened is set to true. */
+weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
+                                           const wefti_shape_override_t *overrides, uint32_t override_count,
+                                           bool *out_opened);
 
 /* graph/reachability.c: does any path (values and order edges) lead from op a to op b? An op reaches itself.
  * A row of bits per asked-for op is kept, within a fixed memory budget; needs ops listed topologically. */

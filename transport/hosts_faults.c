@@ -36,11 +36,6 @@ const char *wefti_hosts_who(const wefti_hosts_t *hosts, uint32_t rank, char *buf
     return buffer;
 }
 
-static bool has_left(const wefti_hosts_t *hosts, uint32_t rank)
-{
-    return atomic_load_explicit(&hosts->base.control[rank]->left, memory_order_acquire) != 0;
-}
-
 /* ---- the end of the world ---- */
 
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
@@ -91,7 +86,8 @@ static void report_dead(wefti_hosts_t *hosts, uint32_t rank, const char *how)
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how)
 {
     wefti_hosts_t *hosts = owner;
-    if (rank < hosts->base.world_size && !hosts->parted && !has_left(hosts, rank)) {
+    if (rank < hosts->base.world_size && !hosts->parted &&
+        !wefti_endpoint_has_left(&hosts->base, rank)) {
         report_dead(hosts, rank, how != NULL ? how : "");
     }
 }
@@ -123,7 +119,8 @@ weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
     pthread_mutex_lock(&hosts->lock);
     for (size_t i = 0; i < hosts->suspect_count; i++) {
         const wefti_hosts_suspect_t *entry = &hosts->suspects[i];
-        if (has_left(hosts, entry->rank) || now - entry->since_ns < GRACE_NS) {
+        if (wefti_endpoint_has_left(&hosts->base, entry->rank) ||
+            now - entry->since_ns < GRACE_NS) {
             continue;
         }
         if (entry->text[0] != '\0') {
@@ -236,7 +233,7 @@ void wefti_hosts_heard(void *owner, uint32_t peer)
 void wefti_hosts_parting(void *owner, uint32_t peer)
 {
     wefti_hosts_t *hosts = ((wefti_hosts_driver_t *)owner)->hosts;
-    if (peer < hosts->base.world_size && !has_left(hosts, peer)) {
+    if (peer < hosts->base.world_size && !wefti_endpoint_has_left(&hosts->base, peer)) {
         suspect(hosts, peer, "");
         wefti_hosts_wake(owner);
     }
@@ -246,7 +243,7 @@ void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text)
 {
     wefti_hosts_driver_t *driver = owner;
     wefti_hosts_t *hosts = driver->hosts;
-    if (peer >= hosts->base.world_size || has_left(hosts, peer)) {
+    if (peer >= hosts->base.world_size || wefti_endpoint_has_left(&hosts->base, peer)) {
         return;
     }
     if (died) {

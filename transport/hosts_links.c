@@ -83,7 +83,7 @@ static void forget_left(wefti_hosts_t *hosts)
     for (uint32_t r = 0; r < hosts->base.world_size; r++) {
         uint8_t via = atomic_load_explicit(&hosts->via[r], memory_order_acquire);
         if (wefti_hosts_is_far(hosts, r) && via != WEFTI_HOSTS_NONE &&
-            atomic_load_explicit(&hosts->base.control[r]->left, memory_order_acquire) != 0) {
+            wefti_endpoint_has_left(&hosts->base, r)) {
             hosts->drivers[via].ops->drop(hosts->drivers[via].state, r);
         }
     }

@@ -145,10 +145,10 @@ static void shm_close(wefti_endpoint_t *endpoint)
 
 /* ---- liveness ---- */
 
+/* Also while ranks meet, when not all are mapped. */
 static bool has_left(const wefti_endpoint_t *endpoint, uint32_t rank)
 {
-    const wefti_control_t *control = endpoint->control[rank];
-    return control != NULL && atomic_load_explicit(&control->left, memory_order_acquire) != 0;
+    return endpoint->control[rank] != NULL && wefti_endpoint_has_left(endpoint, rank);
 }
 
 static weft_status_t shm_check_peers(wefti_endpoint_t *endpoint)

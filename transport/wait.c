@@ -140,7 +140,7 @@ static weft_status_t timed_out(const waiting_t *wait)
         wefti_endpoint_late_facts(wait->endpoint, owner, facts, sizeof facts);
     }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (atomic_load_explicit(&endpoint->control[r]->left, memory_order_acquire) != 0) {
+        if (wefti_endpoint_has_left(endpoint, r)) {
             snprintf(left, sizeof left, " (rank %u has left the world)", r);
             break;
         }

@@ -38,6 +38,20 @@ int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *str
     return 0;
 }
 
+int wp_open(PyObject *module, const char *function, PyObject *const *args, Py_ssize_t count,
+            PyObject *keywords, const char *const *names, int required, int positional,
+            PyObject **places, wp_options_t *out)
+{
+    if (wp_parse(function, args, count, keywords, names, required, positional, places) < 0) {
+        return -1;
+    }
+    int end = positional;
+    while (names[end] != NULL) {
+        end++;
+    }
+    return wp_options(module, places[positional - 1], places[end - 2], places[end - 1], out);
+}
+
 void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options)
 {
     memset(call, 0, sizeof *call);
@@ -144,8 +158,7 @@ static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t
     PyObject *places[5];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("all_reduce_", args, count, keywords, names, 1, 3, places) < 0 ||
-        wp_options(module, places[2], places[3], places[4], &options) < 0) {
+    if (wp_open(module, "all_reduce_", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
@@ -166,8 +179,7 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
     PyObject *places[6];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("all_reduce", args, count, keywords, names, 1, 3, places) < 0 ||
-        wp_options(module, places[2], places[4], places[5], &options) < 0) {
+    if (wp_open(module, "all_reduce", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
@@ -189,8 +201,7 @@ static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t c
     PyObject *places[5];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("broadcast", args, count, keywords, names, 1, 3, places) < 0 ||
-        wp_options(module, places[2], places[3], places[4], &options) < 0) {
+    if (wp_open(module, "broadcast", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_BROADCAST, &options);
@@ -215,8 +226,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
     PyObject *places[7];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("reduce", args, count, keywords, names, 1, 4, places) < 0 ||
-        wp_options(module, places[3], places[5], places[6], &options) < 0) {
+    if (wp_open(module, "reduce", args, count, keywords, names, 1, 4, places, &options) < 0) {
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_REDUCE, &options);
@@ -244,8 +254,8 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
     PyObject *places[5];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse(sends ? "send" : "recv", args, count, keywords, names, 2, 3, places) < 0 ||
-        wp_options(module, places[2], places[3], places[4], &options) < 0) {
+    if (wp_open(module, sends ? "send" : "recv", args, count, keywords, names, 2, 3, places,
+                &options) < 0) {
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_SEND_RECV, &options);
@@ -283,8 +293,7 @@ static PyObject *barrier(PyObject *module, PyObject *const *args, Py_ssize_t cou
     PyObject *places[3];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("barrier", args, count, keywords, names, 0, 1, places) < 0 ||
-        wp_options(module, places[0], places[1], places[2], &options) < 0) {
+    if (wp_open(module, "barrier", args, count, keywords, names, 0, 1, places, &options) < 0) {
         return NULL;
     }
     wp_call_begin(&call, WEFT_OP_BARRIER, &options);

@@ -29,6 +29,13 @@ typedef struct wp_options {
 /* group is borrowed: wp_call_begin comes next, before any object is asked for anything. */
 int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *stream,
                wp_options_t *out);
+/*
+ * wp_parse and wp_options in one, for an operator whose parameters end as all do: group is the last
+ * that goes by place, async_op and stream the last of all.
+ */
+int wp_open(PyObject *module, const char *function, PyObject *const *args, Py_ssize_t count,
+            PyObject *keywords, const char *const *names, int required, int positional,
+            PyObject **places, wp_options_t *out);
 void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options);
 /* To its end, or given up with the exception that is set. */
 PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options);

@@ -109,8 +109,7 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
     PyObject *places[5];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("all_gather", args, count, keywords, names, 1, 2, places) < 0 ||
-        wp_options(module, places[1], places[3], places[4], &options) < 0) {
+    if (wp_open(module, "all_gather", args, count, keywords, names, 1, 2, places, &options) < 0) {
         return NULL;
     }
     bool out = places[2] != NULL && places[2] != Py_None;
@@ -145,8 +144,7 @@ static PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t coun
     PyObject *places[6];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("gather", args, count, keywords, names, 1, 3, places) < 0 ||
-        wp_options(module, places[2], places[4], places[5], &options) < 0) {
+    if (wp_open(module, "gather", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
     uint32_t size = options.group->size;

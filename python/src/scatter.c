@@ -173,8 +173,7 @@ static PyObject *scatter(PyObject *module, PyObject *const *args, Py_ssize_t cou
     PyObject *places[6];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("scatter", args, count, keywords, names, 1, 3, places) < 0 ||
-        wp_options(module, places[2], places[4], places[5], &options) < 0) {
+    if (wp_open(module, "scatter", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
     int64_t rows = 0;
@@ -302,8 +301,7 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
     PyObject *places[7];
     wp_options_t options;
     wp_call_t call;
-    if (wp_parse("all_to_all", args, count, keywords, names, 1, 2, places) < 0 ||
-        wp_options(module, places[1], places[5], places[6], &options) < 0) {
+    if (wp_open(module, "all_to_all", args, count, keywords, names, 1, 2, places, &options) < 0) {
         return NULL;
     }
     if (given(places[4]) && !given(places[3])) {

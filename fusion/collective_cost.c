@@ -24,7 +24,8 @@ void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t
     if (place == NULL || place->host_count < 2) {
         return;
     }
-    for (uint32_t r = 0; r < params->group_size; r++) { /* hosts are numbered by their first ranks */
+    for (uint32_t r = 0; r < params->group_size;
+         r++) { /* hosts are numbered by their first ranks */
         seen = place->host_of[r] >= seen ? place->host_of[r] + 1 : seen;
     }
     if (seen > 1) { /* a part of the ranks, which predictions are made for, may be on one host */
@@ -98,8 +99,7 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];
         if (item->op == params->op && item->ranks == params->group_size &&
-            item->hosts == (params->host_of != NULL ? params->host_of_count : 1) &&
-            !item->plain) {
+            item->hosts == (params->host_of != NULL ? params->host_of_count : 1) && !item->plain) {
             return true;
         }
     }
@@ -199,9 +199,8 @@ static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profil
 }
 
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
-                                    const wefti_plan_place_t *place,
-                                    const wefti_profile_t *profile, wefti_arena_t *arena,
-                                    wefti_bucket_cost_t *out_cost)
+                                    const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                                    wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
     static const wefti_bucket_piece_t nothing_to_send = {0, 0};
     weft_status_t status;
@@ -219,9 +218,8 @@ fail:
 }
 
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
-                               const wefti_plan_place_t *place,
-                               const wefti_profile_t *profile, wefti_arena_t *arena,
-                               wefti_shard_cost_t *out_cost)
+                               const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                               wefti_arena_t *arena, wefti_shard_cost_t *out_cost)
 {
     weft_status_t status;
     wefti_bucket_cost_t table, *const out[] = {&out_cost->reduce_scatter, &out_cost->all_gather};

@@ -18,8 +18,7 @@ bool wefti_compile_may_sweep(const wefti_compiler_t *c)
 {
     /* A sweep is a mesh, which sends as much between hosts as inside them. */
     return c->sharded && !c->params.decouple && (c->place == NULL || c->place->host_count < 2) &&
-           c->gradient_params.wire == WEFT_DTYPE_F32 &&
-           c->gradient_params.clip_norm == 0;
+           c->gradient_params.wire == WEFT_DTYPE_F32 && c->gradient_params.clip_norm == 0;
 }
 
 /* What the comm stream spends on a bucket. Of a sharded one that is a sweep, the update included,

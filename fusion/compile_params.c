@@ -192,8 +192,8 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         WEFT_TRY(status, wefti_profile_load(c->params.profile_path, &c->arena, &c->profile), fail);
     }
     WEFT_TRY(status,
-             wefti_collective_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,
-                                   &c->bucket_cost),
+             wefti_collective_cost(&c->costs, c->params.world_size, c->place, &c->profile,
+                                   &c->arena, &c->bucket_cost),
              fail);
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
     c->optimizer.sharded = c->sharded;

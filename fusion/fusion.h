@@ -100,9 +100,9 @@ weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profil
                                   wefti_arena_t *arena, uint64_t **out_ready_ns);
 /* Where the plan's ranks are. */
 typedef struct wefti_plan_place {
-    uint32_t host_count;      /* 0 or 1: one host */
-    const uint32_t *host_of;  /* [world_size] */
-    const uint32_t *rail_of;  /* [world_size], or NULL: one */
+    uint32_t host_count;          /* 0 or 1: one host */
+    const uint32_t *host_of;      /* [world_size] */
+    const uint32_t *rail_of;      /* [world_size], or NULL: one */
     const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
 } wefti_plan_place_t;
 /* Where ranks are, as algorithms are told; place may be NULL, params->group_size is there. */
@@ -112,9 +112,8 @@ void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t
  * pieces from predictions, points where something was measured; scaled by what a profile says of
  * the calls in it. */
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
-                                    const wefti_plan_place_t *place,
-                                    const wefti_profile_t *profile, wefti_arena_t *arena,
-                                    wefti_bucket_cost_t *out_cost);
+                                    const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                                    wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
 #define WEFTI_UPDATE_NS_PER_BYTE 0.1 /* 10 GB/s, as in cost.c */
 
@@ -123,9 +122,8 @@ typedef struct wefti_shard_cost {
     wefti_bucket_cost_t reduce_scatter, all_gather;
 } wefti_shard_cost_t;
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
-                               const wefti_plan_place_t *place,
-                               const wefti_profile_t *profile, wefti_arena_t *arena,
-                               wefti_shard_cost_t *out_cost);
+                               const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                               wefti_arena_t *arena, wefti_shard_cost_t *out_cost);
 
 /* The same, and something that takes so long for every byte. */
 weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_per_byte,
@@ -157,8 +155,8 @@ typedef struct wefti_lower_params {
     const char *policy, *optimizer, *model_name;
     const wefti_plan_forecast_t *forecast;  /* NULL: none */
     const wefti_bucket_cost_t *bucket_cost; /* NULL: nothing is predicted */
-    bool infer;    /* no training: programs init and step, no eval */
-    uint32_t flags; /* of the plan: WEFTI_PLAN_SPLIT_BATCH */
+    bool infer;                             /* no training: programs init and step, no eval */
+    uint32_t flags;                         /* of the plan: WEFTI_PLAN_SPLIT_BATCH */
     /* One graph per rank, equal but for contents, the first of which is the graph; 0: one for all. */
     const wefti_graph_t *const *rank_graphs;
     uint32_t rank_graph_count;
@@ -166,9 +164,9 @@ typedef struct wefti_lower_params {
     bool decouple; /* with shard: weights are gathered at the begin of the next step */
     bool sweep;    /* with shard: where it costs less, one collective reduces, updates and gives */
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and sweeps always win */
-    wefti_gradient_params_t gradients; /* all 0: nothing special */
-    const wefti_costs_t *costs; /* what algorithms are chosen by; NULL: mesh */
-    uint32_t in_flight; /* most collectives issued and not waited for; 0: no bound */
+    wefti_gradient_params_t gradients;    /* all 0: nothing special */
+    const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */
+    uint32_t in_flight;              /* most collectives issued and not waited for; 0: no bound */
     const wefti_plan_place_t *place; /* NULL: one host, as far as anybody knows */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;

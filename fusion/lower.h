@@ -17,10 +17,10 @@
 
 /* One kernel of the compute stream. */
 typedef struct wefti_item {
-    uint32_t node;        /* a coalesced update: the update of the bucket's first member */
-    uint32_t bucket;      /* WEFTI_NONE, or the bucket whose range this updates at once */
-    uint32_t kernel;      /* in the plan */
-    uint32_t eval_kernel; /* in the plan: what program eval runs */
+    uint32_t node;         /* a coalesced update: the update of the bucket's first member */
+    uint32_t bucket;       /* WEFTI_NONE, or the bucket whose range this updates at once */
+    uint32_t kernel;       /* in the plan */
+    uint32_t eval_kernel;  /* in the plan: what program eval runs */
     uint32_t first_kernel; /* in the plan: what a micro-batch that folds nothing runs */
 } wefti_item_t;
 
@@ -51,13 +51,13 @@ typedef struct wefti_bucket {
     /* lower_shards.c. Sharded: the range divides into a shard for every rank, which that rank
      * reduces, updates and gives to the others. Implies coalesced. */
     bool sharded;
-    bool sweep;     /* all of that in one collective, whose update is in no stream */
-    uint32_t start; /* as ready, but what is to be written is not read any more either */
-    uint32_t kernel;            /* in the plan: the update of a sweep */
+    bool sweep;      /* all of that in one collective, whose update is in no stream */
+    uint32_t start;  /* as ready, but what is to be written is not read any more either */
+    uint32_t kernel; /* in the plan: the update of a sweep */
     uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
-    uint32_t due;               /* decoupled: the first item that reads its weights, or item_count */
-    uint32_t gather;            /* sharded: the plan collective that gives everybody the weights;
+    uint32_t due;    /* decoupled: the first item that reads its weights, or item_count */
+    uint32_t gather; /* sharded: the plan collective that gives everybody the weights;
                                    WEFTI_NONE: the sweep */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
     const char *whole_why; /* of a plan that is sharded: why this bucket is not */
@@ -82,24 +82,26 @@ typedef struct wefti_lowering {
     wefti_constraint_t *constraints; /* with a collective on one side: nodes */
     uint32_t constraint_count;
     uint32_t *held, *held_next; /* of a node: what has to be in front of it, as a chain */
-    uint32_t *item_of;    /* node -> item, or WEFTI_NONE */
-    uint32_t *bucket_of;  /* node -> (first) bucket, or WEFTI_NONE */
-    uint32_t *buffer_of;  /* value -> plan buffer, or WEFTI_NONE */
+    uint32_t *item_of;          /* node -> item, or WEFTI_NONE */
+    uint32_t *bucket_of;        /* node -> (first) bucket, or WEFTI_NONE */
+    uint32_t *buffer_of;        /* value -> plan buffer, or WEFTI_NONE */
     uint32_t *state_slot; /* STATE value -> which state of its parameter, or WEFTI_NONE outside the
                              regions */
     uint32_t state_count; /* state regions */
     uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
-    uint64_t local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
+    uint64_t
+        local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
                              another type (wefti_lower_grad_bytes) */
-    uint64_t first_begin; /* of gradients of a micro-batch that folds nothing, the lowest partial sum */
-    uint32_t *first_of;   /* gradient -> its plan buffer there; NULL: no micro-batches */
-    uint64_t region_bytes;                          /* of parameters and of gradients */
-    uint64_t state_region_bytes; /* of a state: the same, less what is only on other ranks */
-    uint32_t shards;             /* the number of ranks if updates are sharded, else 1 */
-    uint32_t first_broadcast;    /* the collectives of init begin there */
+    uint64_t
+        first_begin; /* of gradients of a micro-batch that folds nothing, the lowest partial sum */
+    uint32_t *first_of;              /* gradient -> its plan buffer there; NULL: no micro-batches */
+    uint64_t region_bytes;           /* of parameters and of gradients */
+    uint64_t state_region_bytes;     /* of a state: the same, less what is only on other ranks */
+    uint32_t shards;                 /* the number of ranks if updates are sharded, else 1 */
+    uint32_t first_broadcast;        /* the collectives of init begin there */
     struct wefti_rankings *rankings; /* lower_algorithms.c's */
-    uint64_t arena_cursor;       /* arena bytes handed out */
-    uint64_t kept_bytes;         /* payload of what is there all the time */
+    uint64_t arena_cursor;           /* arena bytes handed out */
+    uint64_t kept_bytes;             /* payload of what is there all the time */
 } wefti_lowering_t;
 
 /* For every value the nodes that read it: readers of v are nodes[first[v]] up to nodes[first[v +

@@ -94,10 +94,10 @@ static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index)
         return WEFT_ERR_NO_MEMORY;
     }
     collective->members[0] = collective->buffer;
-    WEFT_TRY(status,
-             wefti_lower_add_algorithms(l, collective,
-                                        l->plan->buffers[collective->buffer].size_bytes),
-             fail);
+    WEFT_TRY(
+        status,
+        wefti_lower_add_algorithms(l, collective, l->plan->buffers[collective->buffer].size_bytes),
+        fail);
     return wefti_lower_take_algorithms(l, node, collective);
 fail:
     return status;

@@ -79,7 +79,8 @@ static weft_status_t cost_of(const weft_bucket_params_t *params, wefti_arena_t *
     } else {
         wefti_costs_default(&costs, params->allocator);
     }
-    status = wefti_collective_cost(&costs, params->world_size, NULL, &nothing_measured, arena, out_cost);
+    status =
+        wefti_collective_cost(&costs, params->world_size, NULL, &nothing_measured, arena, out_cost);
 done:
     wefti_costs_deinit(&costs);
     return status;

@@ -27,10 +27,10 @@
 typedef enum wefti_value_kind {
     WEFTI_VALUE_NODE = 0, /* output of a node */
     WEFTI_VALUE_INPUT,    /* fed at every step */
-    WEFTI_VALUE_PARAM,    /* trained: a float initializer that a gradient may reach; data is its start */
-    WEFTI_VALUE_CONST,    /* never changes; data holds it */
-    WEFTI_VALUE_STATE,    /* optimizer state, starts at zero; state_of is its parameter */
-    WEFTI_VALUE_SCALAR,   /* scalar plan input such as lr or step, with default_value */
+    WEFTI_VALUE_PARAM, /* trained: a float initializer that a gradient may reach; data is its start */
+    WEFTI_VALUE_CONST,  /* never changes; data holds it */
+    WEFTI_VALUE_STATE,  /* optimizer state, starts at zero; state_of is its parameter */
+    WEFTI_VALUE_SCALAR, /* scalar plan input such as lr or step, with default_value */
 } wefti_value_kind_t;
 
 typedef uint32_t wefti_value_flags_t;
@@ -38,18 +38,20 @@ typedef uint32_t wefti_value_flags_t;
 #define WEFTI_VALUE_LOSS (1u << 1)
 #define WEFTI_VALUE_LOGITS (1u << 2) /* first input of the loss node */
 #define WEFTI_VALUE_LABEL (1u << 3)  /* second input of the loss node */
-#define WEFTI_VALUE_REDUCED (1u << 4) /* a gradient that is the same on all ranks, though no collective makes it */
+#define WEFTI_VALUE_REDUCED                                                                        \
+    (1u << 4) /* a gradient that is the same on all ranks, though no collective makes it */
 
 typedef struct wefti_value {
     const char *name; /* unique in the graph, never NULL */
     wefti_value_kind_t kind;
     wefti_value_flags_t flags;
-    weft_tensor_desc_t type; /* type.data: contents of PARAM and CONST, plain layout, maybe unaligned */
+    weft_tensor_desc_t
+        type; /* type.data: contents of PARAM and CONST, plain layout, maybe unaligned */
     const char *dim_names[WEFT_MAX_DIMS]; /* symbolic dimensions of inputs, else NULL */
-    uint32_t producer;        /* node id, or WEFTI_NONE */
-    uint32_t producer_output; /* which output of it */
-    uint32_t grad_of;  /* this is the complete local gradient of that parameter, or WEFTI_NONE */
-    uint32_t state_of; /* STATE only */
+    uint32_t producer;                    /* node id, or WEFTI_NONE */
+    uint32_t producer_output;             /* which output of it */
+    uint32_t grad_of;     /* this is the complete local gradient of that parameter, or WEFTI_NONE */
+    uint32_t state_of;    /* STATE only */
     double default_value; /* SCALAR only */
 } wefti_value_t;
 
@@ -100,10 +102,11 @@ typedef struct wefti_graph {
     uint32_t constraint_count;
     size_t constraint_capacity;
     uint32_t loss, logits, label; /* value ids or WEFTI_NONE */
-    wefti_mapping_t *mappings; /* files whose bytes values point into; unmapped on destroy */
+    wefti_mapping_t *mappings;    /* files whose bytes values point into; unmapped on destroy */
     uint32_t mapping_count;
     size_t mapping_capacity;
-    bool defer_inference; /* set while importing: add_node leaves types unknown, bind_shapes infers them */
+    bool
+        defer_inference; /* set while importing: add_node leaves types unknown, bind_shapes infers them */
     wefti_name_index_t value_names, node_names;
     weft_tensor_desc_t *scratch; /* for inference */
     size_t scratch_capacity;
@@ -140,27 +143,29 @@ typedef struct wefti_node_params {
 } wefti_node_params_t;
 
 /* Appends a node at the end of order[], creates its outputs and infers their types from the definition. */
-weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params, uint32_t *out_node);
+weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,
+                                   uint32_t *out_node);
 /* Marks a node dead and takes it out of order[]. Its outputs must have no users. */
 void wefti_graph_remove_node(wefti_graph_t *graph, uint32_t node);
 /* For removing many: set dead on each, then take all of them out of order[] at once. */
 void wefti_graph_compact_order(wefti_graph_t *graph);
 /* Changes the operator of a node, keeping attributes, inputs and outputs; extra_outputs more are created,
  * named after the first output. Types are inferred again. */
-weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const char *domain, const char *op,
-                                    uint32_t extra_outputs);
+weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const char *domain,
+                                    const char *op, uint32_t extra_outputs);
 /* Adds or replaces one attribute; copied like those of add_node. */
 weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const weft_attr_t *attr);
 /* Infers the types of a node's outputs. They stay unknown (dtype NONE) while an input's type is. */
 weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node);
 /* Every use of from (node inputs and graph outputs) becomes a use of to; except_node (or WEFTI_NONE) keeps its own.
  * Looks at the whole graph: passes with many replacements use an edit list. */
-void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to, uint32_t except_node);
+void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
+                              uint32_t except_node);
 /* Fills a description for shape rules and kernels; arrays come from arena. */
 weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
                                     weft_node_desc_t *out_desc);
 const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
-size_t wefti_value_bytes(const wefti_value_t *value); /* 0 when unknown */
+size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 
 /* Recomputes order[]: a topological order that keeps the present order where it can and honours constraints and
@@ -172,7 +177,8 @@ weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
 uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node);
 /* Every "before, after" that no value shows: constraints, then readers before in-place updates. Free with
  * the graph's allocator (graph->arena.allocator). */
-weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges, size_t *out_count);
+weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges,
+                                      size_t *out_count);
 /* Checks every invariant above; the message names the first node or value that breaks one. */
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
 /* One line per node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". */
@@ -190,7 +196,8 @@ weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph);
 weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
 #define WEFTI_FOLD_BUDGET_BYTES ((size_t)64 << 20) /* of all folded values of a graph */
 /* One node whose types are known; a result larger than what is left of *budget_bytes is not made. */
-weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes, bool *out_folded);
+weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
+                                    bool *out_folded);
 
 /* graph/bind_shapes.c */
 typedef struct wefti_shape_override {
@@ -199,24 +206,27 @@ typedef struct wefti_shape_override {
     int64_t dims[WEFT_MAX_DIMS];
 } wefti_shape_override_t;
 /* batch 0: keep what the file says (a symbolic batch is then an error). Then infers and folds. */
-weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch, const wefti_shape_override_t *overrides,
+weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
+                                      const wefti_shape_override_t *overrides,
                                       uint32_t override_count);
 /* The same, but open_batch, unless it is 0, stands for a symbolic batch that nobody gives; then *out_opened is set to true. */
 weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
-                                           const wefti_shape_override_t *overrides, uint32_t override_count,
-                                           bool *out_opened);
+                                           const wefti_shape_override_t *overrides,
+                                           uint32_t override_count, bool *out_opened);
 
 /* graph/reachability.c: does any path (values and order edges) lead from op a to op b? An op reaches itself.
  * A row of bits per asked-for op is kept, within a fixed memory budget; needs ops listed topologically. */
 typedef struct wefti_reachability wefti_reachability_t;
-weft_status_t wefti_reachability_create(const weft_graph_view_t *view, const weft_allocator_t *allocator,
+weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
+                                        const weft_allocator_t *allocator,
                                         wefti_reachability_t **out_reachability);
 bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
 void wefti_reachability_destroy(wefti_reachability_t *reachability);
 
 /* graph/rank_models.c: are the graphs of all ranks equal but for the contents of initializers? Of the first difference
  * both sides are named, by labels. Shapes are bound. */
-weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs, const char *const *labels, uint32_t count);
+weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs,
+                                        const char *const *labels, uint32_t count);
 
 /* graph/inference.c: what is done to a graph that runs as it is, once shapes are bound: a loss is an operator like any
  * other, outputs that nothing makes get an Identity, weights that nobody reads go. */
@@ -224,15 +234,17 @@ weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph);
 
 /* graph/split_batch.c: the graph is bound to a rank's share of the batch, whole (the same model) to all of it: inputs
  * that differ are scattered from rank 0, the others broadcast; outputs are gathered there. */
-weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t world_size);
+weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
+                                      uint32_t world_size);
 /* graph/split_check.c: WEFT_ERR_UNSUPPORTED where samples meet, so that part, the graph bound to a rank's share, would not
  * compute a share of what whole does. arena: working memory. */
-weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_graph_t *whole, uint32_t world_size,
-                                      wefti_arena_t *arena);
+weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
+                                      uint32_t world_size, wefti_arena_t *arena);
 
 /* graph/collectives_in.c: collectives that the graph brings along, in one form; before shapes are bound. infer: groups
  * of parts of a model are the world. collectives_tidy.c: what needs shapes. */
-weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t world_size, bool infer);
+weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t world_size,
+                                                bool infer);
 /* Only the pairs; constrain: their places in the order are kept by constraints. */
 weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain);
 weft_status_t wefti_graph_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
@@ -247,7 +259,8 @@ typedef struct wefti_gradient_map {
 } wefti_gradient_map_t;
 /* By map, or, where it is NULL, by name: "<param>_grad", "grad.<param>". Sets grad_of on what is complete: of a tensor
  * that the graph all-reduces itself, on the result. */
-weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map, uint32_t *out_found);
+weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
+                                         uint32_t *out_found);
 bool wefti_graph_has_gradients(const wefti_graph_t *graph);
 /* Where there are any: phases of nodes; weights without one become constants, which is logged; gradients are no longer
  * outputs. Before shapes are bound. */
@@ -282,8 +295,8 @@ typedef enum wefti_optimizer {
 } wefti_optimizer_t;
 typedef struct wefti_optimizer_params {
     wefti_optimizer_t kind;
-    double lr;       /* default of the scalar input "lr" */
-    double momentum; /* momentum: 0.9 */
+    double lr;                    /* default of the scalar input "lr" */
+    double momentum;              /* momentum: 0.9 */
     double beta1, beta2, epsilon; /* adam: 0.9, 0.999, 1e-8 */
     double weight_decay;
     uint32_t divisor; /* 0: gradients are averages; else sums, which updates divide by it */
@@ -291,11 +304,14 @@ typedef struct wefti_optimizer_params {
     bool sharded;     /* clip_norm: a rank has only its shards of the gradients */
 } wefti_optimizer_params_t;
 /* graph/clip.c: what all updates multiply gradients by, with clip_norm. */
-weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params, uint32_t *out_scale);
-weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params);
+weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                                   uint32_t *out_scale);
+weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
+                                        const wefti_optimizer_params_t *params);
 
 /* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node ids. */
-weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena, weft_graph_view_t *out_view);
+weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena,
+                               weft_graph_view_t *out_view);
 /* graph/edit.c: applies an edit list; on error the graph is unusable and must be destroyed. */
 weft_status_t wefti_graph_apply(wefti_graph_t *graph, const weft_edit_list_t *edits);
 

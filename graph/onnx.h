@@ -11,12 +11,12 @@ typedef struct wefti_onnx_property {
 } wefti_onnx_property_t;
 
 typedef struct wefti_onnx_import_params {
-    const char *path;    /* a file, or NULL with bytes: external data is then refused */
-    const void *bytes;   /* must outlive the graph */
+    const char *path;  /* a file, or NULL with bytes: external data is then refused */
+    const void *bytes; /* must outlive the graph */
     size_t size_bytes;
     const char *loss;    /* name of the loss output, or NULL: the output of the one loss node */
     size_t budget_bytes; /* memory for structure, 0: a multiple of the file's size */
-    bool loss_optional;  /* a model without a loss is fine: loss, logits and label stay WEFTI_NONE */
+    bool loss_optional; /* a model without a loss is fine: loss, logits and label stay WEFTI_NONE */
     /* The compiler's: collectives are normalized for world_size ranks (0: left alone), gradients that the graph holds are
      * marked, by map or by name; with any of them a loss is optional. Not with infer. */
     uint32_t world_size;
@@ -25,7 +25,7 @@ typedef struct wefti_onnx_import_params {
     /* Properties of the file, where it holds a compiled graph: the graph comes out with types, states and updates. */
     const wefti_onnx_property_t *compiled;
     uint32_t compiled_count;
-    bool holes;          /* initializers without contents are fine: their data is NULL */
+    bool holes; /* initializers without contents are fine: their data is NULL */
     /* Eval model: parameters whose contents are left out; NULL: every floating-point initializer. */
     const char *const *trained;
     size_t trained_count;
@@ -36,15 +36,18 @@ typedef struct wefti_onnx_import_params {
  * copied). Finds loss, logits and label. Shapes are not yet bound: call wefti_graph_bind_shapes.
  * Errors name the file and the node or tensor. Hostile files are refused, never followed.
  */
-weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params, const weft_allocator_t *allocator,
-                                const weft_registry_t *registry, wefti_graph_t **out_graph);
+weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,
+                                const weft_allocator_t *allocator, const weft_registry_t *registry,
+                                wefti_graph_t **out_graph);
 
 /*
  * The evaluation model as one serialized ModelProto without the trained weights: the label and the loss
  * are dropped, the logits are the output, the batch is symbolic ("batch"). *out_bytes is from allocator.
  */
-weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params, const weft_allocator_t *allocator,
-                                    const weft_registry_t *registry, void **out_bytes, size_t *out_size_bytes);
+weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params,
+                                    const weft_allocator_t *allocator,
+                                    const weft_registry_t *registry, void **out_bytes,
+                                    size_t *out_size_bytes);
 
 /*
  * A compiled graph as a file: what ONNX has words for as ONNX, everything else in metadata_props,

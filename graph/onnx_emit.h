@@ -15,7 +15,8 @@ struct wefti_onnx_emit {
     const wefti_graph_t *graph;
     Onnx__ModelProto *model;
     Onnx__NodeProto **made; /* by node of the graph; updates have none */
-    uint32_t *place; /* by position in the file (updates last): node of the graph, WEFTI_NONE: a wait */
+    uint32_t
+        *place; /* by position in the file (updates last): node of the graph, WEFTI_NONE: a wait */
     uint32_t update_count;
     int32_t opset;
     bool failed; /* out of memory */

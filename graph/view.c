@@ -36,14 +36,13 @@ static void fill_values(const wefti_graph_t *graph, view_arrays_t *to)
 {
     for (uint32_t i = 0; i < graph->value_count; i++) {
         const wefti_value_t *value = &graph->values[i];
-        to->values[i] = (weft_view_value_t){.name = value->name,
-                                            .dtype = value->type.dtype,
-                                            .bytes = wefti_value_bytes(value),
-                                            .producer = value->producer,
-                                            /* passes look for what is yet to be reduced */
-                                            .grad_of = (value->flags & WEFTI_VALUE_REDUCED) != 0
-                                                           ? WEFTI_NONE
-                                                           : value->grad_of};
+        to->values[i] = (weft_view_value_t){
+            .name = value->name,
+            .dtype = value->type.dtype,
+            .bytes = wefti_value_bytes(value),
+            .producer = value->producer,
+            /* passes look for what is yet to be reduced */
+            .grad_of = (value->flags & WEFTI_VALUE_REDUCED) != 0 ? WEFTI_NONE : value->grad_of};
     }
 }
 

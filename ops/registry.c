@@ -23,7 +23,7 @@ struct weft_registry {
     const weft_algorithm_t **algorithms; /* added ones, in the order in which they came */
     size_t algorithm_count, algorithm_capacity;
     wefti_arena_t declared; /* definitions from files */
-    void **plugins; /* of dlopen */
+    void **plugins;         /* of dlopen */
     size_t plugin_count, plugin_capacity;
 };
 
@@ -88,8 +88,9 @@ static weft_status_t check_def(const weft_op_def_t *def)
     if (def == NULL || def->domain == NULL || def->name == NULL || def->name[0] == '\0') {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator definition without domain or name");
     }
-    if ((def->infer == NULL && def->rules == NULL) || def->since_version < 1 || def->inputs_min > def->inputs_max ||
-        def->outputs_min > def->outputs_max || (def->attr_count > 0 && def->attrs == NULL)) {
+    if ((def->infer == NULL && def->rules == NULL) || def->since_version < 1 ||
+        def->inputs_min > def->inputs_max || def->outputs_min > def->outputs_max ||
+        (def->attr_count > 0 && def->attrs == NULL)) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "operator %s.%s needs a shape rule, a version of at least 1 and sane counts",

@@ -109,8 +109,7 @@ static uint32_t collective_settings(const weft_context_t *context, uint64_t *has
             const char *text = getenv(defs[i].name);
             names[used] = defs[i].name;
             hashes[used++] =
-                strcmp(defs[i].name, "WEFT_COSTS") == 0
-                    ? wefti_costs_digest(&context->costs)
+                strcmp(defs[i].name, "WEFT_COSTS") == 0 ? wefti_costs_digest(&context->costs)
                 : strcmp(defs[i].name, "WEFT_TOPOLOGY") == 0
                     ? context->settings.topology[0] != '\0'
                     : text_hash(text != NULL && *text != '\0' ? text : defs[i].default_text);
@@ -260,8 +259,8 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
     status = wefti_select_settings(context);
     status = status < 0 ? status : wefti_context_guess_cluster(context);
-    WEFT_TRY(status,
-             meet(context, status < 0 ? status : use_device(context, params->device)), fail);
+    WEFT_TRY(status, meet(context, status < 0 ? status : use_device(context, params->device)),
+             fail);
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);
     WEFT_TRY(status, wefti_select_levels(context), fail);
     divide_cores(context, params->hub != NULL);
@@ -299,8 +298,7 @@ weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *de
 {
     weft_status_t status = check_device(device);
     if (context == NULL || status < 0) {
-        return context != NULL ? status
-                               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+        return context != NULL ? status : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
     }
     if (!wefti_endpoint_owned(context->endpoint)) {
         return wefti_endpoint_check(context->endpoint);

@@ -38,12 +38,12 @@ struct weft_context {
     weft_allocator_t own_allocator;
     wefti_settings_t settings;
     wefti_log_t log;
-    char launcher[24];     /* what started the ranks */
+    char launcher[24];             /* what started the ranks */
     wefti_cluster_t cluster;       /* topology.c: hosts and ranks, the same on all ranks; of one
                                     * host's hardware nothing is known until somebody asks */
     wefti_digest_t cluster_digest; /* of it */
-    wefti_wanted_t wanted; /* WEFT_ALGO */
-    wefti_costs_t costs;   /* WEFT_COSTS */
+    wefti_wanted_t wanted;         /* WEFT_ALGO */
+    wefti_costs_t costs;           /* WEFT_COSTS */
     wefti_endpoint_t *endpoint;
     weft_device_t *device; /* NULL: the CPU device */
     wefti_endpoint_t
@@ -55,7 +55,7 @@ struct weft_context {
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
     struct wefti_device_calls *device_calls; /* of groups on a card; under lock */
-    wefti_proof_t *proofs; /* proof.c; under lock */
+    wefti_proof_t *proofs;                   /* proof.c; under lock */
     size_t proof_count, proof_capacity;
     struct wefti_eager *eager; /* groups and peers' memory; NULL until first used */
     bool one_process;          /* ranks are threads: any address reaches */

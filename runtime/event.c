@@ -186,8 +186,8 @@ weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
         return WEFT_OK;
     }
     weft_stream_t *stream = atomic_load_explicit(&event->stream, memory_order_relaxed);
-    weft_status_t status =
-        wefti_stream_wait_for(event->mark->context, event->mark, stream, value, "an event", timeout_ns);
+    weft_status_t status = wefti_stream_wait_for(event->mark->context, event->mark, stream, value,
+                                                 "an event", timeout_ns);
     return status != WEFT_OK ? status : wefti_fault_get(&event->mark->fault);
 }
 

@@ -43,7 +43,8 @@ static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
     if (status >= 0) {
         context->streams[context->stream_count++] = stream;
         /* relaxed: whoever enqueues on the stream finds it */
-        atomic_fetch_add_explicit(&context->inline_streams, is_inline(stream), memory_order_relaxed);
+        atomic_fetch_add_explicit(&context->inline_streams, is_inline(stream),
+                                  memory_order_relaxed);
     }
     pthread_mutex_unlock(&context->lock);
     return status;
@@ -55,7 +56,8 @@ static void list_remove(weft_context_t *context, const weft_stream_t *stream)
     for (size_t i = 0; i < context->stream_count; i++) {
         if (context->streams[i] == stream) {
             context->streams[i] = context->streams[--context->stream_count];
-            atomic_fetch_sub_explicit(&context->inline_streams, is_inline(stream), memory_order_relaxed);
+            atomic_fetch_sub_explicit(&context->inline_streams, is_inline(stream),
+                                      memory_order_relaxed);
             break;
         }
     }
@@ -86,7 +88,8 @@ static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
     if (context->device != NULL && !(flags & ON_HOST)) {
         return context->device->ops->queue_create(context->device, &stream->queue);
     }
-    bool threaded = (flags & WEFT_STREAM_THREAD) || ((flags & WEFT_STREAM_AUTO) && context->progress_thread);
+    bool threaded =
+        (flags & WEFT_STREAM_THREAD) || ((flags & WEFT_STREAM_AUTO) && context->progress_thread);
     if (threaded) { /* queues need none */
         stream->threaded = true;
         int error = pthread_create(&stream->thread, NULL, wefti_stream_main, stream);
@@ -142,7 +145,8 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
     if (params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
-    if (params->flags & ~(WEFT_STREAM_THREAD | WEFT_STREAM_AUTO) || params->capacity > MAX_CAPACITY) {
+    if (params->flags & ~(WEFT_STREAM_THREAD | WEFT_STREAM_AUTO) ||
+        params->capacity > MAX_CAPACITY) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
                            params->flags, params->capacity);
     }
@@ -428,7 +432,8 @@ static void nap_beside_device(weft_context_t *context, const wefti_stream_block_
  * over. Other inline streams may be blocked on something else, hence the slice.
  */
 static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target, bool inline_work,
-                bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns, uint64_t most_ns)
+                bool threaded, const wefti_stream_block_t *blocked, uint64_t slice_ns,
+                uint64_t most_ns)
 {
     if (context->device != NULL) {
         nap_beside_device(context, blocked, slice_ns);
@@ -446,12 +451,14 @@ static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target
                            slice_ns < most_ns ? slice_ns : most_ns);
     } else {
         slice_ns = inline_work ? slice_ns : CHECK_NS;
-        wefti_signal_await(context->endpoint, signal, target, spin_ns, slice_ns < most_ns ? slice_ns : most_ns);
+        wefti_signal_await(context->endpoint, signal, target, spin_ns,
+                           slice_ns < most_ns ? slice_ns : most_ns);
     }
 }
 
-weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
-                                    uint32_t target, const char *what, uint64_t patience_ns)
+weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
+                                    weft_stream_t *stream, uint32_t target, const char *what,
+                                    uint64_t patience_ns)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;

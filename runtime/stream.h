@@ -77,8 +77,9 @@ void wefti_nap(uint64_t ns);
 weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
                                 uint32_t target, const char *what);
 /* The same for patience_ns at most, then WEFT_IN_PROGRESS. */
-weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
-                                    uint32_t target, const char *what, uint64_t patience_ns);
+weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
+                                    weft_stream_t *stream, uint32_t target, const char *what,
+                                    uint64_t patience_ns);
 
 /* stream_host.c: runs what can be run; the caller holds busy or is the thread. */
 void wefti_stream_run(weft_stream_t *stream);

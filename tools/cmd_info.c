@@ -19,7 +19,8 @@ static const option_def_t own_options[] = {
 static const command_help_t help = {
     "info",
     "[--json]",
-    "Shows the version, the CPU and its topology, which launcher a rank started like this would join by, the\n"
+    "Shows the version, the CPU and its topology, which launcher a rank started like this would "
+    "join by, the\n"
     "transports, and every setting.",
     NULL,
 };

@@ -18,8 +18,8 @@ typedef struct infer_options {
     weft_plan_t *plan; /* shared by all ranks, made before they were forked */
     const weft_registry_t *registry;
     weft_context_t *world; /* NULL, or what a launcher has made of us: it is used then; borrowed */
-    const char *inputs;                    /* folder; NULL: the plan has none */
-    const char *outputs;                   /* folder; NULL: outputs are only described */
+    const char *inputs;    /* folder; NULL: the plan has none */
+    const char *outputs;   /* folder; NULL: outputs are only described */
     const char *trace_path, *profile_path; /* NULL: not wanted */
     infer_scalar_t scalars[INFER_MAX_SCALARS];
     uint32_t scalar_count;

@@ -16,10 +16,10 @@ typedef struct train_options {
     const weft_registry_t *registry;
     const dataset_t *data;
     weft_context_t *world; /* NULL, or what a launcher has made of us: it is used then; borrowed */
-    uint32_t epochs; /* 0: steps decides */
-    uint64_t steps;  /* 0: epochs decides */
-    bool linear_lr;  /* the learning rate falls linearly to 0 */
-    double lr;       /* negative: the plan's default */
+    uint32_t epochs;       /* 0: steps decides */
+    uint64_t steps;        /* 0: epochs decides */
+    bool linear_lr;        /* the learning rate falls linearly to 0 */
+    double lr;             /* negative: the plan's default */
     uint64_t seed;
     bool no_eval; /* the test set is left alone */
     bool json;

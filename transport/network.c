@@ -60,8 +60,8 @@ static _Atomic bool *broken_of(const wefti_network_t *network, uint32_t a, uint3
     return &network->broken[(size_t)low * network->world_size + high];
 }
 
-void wefti_network_break(wefti_network_t *network, uint32_t a, uint32_t b,
-                         void (*tell)(void *user), void *user)
+void wefti_network_break(wefti_network_t *network, uint32_t a, uint32_t b, void (*tell)(void *user),
+                         void *user)
 {
     atomic_store_explicit(broken_of(network, a, b), true, memory_order_release);
     wefti_delays_lose(network->delays, a, b, tell, user);

@@ -25,8 +25,8 @@ weft_status_t wefti_network_signal(wefti_network_t *network, uint32_t from, uint
 void wefti_network_flush(wefti_network_t *network, uint32_t from);
 /* The link between two ranks breaks: what is under way on it is lost, and what is sent after that
  * comes over another path, after tell was called. Where ranks want no other path they ask broken. */
-void wefti_network_break(wefti_network_t *network, uint32_t a, uint32_t b,
-                         void (*tell)(void *user), void *user);
+void wefti_network_break(wefti_network_t *network, uint32_t a, uint32_t b, void (*tell)(void *user),
+                         void *user);
 bool wefti_network_broken(const wefti_network_t *network, uint32_t a, uint32_t b);
 void wefti_network_stats(wefti_network_t *network, uint32_t from, uint32_t to,
                          wefti_link_stats_t *out);

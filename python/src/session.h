@@ -7,8 +7,7 @@
 
 /* ---- plan.c ---- */
 typedef struct wp_plan {
-    PyObject_HEAD
-    wp_state_t *state;
+    PyObject_HEAD wp_state_t *state;
     weft_plan_t *plan;
     weft_registry_t *registry; /* with operators or kernels of its own; NULL: the built-in ones */
 } wp_plan_t;
@@ -58,8 +57,7 @@ typedef struct wp_binding {
 
 typedef struct wp_session wp_session_t;
 struct wp_session {
-    PyObject_HEAD
-    wp_state_t *state;
+    PyObject_HEAD wp_state_t *state;
     wp_context_t *context; /* owned, as is plan */
     wp_plan_t *plan;
     weft_session_t *session; /* NULL once closed and no view is left */
@@ -67,8 +65,8 @@ struct wp_session {
     bool has_lock, closed;
     bool training, split;
     uint32_t accumulate;
-    size_t views; /* arrays over inputs' memory that are about */
-    bool views_stay; /* which stays when the session goes */
+    size_t views;                             /* arrays over inputs' memory that are about */
+    bool views_stay;                          /* which stays when the session goes */
     wp_binding_t *inputs, *outputs, *scalars; /* in this order, in one piece of memory */
     size_t input_count, output_count, scalar_count;
     wp_binding_t *loss, *logits; /* among outputs, or NULL */
@@ -84,7 +82,8 @@ int wp_session_end(wp_session_t *self, weft_status_t status);
 /* What is called name, or NULL. */
 wp_binding_t *wp_binding_find(wp_binding_t *bindings, size_t count, PyObject *name);
 /* An array for a tensor, like like's kind (NULL: numpy where there is one). */
-int wp_session_array(wp_session_t *self, const wp_array_t *like, const weft_tensor_desc_t *desc, wp_array_t *out);
+int wp_session_array(wp_session_t *self, const wp_array_t *like, const weft_tensor_desc_t *desc,
+                     wp_array_t *out);
 /* Not collective; calls of other threads end first. */
 void wp_session_close(wp_session_t *self);
 PyObject *wp_session_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
@@ -107,30 +106,35 @@ typedef struct wp_feed {
 } wp_feed_t;
 
 typedef enum wp_feed_rule {
-    WP_FEED_STEP,  /* all inputs, or none */
-    WP_FEED_EVAL,  /* labels may be left out */
-    WP_FEED_SOME,  /* any */
+    WP_FEED_STEP, /* all inputs, or none */
+    WP_FEED_EVAL, /* labels may be left out */
+    WP_FEED_SOME, /* any */
 } wp_feed_rule_t;
 
 /*
  * Arguments, by place or by name, to inputs and scalars; everything is checked. most: micro-batches that an array may
  * hold, one behind the other. -1: an exception is set, and out is empty.
  */
-int wp_feed_get(wp_session_t *self, const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                wp_feed_rule_t rule, uint32_t most, wp_feed_t *out);
+int wp_feed_get(wp_session_t *self, const char *function, PyObject *const *args, Py_ssize_t count,
+                PyObject *keywords, wp_feed_rule_t rule, uint32_t most, wp_feed_t *out);
 /* Copies micro-batch index of every array into the inputs, and sets scalars. Without the GIL, the lock held. */
 weft_status_t wp_feed_copy(wp_session_t *self, const wp_feed_t *feed, uint32_t index);
 /* The first array, NULL without one. */
 const wp_array_t *wp_feed_like(const wp_feed_t *feed);
 void wp_feed_release(wp_feed_t *feed);
 /* Whether array is what "input 'x'" takes; else -1 with TypeError or ValueError, naming both. */
-int wp_check_tensor(const char *what, const char *name, const weft_tensor_desc_t *desc, const wp_array_t *array);
+int wp_check_tensor(const char *what, const char *name, const weft_tensor_desc_t *desc,
+                    const wp_array_t *array);
 
 /* ---- session_run.c: step, micro_step, eval, feed ---- */
-PyObject *wp_session_step(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-PyObject *wp_session_micro_step(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-PyObject *wp_session_eval(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-PyObject *wp_session_feed(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *wp_session_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords);
+PyObject *wp_session_micro_step(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords);
+PyObject *wp_session_eval(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords);
+PyObject *wp_session_feed(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                          PyObject *keywords);
 
 /* ---- session_tensors.c: params, gradients, state, inputs, outputs, scalars ---- */
 typedef enum wp_tensors_kind {
@@ -151,7 +155,8 @@ int wp_view_init(PyObject *module, wp_state_t *state);
 
 /* ---- session_files.c: save, checkpoints, traces, stats ---- */
 PyObject *wp_session_save(PyObject *object, PyObject *path);
-PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords);
 PyObject *wp_session_load_checkpoint(PyObject *object, PyObject *path);
 PyObject *wp_session_write_trace(PyObject *object, PyObject *path);
 PyObject *wp_session_write_profile(PyObject *object, PyObject *path);

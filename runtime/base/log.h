@@ -11,6 +11,7 @@ typedef struct wefti_log {
     weft_log_level_t level; /* lines above it are dropped */
 } wefti_log_t;
 
-void wefti_log(const wefti_log_t *log, weft_log_level_t level, const char *format, ...) WEFT_PRINTF(3, 4);
+void wefti_log(const wefti_log_t *log, weft_log_level_t level, const char *format, ...)
+    WEFT_PRINTF(3, 4);
 
 #endif

@@ -410,8 +410,9 @@ PARSE_UP_TO(parse_up_to_255, 255)
     X("WEFT_SOCKETS", sockets, parse_sockets, "2", "", 1,                                          \
       "tcp: sockets per pair of ranks, 1 to 8")                                                    \
     X("WEFT_TCP_CONGESTION", congestion, parse_congestion, "auto", "", 0,                          \
-      "tcp: congestion control: system, the name of one (cubic), or auto: the system's, but cubic " \
-      "where that is bbr, which takes what collectives send in bursts for a slower link")           \
+      "tcp: congestion control: system, the name of one (cubic), or auto: the system's, but "      \
+      "cubic "                                                                                     \
+      "where that is bbr, which takes what collectives send in bursts for a slower link")          \
     X("WEFT_FALLBACK", fallback, parse_fallback, "tcp", "", 1,                                     \
       "what follows when a verbs link breaks: tcp (the call in flight fails, the next ones take "  \
       "tcp, with a warning) or off (all calls fail)")                                              \
@@ -429,7 +430,7 @@ PARSE_UP_TO(parse_up_to_255, 255)
     X("WEFT_VERBS_RETRY", verbs.retry, parse_up_to_7, "7", "", 0,                                  \
       "verbs: how often it is sent again before the link counts as broken")                        \
     X("WEFT_VERBS_QUEUE_PAIRS", verbs.queue_pairs, parse_up_to_16, "0", "", 1,                     \
-      "verbs: queue pairs per pair of ranks; 0: by the link")                                       \
+      "verbs: queue pairs per pair of ranks; 0: by the link")                                      \
     X("WEFT_TOPOLOGY", topology, parse_topology, "", "", 1,                                        \
       "description of the cluster (JSON) in place of what is found; ranks must have equal ones")   \
     X("WEFT_BIND", bind, parse_bind, "auto", "", 0,                                                \

@@ -269,7 +269,8 @@ static void run_one(const char *folder, const char *name, tally_t *tally)
     tally->other_type += outcome == OTHER_TYPE;
     if (getenv("WEFT_TEST_VERBOSE") != NULL) {
         static const char *const words[] = {"ran", "no kernel", "no shape", "refused by kernel"};
-        print_message("%s: %s %s\n", name, words[outcome], outcome == NO_SHAPE || outcome == OTHER_TYPE ? weft_last_error() : "");
+        print_message("%s: %s %s\n", name, words[outcome],
+                      outcome == NO_SHAPE || outcome == OTHER_TYPE ? weft_last_error() : "");
     }
     wefti_arena_deinit(&arena);
     wefti_graph_destroy(graph);

@@ -31,10 +31,16 @@ static void prove_sizes(const uint32_t *sizes, size_t count, wefti_sweep_links_t
 /* Checked code is several times slower, and has nothing new to say of larger groups. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define MOST_RANKS 8u
-#define SOME_LARGER {32, 33}
+#define SOME_LARGER                                                                                \
+    {                                                                                              \
+        32, 33                                                                                     \
+    }
 #else
 #define MOST_RANKS 17u
-#define SOME_LARGER {32, 33, 64}
+#define SOME_LARGER                                                                                \
+    {                                                                                              \
+        32, 33, 64                                                                                 \
+    }
 #endif
 
 static void test_sweep_proves_every_small_group(void **state)

@@ -34,9 +34,9 @@ static void test_escapes(void **state)
     (void)state;
     expect_text("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t");
     expect_text("\"\\u0041\\u007f\\u0080\\u07FF\\u0800\\uffff\"",
-                  "A\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf");
+                "A\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf");
     expect_text("\"\\ud83d\\ude00 \\uD800\\uDC00 \\udbff\\udfff\"",
-                  "\xf0\x9f\x98\x80 \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf");
+                "\xf0\x9f\x98\x80 \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf");
     expect_error("\"\\u0000\"", "other than 0");
     expect_error("\"\\u12g4\"", "four hex digits");
     expect_error("\"\\u12", "four hex digits");

@@ -221,7 +221,7 @@ static void run_steps(steps_t *steps, uint8_t *inputs)
         from[k] = steps->leaves[k] = at;
     }
     weft_reduce_t whole = {from,         steps->leaf_count, NULL, 0, steps->elem_count,
-                           steps->dtype, steps->reduction, 0};
+                           steps->dtype, steps->reduction,  0};
     oracle(&whole, expected);
     for (int way = 0; way < 3; way++) {
         memset(result, 0xa5, sizeof result);

@@ -217,8 +217,8 @@ static void want_reduced(const rank_t *me, const spec_t *s, uint64_t from, uint6
     for (uint32_t r = 0; r < s->params.group_size; r++) {
         sources[r] = me->sources[r] + from * size_of(s);
     }
-    weft_reduce_t reduce = {sources,  s->params.group_size, &destination, 1, count,
-                            s->dtype, s->reduction, 0};
+    weft_reduce_t reduce = {
+        sources, s->params.group_size, &destination, 1, count, s->dtype, s->reduction, 0};
     RANK_OK(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE));
 }
 

@@ -15,7 +15,7 @@
 typedef struct player {
     weft_context_params_t params;
     pthread_t thread, self; /* self: as that thread knows it */
-    int asked; /* of the thread that waits */
+    int asked;              /* of the thread that waits */
     weft_status_t (*wait)(weft_context_t *context, weft_group_t *group);
     weft_status_t status;
     char message[256];

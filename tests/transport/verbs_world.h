@@ -15,8 +15,8 @@ typedef struct verbs_rank {
     void *driver; /* NULL: not open */
     wefti_link_params_t params;
     wefti_settings_t settings; /* the world's; on real devices: every second rank takes another */
-    uint8_t *region; /* VERBS_REGION, its own mapping */
-    uint32_t breaks; /* that it was told of */
+    uint8_t *region;           /* VERBS_REGION, its own mapping */
+    uint32_t breaks;           /* that it was told of */
     uint32_t broken_peer;
     char text[WEFTI_VERBS_TEXT_BYTES];
 } verbs_rank_t;

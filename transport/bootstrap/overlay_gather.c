@@ -125,7 +125,8 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
         /* wake_fd: another thread that makes progress has taken the parcel in. */
         struct pollfd fds[2] = {{.fd = overlay->epoll_fd, .events = POLLIN},
                                 {.fd = overlay->wake_fd, .events = POLLIN}};
-        if (poll(fds, 2, status == WEFT_IN_PROGRESS ? BUSY_MS : LOOK_MS) > 0 && fds[1].revents != 0) {
+        if (poll(fds, 2, status == WEFT_IN_PROGRESS ? BUSY_MS : LOOK_MS) > 0 &&
+            fds[1].revents != 0) {
             uint64_t count;
             ssize_t got = read(overlay->wake_fd, &count, sizeof count);
             (void)got;

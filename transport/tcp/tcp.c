@@ -387,9 +387,8 @@ static weft_status_t tcp_join(void *driver, const uint8_t *cards, const bool *pe
     }
     for (uint32_t r = 0; r < tcp->params.world_size; r++) {
         if (peers[r] && tcp->cards[r].sockets != tcp->sockets) {
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "WEFT_SOCKETS is %u on rank %u and %u on rank %u", tcp->sockets,
-                               tcp->params.rank, tcp->cards[r].sockets, r);
+            return wefti_error(WEFT_ERR_MISMATCH, "WEFT_SOCKETS is %u on rank %u and %u on rank %u",
+                               tcp->sockets, tcp->params.rank, tcp->cards[r].sockets, r);
         }
     }
     return WEFT_OK;

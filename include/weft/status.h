@@ -45,6 +45,12 @@ WEFT_API const char *weft_status_text(weft_status_t status);
  * none; valid until the next Weft call on this thread.
  */
 WEFT_API const char *weft_last_error(void);
+/**
+ * @return the field of a parameter struct that the last error on the calling thread is about, such as "in_flight"; NULL
+ * if the error is not about a field; valid until the next Weft call on this thread. Front ends use it to name their own
+ * spelling of the field: `weft compile` adds "--in-flight", Python the keyword.
+ */
+WEFT_API const char *weft_last_error_field(void);
 WEFT_EXTERN_C_END
 
 #endif

@@ -17,7 +17,15 @@
 /* Records the calling thread's message and returns status. */
 weft_status_t wefti_error(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* The same with ": <text of errno>" appended; errno is kept. */
+/*
+ * Records "<name>: <message>" and marks name as the parameter field that the error is about
+ * (weft_last_error_field). Callers that spell the field differently, as a command-line flag or a
+ * keyword, add their own spelling; the message names the field.
+ */
+weft_status_t wefti_error_field(weft_status_t status, const char *name, const char *format, ...)
+    WEFT_PRINTF(3, 4);
+
+/* The same as wefti_error with ": <text of errno>" appended; errno is kept. */
 weft_status_t wefti_error_errno(weft_status_t status, int error_number, const char *format, ...)
     WEFT_PRINTF(3, 4);
 

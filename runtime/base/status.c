@@ -10,6 +10,7 @@
 #define MESSAGE_BYTES 1024
 
 static _Thread_local char message[MESSAGE_BYTES];
+static _Thread_local char field[64]; /* the parameter that message is about, or "" */
 
 const char *weft_version(void)
 {
@@ -45,6 +46,22 @@ const char *weft_last_error(void)
     return message;
 }
 
+const char *weft_last_error_field(void)
+{
+    return field[0] != '\0' ? field : NULL;
+}
+
+/* Messages contain names from files: keep them on one line and free of control characters. */
+static void record(const char *text)
+{
+    snprintf(message, sizeof message, "%s", text);
+    for (char *at = message; *at != '\0'; at++) {
+        if ((unsigned char)*at < ' ' || *at == 127) {
+            *at = '?';
+        }
+    }
+}
+
 weft_status_t wefti_error(weft_status_t status, const char *format, ...)
 {
     char text[MESSAGE_BYTES];
@@ -53,6 +70,18 @@ weft_status_t wefti_error(weft_status_t status, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     return wefti_error_adopt(status, text);
+}
+
+weft_status_t wefti_error_field(weft_status_t status, const char *name, const char *format, ...)
+{
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    wefti_error(status, "%s: %s", name, text);
+    snprintf(field, sizeof field, "%s", name);
+    return status;
 }
 
 weft_status_t wefti_error_errno(weft_status_t status, int error_number, const char *format, ...)
@@ -77,17 +106,13 @@ weft_status_t wefti_error_prefix(weft_status_t status, const char *format, ...)
     if (used >= 0 && (size_t)used < sizeof text) {
         snprintf(text + used, sizeof text - (size_t)used, ": %s", message);
     }
-    return wefti_error_adopt(status, text);
+    record(text);
+    return status;
 }
 
 weft_status_t wefti_error_adopt(weft_status_t status, const char *text)
 {
-    snprintf(message, sizeof message, "%s", text);
-    for (char *at = message; *at != '\0'; at++) {
-        /* Names come from files: a message stays one line, and a terminal stays unharmed. */
-        if ((unsigned char)*at < ' ' || *at == 127) {
-            *at = '?';
-        }
-    }
+    record(text);
+    field[0] = '\0';
     return status;
 }

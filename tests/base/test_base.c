@@ -213,6 +213,14 @@ static void test_error_message_is_prefixed_once(void **in)
     assert_string_equal(weft_last_error(), "node conv1: dimension 3");
     wefti_error_errno(WEFT_ERR_SYSTEM, 2, "open %s", "x");
     assert_string_equal(weft_last_error(), "open x: No such file or directory");
+    assert_null(weft_last_error_field());
+    wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch", "must be at least 1: %d", 0);
+    assert_string_equal(weft_last_error(), "batch: must be at least 1: 0");
+    assert_string_equal(weft_last_error_field(), "batch");
+    wefti_error_prefix(WEFT_ERR_INVALID_ARGUMENT, "mlp.onnx");
+    assert_string_equal(weft_last_error_field(), "batch");
+    wefti_error(WEFT_ERR_INVALID_ARGUMENT, "another");
+    assert_null(weft_last_error_field());
     assert_string_equal(weft_status_name(WEFT_ERR_PEER_DIED), "ERR_PEER_DIED");
     assert_string_equal(weft_status_name((weft_status_t)-99), "unknown");
 }

@@ -42,17 +42,27 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "algos",
-    "[-n N] [--op OP] [--hosts N,N,..] [--round-robin] [--links KIND] [--order ORDER]\n"
-    "                  [--costs COSTS.json] [--algo NAME] [--json]",
-    "Shows over sizes which algorithm a group's calls take, as the runtime chooses: by what was\n"
-    "measured (weft tune) where the table knows the group's size, else by what its schedule is\n"
-    "predicted to take. And how much slower the second best is, and why others are out.",
-    "BYTES is the larger of the two buffers of a rank; the choice is one for sizes up to twice as\n"
-    "large. Algorithms marked * run on hand-written code for loads and stores and go first unless\n"
-    "others are 5 % quicker; the rest is interpreted. Which of two marked ones runs, calls decide\n"
-    "by size and memory: weft bench tells.\n",
+static int run_algos_command(int argc, char **argv);
+
+const command_t wefti_algos_command = {
+    .name = "algos",
+    .brief = "show which algorithm a collective uses, and why",
+    .synopsis = "[-n N] [--op OP] [--hosts N,N,..] [--round-robin] [--links KIND] [--order ORDER] "
+                "[--costs COSTS.json] [--algo NAME] [--json]",
+    .summary =
+        "Shows over sizes which algorithm a group's calls take, as the runtime chooses: by what "
+        "was "
+        "measured (weft tune) where the table knows the group's size, else by what its schedule is "
+        "predicted to take. And how much slower the second best is, and why others are out.",
+    .epilogue = "BYTES is the larger of the two buffers of a rank; the choice is one for sizes up "
+                "to twice as\n"
+                "large. Algorithms marked * run on hand-written code for loads and stores and go "
+                "first unless\n"
+                "others are 5 % quicker; the rest is interpreted. Which of two marked ones runs, "
+                "calls decide\n"
+                "by size and memory: weft bench tells.\n",
+    .options = {own_options},
+    .run = run_algos_command,
 };
 
 typedef struct algos_command {
@@ -346,12 +356,11 @@ static weft_status_t show_all(algos_command_t *command)
     return status;
 }
 
-int wefti_cmd_algos(int argc, char **argv)
+static int run_algos_command(int argc, char **argv)
 {
     algos_command_t command = {.ranks = 2, .dtype = WEFT_DTYPE_F32};
     int positional = 0;
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_algos_command, handle, &command, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }

@@ -51,16 +51,22 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "bench",
-    "OP -n N [options]",
-    "Times all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter or\n"
-    "all_to_all on N local ranks. Every rank rewrites its buffer before each call, as a\n"
-    "kernel would; a time is that of the slowest rank. The floor is the same movement of data\n"
-    "on the same ranks without a library: no agreement, one flag per step. Ranks that mpirun\n"
-    "or `weft run --hosts .. --` has started are taken as they are, without a floor.",
-    "examples:\n  weft bench all_reduce -n 2 --memory registered\n"
-    "  weft run -n 8 --hosts a:4,b:4 -- weft bench all_reduce\n",
+static int run_bench_command(int argc, char **argv);
+
+const command_t wefti_bench_command = {
+    .name = "bench",
+    .brief = "measure the time of collectives",
+    .synopsis = "OP -n N [options]",
+    .summary =
+        "Times all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter or "
+        "all_to_all on N local ranks. Every rank rewrites its buffer before each call, as a "
+        "kernel would; a time is that of the slowest rank. The floor is the same movement of data "
+        "on the same ranks without a library: no agreement, one flag per step. Ranks that mpirun "
+        "or `weft run --hosts .. --` has started are taken as they are, without a floor.",
+    .epilogue = "examples:\n  weft bench all_reduce -n 2 --memory registered\n"
+                "  weft run -n 8 --hosts a:4,b:4 -- weft bench all_reduce\n",
+    .options = {own_options},
+    .run = run_bench_command,
 };
 
 const bench_op_t wefti_bench_ops[BENCH_OP_COUNT] = {
@@ -275,13 +281,12 @@ static int bench_launched(bench_t *bench)
     return status < 0 ? wefti_status_error("bench", status) : EXIT_OK;
 }
 
-int wefti_cmd_bench(int argc, char **argv)
+static int run_bench_command(int argc, char **argv)
 {
     bench_t bench = {
         .ranks = 0, .min_bytes = 8, .max_bytes = 64u << 20, .factor = 8, .dtype = WEFT_DTYPE_F32};
     int positional = 0;
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &bench, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_bench_command, handle, &bench, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }

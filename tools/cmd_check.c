@@ -21,19 +21,30 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "check",
-    "MODEL.onnx [--batch B] [--gradients] [options of compile] [--json]",
-    "Lists a model's operators (defined here? differentiable? with a kernel?) and inputs, before\n"
-    "and after --batch and --shape, and says whether it compiles for training or what is in the\n"
-    "way. Exit status 0 if it compiles, 2 if not.\n\n"
-    "--gradients then runs it on one rank with its own kernels: elements of every parameter are\n"
-    "moved, and the slope of the loss is compared with the gradient. Of each parameter the worst\n"
-    "is shown: ok; wrong; noise (the loss changes too little to tell); kink (the loss has corners\n"
-    "near by, as at 0 of Relu, and the gradient is among the slopes there). Exit status 1 if a\n"
-    "gradient is wrong.",
-    "example:\n"
-    "  weft check lenet.onnx --batch 4 --gradients\n",
+static int run_check_command(int argc, char **argv);
+
+const command_t wefti_check_command = {
+    .name = "check",
+    .brief = "report which parts of a model are supported",
+    .synopsis = "MODEL.onnx [--batch B] [--gradients] [options of compile] [--json]",
+    .summary =
+        "Lists a model's operators (defined here? differentiable? with a kernel?) and inputs, "
+        "before "
+        "and after --batch and --shape, and says whether it compiles for training or what is in "
+        "the "
+        "way. Exit status 0 if it compiles, 2 if not.\n\n"
+        "--gradients then runs it on one rank with its own kernels: elements of every parameter "
+        "are "
+        "moved, and the slope of the loss is compared with the gradient. Of each parameter the "
+        "worst "
+        "is shown: ok; wrong; noise (the loss changes too little to tell); kink (the loss has "
+        "corners "
+        "near by, as at 0 of Relu, and the gradient is among the slopes there). Exit status 1 if a "
+        "gradient is wrong.",
+    .epilogue = "example:\n"
+                "  weft check lenet.onnx --batch 4 --gradients\n",
+    .options = {own_options, wefti_compile_option_defs},
+    .run = run_check_command,
 };
 
 typedef struct check_command {
@@ -129,7 +140,7 @@ static int check(check_command_t *command, const char *path)
     return code;
 }
 
-int wefti_cmd_check(int argc, char **argv)
+static int run_check_command(int argc, char **argv)
 {
     check_command_t command = {.samples = DEFAULT_SAMPLES};
     int positional = 0;
@@ -137,8 +148,7 @@ int wefti_cmd_check(int argc, char **argv)
     if (code != EXIT_OK) {
         return code;
     }
-    const option_def_t *const tables[] = {own_options, wefti_compile_option_defs, NULL};
-    code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    code = wefti_parse_options(argc, argv, &wefti_check_command, handle, &command, &positional);
     if (code == EXIT_OK && positional != 1) {
         code = wefti_usage_error("check", "expected one MODEL.onnx, got %d arguments", positional);
     } else if (code == EXIT_OK && command.gradients && command.compile.params.infer) {

@@ -14,23 +14,30 @@ static const option_def_t own_options[] = {
     {KEY_PROFILE, "profile", "P.json",
      "measured times of kernels and collectives, by weft run --profile"},
     {KEY_EMIT, "emit-onnx", "OUT.onnx",
-     "write the compiled graph as ONNX, too; compiling that\n"
-     "                                 gives the same plan, without further options"},
+     "write the compiled graph as ONNX, too; compiling that "
+     "gives the same plan, without further options"},
     {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "compile",
-    "MODEL.onnx.. -o PLAN.weft --world N [options]",
-    "Compiles a model with a loss into a training plan for N ranks, or with --infer any model "
-    "into\n"
-    "an inference plan. Several models are one per rank, equal but for initializers.",
-    "example:\n"
-    "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n"
-    "  weft compile mlp.onnx -o mlp.weft --world 2 --batch 64 --emit-onnx compiled.onnx\n"
-    "  weft compile compiled.onnx -o again.weft\n"
-    "  weft compile m.rank0.onnx m.rank1.onnx -o tp.weft --world 2 --infer --batch 1\n",
+static int run_compile_command(int argc, char **argv);
+
+const command_t wefti_compile_command = {
+    .name = "compile",
+    .brief = "compile an ONNX model to a plan",
+    .synopsis = "MODEL.onnx.. -o PLAN.weft --world N [options]",
+    .summary =
+        "Compiles a model with a loss into a training plan for N ranks, or with --infer any model "
+        "into "
+        "an inference plan. Several models are one per rank, equal but for initializers.",
+    .epilogue =
+        "example:\n"
+        "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n"
+        "  weft compile mlp.onnx -o mlp.weft --world 2 --batch 64 --emit-onnx compiled.onnx\n"
+        "  weft compile compiled.onnx -o again.weft\n"
+        "  weft compile m.rank0.onnx m.rank1.onnx -o tp.weft --world 2 --infer --batch 1\n",
+    .options = {own_options, wefti_compile_option_defs},
+    .run = run_compile_command,
 };
 
 typedef struct compile_command {
@@ -162,7 +169,7 @@ static int compile_and_save(compile_command_t *command)
     return EXIT_OK;
 }
 
-int wefti_cmd_compile(int argc, char **argv)
+static int run_compile_command(int argc, char **argv)
 {
     compile_command_t command = {0};
     int positional = 0;
@@ -170,8 +177,7 @@ int wefti_cmd_compile(int argc, char **argv)
     if (code != EXIT_OK) {
         return code;
     }
-    const option_def_t *const tables[] = {own_options, wefti_compile_option_defs, NULL};
-    code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    code = wefti_parse_options(argc, argv, &wefti_compile_command, handle, &command, &positional);
     if (code != EXIT_OK) {
         wefti_compile_options_deinit(&command.compile);
         return code < 0 ? EXIT_OK : code;

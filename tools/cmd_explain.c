@@ -16,12 +16,18 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "explain",
-    "PLAN.weft [--json | --compare | --why TENSOR]",
-    "Explains a plan: buckets, members, bytes, algorithm, predicted times, streams, memory, copied "
-    "bytes.",
-    NULL,
+static int run_explain_command(int argc, char **argv);
+
+const command_t wefti_explain_command = {
+    .name = "explain",
+    .brief = "show the decisions in a plan, and their reasons",
+    .synopsis = "PLAN.weft [--json | --compare | --why TENSOR]",
+    .summary = "Explains a plan: buckets, members, bytes, algorithm, predicted times, streams, "
+               "memory, copied "
+               "bytes.",
+    .epilogue = NULL,
+    .options = {own_options},
+    .run = run_explain_command,
 };
 
 typedef struct explain_command {
@@ -67,7 +73,7 @@ static int explain(const explain_command_t *command, const char *path)
     return EXIT_OK;
 }
 
-int wefti_cmd_explain(int argc, char **argv)
+static int run_explain_command(int argc, char **argv)
 {
     explain_command_t command = {0};
     int positional = 0;
@@ -75,8 +81,8 @@ int wefti_cmd_explain(int argc, char **argv)
     if (status < 0) {
         return wefti_status_error("explain", status);
     }
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    int code =
+        wefti_parse_options(argc, argv, &wefti_explain_command, handle, &command, &positional);
     if (code == EXIT_OK && positional != 1) {
         code = wefti_usage_error("explain", "expected one PLAN.weft, got %d arguments", positional);
     } else if (code == EXIT_OK) {

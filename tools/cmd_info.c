@@ -16,13 +16,19 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "info",
-    "[--json]",
-    "Shows the version, the CPU and its topology, which launcher a rank started like this would "
-    "join by, the\n"
-    "transports, and every setting.",
-    NULL,
+static int run_info_command(int argc, char **argv);
+
+const command_t wefti_info_command = {
+    .name = "info",
+    .brief = "show the version, this machine, transports and settings",
+    .synopsis = "[--json]",
+    .summary = "Shows the version, the CPU and its topology, which launcher a rank started like "
+               "this would "
+               "join by, the "
+               "transports, and every setting.",
+    .epilogue = NULL,
+    .options = {own_options},
+    .run = run_info_command,
 };
 
 typedef struct transport_row {
@@ -164,13 +170,12 @@ static void print_json(const wefti_machine_t *machine)
     wefti_text_deinit(&text);
 }
 
-int wefti_cmd_info(int argc, char **argv)
+static int run_info_command(int argc, char **argv)
 {
     bool as_json = false;
     int positional = 0;
     wefti_machine_t machine;
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &as_json, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_info_command, handle, &as_json, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }

@@ -13,11 +13,16 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "ops",
-    "[--json]",
-    "Lists every operator definition: arity, attributes, types, effects, equivalents.",
-    NULL,
+static int run_ops_command(int argc, char **argv);
+
+const command_t wefti_ops_command = {
+    .name = "ops",
+    .brief = "list the operator definitions",
+    .synopsis = "[--json]",
+    .summary = "Lists every operator definition: arity, attributes, types, effects, equivalents.",
+    .epilogue = NULL,
+    .options = {own_options},
+    .run = run_ops_command,
 };
 
 typedef struct ops_command {
@@ -165,7 +170,7 @@ static void print_json(ops_command_t *command)
     wefti_text_deinit(&command->text);
 }
 
-int wefti_cmd_ops(int argc, char **argv)
+static int run_ops_command(int argc, char **argv)
 {
     ops_command_t command = {0};
     int positional = 0;
@@ -173,8 +178,7 @@ int wefti_cmd_ops(int argc, char **argv)
     if (status < 0) {
         return wefti_status_error("ops", status);
     }
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_ops_command, handle, &command, &positional);
     if (code == EXIT_OK && positional != 0) {
         code = wefti_usage_error("ops", "unexpected argument '%s'", argv[1]);
     } else if (code == EXIT_OK && command.json) {

@@ -50,11 +50,11 @@ static const option_def_t own_options[] = {
     {KEY_PROFILE, "profile", "P.json", "write measured times, for weft compile --profile"},
     {KEY_SEED, "seed", "K", "order of the data (default 0)"},
     {KEY_INPUTS, "inputs", "DIR",
-     "inference: directory with tensors, <input>.pb or input_<i>.pb\n"
-     "                                 (TensorProto); those in DIR/rank<r> are rank r's"},
+     "inference: directory with tensors, <input>.pb or input_<i>.pb "
+     "(TensorProto); those in DIR/rank<r> are rank r's"},
     {KEY_OUTPUTS, "outputs", "DIR",
-     "inference: write <output>.pb there; in DIR/rank<r> where ranks\n"
-     "                                 differ"},
+     "inference: write <output>.pb there; in DIR/rank<r> where ranks "
+     "differ"},
     {KEY_REPEAT, "repeat", "K", "inference: time K more steps"},
     {KEY_SCALAR, "scalar", "NAME=X", "inference: set a scalar input (repeatable)"},
     {KEY_NO_EVAL, "no-eval", NULL, "skip the test set at the end"},
@@ -62,26 +62,38 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "run",
-    "PLAN.weft|MODEL.onnx -n N --data DIR|--inputs DIR [options]\n"
-    "       weft run -n N [options of launching] -- PROGRAM ARGS..",
-    "Trains on N ranks of this host or of several, or runs an inference plan (weft compile\n"
-    "--infer) on tensors from files. A model is compiled in memory first; the compile options are\n"
-    "then accepted too. With a plan, --lr sets the learning rate of this run. Behind -- comes a\n"
-    "program that is started as N ranks with WEFT_RANK, WEFT_WORLD_SIZE, WEFT_LOCAL_RANK,\n"
-    "WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set; the exit code is that of the first one to\n"
-    "fail. Options of launching: -n, --hosts, --round-robin, --rsh, --remote-weft, --tag-output.",
-    "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`; they\n"
-    "go along to other hosts. A process started by mpirun, srun, mpiexec, torchrun, or with "
-    "WEFT_RANK,\n"
-    "WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.\n\n"
-    "example:\n"
-    "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2 --lr-schedule "
-    "linear\n"
-    "  weft run mlp.weft --hosts node1:4,node2:4 --data /usr/share/datasets/fashion-mnist\n"
-    "  weft run tp.weft --inputs in --outputs out --repeat 1000\n"
-    "  weft run --hosts node1:4,node2:4 -- weft bench all_reduce\n",
+static int run_run_command(int argc, char **argv);
+
+const command_t wefti_run_command = {
+    .name = "run",
+    .brief = "train or infer with a plan, or start a program as ranks",
+    .synopsis = "PLAN.weft|MODEL.onnx -n N --data DIR|--inputs DIR [options]\n-n N [options of "
+                "launching] -- PROGRAM ARGS..",
+    .summary =
+        "Trains on N ranks of this host or of several, or runs an inference plan (weft compile "
+        "--infer) on tensors from files. A model is compiled in memory first; the compile options "
+        "are "
+        "then accepted too. With a plan, --lr sets the learning rate of this run. Behind -- comes "
+        "a "
+        "program that is started as N ranks with WEFT_RANK, WEFT_WORLD_SIZE, WEFT_LOCAL_RANK, "
+        "WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set; the exit code is that of the first one "
+        "to "
+        "fail. Options of launching: -n, --hosts, --round-robin, --rsh, --remote-weft, "
+        "--tag-output.",
+    .epilogue =
+        "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`; they\n"
+        "go along to other hosts. A process started by mpirun, srun, mpiexec, torchrun, or with "
+        "WEFT_RANK,\n"
+        "WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.\n\n"
+        "example:\n"
+        "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2 "
+        "--lr-schedule "
+        "linear\n"
+        "  weft run mlp.weft --hosts node1:4,node2:4 --data /usr/share/datasets/fashion-mnist\n"
+        "  weft run tp.weft --inputs in --outputs out --repeat 1000\n"
+        "  weft run --hosts node1:4,node2:4 -- weft bench all_reduce\n",
+    .options = {own_options, wefti_launch_option_defs, wefti_compile_option_defs},
+    .run = run_run_command,
 };
 
 typedef struct run_command {
@@ -452,7 +464,7 @@ static int run_program(run_command_t *command, int positional)
     return wefti_launch_program(launch, ranks);
 }
 
-int wefti_cmd_run(int argc, char **argv)
+static int run_run_command(int argc, char **argv)
 {
     run_command_t command = {.own_rank = -1};
     int positional = 0;
@@ -464,9 +476,7 @@ int wefti_cmd_run(int argc, char **argv)
         wefti_launch_deinit(&command.launch, code);
         return code;
     }
-    const option_def_t *const tables[] = {own_options, wefti_launch_option_defs,
-                                          wefti_compile_option_defs, NULL};
-    code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    code = wefti_parse_options(argc, argv, &wefti_run_command, handle, &command, &positional);
     if (code == EXIT_OK && command.launch.program != NULL) {
         code = run_program(&command, positional);
     } else if (code == EXIT_OK && positional != 1) {

@@ -34,25 +34,34 @@ static const option_def_t own_options[] = {
     {KEY_ROUND_ROBIN, "round-robin", NULL, "ranks go to the hosts in turn, not host by host"},
     {KEY_WIDTH, "width", "COLUMNS", "of the drawing (default: the terminal's, else 100)"},
     {KEY_BIND_IRQS, "bind-irqs", NULL,
-     "bind interrupts of this host's interfaces to cores next to them;\n"
-     "                                 with -n away from those of ranks (as root)"},
+     "bind interrupts of this host's interfaces to cores next to them; "
+     "with -n away from those of ranks (as root)"},
     {KEY_JSON, "json", NULL, "print a description that --topology and WEFT_TOPOLOGY take"},
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "topo",
-    "[-n N] [--topology FILE | --xml HOST=FILE ..] [options]",
-    "Draws hosts, sockets, NUMA nodes, caches and cores with the ranks that are bound to them, "
-    "network\n"
-    "interfaces and cards, and says by what each pair of ranks is connected, and why. As a rank "
-    "of\n"
-    "a world (mpirun weft topo) it draws that world as it is, otherwise this machine or a file's.",
-    "example:\n"
-    "  weft run -n 4 -- weft topo\n"
-    "  weft topo --xml a=a.xml --xml b=b.xml -n 8 --json > cluster.json\n"
-    "  weft compile mlp.onnx -o mlp.weft --topology cluster.json --batch 64\n"
-    "A number with + is the lowest of several ranks on a core, a dot a core without any.\n",
+static int run_topo_command(int argc, char **argv);
+
+const command_t wefti_topo_command = {
+    .name = "topo",
+    .brief = "draw hosts, cores, network interfaces and the links between ranks",
+    .synopsis = "[-n N] [--topology FILE | --xml HOST=FILE ..] [options]",
+    .summary =
+        "Draws hosts, sockets, NUMA nodes, caches and cores with the ranks that are bound to them, "
+        "network "
+        "interfaces and cards, and says by what each pair of ranks is connected, and why. As a "
+        "rank "
+        "of "
+        "a world (mpirun weft topo) it draws that world as it is, otherwise this machine or a "
+        "file's.",
+    .epilogue =
+        "example:\n"
+        "  weft run -n 4 -- weft topo\n"
+        "  weft topo --xml a=a.xml --xml b=b.xml -n 8 --json > cluster.json\n"
+        "  weft compile mlp.onnx -o mlp.weft --topology cluster.json --batch 64\n"
+        "A number with + is the lowest of several ranks on a core, a dot a core without any.\n",
+    .options = {own_options},
+    .run = run_topo_command,
 };
 
 typedef struct topo_command {
@@ -271,12 +280,11 @@ static int show_cluster(topo_command_t *command)
     return status < 0 ? wefti_status_error("topo", status) : EXIT_OK;
 }
 
-int wefti_cmd_topo(int argc, char **argv)
+static int run_topo_command(int argc, char **argv)
 {
     topo_command_t command = {.bind = WEFTI_BIND_CORE};
     int positional = 0;
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_topo_command, handle, &command, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }

@@ -25,20 +25,30 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "tune",
-    "-o COSTS.json [-n N,N,..] [--op OP] [--quick] [--json]",
-    "Measures every algorithm of every operator on local ranks, over sizes, with memory that "
-    "peers\n"
-    "reach and with plain memory, and what links and sums cost by themselves. The table decides\n"
-    "which algorithm runs where WEFT_COSTS names it. Prints what it chooses, and from which size\n"
-    "on.",
-    "Sums are of f32. Nothing else should run meanwhile. Ranks that mpirun or weft run --hosts .. "
-    "--\n"
-    "has started are taken as they are, and the links between their hosts are measured, too.\n"
-    "example:\n  weft tune -o costs.json -n 2,8\n"
-    "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n"
-    "  weft run --hosts a:4,b:4 -- weft tune -o costs.json\n",
+static int run_tune_command(int argc, char **argv);
+
+const command_t wefti_tune_command = {
+    .name = "tune",
+    .brief = "measure this machine and write a cost table",
+    .synopsis = "-o COSTS.json [-n N,N,..] [--op OP] [--quick] [--json]",
+    .summary =
+        "Measures every algorithm of every operator on local ranks, over sizes, with memory that "
+        "peers "
+        "reach and with plain memory, and what links and sums cost by themselves. The table "
+        "decides "
+        "which algorithm runs where WEFT_COSTS names it. Prints what it chooses, and from which "
+        "size "
+        "on.",
+    .epilogue =
+        "Sums are of f32. Nothing else should run meanwhile. Ranks that mpirun or weft run --hosts "
+        ".. "
+        "--\n"
+        "has started are taken as they are, and the links between their hosts are measured, too.\n"
+        "example:\n  weft tune -o costs.json -n 2,8\n"
+        "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n"
+        "  weft run --hosts a:4,b:4 -- weft tune -o costs.json\n",
+    .options = {own_options},
+    .run = run_tune_command,
 };
 
 /* ---- options ---- */
@@ -194,12 +204,11 @@ weft_status_t wefti_tune_write(const tune_command_t *command)
     return status == WEFT_OK ? wefti_tune_show(command) : status;
 }
 
-int wefti_cmd_tune(int argc, char **argv)
+static int run_tune_command(int argc, char **argv)
 {
     tune_command_t command = {.groups = {2}, .group_count = 1, .max_bytes = 64u << 20};
     int positional = 0;
-    const option_def_t *const tables[] = {own_options, NULL};
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_tune_command, handle, &command, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }

@@ -34,26 +34,37 @@ static const option_def_t own_options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const command_help_t help = {
-    "verify",
-    "[PLAN.weft] [--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
-    "With a plan: proves it for all ranks. Operators, types and shapes; every wait is satisfied "
-    "and "
-    "nothing is\n"
-    "read before it is made; no two accesses race, on any rank; no memory is shared while it is in "
-    "use; no deadlock\n"
-    "over all ranks and streams; each gradient is reduced in exactly one bucket; the schedules "
-    "that "
-    "its\n"
-    "collectives may run.\n"
-    "Without: simulates all ranks of every collective algorithm on symbols, over shared memory and "
-    "over links that\n"
-    "only put and signal, and proves for all counts: results and reduction order, no deadlock, no "
-    "race, no\n"
-    "access outside a buffer. Without --all: 1 to 17, 32, 33 and 64 ranks.",
-    "exit status: 0 all proved, 1 the plan or a schedule is wrong (where and why is printed), 2 "
-    "bad "
-    "input\n",
+static int run_verify_command(int argc, char **argv);
+
+const command_t wefti_verify_command = {
+    .name = "verify",
+    .brief = "prove collective algorithms or a plan correct",
+    .synopsis = "[PLAN.weft] [--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
+    .summary =
+        "With a plan: proves it for all ranks. Operators, types and shapes; every wait is "
+        "satisfied "
+        "and "
+        "nothing is "
+        "read before it is made; no two accesses race, on any rank; no memory is shared while it "
+        "is in "
+        "use; no deadlock "
+        "over all ranks and streams; each gradient is reduced in exactly one bucket; the schedules "
+        "that "
+        "its "
+        "collectives may run. "
+        "Without: simulates all ranks of every collective algorithm on symbols, over shared memory "
+        "and "
+        "over links that "
+        "only put and signal, and proves for all counts: results and reduction order, no deadlock, "
+        "no "
+        "race, no "
+        "access outside a buffer. Without --all: 1 to 17, 32, 33 and 64 ranks.",
+    .epilogue = "exit status: 0 all proved, 1 the plan or a schedule is wrong (where and why is "
+                "printed), 2 "
+                "bad "
+                "input\n",
+    .options = {own_options},
+    .run = run_verify_command,
 };
 
 typedef struct verify_command {
@@ -294,16 +305,16 @@ static int verify(verify_command_t *command, int positional, char **argv)
                            : verify_algorithms(command);
 }
 
-int wefti_cmd_verify(int argc, char **argv)
+static int run_verify_command(int argc, char **argv)
 {
     verify_command_t command = {0};
     int positional = 0;
-    const option_def_t *const tables[] = {own_options, NULL};
     weft_status_t status = weft_registry_create(NULL, &command.registry);
     if (status < 0) {
         return wefti_status_error("verify", status);
     }
-    int code = wefti_parse_options(argc, argv, &help, tables, handle, &command, &positional);
+    int code =
+        wefti_parse_options(argc, argv, &wefti_verify_command, handle, &command, &positional);
     if (code == EXIT_OK) {
         code = verify(&command, positional, argv);
     }

@@ -45,33 +45,33 @@ const option_def_t wefti_compile_option_defs[] = {
     {KEY_MOMENTUM, "momentum", "X", "momentum (default 0.9)"},
     {KEY_WEIGHT_DECAY, "weight-decay", "X", "weight decay (default 0)"},
     {KEY_BUCKET, "bucket", "POLICY",
-     "auto[:CAP] (default auto: the fewest buckets within 0.1 %\n"
-     "                                 of the predicted optimum), mgwfbp[:CAP], "
-     "bytes:25M[,time:5ms],\n"
-     "                                 index:0,4,9, percent:60,40, one or none"},
+     "auto[:CAP] (default auto: the fewest buckets within 0.1 % "
+     "of the predicted optimum), mgwfbp[:CAP], "
+     "bytes:25M[,time:5ms], "
+     "index:0,4,9, percent:60,40, one or none"},
     {KEY_COSTS, "costs", "COSTS.json", "measured costs of collectives, by weft tune"},
     {KEY_TOPOLOGY, "topology", "FILE.json", "hosts, ranks and links that the plan is for"},
     {KEY_SHARD_OPTIMIZER, "shard-optimizer", NULL,
-     "each rank updates its shard of the weights and keeps only\n"
-     "                                 that optimizer state"},
+     "each rank updates its shard of the weights and keeps only "
+     "that optimizer state"},
     {KEY_DECOUPLE, "decouple", NULL,
-     "gather updated weights under the next forward pass\n"
-     "                                 (implies --shard-optimizer)"},
+     "gather updated weights under the next forward pass "
+     "(implies --shard-optimizer)"},
     {KEY_ACCUMULATE, "accumulate", "K", "micro-batches of a rank per step (default 1)"},
     {KEY_SHARDS, "shards", "V",
-     "micro-batches of all ranks per step: the same bits for one\n"
-     "                                 rank and any N with V / N a power of two"},
+     "micro-batches of all ranks per step: the same bits for one "
+     "rank and any N with V / N a power of two"},
     {KEY_WIRE, "wire", "TYPE",
-     "type in which gradients travel: f32 (default) or bf16, to\n"
-     "                                 which a rank's sum is rounded"},
+     "type in which gradients travel: f32 (default) or bf16, to "
+     "which a rank's sum is rounded"},
     {KEY_CLIP, "clip", "NORM", "scale gradients down where their global norm is above this"},
     {KEY_GRADS, "grads", "MAP.json", "which tensors of the graph are the gradients of what"},
     {KEY_IN_FLIGHT, "in-flight", "K", "most collectives issued and not yet waited for"},
     {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "most bytes of the arena (K, M, G)"},
     {KEY_INFER, "infer", NULL, "no training: run the graph as it is, with its collectives"},
     {KEY_SPLIT_BATCH, "split-batch", NULL,
-     "with --infer: --batch is that of all ranks; rank 0's is scattered,\n"
-     "                                 its results are gathered"},
+     "with --infer: --batch is that of all ranks; rank 0's is scattered, "
+     "its results are gathered"},
     {KEY_OPS, "ops", "OPS.json", "declare operators that Weft does not know"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `weft` command: dispatch to subcommands. */
+/* The `weft` command: the list of commands, and dispatch to them. */
 #include "tools/tool.h"
 
 #include <errno.h>
@@ -8,53 +8,26 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct command {
-    const char *name;
-    const char *summary;
-    int (*run)(int argc, char **argv);
-} command_t;
+#include "runtime/base/suggest.h"
 
-static const command_t commands[] = {
-    {"compile", "turn an ONNX model into a plan", wefti_cmd_compile},
-    {"check", "say what of a model is supported", wefti_cmd_check},
-    {"explain", "say what a plan does and why", wefti_cmd_explain},
-    {"run", "train, infer, or start programs as ranks, on one host or several", wefti_cmd_run},
-    {"bench", "time collectives on local ranks", wefti_cmd_bench},
-    {"ops", "list every operator definition", wefti_cmd_ops},
-    {"algos", "say which algorithm costs least for a collective, and why", wefti_cmd_algos},
-    {"verify", "prove that the collective algorithms are right", wefti_cmd_verify},
-    {"tune", "measure this machine for the choice of algorithms", wefti_cmd_tune},
-    {"topo", "draw hosts, cores, interfaces, and how ranks reach each other", wefti_cmd_topo},
-    {"info", "show version, machine, transports and settings", wefti_cmd_info},
+const command_t *const wefti_commands[] = {
+    &wefti_compile_command, &wefti_check_command, &wefti_explain_command, &wefti_run_command,
+    &wefti_bench_command,   &wefti_ops_command,   &wefti_algos_command,   &wefti_verify_command,
+    &wefti_tune_command,    &wefti_topo_command,  &wefti_info_command,    NULL,
 };
 
-static void print_help(FILE *out)
-{
-    fputs("usage: weft COMMAND [options]\n\n"
-          "Weft compiles ONNX models with collectives inside and runs them on several ranks.\n\n"
-          "commands:\n",
-          out);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
-    }
-    fputs("\n`weft COMMAND --help` explains a command. `weft --version` prints the version.\n"
-          "exit status: 0 done, 1 the run failed, 2 bad input, 130 interrupted\n",
-          out);
-}
-
-/* A standard stream that is closed would be opened again as some file of ours and written to. */
+/* A file opened later must not take the number of a closed standard stream. */
 static void hold_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
-            /* The lowest free number is fd. Output is /dev/null, too: whoever closes it wants none.
-             */
+            /* open() returns the lowest free number, which is fd. A closed output discards. */
             (void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
         }
     }
 }
 
-/* What was asked for and could not be written (a full disk) was not delivered. */
+/* Output that could not be written (a full disk) is a failure. */
 static int check_output(int code)
 {
     errno = 0;
@@ -67,28 +40,67 @@ static int check_output(int code)
     return code;
 }
 
+/* The command of that name, or NULL with a message. */
+static const command_t *find_command(const char *name)
+{
+    wefti_suggestion_t near = {.word = name};
+    for (size_t i = 0; wefti_commands[i] != NULL; i++) {
+        if (strcmp(name, wefti_commands[i]->name) == 0) {
+            return wefti_commands[i];
+        }
+        wefti_suggestion_offer(&near, wefti_commands[i]->name);
+    }
+    wefti_suggestion_offer(&near, "help");
+    fprintf(stderr, "weft: unknown %s '%s'", name[0] == '-' ? "option" : "command", name);
+    if (near.best != NULL) {
+        fprintf(stderr, " (did you mean '%s'?)\n", near.best);
+    } else {
+        fputs("; `weft help` lists the commands\n", stderr);
+    }
+    return NULL;
+}
+
+/* weft help [COMMAND | --json] */
+static int help(int argc, char **argv)
+{
+    if (argc < 3 || strcmp(argv[2], "help") == 0 || strcmp(argv[2], "--help") == 0 ||
+        strcmp(argv[2], "-h") == 0) {
+        wefti_print_help(stdout);
+        return EXIT_OK;
+    }
+    if (argc > 3) {
+        return wefti_usage_error("help", "unexpected argument '%s'", argv[3]);
+    }
+    if (strcmp(argv[2], "--json") == 0) {
+        return wefti_print_help_json();
+    }
+    const command_t *command = find_command(argv[2]);
+    if (command == NULL) {
+        return EXIT_BAD_INPUT;
+    }
+    wefti_print_command_help(command);
+    return EXIT_OK;
+}
+
 static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
-        print_help(stderr);
+        wefti_print_help(stderr);
         return EXIT_BAD_INPUT;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
-        print_help(stdout);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        wefti_print_help(stdout);
         return EXIT_OK;
+    }
+    if (strcmp(argv[1], "help") == 0) {
+        return help(argc, argv);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("weft %s\n", weft_version());
         return EXIT_OK;
     }
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) {
-            return commands[i].run(argc - 1, argv + 1);
-        }
-    }
-    fprintf(stderr, "weft: no command '%s'; `weft --help` lists them\n", argv[1]);
-    return EXIT_BAD_INPUT;
+    const command_t *command = find_command(argv[1]);
+    return command != NULL ? command->run(argc - 1, argv + 1) : EXIT_BAD_INPUT;
 }
 
 int main(int argc, char **argv)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Option tables to getopt_long and --help; numbers; error lines. */
+/* Parsing of options by tables; numbers; error lines. */
 #include "tools/tool.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,86 +10,196 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_OPTIONS 64
-#define KEY_HELP 1
+#include "runtime/base/suggest.h"
 
-static void print_help(const command_help_t *help, const option_def_t *const *tables)
-{
-    printf("usage: weft %s %s\n\n%s\n\noptions:\n", help->name, help->synopsis, help->summary);
-    for (size_t t = 0; tables[t] != NULL; t++) {
-        for (const option_def_t *def = tables[t]; def->key != 0; def++) {
-            char head[64];
-            int used = snprintf(head, sizeof head, def->key < 256 ? "-%c, " : "    ", def->key);
-            snprintf(head + used, sizeof head - (size_t)used, "--%s%s%s", def->name,
-                     def->arg != NULL ? " " : "", def->arg != NULL ? def->arg : "");
-            printf("  %-30s %s\n", head, def->help);
-        }
-    }
-    printf("      %-26s %s\n", "--help", "this text");
-    if (help->epilogue != NULL) {
-        printf("\n%s", help->epilogue);
-    }
-}
+#define MAX_LIST 256u
 
-/* Flattens the tables into what getopt_long wants; returns how many there are. */
-static size_t flatten(const option_def_t *const *tables, struct option *longs,
-                      const option_def_t **defs, char *shorts)
+/* Option names of earlier versions. */
+static const char *const renamed[][2] = {
+    {"ranks", "world"},
+    {"shards", "global-micro-batches"},
+    {"cards", "devices"},
+};
+
+typedef struct parser {
+    int argc;
+    char **argv;
+    const command_t *command;
+    option_fn handle;
+    void *user;
+    int index; /* of the argument being read */
+} parser_t;
+
+static const option_def_t help_option = {'h', "help", NULL, ""};
+
+/* The index-th option of the command, --help last; NULL after that. */
+static const option_def_t *option_at(const command_t *command, size_t index)
 {
-    size_t count = 0;
-    size_t used = 0;
-    for (size_t t = 0; tables[t] != NULL; t++) {
-        for (const option_def_t *def = tables[t]; def->key != 0 && count < MAX_OPTIONS; def++) {
-            longs[count] = (struct option){
-                def->name, def->arg != NULL ? required_argument : no_argument, NULL, def->key};
-            defs[count++] = def;
-            if (def->key < 256) {
-                shorts[used++] = (char)def->key;
-                if (def->arg != NULL) {
-                    shorts[used++] = ':';
-                }
+    for (size_t t = 0; command->options[t] != NULL; t++) {
+        for (const option_def_t *def = command->options[t]; def->key != 0; def++) {
+            if (index-- == 0) {
+                return def;
             }
         }
     }
-    longs[count] = (struct option){"help", no_argument, NULL, KEY_HELP};
-    longs[count + 1] = (struct option){0};
-    shorts[used] = '\0';
-    return count;
+    return index == 0 ? &help_option : NULL;
 }
 
-int wefti_parse_options(int argc, char **argv, const command_help_t *help,
-                        const option_def_t *const *tables, option_fn handle, void *user,
-                        int *out_positional)
+/* ---- errors ---- */
+
+static int unknown_option(const parser_t *parser, const char *name)
 {
-    struct option longs[MAX_OPTIONS + 2];
-    const option_def_t *defs[MAX_OPTIONS];
-    char shorts[2 * MAX_OPTIONS + 2];
-    flatten(tables, longs, defs, shorts);
-    opterr = 0;
-    optind = 1;
-    for (;;) {
-        int before = optind;
-        int key = getopt_long(argc, argv, shorts, longs, NULL);
-        if (key == -1) {
+    const command_t *command = parser->command;
+    wefti_suggestion_t near = {.word = name};
+    const option_def_t *def;
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+        for (size_t j = 0; (def = option_at(command, j)) != NULL; j++) {
+            if (strcmp(name, renamed[i][0]) == 0 && strcmp(def->name, renamed[i][1]) == 0) {
+                return wefti_usage_error(command->name, "unknown option '--%s' (renamed to '--%s')",
+                                         name, def->name);
+            }
+        }
+    }
+    for (size_t i = 0; (def = option_at(command, i)) != NULL; i++) {
+        wefti_suggestion_offer(&near, def->name);
+    }
+    return near.best != NULL
+               ? wefti_usage_error(command->name, "unknown option '--%s' (did you mean '--%s'?)",
+                                   name, near.best)
+               : wefti_usage_error(command->name,
+                                   "unknown option '--%s'; `weft help %s` lists the options", name,
+                                   command->name);
+}
+
+static int ambiguous_option(const parser_t *parser, const char *name, size_t length)
+{
+    char list[MAX_LIST] = "";
+    size_t used = 0;
+    const option_def_t *def;
+    for (size_t i = 0; (def = option_at(parser->command, i)) != NULL; i++) {
+        if (strncmp(def->name, name, length) == 0 && used < sizeof list) {
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s--%s",
+                                     used > 0 ? ", " : "", def->name);
+        }
+    }
+    return wefti_usage_error(parser->command->name, "ambiguous option '--%s' (matches %s)", name,
+                             list);
+}
+
+/* ---- parsing ---- */
+
+static int take(parser_t *parser, const option_def_t *def, const char *value)
+{
+    if (def == &help_option) {
+        wefti_print_command_help(parser->command);
+        return -1;
+    }
+    return parser->handle(parser->user, def->key, value);
+}
+
+/* The argument after the option. Another long option there means that the value is missing. */
+static const char *next_value(parser_t *parser)
+{
+    const char *next = parser->index + 1 < parser->argc ? parser->argv[parser->index + 1] : NULL;
+    if (next == NULL || strncmp(next, "--", 2) == 0) {
+        return NULL;
+    }
+    parser->index++;
+    return next;
+}
+
+/* --name, --name=value, or the beginning of a name that no other option shares. */
+static int read_long(parser_t *parser, const char *text)
+{
+    const char *command = parser->command->name;
+    char name[128];
+    size_t length = strcspn(text, "=");
+    const char *value = text[length] == '=' ? text + length + 1 : NULL;
+    const option_def_t *def, *found = NULL;
+    size_t matches = 0;
+    snprintf(name, sizeof name, "%.*s", (int)length, text);
+    length = strlen(name);
+    for (size_t i = 0; (def = option_at(parser->command, i)) != NULL; i++) {
+        if (strcmp(def->name, name) == 0) {
+            found = def;
+            matches = 1;
             break;
         }
-        if (key == KEY_HELP) {
-            print_help(help, tables);
-            return -1;
+        if (strncmp(def->name, name, length) == 0) {
+            found = def;
+            matches++;
         }
-        if (key == '?') {
-            const char *text = argv[optind > before ? optind - 1 : before];
-            return wefti_usage_error(help->name,
-                                     "option '%s' is unknown, ambiguous or lacks its value; "
-                                     "`weft %s --help` lists the options",
-                                     text, help->name);
+    }
+    if (matches == 0) {
+        return unknown_option(parser, name);
+    }
+    if (matches > 1) {
+        return ambiguous_option(parser, name, length);
+    }
+    if (found->arg == NULL && value != NULL) {
+        return wefti_usage_error(command, "option '--%s' takes no value", found->name);
+    }
+    if (found->arg != NULL && value == NULL && (value = next_value(parser)) == NULL) {
+        return wefti_usage_error(command, "option '--%s' requires a value", found->name);
+    }
+    return take(parser, found, value);
+}
+
+/* -n 2, -n2, or several letters without values. */
+static int read_short(parser_t *parser, const char *letters)
+{
+    const char *command = parser->command->name;
+    for (; *letters != '\0'; letters++) {
+        const option_def_t *def;
+        size_t i = 0;
+        while ((def = option_at(parser->command, i)) != NULL && def->key != *letters) {
+            i++;
         }
-        int code = handle(user, key, optarg);
+        if (def == NULL) {
+            return wefti_usage_error(command,
+                                     "unknown option '-%c'; `weft help %s` lists the options",
+                                     *letters, command);
+        }
+        if (def->arg != NULL) {
+            const char *value = letters[1] != '\0' ? letters + 1 : next_value(parser);
+            return value != NULL
+                       ? take(parser, def, value)
+                       : wefti_usage_error(command, "option '-%c' requires a value", *letters);
+        }
+        int code = take(parser, def, NULL);
         if (code != EXIT_OK) {
             return code;
         }
     }
-    *out_positional = argc - optind;
-    memmove(argv + 1, argv + optind, (size_t)*out_positional * sizeof *argv);
+    return EXIT_OK;
+}
+
+int wefti_parse_options(int argc, char **argv, const command_t *command, option_fn handle,
+                        void *user, int *out_positional)
+{
+    parser_t parser = {argc, argv, command, handle, user, 1};
+    int kept = 0;
+    bool options_end = false;
+    for (; parser.index < argc; parser.index++) {
+        const char *text = argv[parser.index];
+        int code = EXIT_OK;
+        if (!options_end && strcmp(text, "--") == 0) {
+            options_end = true;
+        } else if (!options_end && strncmp(text, "--", 2) == 0) {
+            code = read_long(&parser, text + 2);
+        } else if (!options_end && text[0] == '-' && text[1] != '\0') {
+            code = read_short(&parser, text + 1);
+        } else {
+            if (kept == 0 && command->check_positional != NULL) {
+                code = command->check_positional(argc, argv, parser.index);
+            }
+            argv[1 + kept++] = argv[parser.index];
+        }
+        if (code != EXIT_OK) {
+            return code;
+        }
+    }
+    *out_positional = kept;
     return EXIT_OK;
 }
 

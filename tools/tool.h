@@ -4,6 +4,7 @@
 #define WEFT_TOOLS_TOOL_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <weft/weft.h>
 
@@ -15,39 +16,59 @@ typedef enum exit_code {
     EXIT_INTERRUPTED = 130, /* Ctrl-C */
 } exit_code_t;
 
-/* One option of a subcommand; tables of them generate parsing and --help. */
+/* One option of a command. Tables of options produce parsing, --help and the reference. */
 typedef struct option_def {
     int key;          /* short option letter, or a number from 256 on */
     const char *name; /* long name */
-    const char *arg;  /* NULL: takes none */
-    const char *help;
+    const char *arg;  /* placeholder of the value; NULL: the option takes none */
+    const char *help; /* one sentence, lower case, without a line break */
 } option_def_t;
 
-typedef struct command_help {
+/* One command. Texts are wrapped when they are printed; a line break starts a new line. */
+typedef struct command {
     const char *name;     /* "compile" */
-    const char *synopsis; /* "MODEL.onnx -o PLAN.weft --world N [options]" */
-    const char *summary;
-    const char *epilogue; /* examples; may be NULL */
-} command_help_t;
+    const char *brief;    /* what it does, for the list of commands */
+    const char *synopsis; /* "MODEL.onnx -o PLAN.weft -n N [options]"; one line per form */
+    const char *summary;  /* paragraphs */
+    const char *epilogue; /* examples, printed as they are; may be NULL */
+    const option_def_t *options[4]; /* tables, each ended by key 0; the list by NULL */
+    int (*run)(int argc, char **argv);
+    /* Called with the first positional argument, argv[index]; prints an error and returns its exit
+     * code to refuse it. May be NULL. */
+    int (*check_positional)(int argc, char **argv, int index);
+} command_t;
+
+/* All commands, ended by NULL (main.c). */
+extern const command_t *const wefti_commands[];
+
+/* help.c. The text of `weft COMMAND --help`, and of `weft help`. */
+void wefti_print_command_help(const command_t *command);
+void wefti_print_help(FILE *out);
+/* Every command, option, exit status and setting as one JSON object: the source of the reference. */
+int wefti_print_help_json(void);
 
 /* Handles one parsed option; returns EXIT_OK to go on. value is NULL for options without argument.
  */
 typedef int (*option_fn)(void *user, int key, const char *value);
 
 /*
- * Parses argv[1..] by tables (each ends with key 0); both long and short forms. Positional
- * arguments are left in argv[1..*out_positional]. --help prints and returns -1; anything wrong
- * prints one line and returns EXIT_BAD_INPUT.
+ * Parses argv[1..] by the command's tables: short and long options, unambiguous abbreviations,
+ * options after positional arguments. Positional arguments are left in argv[1..*out_positional].
+ * -h and --help print and return -1; an error prints one line and returns EXIT_BAD_INPUT.
  */
-int wefti_parse_options(int argc, char **argv, const command_help_t *help,
-                        const option_def_t *const *tables, option_fn handle, void *user,
-                        int *out_positional);
+int wefti_parse_options(int argc, char **argv, const command_t *command, option_fn handle,
+                        void *user, int *out_positional);
 
 /* "weft NAME: message", one line on standard error; returns EXIT_BAD_INPUT. */
 int wefti_usage_error(const char *command, const char *format, ...) WEFT_PRINTF(2, 3);
-/* The same with the library's last message; returns the exit code that belongs to status. */
+/*
+ * The same with the library's last message, and with the option that sets the parameter field that
+ * the message is about; returns the exit code that belongs to status.
+ */
 int wefti_status_error(const char *command, weft_status_t status);
 exit_code_t wefti_exit_code(weft_status_t status);
+/* "" for 1, "s" for other counts: "1 rank", "2 ranks". */
+const char *wefti_plural(uint64_t count);
 
 /* Numbers from the command line: whole text, within range; false otherwise. */
 bool wefti_parse_int(const char *text, long long low, long long high, long long *out_value);
@@ -75,16 +96,16 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
                          const char *value);
 bool wefti_is_compile_option(int key);
 
-int wefti_cmd_compile(int argc, char **argv);
-int wefti_cmd_check(int argc, char **argv);
-int wefti_cmd_explain(int argc, char **argv);
-int wefti_cmd_run(int argc, char **argv);
-int wefti_cmd_bench(int argc, char **argv);
-int wefti_cmd_ops(int argc, char **argv);
-int wefti_cmd_info(int argc, char **argv);
-int wefti_cmd_verify(int argc, char **argv);
-int wefti_cmd_algos(int argc, char **argv);
-int wefti_cmd_tune(int argc, char **argv);
-int wefti_cmd_topo(int argc, char **argv);
+extern const command_t wefti_compile_command;
+extern const command_t wefti_check_command;
+extern const command_t wefti_explain_command;
+extern const command_t wefti_run_command;
+extern const command_t wefti_bench_command;
+extern const command_t wefti_ops_command;
+extern const command_t wefti_algos_command;
+extern const command_t wefti_verify_command;
+extern const command_t wefti_tune_command;
+extern const command_t wefti_topo_command;
+extern const command_t wefti_info_command;
 
 #endif

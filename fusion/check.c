@@ -5,6 +5,7 @@
 
 #include "fusion/fusion.h"
 #include "graph/onnx.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 
@@ -222,16 +223,20 @@ done:
 weft_status_t weft_model_check(const weft_compile_params_t *params, int json, char **out_text,
                                int *out_compiles)
 {
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(params);
+    WEFT_CHECK_ARG(out_compiles);
     weft_status_t status;
     check_t check = {0};
     wefti_text_t text;
-    if (params == NULL || params->struct_size != sizeof(*params) || params->model_path == NULL ||
-        out_text == NULL || out_compiles == NULL) {
+    if (params->struct_size != sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "weft_model_check: params, its struct_size, its model_path or an output "
-                           "is missing");
+                           "weft_model_check: struct_size of params: %zu, must be %zu",
+                           params->struct_size, sizeof(*params));
     }
-    *out_text = NULL;
+    if (params->model_path == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "model_path", "must be set");
+    }
     *out_compiles = 0;
     check.path = params->model_path;
     wefti_arena_init(&check.arena, params->allocator, 0);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fusion/schedule_graph.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 /* The evaluation model is an opaque section of the plan. */
@@ -211,12 +212,10 @@ fail:
 
 weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **out_plan)
 {
+    WEFT_CHECK_OUT(out_plan);
+    WEFT_CHECK_ARG(params);
     weft_status_t status;
     wefti_compiler_t c = {0};
-    if (out_plan == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_plan is NULL");
-    }
-    *out_plan = NULL;
     WEFT_TRY(status, wefti_compile_read_params(&c, params), done);
     status = c.params.infer ? compile_inference(&c, out_plan) : compile(&c, out_plan);
 done:

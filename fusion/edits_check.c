@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define NONE UINT32_MAX
@@ -301,11 +302,10 @@ static weft_status_t check_cycles(checker_t *c)
 
 weft_status_t weft_edits_check(const weft_graph_view_t *view, const weft_edit_list_t *edits)
 {
+    WEFT_CHECK_ARG(view);
+    WEFT_CHECK_ARG(edits);
     weft_status_t status;
     checker_t c = {.view = view};
-    if (edits == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edits is NULL");
-    }
     size_t count = weft_edit_list_count(edits);
     wefti_arena_init(&c.arena, NULL, 0);
     WEFT_TRY(status, wefti_view_check(view, &c.arena, &c.position), done);

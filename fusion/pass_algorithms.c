@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 /* Predicting runs the schedules of all ranks; what is eligible among more is asked of these. */
@@ -144,18 +145,18 @@ weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
                                    const weft_algorithms_params_t *params,
                                    weft_edit_list_t **out_edits)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
+    WEFT_CHECK_ARG(params);
     weft_status_t status;
     chooser_t c = {.view = view, .params = params};
-    if (out_edits == NULL || params == NULL || params->struct_size < sizeof *params ||
-        params->group_sizes == NULL || params->order == WEFT_ORDER_BLOCKS) {
+    if (params->struct_size < sizeof *params || params->group_sizes == NULL ||
+        params->order == WEFT_ORDER_BLOCKS) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           out_edits == NULL                      ? "out_edits is NULL"
-                           : params == NULL                       ? "params is NULL"
-                           : params->struct_size < sizeof *params ? "struct_size is not set"
-                           : params->group_sizes == NULL          ? "group_sizes is NULL"
+                           params->struct_size < sizeof *params ? "struct_size is not set"
+                           : params->group_sizes == NULL        ? "group_sizes is NULL"
                                                          : "an order of blocks is not supported");
     }
-    *out_edits = NULL;
     wefti_arena_init(&c.arena, params->allocator, 0);
     WEFT_TRY(status, wefti_view_check(view, &c.arena, NULL), done);
     if (params->costs_path != NULL) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define NONE UINT32_MAX
@@ -44,14 +45,12 @@ fail:
 weft_status_t weft_pass_order(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                               weft_edit_list_t **out_edits)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
     weft_status_t status;
     wefti_arena_t arena;
     wefti_reachability_t *reach = NULL;
     weft_edit_list_t *edits = NULL;
-    if (out_edits == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_edits is NULL");
-    }
-    *out_edits = NULL;
     wefti_arena_init(&arena, allocator, 0);
     WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
     WEFT_TRY(status, wefti_reachability_create(view, allocator, &reach), done);
@@ -141,14 +140,12 @@ fail:
 weft_status_t weft_pass_start_wait(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                                    weft_edit_list_t **out_edits)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
     weft_status_t status;
     wefti_arena_t arena;
     weft_edit_list_t *edits = NULL;
     uint32_t *position;
-    if (out_edits == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_edits is NULL");
-    }
-    *out_edits = NULL;
     wefti_arena_init(&arena, allocator, 0);
     WEFT_TRY(status, wefti_view_check(view, &arena, &position), done);
     span_t *spans = wefti_arena_array(&arena, view->op_count, sizeof *spans);

@@ -6,6 +6,7 @@
 
 #include "fusion/fusion.h"
 #include "fusion/schedule.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define MAX_TIME_NS 1000000000000ull /* a thousand seconds for one operator: sums stay in range */
@@ -59,18 +60,18 @@ weft_status_t weft_pass_schedule(const weft_graph_view_t *view,
                                  const weft_schedule_params_t *params, weft_edit_list_t **out_edits,
                                  weft_schedule_report_t *out_report)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
+    WEFT_CHECK_ARG(params);
     weft_status_t status;
     weft_schedule_params_t own;
     wefti_schedule_params_t converted;
     wefti_schedule_report_t report;
     wefti_arena_t arena;
-    if (out_edits == NULL || (out_report != NULL && out_report->struct_size < sizeof *out_report)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           out_edits == NULL ? "out_edits is NULL"
-                                             : "out_report's struct_size is not set");
+    if (out_report != NULL && out_report->struct_size < sizeof *out_report) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_report's struct_size is not set");
     }
-    *out_edits = NULL;
-    wefti_arena_init(&arena, params != NULL ? params->allocator : NULL, 0);
+    wefti_arena_init(&arena, params->allocator, 0);
     WEFT_TRY(status, read_params(params, &own), done);
     WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
     WEFT_TRY(status, convert(view, &own, &arena, &converted), done);

@@ -4,6 +4,7 @@
 #include <weft/passes.h>
 
 #include "fusion/fusion.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define MAX_TIME_NS 1000000000000000000ull
@@ -17,11 +18,10 @@ uint64_t weft_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *no
 weft_status_t weft_pass_ready_times(const weft_graph_view_t *view, const uint64_t *op_ns,
                                     uint64_t *ready_ns)
 {
+    WEFT_CHECK_ARG(view);
+    WEFT_CHECK_ARG(ready_ns);
     wefti_arena_t arena;
     uint64_t now = 0;
-    if (ready_ns == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ready_ns is NULL");
-    }
     wefti_arena_init(&arena, NULL, 0);
     weft_status_t status = wefti_view_check(view, &arena, NULL);
     wefti_arena_deinit(&arena);
@@ -37,11 +37,9 @@ weft_status_t weft_pass_insert_collectives(const weft_graph_view_t *view,
                                            const weft_allocator_t *allocator,
                                            weft_edit_list_t **out_edits)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
     wefti_arena_t arena;
-    if (out_edits == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_edits is NULL");
-    }
-    *out_edits = NULL;
     wefti_arena_init(&arena, allocator, 0);
     weft_status_t status = wefti_view_check(view, &arena, NULL);
     wefti_arena_deinit(&arena);
@@ -101,19 +99,18 @@ static void tell_forecast(const wefti_plan_forecast_t *from, weft_bucket_forecas
 weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_params_t *params,
                                weft_edit_list_t **out_edits, weft_bucket_forecast_t *out_forecast)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
+    WEFT_CHECK_ARG(params);
     weft_status_t status;
     wefti_arena_t arena;
     wefti_policy_t policy;
     wefti_bucket_cost_t cost;
     wefti_plan_forecast_t forecast = {0};
-    if (out_edits == NULL || params == NULL || params->struct_size < sizeof *params ||
+    if (params->struct_size < sizeof *params ||
         (out_forecast != NULL && out_forecast->struct_size < sizeof *out_forecast)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           out_edits == NULL ? "out_edits is NULL"
-                           : params == NULL  ? "params is NULL"
-                                             : "struct_size is not set");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "struct_size is not set");
     }
-    *out_edits = NULL;
     wefti_arena_init(&arena, params->allocator, 0);
     WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
     WEFT_TRY(status,

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define POLICY_FORMS                                                                               \
@@ -185,13 +186,10 @@ fail:
 
 weft_status_t weft_bucket_policy_check(const char *policy)
 {
+    WEFT_CHECK_ARG(policy);
     wefti_arena_t arena;
     wefti_policy_t parsed;
     weft_status_t status;
-    if (policy == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "policy is NULL; use one of %s",
-                           POLICY_FORMS);
-    }
     wefti_arena_init(&arena, NULL, 0);
     status = wefti_policy_parse(policy, &arena, &parsed);
     wefti_arena_deinit(&arena);

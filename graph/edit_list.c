@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "graph/ir.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 struct weft_edit_list {
@@ -10,7 +11,7 @@ struct weft_edit_list {
 
 weft_status_t weft_edit_list_create(const weft_allocator_t *allocator, weft_edit_list_t **out_list)
 {
-    *out_list = NULL;
+    WEFT_CHECK_OUT(out_list);
     weft_edit_list_t *list = wefti_alloc(allocator, sizeof(*list));
     if (!list) {
         return WEFT_ERR_NO_MEMORY;
@@ -57,9 +58,8 @@ static weft_status_t own(wefti_arena_t *arena, weft_edit_t *copy)
 
 weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit)
 {
-    if (!list || !edit) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL", list ? "edit" : "list");
-    }
+    WEFT_CHECK_ARG(list);
+    WEFT_CHECK_ARG(edit);
     if (edit->kind < WEFT_EDIT_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_START_WAIT) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist",
                            (int)edit->kind);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/plan/plan.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 typedef struct save {
@@ -183,15 +184,14 @@ static weft_status_t materialize_rest(save_t *save)
 weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
                               size_t tensor_count, const char *path)
 {
+    WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_ARG(path);
     save_t save = {.plan = plan};
     uint8_t *bytes = NULL;
     size_t size_bytes = 0;
     weft_status_t status;
-    if (plan == NULL || path == NULL || (tensors == NULL && tensor_count > 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
-                           plan == NULL   ? "plan"
-                           : path == NULL ? "path"
-                                          : "tensors");
+    if (tensor_count > 0) {
+        WEFT_CHECK_ARG(tensors);
     }
     if (plan->eval_model == NULL || plan->eval_model_bytes == 0) {
         return wefti_error(WEFT_ERR_STATE, "the plan holds no evaluation model");

@@ -7,6 +7,7 @@
 #include <weft/tensor_file.h>
 
 #include "graph/onnx_internal.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
@@ -18,13 +19,12 @@ enum { WIRE_VARINT = 0, WIRE_BYTES = 2 };
 
 weft_status_t weft_tensor_read(const char *path, weft_tensor_desc_t *out_desc, void **out_data)
 {
+    WEFT_CHECK_OUT(out_data);
+    WEFT_CHECK_ARG(path);
+    WEFT_CHECK_ARG(out_desc);
     wefti_arena_t arena;
     weft_tensor_desc_t desc;
     weft_status_t status;
-    if (path == NULL || out_desc == NULL || out_data == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path, out_desc or out_data is NULL");
-    }
-    *out_data = NULL;
     wefti_arena_init(&arena, NULL, 0);
     WEFT_TRY(status, wefti_onnx_read_tensor(path, &arena, &desc), done);
     size_t bytes = (size_t)weft_tensor_elem_count(&desc) * weft_dtype_size_bytes(desc.dtype);
@@ -80,6 +80,8 @@ static weft_status_t check(const char *path, const weft_tensor_desc_t *desc, uin
 
 weft_status_t weft_tensor_write(const char *path, const char *name, const weft_tensor_desc_t *desc)
 {
+    WEFT_CHECK_ARG(path);
+    WEFT_CHECK_ARG(desc);
     wefti_text_t head;
     uint64_t bytes = 0;
     size_t name_bytes = name != NULL ? strlen(name) : 0;

@@ -6,6 +6,7 @@
 #include "ops/cost/json_read.h"
 #include "ops/op_defs.h"
 #include "ops/op_infer.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 
@@ -315,12 +316,11 @@ static weft_status_t add_all(const wefti_json_tree_t *tree, weft_registry_t *reg
 
 weft_status_t weft_registry_load_ops(weft_registry_t *registry, const char *path)
 {
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(path);
     weft_status_t status;
     wefti_mapping_t file = {0};
     wefti_json_tree_t tree = {0};
-    if (registry == NULL || path == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "registry or path is NULL");
-    }
     status = wefti_file_map(path, &file);
     if (status < 0) {
         return status;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ops/algo/table.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
@@ -112,10 +113,9 @@ static weft_status_t check_def(const weft_op_def_t *def)
 
 weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_t *def)
 {
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(def);
     weft_status_t status;
-    if (registry == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "registry is NULL");
-    }
     status = check_def(def);
     if (status < 0) {
         return status;
@@ -164,8 +164,10 @@ static void drop_families(weft_registry_t *registry, const registry_key_t *key)
 
 weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_kernel_t *kernel)
 {
-    if (registry == NULL || kernel == NULL || kernel->domain == NULL || kernel->op == NULL ||
-        kernel->prepare == NULL || kernel->run == NULL || kernel->destroy == NULL) {
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(kernel);
+    if (kernel->domain == NULL || kernel->op == NULL || kernel->prepare == NULL ||
+        kernel->run == NULL || kernel->destroy == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "kernel with an empty slot");
     }
     if (kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
@@ -223,9 +225,10 @@ out:
 weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
                                           const weft_algorithm_t *algorithm)
 {
-    if (registry == NULL || algorithm == NULL || !wefti_collective_known(algorithm->op) ||
-        algorithm->name == NULL || algorithm->eligible == NULL || algorithm->resources == NULL ||
-        algorithm->build == NULL) {
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(algorithm);
+    if (!wefti_collective_known(algorithm->op) || algorithm->name == NULL ||
+        algorithm->eligible == NULL || algorithm->resources == NULL || algorithm->build == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
     }
     if (algorithm->abi_version != WEFT_ALGO_ABI_VERSION) {
@@ -267,10 +270,7 @@ const weft_algorithm_t *weft_registry_find_algorithm(const weft_registry_t *regi
 weft_status_t weft_registry_create(const weft_allocator_t *allocator,
                                    weft_registry_t **out_registry)
 {
-    if (out_registry == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_registry is NULL");
-    }
-    *out_registry = NULL;
+    WEFT_CHECK_OUT(out_registry);
     weft_registry_t *registry = wefti_alloc(allocator, sizeof(*registry));
     if (registry == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -327,6 +327,8 @@ wefti_arena_t *wefti_registry_arena(weft_registry_t *registry)
 
 void weft_op_registry_visit(const weft_registry_t *registry, weft_op_visit_fn visit, void *user)
 {
+    WEFT_CHECK_ARG_VOID(registry);
+    WEFT_CHECK_ARG_VOID(visit);
     for (size_t i = 0; i < registry->def_count; i++) {
         if (visit(registry->defs[i], user) != 0) {
             return;
@@ -337,10 +339,9 @@ void weft_op_registry_visit(const weft_registry_t *registry, weft_op_visit_fn vi
 const weft_op_def_t *weft_registry_find_op(const weft_registry_t *registry, const char *domain,
                                            const char *name, int32_t version)
 {
+    WEFT_CHECK_ARG_OR(registry, NULL);
+    WEFT_CHECK_ARG_OR(name, NULL);
     registry_key_t key = {domain != NULL ? domain : "", name, version, ""};
-    if (registry == NULL || name == NULL) {
-        return NULL;
-    }
     size_t at = def_upper(registry, &key);
     if (at == 0) {
         return NULL;
@@ -353,12 +354,11 @@ const weft_kernel_t *weft_registry_find_kernel_of(const weft_registry_t *registr
                                                   const char *family, const char *domain,
                                                   const char *op, int32_t version)
 {
+    WEFT_CHECK_ARG_OR(registry, NULL);
+    WEFT_CHECK_ARG_OR(op, NULL);
     /* Everything up to the version, whatever its family: no family sorts behind "\xff". */
     registry_key_t key = {domain != NULL ? domain : "", op, version, "\xff"};
     const weft_kernel_t *plain = NULL;
-    if (registry == NULL || op == NULL) {
-        return NULL;
-    }
     for (size_t at = kernel_upper(registry, &key); at-- > 0;) {
         const weft_kernel_t *kernel = registry->kernels[at];
         if (strcmp(kernel->domain, key.domain) != 0 || strcmp(kernel->op, op) != 0) {
@@ -379,14 +379,15 @@ const weft_kernel_t *weft_registry_find_kernel_of(const weft_registry_t *registr
 const weft_kernel_t *weft_registry_find_kernel(const weft_registry_t *registry, const char *domain,
                                                const char *op, int32_t version)
 {
+    WEFT_CHECK_ARG_OR(registry, NULL);
+    WEFT_CHECK_ARG_OR(op, NULL);
     return weft_registry_find_kernel_of(registry, NULL, domain, op, version);
 }
 
 weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *path)
 {
-    if (registry == NULL || path == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "registry or path is NULL");
-    }
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(path);
     weft_status_t status =
         wefti_array_reserve(registry->allocator, &registry->plugins, &registry->plugin_capacity,
                             registry->plugin_count + 1, sizeof(registry->plugins[0]));

@@ -97,9 +97,6 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
                                  wefti_call_t **out_call)
 {
     weft_status_t status = WEFT_OK;
-    if (group == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    }
     if (stream != NULL && stream->context != group->context) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "stream \"%s\" belongs to another context than the group", stream->name);

@@ -2,15 +2,14 @@
 /* weft_batch_begin and end: calls in between are noted, and run together at the end. */
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
 #include "runtime/capture.h"
 
 weft_status_t weft_batch_begin(weft_group_t *group)
 {
-    if (group == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    }
+    WEFT_CHECK_ARG(group);
     if (group->recording != NULL) {
         return wefti_capture_refuse("a batch cannot be begun");
     }
@@ -74,9 +73,9 @@ void wefti_batch_free(weft_group_t *group)
 
 weft_status_t weft_batch_cancel(weft_group_t *group)
 {
-    if (group == NULL || !group->batching || group->recording != NULL) {
-        return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
-                           group == NULL ? "group is NULL" : "no batch was begun");
+    WEFT_CHECK_ARG(group);
+    if (!group->batching || group->recording != NULL) {
+        return wefti_error(WEFT_ERR_STATE, "no batch was begun");
     }
     bool submitted = group->batch->pairs_submitted;
     for (size_t i = 0; i < group->batch->count; i++) {
@@ -114,9 +113,9 @@ static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stre
 
 weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
 {
-    if (group == NULL || !group->batching || group->recording != NULL) {
-        return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
-                           group == NULL ? "group is NULL" : "no batch was begun");
+    WEFT_CHECK_ARG(group);
+    if (!group->batching || group->recording != NULL) {
+        return wefti_error(WEFT_ERR_STATE, "no batch was begun");
     }
     weft_status_t status = WEFT_OK;
     group->batching = false; /* what is submitted now is not noted again */

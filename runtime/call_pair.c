@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
 #include "runtime/capture.h"
@@ -294,12 +295,14 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
 weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                         weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     return submit(group, true, data, count, dtype, peer, stream);
 }
 
 weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                         weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     return submit(group, false, data, count, dtype, peer, stream);
 }
 

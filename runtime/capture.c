@@ -7,6 +7,7 @@
 #include <weft/compile.h>
 #include <weft/memory.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 
@@ -45,9 +46,8 @@ void wefti_capture_forget(weft_group_t *group)
 
 static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
 {
-    if (group == NULL || (params != NULL && params->struct_size < sizeof *params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           group == NULL ? "group is NULL" : "params: struct_size is not set");
+    if (params != NULL && params->struct_size < sizeof *params) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
     if (group->batching) {
         return wefti_error(WEFT_ERR_STATE, "%s was begun already",
@@ -64,6 +64,7 @@ static weft_status_t check_begin(const weft_group_t *group, const weft_capture_p
 
 weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_t *params)
 {
+    WEFT_CHECK_ARG(group);
     weft_status_t status = check_begin(group, params);
     if (status == WEFT_OK) {
         status = wefti_group_check_lasting(group);
@@ -120,15 +121,15 @@ weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *req
 
 static weft_status_t check_end(const weft_group_t *group)
 {
-    if (group == NULL || group->recording == NULL) {
-        return wefti_error(group == NULL ? WEFT_ERR_INVALID_ARGUMENT : WEFT_ERR_STATE, "%s",
-                           group == NULL ? "group is NULL" : "no capture was begun");
+    if (group->recording == NULL) {
+        return wefti_error(WEFT_ERR_STATE, "no capture was begun");
     }
     return WEFT_OK;
 }
 
 weft_status_t weft_capture_cancel(weft_group_t *group)
 {
+    WEFT_CHECK_ARG(group);
     weft_status_t status = check_end(group);
     if (status == WEFT_OK) {
         wefti_capture_forget(group);
@@ -218,12 +219,10 @@ done:
 
 weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture)
 {
+    WEFT_CHECK_OUT(out_capture);
+    WEFT_CHECK_ARG(group);
     weft_group_t *own = NULL;
     weft_capture_t *capture = NULL;
-    if (out_capture == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_capture is NULL");
-    }
-    *out_capture = NULL;
     weft_status_t status = check_end(group);
     if (status < 0) {
         return status;
@@ -283,11 +282,10 @@ void weft_capture_destroy(weft_capture_t *capture)
 
 weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_info_t *info)
 {
-    if (capture == NULL || info == NULL || info->struct_size < sizeof *info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           capture == NULL ? "capture is NULL"
-                           : info == NULL  ? "info is NULL"
-                                           : "info: struct_size is not set");
+    WEFT_CHECK_ARG(capture);
+    WEFT_CHECK_ARG(info);
+    if (info->struct_size < sizeof *info) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "info: struct_size is not set");
     }
     size_t struct_size = info->struct_size;
     *info = capture->info;

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/capture.h"
 
@@ -131,11 +132,9 @@ static void print_json(const weft_capture_t *capture, wefti_text_t *out)
 
 weft_status_t weft_capture_explain(const weft_capture_t *capture, int json, char **out_text)
 {
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(capture);
     wefti_text_t text;
-    if (capture == NULL || out_text == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
-                           capture == NULL ? "capture" : "out_text");
-    }
     wefti_text_init(&text, NULL);
     if (json) {
         print_json(capture, &text);

@@ -5,6 +5,7 @@
 
 #include <weft/memory.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/capture.h"
 
@@ -241,9 +242,6 @@ static weft_status_t follow_replay(weft_capture_t *capture, weft_stream_t *strea
 
 static weft_status_t check(weft_capture_t *capture)
 {
-    if (capture == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
-    }
     return wefti_group_check_lasting(capture->group); /* its calls mend what can be mended */
 }
 
@@ -258,6 +256,7 @@ static weft_status_t check_stream(const weft_capture_t *capture, const weft_stre
 
 weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(capture);
     weft_status_t status = check(capture);
     if (status < 0) {
         return status;
@@ -349,6 +348,7 @@ static weft_status_t mark_event(weft_capture_t *capture, wefti_captured_t *call,
 
 weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(capture);
     weft_status_t status = check_call(capture, call);
     if (status < 0) {
         return status;
@@ -413,6 +413,7 @@ static void note_waited(weft_capture_t *capture, wefti_captured_t *call)
 
 weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(capture);
     weft_status_t status = check_call(capture, call);
     if (status < 0) {
         return status;
@@ -437,6 +438,7 @@ fail:
 
 weft_status_t weft_capture_wait_all(weft_capture_t *capture)
 {
+    WEFT_CHECK_ARG(capture);
     weft_status_t status = check(capture);
     if (status < 0) {
         return status;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/session_state.h"
 
@@ -185,6 +186,7 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
                                     const weft_registry_t *registry,
                                     weft_checkpoint_info_t *out_info)
 {
+    WEFT_CHECK_ARG(path);
     wefti_safetensors_t file = {0};
     wefti_arena_t arena;
     wefti_state_map_t states;
@@ -337,14 +339,15 @@ static weft_status_t take_scalars(loader_t *loader)
 weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *path,
                                            weft_checkpoint_info_t *out_info)
 {
+    WEFT_CHECK_ARG(session);
     loader_t loader = {.session = session};
     weft_status_t status = wefti_fault_get(&session->fault);
     wefti_arena_init(&loader.arena, session->allocator, 0);
     WEFT_TRY(status, status, done);
-    if (path == NULL || (out_info != NULL && out_info->struct_size < sizeof *out_info)) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             path == NULL ? "a checkpoint needs a path"
-                                          : "checkpoint info: struct_size is not set");
+    if (path == NULL) {
+        status = wefti_error_null(__func__, "path");
+    } else if (out_info != NULL && out_info->struct_size < sizeof *out_info) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
     } else if (session->micro_count != 0) {
         status = wefti_error(WEFT_ERR_STATE,
                              "%u of a step's %u micro-batches are done: nothing is loaded there",

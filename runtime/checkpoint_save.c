@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/session_state.h"
 
@@ -297,7 +298,7 @@ static weft_status_t check_call(const weft_session_t *session, const char *path,
                                 const weft_checkpoint_info_t *info)
 {
     if (session->endpoint->rank == 0 && path == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "a checkpoint needs a path");
+        return wefti_error_null("weft_session_save_checkpoint", "path");
     }
     if (info != NULL && info->struct_size < sizeof *info) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "checkpoint info: struct_size is not set");
@@ -313,6 +314,7 @@ static weft_status_t check_call(const weft_session_t *session, const char *path,
 weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *path,
                                            const weft_checkpoint_info_t *info)
 {
+    WEFT_CHECK_ARG(session);
     saver_t saver = {.session = session};
     wefti_endpoint_t *endpoint = session->endpoint;
     weft_status_t status = wefti_fault_get(&session->fault);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
 
@@ -93,7 +94,7 @@ static weft_status_t submit(const wefti_request_t *request, weft_group_t *group,
                             weft_stream_t *stream)
 {
     wefti_call_t *call = NULL;
-    if (group != NULL && group->batching) {
+    if (group->batching) {
         weft_status_t checked = check(request, group);
         return checked == WEFT_OK ? wefti_batch_add(group, request, NULL) : checked;
     }
@@ -112,6 +113,7 @@ weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft
                               weft_reduction_t reduction, weft_group_t *group,
                               weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype,
                                reduction,          0,    true, false};
     return submit(&request, group, stream);
@@ -121,6 +123,7 @@ weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, 
                                   weft_reduction_t reduction, weft_group_t *group,
                                   weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {
         WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0, true, true};
     return submit(&request, group, stream);
@@ -129,6 +132,7 @@ weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, 
 weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                               weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_ALL_GATHER, send, recv,  count, dtype,
                                WEFT_SUM,           0,    false, true};
     return submit(&request, group, stream);
@@ -137,6 +141,7 @@ weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft
 weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                              uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_BROADCAST, send, recv,  count, dtype,
                                WEFT_SUM,          root, false, false};
     return submit(&request, group, stream);
@@ -146,6 +151,7 @@ weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dty
                           weft_reduction_t reduction, uint32_t root, weft_group_t *group,
                           weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype,
                                reduction,      root, true, false};
     return submit(&request, group, stream);
@@ -154,6 +160,7 @@ weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dty
 weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_GATHER, send, recv,  count, dtype,
                                WEFT_SUM,       root, false, true};
     return submit(&request, group, stream);
@@ -162,6 +169,7 @@ weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dty
 weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                            uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_SCATTER, send, recv,  count, dtype,
                                WEFT_SUM,        root, false, true};
     return submit(&request, group, stream);
@@ -170,6 +178,7 @@ weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dt
 weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                               weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_ALL_TO_ALL, send, recv,  count, dtype,
                                WEFT_SUM,           0,    false, true};
     return submit(&request, group, stream);
@@ -177,6 +186,7 @@ weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft
 
 weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {WEFT_OP_BARRIER, NULL, NULL,  0,    WEFT_DTYPE_U8,
                                WEFT_SUM,        0,    false, false};
     return submit(&request, group, stream);
@@ -234,9 +244,6 @@ static weft_status_t check_v(const wefti_request_t *request, const counts_t *sen
     weft_status_t status = check_types(request, 1);
     if (status < 0) {
         return status;
-    }
-    if ((send != NULL && send->counts == NULL) || (recv != NULL && recv->counts == NULL)) {
-        return bad_argument(request, "counts are NULL");
     }
     needs_send = send != NULL ? any(send->counts, group->size) : recv->counts[group->rank] > 0;
     needs_recv = recv != NULL ? any(recv->counts, group->size) : send->counts[group->rank] > 0;
@@ -309,6 +316,8 @@ weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *co
                                 const uint64_t *displacements, weft_dtype_t dtype,
                                 weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(counts);
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {
         WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0, false, true};
     counts_t blocks = {counts, displacements};
@@ -320,6 +329,8 @@ weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t
                                     weft_reduction_t reduction, weft_group_t *group,
                                     weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(counts);
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {
         WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0, true, true};
     counts_t blocks = {counts, displacements};
@@ -331,6 +342,9 @@ weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
                                 const uint64_t *recv_counts, const uint64_t *recv_displacements,
                                 weft_dtype_t dtype, weft_group_t *group, weft_stream_t *stream)
 {
+    WEFT_CHECK_ARG(send_counts);
+    WEFT_CHECK_ARG(recv_counts);
+    WEFT_CHECK_ARG(group);
     wefti_request_t request = {
         WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0, false, true};
     counts_t outgoing = {send_counts, send_displacements};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/context.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/group.h"
 #include "runtime/proof.h"
@@ -231,11 +232,12 @@ static weft_status_t use_device(weft_context_t *context, weft_device_t *device)
 
 weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context)
 {
+    WEFT_CHECK_OUT(out_context);
+    WEFT_CHECK_ARG(params);
     weft_status_t status;
     wefti_endpoint_params_t endpoint = {0};
     wefti_job_t job = {0};
-    *out_context = NULL;
-    if (params == NULL || params->struct_size < sizeof(*params)) {
+    if (params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
     weft_status_t usable = check_device(params->device);
@@ -282,6 +284,7 @@ fail:
 
 void weft_context_retain(weft_context_t *context)
 {
+    WEFT_CHECK_ARG_VOID(context);
     atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
 }
 
@@ -296,9 +299,10 @@ void weft_context_release(weft_context_t *context)
 
 weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *device)
 {
+    WEFT_CHECK_ARG(context);
     weft_status_t status = check_device(device);
-    if (context == NULL || status < 0) {
-        return context != NULL ? status : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
+    if (status < 0) {
+        return status;
     }
     if (!wefti_endpoint_owned(context->endpoint)) {
         return wefti_endpoint_check(context->endpoint);
@@ -315,32 +319,42 @@ weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *de
 
 weft_device_t *weft_context_device(const weft_context_t *context)
 {
+    WEFT_CHECK_ARG_OR(context, NULL);
     return context->device;
 }
 
 uint32_t weft_context_rank(const weft_context_t *context)
 {
+    WEFT_CHECK_ARG_OR(context, UINT32_MAX);
     return context->endpoint->rank;
 }
 
 uint32_t weft_context_world_size(const weft_context_t *context)
 {
+    WEFT_CHECK_ARG_OR(context, 0);
     return context->endpoint->world_size;
 }
 
 weft_status_t weft_context_barrier(weft_context_t *context)
 {
+    WEFT_CHECK_ARG(context);
     return wefti_endpoint_barrier(context->endpoint);
 }
 
 weft_status_t weft_context_all_gather(weft_context_t *context, const void *send, size_t bytes,
                                       void *recv)
 {
+    WEFT_CHECK_ARG(context);
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(send);
+        WEFT_CHECK_ARG(recv);
+    }
     return wefti_endpoint_all_gather(context->endpoint, send, bytes, recv);
 }
 
 void weft_context_abort(weft_context_t *context, const char *message)
 {
+    WEFT_CHECK_ARG_VOID(context);
     wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED,
                          message != NULL ? message : "the caller ended the world");
 }
@@ -353,11 +367,14 @@ void wefti_context_enter_thread(const weft_context_t *context)
 weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank,
                                      weft_peer_info_t *out_info)
 {
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(out_info);
     wefti_endpoint_t *endpoint = context->endpoint;
-    if (out_info == NULL || out_info->struct_size < sizeof *out_info ||
-        rank >= endpoint->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "rank %u of %u, or out_info without struct_size", rank,
+    if (out_info->struct_size < sizeof *out_info) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
+    }
+    if (rank >= endpoint->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u", rank,
                            endpoint->world_size);
     }
     out_info->host = endpoint->host_of[rank];
@@ -371,11 +388,14 @@ weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t ran
 weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t rank,
                                       weft_link_stats_t *out_stats)
 {
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(out_stats);
     wefti_link_stats_t stats;
-    if (out_stats == NULL || out_stats->struct_size < sizeof *out_stats ||
-        rank >= context->endpoint->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "rank %u of %u, or out_stats without struct_size", rank,
+    if (out_stats->struct_size < sizeof *out_stats) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_stats: struct_size is not set");
+    }
+    if (rank >= context->endpoint->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u", rank,
                            context->endpoint->world_size);
     }
     wefti_endpoint_link_stats(context->endpoint, rank, &stats);
@@ -389,10 +409,12 @@ weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t ra
 
 uint32_t weft_context_host_count(const weft_context_t *context)
 {
+    WEFT_CHECK_ARG_OR(context, 0);
     return context->endpoint->host_count;
 }
 
 const char *weft_context_launcher(const weft_context_t *context)
 {
+    WEFT_CHECK_ARG_OR(context, "unknown");
     return context->launcher;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/group.h"
 
@@ -21,9 +22,6 @@ static bool host_reaches(const weft_context_t *context)
 
 static weft_status_t check_context(weft_context_t *context)
 {
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
     return wefti_endpoint_owned(context->endpoint) ? WEFT_OK
                                                    : wefti_endpoint_check(context->endpoint);
 }
@@ -74,7 +72,8 @@ static void give_back(weft_context_t *context, void *address)
 
 weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **out_address)
 {
-    *out_address = NULL;
+    WEFT_CHECK_OUT(out_address);
+    WEFT_CHECK_ARG(context);
     weft_status_t status = check_context(context);
     if (status < 0 || bytes == 0) {
         return status < 0 ? status : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes is 0");
@@ -101,6 +100,7 @@ weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **ou
 
 weft_status_t weft_device_free(weft_context_t *context, void *address)
 {
+    WEFT_CHECK_ARG(context);
     weft_status_t status = check_context(context);
     if (status < 0 || address == NULL) {
         return status;
@@ -229,15 +229,15 @@ static bool overlap(const uint8_t *a, const uint8_t *b, size_t bytes)
 
 weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src, size_t bytes)
 {
+    WEFT_CHECK_ARG(context);
     weft_status_t status = check_context(context);
     if (status < 0 || bytes == 0) {
         return status;
     }
-    if (dst == NULL || src == NULL || overlap(dst, src, bytes)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           dst == NULL   ? "dst is NULL"
-                           : src == NULL ? "src is NULL"
-                                         : "dst and src overlap");
+    WEFT_CHECK_ARG(dst);
+    WEFT_CHECK_ARG(src);
+    if (overlap(dst, src, bytes)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dst and src overlap");
     }
     if (context->device != NULL) {
         return run_and_wait(context, dst, src, 0, bytes);
@@ -248,13 +248,12 @@ weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src,
 
 weft_status_t weft_mem_fill(weft_context_t *context, void *dst, uint8_t value, size_t bytes)
 {
+    WEFT_CHECK_ARG(context);
     weft_status_t status = check_context(context);
     if (status < 0 || bytes == 0) {
         return status;
     }
-    if (dst == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dst is NULL");
-    }
+    WEFT_CHECK_ARG(dst);
     if (context->device != NULL) {
         return run_and_wait(context, dst, NULL, value, bytes);
     }
@@ -317,16 +316,15 @@ static void find_registered(const weft_context_t *context, const uint8_t *addres
 weft_status_t weft_mem_query(weft_context_t *context, const void *address,
                              weft_mem_info_t *out_info)
 {
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(address);
+    WEFT_CHECK_ARG(out_info);
     weft_status_t status = check_context(context);
     if (status < 0) {
         return status;
     }
-    if (out_info == NULL || out_info->struct_size < sizeof *out_info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: %s",
-                           out_info == NULL ? "is NULL" : "struct_size is not set");
-    }
-    if (address == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address is NULL");
+    if (out_info->struct_size < sizeof *out_info) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
     }
     weft_mem_info_t info = {.struct_size = out_info->struct_size, .host_access = 1};
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {

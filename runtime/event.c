@@ -2,6 +2,7 @@
 /* Events and notifies: a counter each, which records raise and waits compare with. */
 #include "runtime/stream.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 struct weft_event {
@@ -68,15 +69,6 @@ bool wefti_mark_reached(const wefti_mark_t *mark, uint32_t target)
     return wefti_signal_reached(atomic_load_explicit(value, memory_order_acquire), target);
 }
 
-static weft_status_t check_not_null(const void *object, const char *what, const void *stream)
-{
-    if (object == NULL || stream == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
-                           object == NULL ? what : "stream");
-    }
-    return WEFT_OK;
-}
-
 /* Enqueues a SIGNAL or WAIT of mark at value. */
 static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, wefti_mark_t *mark,
                              uint32_t value)
@@ -100,10 +92,8 @@ static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, we
 
 weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event)
 {
-    *out_event = NULL;
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
+    WEFT_CHECK_OUT(out_event);
+    WEFT_CHECK_ARG(context);
     weft_event_t *event = wefti_alloc(context->allocator, sizeof(*event));
     if (event == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -130,12 +120,10 @@ void weft_event_destroy(weft_event_t *event)
 
 weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
 {
-    weft_status_t status = check_not_null(event, "event", stream);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_CHECK_ARG(event);
+    WEFT_CHECK_ARG(stream);
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed) + 1;
-    status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
     if (status == WEFT_OK) {
         /* relaxed: whoever uses the event from another thread synchronises with this call anyway */
         atomic_store_explicit(&event->stream, stream, memory_order_relaxed);
@@ -146,19 +134,15 @@ weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
 
 weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_t *event)
 {
-    weft_status_t status = check_not_null(event, "event", stream);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_CHECK_ARG(stream);
+    WEFT_CHECK_ARG(event);
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, event->mark, value);
 }
 
 weft_status_t weft_event_query(weft_event_t *event)
 {
-    if (event == NULL) {
-        return check_not_null(event, "event", event);
-    }
+    WEFT_CHECK_ARG(event);
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     if (value == 0) {
         return WEFT_OK;
@@ -178,9 +162,7 @@ weft_status_t weft_event_query(weft_event_t *event)
 
 weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
 {
-    if (event == NULL) {
-        return check_not_null(event, "event", event);
-    }
+    WEFT_CHECK_ARG(event);
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     if (value == 0) {
         return WEFT_OK;
@@ -193,11 +175,14 @@ weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
 
 weft_status_t weft_event_synchronize(weft_event_t *event)
 {
+    WEFT_CHECK_ARG(event);
     return weft_event_wait(event, UINT64_MAX);
 }
 
 weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
 {
+    WEFT_CHECK_ARG(event);
+    WEFT_CHECK_ARG(out_time_ns);
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     if (event->mark->context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\" does not tell times",
@@ -212,10 +197,8 @@ weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
 
 weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_notify)
 {
-    *out_notify = NULL;
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
+    WEFT_CHECK_OUT(out_notify);
+    WEFT_CHECK_ARG(context);
     weft_notify_t *notify = wefti_alloc(context->allocator, sizeof(*notify));
     if (notify == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -258,13 +241,11 @@ void weft_notify_destroy(weft_notify_t *notify)
 
 weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream)
 {
-    weft_status_t status = check_not_null(notify, "notify", stream);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_CHECK_ARG(notify);
+    WEFT_CHECK_ARG(stream);
     /* one recording and one waiting stream, each used by one thread: plain counting */
     uint32_t value = atomic_load_explicit(&notify->recorded, memory_order_relaxed) + 1;
-    status = enqueue(stream, WEFTI_RECORD_SIGNAL, notify->mark, value);
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, notify->mark, value);
     if (status == WEFT_OK) {
         atomic_store_explicit(&notify->recorded, value, memory_order_relaxed);
     }
@@ -273,12 +254,10 @@ weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream)
 
 weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream)
 {
-    weft_status_t status = check_not_null(notify, "notify", stream);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_CHECK_ARG(notify);
+    WEFT_CHECK_ARG(stream);
     uint32_t value = atomic_load_explicit(&notify->waited, memory_order_relaxed) + 1;
-    status = enqueue(stream, WEFTI_RECORD_WAIT, notify->mark, value);
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_WAIT, notify->mark, value);
     if (status == WEFT_OK) {
         atomic_store_explicit(&notify->waited, value, memory_order_relaxed);
     }

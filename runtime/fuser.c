@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 /* What ranks tell each other at creation. */
@@ -19,9 +20,6 @@ typedef struct verdict {
 
 static weft_status_t check_params(weft_group_t *group, const weft_fuser_params_t *params)
 {
-    if (group == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    }
     if (params->struct_size < sizeof *params) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
@@ -147,11 +145,12 @@ static void release(weft_fuser_t *fuser)
 weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *params,
                                 weft_fuser_t **out_fuser)
 {
+    WEFT_CHECK_OUT(out_fuser);
+    WEFT_CHECK_ARG(group);
     static const weft_fuser_params_t defaults = WEFT_FUSER_PARAMS_INIT;
     weft_group_t *own = NULL;
     weft_fuser_t *fuser = NULL;
     void *shared = NULL;
-    *out_fuser = NULL;
     params = params != NULL ? params : &defaults;
     weft_status_t status = check_params(group, params);
     if (status < 0) {
@@ -202,9 +201,7 @@ void weft_fuser_destroy(weft_fuser_t *fuser)
 
 weft_status_t weft_fuser_reset(weft_fuser_t *fuser)
 {
-    if (fuser == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuser is NULL");
-    }
+    WEFT_CHECK_ARG(fuser);
     weft_status_t status = wefti_fuser_check(fuser);
     if (status < 0) {
         return status;
@@ -221,11 +218,10 @@ weft_status_t weft_fuser_reset(weft_fuser_t *fuser)
 
 weft_status_t weft_fuser_get_stats(weft_fuser_t *fuser, weft_fuser_stats_t *stats)
 {
-    if (fuser == NULL || stats == NULL || stats->struct_size < sizeof *stats) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           fuser == NULL   ? "fuser is NULL"
-                           : stats == NULL ? "stats is NULL"
-                                           : "stats: struct_size is not set");
+    WEFT_CHECK_ARG(fuser);
+    WEFT_CHECK_ARG(stats);
+    if (stats->struct_size < sizeof *stats) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stats: struct_size is not set");
     }
     size_t struct_size = stats->struct_size;
     *stats = fuser->stats;

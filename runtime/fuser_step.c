@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 /* What broke the fuser: the group knows it from all ranks. */
@@ -141,10 +142,9 @@ static void mark_added(weft_fuser_t *fuser, uint32_t tensor, void *address)
 weft_status_t weft_fuser_add(weft_fuser_t *fuser, void *tensor, uint64_t count, weft_dtype_t dtype,
                              weft_reduction_t reduction, const char *name)
 {
+    WEFT_CHECK_ARG(fuser);
+    WEFT_CHECK_ARG(name);
     size_t length = 0;
-    if (fuser == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuser is NULL");
-    }
     weft_status_t status = wefti_fuser_check(fuser);
     if (status == WEFT_OK) {
         status = check_tensor(fuser, tensor, count, dtype, reduction, name, &length);
@@ -171,9 +171,7 @@ weft_status_t weft_fuser_add(weft_fuser_t *fuser, void *tensor, uint64_t count, 
 
 weft_status_t weft_fuser_flush(weft_fuser_t *fuser)
 {
-    if (fuser == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuser is NULL");
-    }
+    WEFT_CHECK_ARG(fuser);
     weft_status_t status = wefti_fuser_check(fuser);
     if (status < 0 || !wefti_fuser_in_step(fuser)) {
         return status;
@@ -205,9 +203,7 @@ static bool all_on_its_way(const weft_fuser_t *fuser)
 
 weft_status_t weft_fuser_query(weft_fuser_t *fuser)
 {
-    if (fuser == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuser is NULL");
-    }
+    WEFT_CHECK_ARG(fuser);
     weft_status_t status = wefti_fuser_check(fuser);
     if (status < 0 || !wefti_fuser_in_step(fuser)) {
         return status;
@@ -281,9 +277,7 @@ static void learned(weft_fuser_t *fuser)
 
 weft_status_t weft_fuser_wait(weft_fuser_t *fuser)
 {
-    if (fuser == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuser is NULL");
-    }
+    WEFT_CHECK_ARG(fuser);
     weft_status_t status = wefti_fuser_check(fuser);
     if (status < 0) {
         return status;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/attach.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/capture.h"
 #include "runtime/batch.h"
@@ -455,19 +456,14 @@ out:
 
 weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **out_group)
 {
-    *out_group = NULL;
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(context);
     return create(context, NULL, 0, 0, 0, out_group);
 }
 
 /* A group to make others from: there, whole, and not in a forked child. */
 static weft_status_t check_parent(weft_group_t *parent)
 {
-    if (parent == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the group to start from is NULL");
-    }
     if (parent->recording != NULL) {
         return wefti_capture_refuse("no group can be made from it");
     }
@@ -480,14 +476,16 @@ static weft_status_t check_parent(weft_group_t *parent)
 weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key,
                                weft_group_t **out_group)
 {
-    *out_group = NULL;
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(parent);
     weft_status_t status = check_parent(parent);
     return status < 0 ? status : create(parent->context, parent, color, key, 0, out_group);
 }
 
 weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group)
 {
-    *out_group = NULL;
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(group);
     weft_status_t status = check_parent(group);
     return status < 0 ? status : create(group->context, group, 0, 0, 0, out_group);
 }
@@ -495,14 +493,16 @@ weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group
 weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *ranks, uint32_t count,
                                       weft_group_t **out_group)
 {
-    *out_group = NULL;
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(parent);
+    WEFT_CHECK_ARG(ranks);
     weft_status_t status = check_parent(parent);
     if (status < 0) {
         return status;
     }
-    if (ranks == NULL || count == 0 || count > parent->size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ranks: %u of a group of %u",
-                           ranks != NULL ? count : 0, parent->size);
+    if (count == 0 || count > parent->size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ranks: %u of a group of %u", count,
+                           parent->size);
     }
     uint32_t color = WEFT_COLOR_NONE;
     int64_t key = 0;
@@ -530,9 +530,10 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
 weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
                                       weft_group_t **out_group)
 {
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(name);
     char address[NAME_BYTES + 48];
-    *out_group = NULL;
-    size_t length = name != NULL ? strnlen(name, NAME_BYTES + 1) : 0;
+    size_t length = strnlen(name, NAME_BYTES + 1);
     if (length == 0 || length > NAME_BYTES) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "name: must have 1 to %u characters",
                            NAME_BYTES);
@@ -658,35 +659,42 @@ void weft_group_leave(weft_group_t *group)
 
 uint32_t weft_group_size(const weft_group_t *group)
 {
+    WEFT_CHECK_ARG_OR(group, 0);
     return group->size;
 }
 
 uint32_t weft_group_rank(const weft_group_t *group)
 {
+    WEFT_CHECK_ARG_OR(group, UINT32_MAX);
     return group->rank;
 }
 
 uint32_t weft_group_world_rank(const weft_group_t *group, uint32_t rank)
 {
+    WEFT_CHECK_ARG_OR(group, UINT32_MAX);
     return rank < group->size ? group->ranks[rank] : UINT32_MAX;
 }
 
 weft_context_t *weft_group_context(const weft_group_t *group)
 {
+    WEFT_CHECK_ARG_OR(group, NULL);
     return group->context;
 }
 
 weft_status_t weft_group_status(weft_group_t *group)
 {
+    WEFT_CHECK_ARG(group);
     return wefti_group_check(group);
 }
 
 const char *weft_group_last_path(const weft_group_t *group)
 {
+    WEFT_CHECK_ARG_OR(group, "none");
     return group->path != NULL ? group->path : "none";
 }
 
 const char *weft_group_last_algorithm(const weft_group_t *group)
 {
+    WEFT_CHECK_ARG_OR(group, "none");
     return group->algorithm != NULL ? group->algorithm : "none";
 }

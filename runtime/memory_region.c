@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/group.h"
 
@@ -14,11 +15,11 @@
 
 weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_address)
 {
+    WEFT_CHECK_OUT(out_address);
+    WEFT_CHECK_ARG(context);
     size_t offset;
-    *out_address = NULL;
-    if (context == NULL || bytes == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           context == NULL ? "context is NULL" : "bytes is 0");
+    if (bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes is 0");
     }
     weft_status_t status = wefti_region_alloc(context->memory, bytes, &offset);
     if (status == WEFT_OK) {
@@ -29,9 +30,7 @@ weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_a
 
 weft_status_t weft_mem_free(weft_context_t *context, void *address)
 {
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
+    WEFT_CHECK_ARG(context);
     wefti_endpoint_t *endpoint = context->memory;
     if (address == NULL || !wefti_endpoint_owned(endpoint)) {
         return WEFT_OK;
@@ -46,9 +45,7 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
 
 weft_status_t weft_mem_keep(weft_context_t *context)
 {
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
+    WEFT_CHECK_ARG(context);
     if (context->one_process || context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "the memory of a %s goes with the context",
                            context->one_process ? "hub" : "card");
@@ -152,8 +149,8 @@ static weft_status_t check_range(weft_context_t *context, const uint8_t *address
 {
     wefti_adopted_t other;
     if (address == NULL || bytes == 0 || bytes > SIZE_MAX - (uintptr_t)address) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           address == NULL ? "address is NULL" : "bytes: no such range");
+        return address == NULL ? wefti_error_null("weft_mem_register", "address")
+                               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: no such range");
     }
     if (find(context, address, &other)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is registered already",
@@ -164,10 +161,8 @@ static weft_status_t check_range(weft_context_t *context, const uint8_t *address
 
 weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t bytes)
 {
+    WEFT_CHECK_ARG(context);
     wefti_eager_t *eager = NULL;
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
     if (context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "host memory is not registered beside device \"%s\"",
@@ -222,10 +217,9 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
 
 weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
 {
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(address);
     wefti_adopted_t adopted;
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
     if (!wefti_endpoint_owned(context->endpoint)) { /* a forked child has not inherited the pages */
         return wefti_endpoint_check(context->endpoint);
     }

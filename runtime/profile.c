@@ -5,6 +5,7 @@
  */
 #include "runtime/session.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
@@ -171,6 +172,7 @@ static weft_status_t write_file(const weft_session_t *session, const double *ns,
 
 weft_status_t weft_session_write_profile(weft_session_t *session, const char *path)
 {
+    WEFT_CHECK_ARG(session);
     wefti_endpoint_t *endpoint = session->endpoint;
     const weft_plan_t *plan = session->plan;
     size_t count = (size_t)plan->kernel_count + plan->collective_count + 1;
@@ -185,7 +187,7 @@ weft_status_t weft_session_write_profile(weft_session_t *session, const char *pa
             wefti_error(WEFT_ERR_STATE, session->trace ? "a profile needs the CPU device"
                                                        : "the session was created without a trace");
     } else if (path == NULL) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path is NULL");
+        status = wefti_error_null(__func__, "path");
     } else {
         own = wefti_alloc(session->allocator, count * sizeof *own);
         all = wefti_alloc(session->allocator, count * endpoint->world_size * sizeof *all);

@@ -6,6 +6,7 @@
 
 #include "ops/algo/algorithms.h"
 #include "ops/topo/place.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/capture.h"
 #include "runtime/context.h"
@@ -250,9 +251,6 @@ void wefti_select_deinit(weft_group_t *group)
 /* Not while calls are under way that were issued under the present order. */
 static weft_status_t check_quiet(weft_group_t *group)
 {
-    if (group == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    }
     if (group->recording != NULL) {
         return wefti_capture_refuse("orders and algorithms cannot be set");
     }
@@ -263,6 +261,7 @@ static weft_status_t check_quiet(weft_group_t *group)
 weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
                                    const uint32_t *block_sizes, uint32_t count)
 {
+    WEFT_CHECK_ARG(group);
     weft_status_t status = check_quiet(group);
     if (status < 0) {
         return status;
@@ -295,11 +294,13 @@ weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
 
 weft_order_t weft_group_order(const weft_group_t *group)
 {
+    WEFT_CHECK_ARG_OR(group, WEFT_ORDER_TREE);
     return group->selection.order;
 }
 
 weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)
 {
+    WEFT_CHECK_ARG(group);
     weft_status_t status = check_quiet(group);
     if (status < 0) {
         return status;

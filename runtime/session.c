@@ -2,6 +2,7 @@
 /* Binding a plan to a context, and taking it apart again. */
 #include "runtime/session.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #include <stdio.h>
@@ -236,9 +237,10 @@ out:
 
 weft_status_t weft_session_create(const weft_session_params_t *params, weft_session_t **out_session)
 {
+    WEFT_CHECK_OUT(out_session);
+    WEFT_CHECK_ARG(params);
     weft_status_t status;
-    *out_session = NULL;
-    if (params == NULL || params->struct_size < sizeof(*params)) {
+    if (params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
     if (params->context == NULL || params->plan == NULL) {

@@ -2,6 +2,7 @@
 /* What goes into a session and comes out of it: first contents, inputs, scalars, outputs. */
 #include "runtime/session.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/session_state.h"
 
@@ -157,6 +158,11 @@ static void describe(const wefti_plan_buffer_t *buffer, weft_tensor_desc_t *out_
 weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data,
                                      size_t bytes)
 {
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(data);
+    }
     const wefti_plan_buffer_t *buffer = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {
@@ -172,6 +178,10 @@ weft_status_t weft_session_set_input(weft_session_t *session, const char *name, 
 weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data,
                                         size_t *out_bytes)
 {
+    WEFT_CHECK_OUT(out_data);
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
+    WEFT_CHECK_ARG(out_bytes);
     const wefti_plan_buffer_t *buffer = NULL;
     const weft_device_t *device = session->context->device;
     weft_status_t status = wefti_fault_get(&session->fault);
@@ -201,6 +211,8 @@ static weft_status_t find_scalar(const weft_session_t *session, const char *name
 
 weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
 {
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
     const wefti_plan_buffer_t *buffer = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0 || (status = find_scalar(session, name, &buffer)) < 0) {
@@ -214,6 +226,9 @@ weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name,
 
 weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name, double *out_value)
 {
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
+    WEFT_CHECK_ARG(out_value);
     const wefti_plan_buffer_t *buffer = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0 || (status = find_scalar(session, name, &buffer)) < 0) {
@@ -231,6 +246,11 @@ weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name,
 weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data,
                                       size_t bytes, weft_tensor_desc_t *out_desc)
 {
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(data);
+    }
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0) {
         return status;

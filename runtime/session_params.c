@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 
 size_t weft_session_param_count(const weft_session_t *session)
 {
+    WEFT_CHECK_ARG_OR(session, 0);
     return session->param_count;
 }
 
@@ -25,6 +27,7 @@ static weft_status_t check_param(const weft_session_t *session, size_t index)
 weft_status_t weft_session_param_info(const weft_session_t *session, size_t index,
                                       const char **out_name, weft_tensor_desc_t *out_desc)
 {
+    WEFT_CHECK_ARG(session);
     weft_status_t status = check_param(session, index);
     if (status < 0) {
         return status;
@@ -41,18 +44,17 @@ weft_status_t weft_session_param_info(const weft_session_t *session, size_t inde
 }
 
 /* The buffer of parameter index, once nothing is wrong with a call for it. */
-static weft_status_t check_call(weft_session_t *session, size_t index, const void *data,
-                                size_t bytes, const wefti_plan_buffer_t **out_buffer)
+static weft_status_t check_call(weft_session_t *session, size_t index, size_t bytes,
+                                const wefti_plan_buffer_t **out_buffer)
 {
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0 || (status = check_param(session, index)) < 0) {
         return status;
     }
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->params[index]];
-    if (bytes != buffer->size_bytes || (data == NULL && bytes > 0)) {
+    if (bytes != buffer->size_bytes) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter \"%s\" has %llu bytes, not %zu",
-                           buffer->name, (unsigned long long)buffer->size_bytes,
-                           data != NULL ? bytes : 0);
+                           buffer->name, (unsigned long long)buffer->size_bytes, bytes);
     }
     *out_buffer = buffer;
     return wefti_session_gather_weights(session);
@@ -61,16 +63,24 @@ static weft_status_t check_call(weft_session_t *session, size_t index, const voi
 weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data,
                                      size_t bytes)
 {
+    WEFT_CHECK_ARG(session);
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(data);
+    }
     const wefti_plan_buffer_t *buffer = NULL;
-    weft_status_t status = check_call(session, index, data, bytes, &buffer);
+    weft_status_t status = check_call(session, index, bytes, &buffer);
     return status < 0 ? status : wefti_session_read_plain(session, buffer, data);
 }
 
 weft_status_t weft_session_set_param(weft_session_t *session, size_t index, const void *data,
                                      size_t bytes)
 {
+    WEFT_CHECK_ARG(session);
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(data);
+    }
     const wefti_plan_buffer_t *buffer = NULL;
-    weft_status_t status = check_call(session, index, data, bytes, &buffer);
+    weft_status_t status = check_call(session, index, bytes, &buffer);
     return status < 0 ? status : wefti_session_write_plain(session, buffer, data);
 }
 
@@ -99,6 +109,8 @@ static named_t *sort_names(const weft_session_t *session)
 
 weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
 {
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(buffer);
     named_t *names = NULL;
     wefti_hasher_t *hasher = NULL;
     wefti_digest_t digest;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 bool wefti_session_sees_all(const weft_session_t *session)
@@ -127,6 +128,7 @@ weft_status_t wefti_session_distribute(weft_session_t *session, const wefti_stat
 
 size_t weft_session_state_count(const weft_session_t *session)
 {
+    WEFT_CHECK_ARG_OR(session, 0);
     return session->states.count;
 }
 
@@ -145,6 +147,7 @@ static weft_status_t find_state(const weft_session_t *session, size_t index,
 weft_status_t weft_session_state_info(const weft_session_t *session, size_t index,
                                       const char **out_name, weft_tensor_desc_t *out_desc)
 {
+    WEFT_CHECK_ARG(session);
     const wefti_state_t *state = NULL;
     weft_status_t status = find_state(session, index, &state);
     if (status < 0) {
@@ -173,10 +176,12 @@ static weft_status_t check_call(const weft_session_t *session, size_t index, con
         return wefti_error(WEFT_ERR_UNSUPPORTED, "no update writes all of \"%s\", or two do",
                            state->name);
     }
-    if (bytes != state->size_bytes || data == NULL) {
+    if (data == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "state \"%s\": data is NULL", state->name);
+    }
+    if (bytes != state->size_bytes) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "state \"%s\" has %llu bytes, not %zu",
-                           state->name, (unsigned long long)state->size_bytes,
-                           data != NULL ? bytes : 0);
+                           state->name, (unsigned long long)state->size_bytes, bytes);
     }
     return WEFT_OK;
 }
@@ -184,6 +189,7 @@ static weft_status_t check_call(const weft_session_t *session, size_t index, con
 weft_status_t weft_session_get_state(weft_session_t *session, size_t index, void *data,
                                      size_t bytes)
 {
+    WEFT_CHECK_ARG(session);
     const wefti_state_t *state = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0) {
@@ -205,6 +211,7 @@ weft_status_t weft_session_get_state(weft_session_t *session, size_t index, void
 weft_status_t weft_session_set_state(weft_session_t *session, size_t index, const void *data,
                                      size_t bytes)
 {
+    WEFT_CHECK_ARG(session);
     const wefti_state_t *state = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status >= 0) {
@@ -233,6 +240,7 @@ static const wefti_state_t *find_gradient(const weft_session_t *session, uint32_
 weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data,
                                         size_t bytes)
 {
+    WEFT_CHECK_ARG(session);
     weft_tensor_desc_t desc;
     const char *name = NULL;
     weft_status_t status = wefti_fault_get(&session->fault);
@@ -254,10 +262,11 @@ weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, v
                            "the plan does not keep the whole gradient of \"%s\" as %s", name,
                            weft_dtype_name(desc.dtype));
     }
-    if (bytes != gradient->size_bytes || data == NULL) {
+    if (bytes != gradient->size_bytes) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "the gradient of \"%s\" has %llu bytes, not %zu", name,
-                           (unsigned long long)gradient->size_bytes, data != NULL ? bytes : 0);
+                           (unsigned long long)gradient->size_bytes, bytes);
     }
+    WEFT_CHECK_ARG(data);
     return wefti_session_collect(session, gradient, data);
 }

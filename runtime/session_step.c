@@ -8,6 +8,7 @@
  */
 #include "runtime/session.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 static weft_status_t set_scalar(weft_session_t *session, uint32_t index, double value)
@@ -48,6 +49,7 @@ static void add_times(weft_session_t *session)
 
 weft_status_t weft_session_step(weft_session_t *session)
 {
+    WEFT_CHECK_ARG(session);
     const weft_plan_t *plan = session->plan;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0) {
@@ -78,6 +80,7 @@ weft_status_t weft_session_step(weft_session_t *session)
 
 weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t steps)
 {
+    WEFT_CHECK_ARG(session);
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status >= 0 && session->micro_count != 0) {
         status = wefti_error(WEFT_ERR_STATE, "micro-batch %u of a step is the next one",
@@ -91,6 +94,7 @@ weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t step
 
 weft_status_t weft_session_micro_step(weft_session_t *session)
 {
+    WEFT_CHECK_ARG(session);
     const weft_plan_t *plan = session->plan;
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0) {
@@ -129,6 +133,7 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
 
 uint32_t weft_session_micro_count(const weft_session_t *session)
 {
+    WEFT_CHECK_ARG_OR(session, 0);
     return session->micro_count;
 }
 
@@ -147,12 +152,14 @@ weft_status_t wefti_session_gather_weights(weft_session_t *session)
 
 weft_status_t weft_session_flush(weft_session_t *session)
 {
+    WEFT_CHECK_ARG(session);
     weft_status_t status = wefti_fault_get(&session->fault);
     return status < 0 ? status : wefti_session_gather_weights(session);
 }
 
 weft_status_t weft_session_eval(weft_session_t *session)
 {
+    WEFT_CHECK_ARG(session);
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status < 0) {
         return status;

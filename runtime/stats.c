@@ -2,6 +2,7 @@
 /* Medians over the last steps, computed when somebody asks. */
 #include "runtime/session.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #include <math.h>
@@ -32,7 +33,9 @@ static double median(const weft_session_t *session, size_t offset, float *scratc
 
 weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats)
 {
-    if (stats == NULL || stats->struct_size < sizeof(*stats)) {
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(stats);
+    if (stats->struct_size < sizeof(*stats)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stats: struct_size is not set");
     }
     float *scratch = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(float));

@@ -3,6 +3,7 @@
 
 #include <weft/memory.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/device_call.h"
 
@@ -136,12 +137,10 @@ fail:
 weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_params_t *params,
                                  weft_stream_t **out_stream)
 {
+    WEFT_CHECK_OUT(out_stream);
+    WEFT_CHECK_ARG(context);
     static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
-    *out_stream = NULL;
     params = params != NULL ? params : &defaults;
-    if (context == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "context is NULL");
-    }
     if (params->struct_size < sizeof(*params)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
     }
@@ -211,16 +210,8 @@ void weft_stream_destroy(weft_stream_t *stream)
     stream_free(stream);
 }
 
-static weft_status_t no_stream(void)
-{
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stream is NULL");
-}
-
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot)
 {
-    if (stream == NULL) {
-        return no_stream();
-    }
     weft_status_t status = wefti_fault_get(&stream->fault);
     if (status < 0) {
         return status;
@@ -254,10 +245,9 @@ weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot)
 
 weft_status_t weft_stream_launch_host(weft_stream_t *stream, weft_host_fn fn, void *user)
 {
+    WEFT_CHECK_ARG(stream);
+    WEFT_CHECK_ARG(fn);
     wefti_slot_t *slot;
-    if (fn == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fn is NULL");
-    }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK) {
         return status;
@@ -273,11 +263,12 @@ weft_status_t weft_stream_launch(weft_stream_t *stream, const weft_kernel_t *ker
                                  const weft_kernel_call_t *call, uint32_t input_count,
                                  uint32_t output_count)
 {
+    WEFT_CHECK_ARG(stream);
+    WEFT_CHECK_ARG(kernel);
+    WEFT_CHECK_ARG(call);
     wefti_slot_t *slot;
-    if (kernel == NULL || call == NULL || kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           kernel == NULL || call == NULL ? "kernel or call is NULL"
-                                                          : "kernel has another abi version");
+    if (kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "kernel has another abi version");
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK) {
@@ -309,9 +300,11 @@ weft_status_t weft_stream_launch(weft_stream_t *stream, const weft_kernel_t *ker
 
 weft_status_t weft_stream_copy(weft_stream_t *stream, void *dst, const void *src, size_t bytes)
 {
+    WEFT_CHECK_ARG(stream);
     wefti_slot_t *slot;
-    if (bytes > 0 && (dst == NULL || src == NULL)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL", dst == NULL ? "dst" : "src");
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(dst);
+        WEFT_CHECK_ARG(src);
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK || bytes == 0) {
@@ -340,10 +333,10 @@ static weft_status_t run_fill(void *user)
 
 weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value, size_t bytes)
 {
+    WEFT_CHECK_ARG(stream);
     wefti_slot_t *slot;
-    if (stream == NULL || (bytes > 0 && dst == NULL)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL",
-                           stream == NULL ? "stream" : "dst");
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(dst);
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK || bytes == 0) {
@@ -376,9 +369,7 @@ weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value, 
 
 weft_status_t weft_stream_query(weft_stream_t *stream)
 {
-    if (stream == NULL) {
-        return no_stream();
-    }
+    WEFT_CHECK_ARG(stream);
     wefti_streams_progress(stream->context, NULL);
     if (stream->queue != NULL) {
         return wefti_stream_poll(stream);
@@ -515,9 +506,7 @@ weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, wef
 
 weft_status_t weft_stream_synchronize(weft_stream_t *stream)
 {
-    if (stream == NULL) {
-        return no_stream();
-    }
+    WEFT_CHECK_ARG(stream);
     weft_status_t status =
         wefti_stream_wait(stream->context, NULL, stream, tail_count(stream), stream->name);
     return status < 0 ? status : wefti_fault_get(&stream->fault);

@@ -7,6 +7,7 @@
 
 #include "ops/plan/plan.h"
 #include "ops/topo/draw.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "transport/topology.h"
 
@@ -253,14 +254,11 @@ static void write_world(const world_t *world, int json, uint32_t width, wefti_te
 weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width,
                                     char **out_text)
 {
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(context);
     wefti_text_t text;
     wefti_cluster_t fresh;
     wefti_digest_t digest;
-    if (context == NULL || out_text == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_context_topology: %s is NULL",
-                           context == NULL ? "context" : "out_text");
-    }
-    *out_text = NULL;
     weft_status_t status = wefti_cluster_gather(context->endpoint, &fresh, &digest);
     if (status < 0) {
         return status;

@@ -6,6 +6,7 @@
  */
 #include "runtime/session.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
@@ -265,6 +266,7 @@ out:
 
 weft_status_t weft_session_write_trace(weft_session_t *session, const char *path)
 {
+    WEFT_CHECK_ARG(session);
     wefti_endpoint_t *endpoint = session->endpoint;
     char *fragment = NULL;
     uint64_t first_run = 0, origin_ns = 0;
@@ -278,7 +280,7 @@ weft_status_t weft_session_write_trace(weft_session_t *session, const char *path
     } else if (!session->trace) {
         status = wefti_error(WEFT_ERR_STATE, "the session was created without a trace");
     } else if (path == NULL) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path is NULL");
+        status = wefti_error_null(__func__, "path");
     }
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
     WEFT_TRY(status, agree_on_start(session, all, &first_run, &origin_ns), out);

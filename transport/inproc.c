@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "transport/network.h"
 #include "transport/world.h"
@@ -22,8 +23,8 @@ _Static_assert(offsetof(inproc_endpoint_t, base) == 0, "the base is member 0");
 
 weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
 {
+    WEFT_CHECK_OUT(out_hub);
     pthread_condattr_t attributes;
-    *out_hub = NULL;
     if (world_size == 0 || world_size > WEFTI_MAX_WORLD) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world_size %u is not within 1 to %u",
                            world_size, WEFTI_MAX_WORLD);

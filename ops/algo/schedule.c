@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 static void fail(weft_schedule_builder_t *builder, const char *what)
@@ -80,6 +81,7 @@ static void add(weft_schedule_builder_t *builder, const wefti_step_t *step)
 
 void weft_schedule_post(weft_schedule_builder_t *builder, uint32_t lane, uint32_t phase)
 {
+    WEFT_CHECK_ARG_VOID(builder);
     if (!lane_known(builder, lane)) {
         return;
     }
@@ -95,6 +97,7 @@ void weft_schedule_wait(weft_schedule_builder_t *builder, uint32_t lane, uint32_
                         uint32_t rank_count, uint32_t their_lane, uint32_t phase,
                         uint32_t runs_back)
 {
+    WEFT_CHECK_ARG_VOID(builder);
     uint32_t group = builder->params->group_size;
     if (!lane_known(builder, lane) || !lane_known(builder, their_lane)) {
         return;
@@ -172,6 +175,7 @@ static void move(weft_schedule_builder_t *builder, wefti_step_t *step,
 void weft_schedule_copy(weft_schedule_builder_t *builder, uint32_t lane, weft_place_t destination,
                         weft_place_t source, weft_blocks_t blocks)
 {
+    WEFT_CHECK_ARG_VOID(builder);
     if (destination.rank_count > 1 || source.rank_count > 1) {
         fail(builder, "a copy has one source and one destination");
         return;
@@ -186,6 +190,7 @@ void weft_schedule_reduce(weft_schedule_builder_t *builder, uint32_t lane,
                           const weft_place_t *sources, uint32_t source_count, weft_blocks_t blocks,
                           uint32_t finish)
 {
+    WEFT_CHECK_ARG_VOID(builder);
     if (source_count == 0 || destination_count == 0 || source_count > UINT16_MAX ||
         destination_count > UINT16_MAX) {
         fail(builder, "a reduction needs sources and destinations, 65535 at most");

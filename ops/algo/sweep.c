@@ -5,6 +5,7 @@
 
 #include "ops/algo/lower.h"
 #include "ops/algo/placement.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define ALL_ORDERS_RANKS 17u
@@ -295,10 +296,12 @@ static weft_status_t check_effort(const weft_algorithm_t *algorithm,
 weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
                                     const weft_algo_params_t *params)
 {
+    WEFT_CHECK_ARG(algorithm);
+    WEFT_CHECK_ARG(params);
     wefti_sweep_t sweep = {.placed = ""};
     weft_algo_params_t own;
-    if (algorithm == NULL || params == NULL || algorithm->eligible == NULL ||
-        algorithm->resources == NULL || algorithm->build == NULL || algorithm->name == NULL) {
+    if (algorithm->eligible == NULL || algorithm->resources == NULL || algorithm->build == NULL ||
+        algorithm->name == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
     }
     /* What was appended since the caller was built is not there. */

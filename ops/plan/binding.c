@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 size_t weft_plan_binding_count(const weft_plan_t *plan)
@@ -12,7 +13,9 @@ size_t weft_plan_binding_count(const weft_plan_t *plan)
 
 weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t index, weft_binding_t *binding)
 {
-    if (plan == NULL || binding == NULL || index >= plan->binding_count) {
+    WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_ARG(binding);
+    if (index >= plan->binding_count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_get_binding: no binding %zu",
                            index);
     }

@@ -10,6 +10,7 @@
 
 #include "ops/plan/container.h"
 #include "plan.pb-c.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 /* Measured on plans of real models: about 12 bytes of memory per byte of file. */
@@ -353,13 +354,10 @@ fail:
 weft_status_t weft_plan_load(const char *path, const weft_registry_t *registry,
                              weft_plan_t **out_plan)
 {
+    WEFT_CHECK_OUT(out_plan);
+    WEFT_CHECK_ARG(path);
     weft_status_t status;
     weft_plan_t *plan = NULL;
-    if (!path || !out_plan) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_load: %s is NULL",
-                           path ? "out_plan" : "path");
-    }
-    *out_plan = NULL;
     WEFT_TRY(status, wefti_plan_create(NULL, &plan), fail);
     WEFT_TRY(status, wefti_file_map(path, &plan->mapping), fail);
     status = wefti_plan_decode(plan, plan->mapping.data, plan->mapping.size_bytes);

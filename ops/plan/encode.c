@@ -7,6 +7,7 @@
 
 #include "ops/plan/container.h"
 #include "plan.pb-c.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 /* protobuf-c's strings are not const, though packing only reads them. */
@@ -340,14 +341,12 @@ fail:
 
 weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)
 {
+    WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_ARG(path);
     weft_status_t status;
     wefti_arena_t arena;
     wefti_digest_t structure, weights;
     wefti_section_t sections[WEFTI_SECTION_COUNT] = {0};
-    if (!plan || !path) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_save: %s is NULL",
-                           plan ? "path" : "plan");
-    }
     wefti_arena_init(&arena, plan->arena.allocator, 0);
     WEFT_TRY(status, wefti_plan_digests(plan, &structure, &weights), done);
     if (memcmp(&structure, &plan->structure_digest, sizeof structure) != 0 ||

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/plan/plan_internal.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 #define MEMBERS_SHOWN 12u /* of a bucket; the others are counted */
@@ -250,11 +251,9 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
 
 weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text)
 {
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(plan);
     wefti_text_t text;
-    if (!plan || !out_text) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_explain: %s is NULL",
-                           plan ? "out_text" : "plan");
-    }
     wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
     weft_status_t status =
         json ? wefti_plan_explain_json(plan, &text) : wefti_plan_explain_text(plan, &text);
@@ -268,11 +267,9 @@ weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_te
 
 weft_status_t weft_plan_compare(const weft_plan_t *plan, char **out_text)
 {
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(plan);
     wefti_text_t text;
-    if (!plan || !out_text) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_compare: %s is NULL",
-                           plan ? "out_text" : "plan");
-    }
     wefti_text_init(&text, NULL);
     wefti_plan_explain_policies(&plan->forecast, &text);
     *out_text = wefti_text_take(&text);
@@ -281,14 +278,10 @@ weft_status_t weft_plan_compare(const weft_plan_t *plan, char **out_text)
 
 weft_status_t weft_plan_why(const weft_plan_t *plan, const char *tensor, char **out_text)
 {
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_ARG(tensor);
     wefti_text_t text;
-    if (!plan || !tensor || !out_text) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_why: %s is NULL",
-                           !plan    ? "plan"
-                           : tensor ? "out_text"
-                                    : "tensor");
-    }
-    *out_text = NULL;
     wefti_text_init(&text, NULL);
     weft_status_t status = wefti_plan_explain_why(plan, tensor, &text);
     if (status != WEFT_OK) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/plan/plan_internal.h"
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t **out_plan)
@@ -29,6 +30,7 @@ weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t *
 /* Ranks that are threads share a plan, so the count is atomic. */
 void weft_plan_retain(weft_plan_t *plan)
 {
+    WEFT_CHECK_ARG_VOID(plan);
     __atomic_fetch_add(&plan->references, 1, __ATOMIC_RELAXED);
 }
 
@@ -46,11 +48,9 @@ void weft_plan_release(weft_plan_t *plan)
 
 weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info)
 {
+    WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_ARG(info);
     wefti_plan_summary_t summary;
-    if (!plan || !info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_get_info: %s is NULL",
-                           plan ? "info" : "plan");
-    }
     /* A caller built with a later header has a larger one: its new fields stay as they are. */
     if (info->struct_size < sizeof *info) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

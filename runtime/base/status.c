@@ -7,6 +7,8 @@
 
 #include <weft/version.h>
 
+#include "runtime/base/check.h"
+
 #define MESSAGE_BYTES 1024
 
 static _Thread_local char message[MESSAGE_BYTES];
@@ -115,4 +117,9 @@ weft_status_t wefti_error_adopt(weft_status_t status, const char *text)
     record(text);
     field[0] = '\0';
     return status;
+}
+
+weft_status_t wefti_error_null(const char *function, const char *argument)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s is NULL", function, argument);
 }

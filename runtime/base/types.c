@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "runtime/base/check.h"
+
 size_t weft_dtype_size_bytes(weft_dtype_t dtype)
 {
     switch (dtype) {
@@ -33,6 +35,7 @@ const char *weft_dtype_name(weft_dtype_t dtype)
 
 weft_dtype_t weft_dtype_from_name(const char *name)
 {
+    WEFT_CHECK_ARG_OR(name, WEFT_DTYPE_NONE);
 #define DTYPE_IF(dtype, value, bytes, text, onnx)                                                  \
     if (strcmp(name, text) == 0) {                                                                 \
         return WEFT_DTYPE_##dtype;                                                                 \
@@ -61,6 +64,7 @@ const char *weft_reduction_name(weft_reduction_t reduction)
 
 int64_t weft_tensor_elem_count(const weft_tensor_desc_t *desc)
 {
+    WEFT_CHECK_ARG_OR(desc, -1);
     int64_t count = 1;
     int empty = 0;
     for (uint32_t i = 0; i < desc->rank && i < WEFT_MAX_DIMS; i++) {
@@ -82,6 +86,8 @@ int64_t weft_tensor_elem_count(const weft_tensor_desc_t *desc)
 
 const weft_attr_t *weft_node_attr(const weft_node_desc_t *node, const char *name)
 {
+    WEFT_CHECK_ARG_OR(node, NULL);
+    WEFT_CHECK_ARG_OR(name, NULL);
     for (uint32_t i = 0; i < node->attr_count; i++) {
         if (strcmp(node->attrs[i].name, name) == 0) {
             return &node->attrs[i];

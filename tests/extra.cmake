@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests that are not one C file: checks of the tree, whole runs of the command.
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
-
 # Debian's interpreter has the onnx package; a virtual environment over it may add onnxruntime.
 set(WEFT_INTERPRETER /usr/bin/python3)
 if(NOT EXISTS ${WEFT_INTERPRETER})

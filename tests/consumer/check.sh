@@ -1,22 +1,29 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the build into a temporary prefix and builds consumer.c against it, twice.
+# Installs the build into a temporary prefix with a space in its path, moves that, and builds consumer.c against it,
+# with find_package and with pkg-config.
 # usage: check.sh SOURCE_DIR BINARY_DIR CC
 set -eu
-prefix=$(mktemp -d)
-trap 'rm -rf "$prefix"' EXIT
-cmake --install "$2" --prefix "$prefix/usr" >/dev/null
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+cmake --install "$2" --prefix "$place/first" >/dev/null
+prefix="$place/an installed copy"
+mv "$place/first" "$prefix"
 model=$1/samples/models/mlp.onnx
 
-cmake -S "$1/tests/consumer" -B "$prefix/build" -DCMAKE_PREFIX_PATH="$prefix/usr" -DCMAKE_C_COMPILER="$3" >/dev/null
-cmake --build "$prefix/build" >/dev/null
-"$prefix/build/consumer" "$model"
+cmake -S "$1/tests/consumer" -B "$place/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$3" >/dev/null
+cmake --build "$place/build" >/dev/null
+"$place/build/consumer" "$model"
 
-libdir=$(dirname "$(find "$prefix/usr" -name libweft.so)")
-sed "s|^prefix=.*|prefix=$prefix/usr|" "$libdir/pkgconfig/weft.pc" >"$prefix/weft.pc"
-# shellcheck disable=SC2046
-"$3" -std=c99 "$1/tests/consumer/consumer.c" -o "$prefix/consumer" $(pkg-config --cflags --libs "$prefix/weft.pc")
-LD_LIBRARY_PATH=$libdir "$prefix/consumer" "$model"
+libdir=$(dirname "$(find "$prefix" -name libweft.so)")
+PKG_CONFIG_PATH=$libdir/pkgconfig
+export PKG_CONFIG_PATH
+found=$(cd "$(pkg-config --variable=prefix weft | sed 's/\\//g')" && pwd)
+[ "$found" = "$prefix" ] || { echo "weft.pc: prefix is $found, expected $prefix"; exit 1; }
+# pkg-config puts a backslash before a space, which only eval understands.
+eval "\"\$3\" -std=c99 \"\$1/tests/consumer/consumer.c\" -o \"\$place/consumer\" $(pkg-config --cflags --libs weft)"
+LD_LIBRARY_PATH=$libdir "$place/consumer" "$model"
+"$prefix/bin/weft" info >/dev/null
 
 foreign=$(nm -D --defined-only "$libdir/libweft.so" | awk '$3 !~ /^weft_/ {print $3}')
-[ -z "$foreign" ] || { echo "exported beside the public API: $foreign"; exit 1; }
+[ -z "$foreign" ] || { echo "exported beyond the public API: $foreign"; exit 1; }

@@ -267,7 +267,7 @@ class Compile(Case):
         for rank in ranks:
             _, error = rank.communicate(timeout=60)
             self.assertEqual(rank.returncode, 1, error)
-            self.assertIn("ranks 1 and 0 have different descriptions of the cluster (WEFT_TOPOLOGY)", error)
+            self.assertIn("rank 1 and rank 0 have different descriptions of the cluster (WEFT_TOPOLOGY)", error)
 
     def test_a_description_for_running_ranks(self):
         path = self.describe([{"name": "x", "ranks": 2, "cores": 2}])

@@ -324,9 +324,9 @@ class Emit(support.Case):
         damage(lambda p, a: p.training_info[0].ClearField("algorithm"), "training_info")
         damage(lambda p, a: p.training_info[0].initialization.node.add(op_type="Relu"), "training_info")
         damage(lambda p, a: a.node[0].ClearField("input"), "inputs")
-        damage(lambda p, a: a.node[0].input.__setitem__(0, "h"), "updates no parameter")
-        damage(lambda p, a: a.node[0].input.__setitem__(1, "lr"), "updates no parameter")
-        damage(lambda p, a: a.node[0].input.__setitem__(1, a.node[1].input[1]), "updates no parameter")
+        damage(lambda p, a: a.node[0].input.__setitem__(0, "h"), "an update needs a parameter as input 0")
+        damage(lambda p, a: a.node[0].input.__setitem__(1, "lr"), "an update needs a parameter as input 0")
+        damage(lambda p, a: a.node[0].input.__setitem__(1, a.node[1].input[1]), "an update needs a parameter as input 0")
         damage(lambda p, a: a.node[0].input.__setitem__(2, a.node[1].input[2]), "")
         damage(lambda p, a: a.node.pop(), "")
         damage(lambda p, a: a.node.append(p.graph.node[0]), "")
@@ -335,7 +335,7 @@ class Emit(support.Case):
         good.ClearField("metadata_props")
         onnx.save(good, self.dir / "bad.onnx")
         done = self.weft("compile", "bad.onnx", "-o", "c.weft", "--world", 2, code=2)
-        self.assertIn("training_info that weft did not write", done.stderr)
+        self.assertIn("unsupported training_info: not written by weft", done.stderr)
 
 
 if __name__ == "__main__":

@@ -370,7 +370,7 @@ class Operators(Doors):
     def test_elsewhere_a_declaration_is_asked_for(self):
         done = self.plan(self.proto(), code=2)
         self.assert_one_line(done.stderr)
-        self.assertIn("node 9 'foo' (Foo): operator my.Foo is not supported; declare it with --ops OPS.json", done.stderr)
+        self.assertIn("node 9 'foo' (Foo): unsupported operator my::Foo; declare it in the file ops_path", done.stderr)
         template = done.stderr[done.stderr.index('{"operators"'):]
         self.json(json.loads(template), "ops.json")
         self.plan(self.proto(), "--ops", self.dir / "ops.json")  # what it says works

@@ -210,7 +210,7 @@ class Collectives(Doors):
         return proto
 
     def test_with_everything_that_lowering_does(self):
-        for options in (("--decouple", "--bucket", "bytes:16K"), ("--wire", "bf16", "--shards", "4"),
+        for options in (("--decouple", "--bucket", "bytes:16K"), ("--wire", "bf16", "--global-micro-batches", "4"),
                         ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2")):
             with self.subTest(options=options):
                 digests = set()
@@ -241,7 +241,7 @@ class Collectives(Doors):
         for options in ((), ("--shard-optimizer",), ("--clip", "100")):
             self.plan(self.scaled(), "--optimizer", "sgd", *options)
             self.weft("verify", "p.weft")
-        for options in (("--accumulate", "2"), ("--shards", "4")):
+        for options in (("--accumulate", "2"), ("--global-micro-batches", "4")):
             done = self.plan(self.scaled(), *options, code=2)
             self.assertIn("fc2.bias_grad is not the result of an all-reduce", done.stderr)
 

@@ -242,16 +242,7 @@ static weft_status_t follow_replay(weft_capture_t *capture, weft_stream_t *strea
 
 static weft_status_t check(weft_capture_t *capture)
 {
-    return wefti_group_check_lasting(capture->group); /* its calls mend what can be mended */
-}
-
-static weft_status_t check_stream(const weft_capture_t *capture, const weft_stream_t *stream)
-{
-    return stream == NULL || stream->context == capture->context
-               ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "stream \"%s\" belongs to another context than the capture",
-                             stream->name);
+    return wefti_group_check_lasting(capture->group); /* its calls recover broken links */
 }
 
 weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream)
@@ -264,7 +255,7 @@ weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream
     if (capture->active) {
         return wefti_error(WEFT_ERR_STATE, "a replay by weft_capture_ready is under way");
     }
-    WEFT_TRY(status, check_stream(capture, stream), fail);
+    WEFT_TRY(status, wefti_stream_check_context(stream, capture->context), fail);
     bool waits = stream == NULL;
     if (waits) {
         WEFT_TRY(status, weft_event_synchronize(last_replay(capture)), fail);
@@ -354,7 +345,7 @@ weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_st
         return status;
     }
     wefti_captured_t *entry = &capture->calls[call];
-    status = check_stream(capture, stream);
+    status = wefti_stream_check_context(stream, capture->context);
     if (status < 0) {
         return status;
     }

@@ -324,7 +324,7 @@ weft_status_t weft_mem_query(weft_context_t *context, const void *address,
         return status;
     }
     if (out_info->struct_size < sizeof *out_info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
+        return wefti_error_struct_size("out_info");
     }
     weft_mem_info_t info = {.struct_size = out_info->struct_size, .host_access = 1};
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {

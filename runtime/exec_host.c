@@ -113,7 +113,7 @@ static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
     return status < 0
                ? status
                : wefti_error(WEFT_ERR_PEER_DIED,
-                             "rank %u left the world while rank %u waits for it in %s", late,
+                             "rank %u left the world while rank %u was waiting for it in %s", late,
                              endpoint->rank, watch->cursor->records[watch->cursor->next].name);
 }
 

@@ -21,23 +21,19 @@ typedef struct verdict {
 static weft_status_t check_params(weft_group_t *group, const weft_fuser_params_t *params)
 {
     if (params->struct_size < sizeof *params) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     if (params->bytes != 0 && params->bytes < sizeof(double)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "params: a bucket of %llu bytes holds no element",
-                           (unsigned long long)params->bytes);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bytes",
+                                 "must be 0 (default) or at least %zu, one element: %llu",
+                                 sizeof(double), (unsigned long long)params->bytes);
     }
     if (group->context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "fusers are for the CPU device, not for \"%s\"",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "fuser: requires the CPU device, the context uses device \"%s\"",
                            group->context->device->ops->name);
     }
-    if (params->stream != NULL && params->stream->context != group->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "stream \"%s\" belongs to another context than the group",
-                           params->stream->name);
-    }
-    return WEFT_OK;
+    return wefti_stream_check_context(params->stream, group->context);
 }
 
 /* What can fail on one rank only. */
@@ -221,7 +217,7 @@ weft_status_t weft_fuser_get_stats(weft_fuser_t *fuser, weft_fuser_stats_t *stat
     WEFT_CHECK_ARG(fuser);
     WEFT_CHECK_ARG(stats);
     if (stats->struct_size < sizeof *stats) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stats: struct_size is not set");
+        return wefti_error_struct_size("stats");
     }
     size_t struct_size = stats->struct_size;
     *stats = fuser->stats;

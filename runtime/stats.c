@@ -36,7 +36,7 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
     WEFT_CHECK_ARG(session);
     WEFT_CHECK_ARG(stats);
     if (stats->struct_size < sizeof(*stats)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stats: struct_size is not set");
+        return wefti_error_struct_size("stats");
     }
     float *scratch = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(float));
     if (scratch == NULL) {

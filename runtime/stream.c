@@ -142,7 +142,7 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
     static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
     params = params != NULL ? params : &defaults;
     if (params->struct_size < sizeof(*params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     if (params->flags & ~(WEFT_STREAM_THREAD | WEFT_STREAM_AUTO) ||
         params->capacity > MAX_CAPACITY) {
@@ -208,6 +208,15 @@ void weft_stream_destroy(weft_stream_t *stream)
         wefti_stream_run(stream);
     }
     stream_free(stream);
+}
+
+weft_status_t wefti_stream_check_context(const weft_stream_t *stream, const weft_context_t *context)
+{
+    return stream == NULL || stream->context == context
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "stream \"%s\": belongs to another context than the group",
+                             stream->name);
 }
 
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot)

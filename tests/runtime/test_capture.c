@@ -651,20 +651,22 @@ static void misuse(rank_world_t *world)
     float a[4] = {1, 2, 3, 4}, b[4] = {0};
     char *text;
     expect(weft_capture_begin(NULL, NULL), WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture was begun");
-    expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture was begun");
+    expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture is open");
+    expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture is open");
     params.bucket = "sometimes";
     expect(weft_capture_begin(group, &params), WEFT_ERR_INVALID_ARGUMENT, "not a policy");
     RANK_OK(weft_batch_begin(group));
-    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a batch was begun already");
+    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a batch is already open");
     RANK_OK(weft_batch_end(group, NULL));
     RANK_OK(weft_capture_begin(group, NULL));
-    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a capture was begun already");
-    expect(weft_batch_begin(group), WEFT_ERR_STATE, "a batch cannot be begun while");
-    expect(weft_batch_end(group, NULL), WEFT_ERR_STATE, "no batch was begun");
-    expect(weft_send(a, 1, WEFT_DTYPE_F32, 0, group, NULL), WEFT_ERR_STATE, "sends and receives");
-    expect(weft_group_duplicate(group, &other), WEFT_ERR_STATE, "no group can be made");
-    expect(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0), WEFT_ERR_STATE, "orders and");
+    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a capture is already open");
+    expect(weft_batch_begin(group), WEFT_ERR_STATE, "cannot begin a batch while");
+    expect(weft_batch_end(group, NULL), WEFT_ERR_STATE, "no batch is open");
+    expect(weft_send(a, 1, WEFT_DTYPE_F32, 0, group, NULL), WEFT_ERR_STATE,
+           "cannot send or receive");
+    expect(weft_group_duplicate(group, &other), WEFT_ERR_STATE, "cannot create a group");
+    expect(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0), WEFT_ERR_STATE,
+           "cannot set its order");
     expect(weft_all_reduce(NULL, a, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL),
            WEFT_ERR_INVALID_ARGUMENT, "send is NULL");
     RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));

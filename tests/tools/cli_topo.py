@@ -218,7 +218,7 @@ class Compile(Case):
         for plan in (here, there):
             done = self.weft("run", plan, "-n", 2, "--data", data, "--steps", 3, "--no-eval", "--json")
             results.append(json.loads(done.stdout)["param_digest"])
-            self.assertEqual("compiled for 2 hosts x 1 rank, here are 1 host, 2 ranks" in done.stderr, plan == there,
+            self.assertEqual("compiled for 2 hosts x 1 rank, but running on 1 host, 2 ranks" in done.stderr, plan == there,
                              done.stderr)
         self.assertEqual(results[0], results[1])
 

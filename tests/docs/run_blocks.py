@@ -220,19 +220,16 @@ class Runner:
         (scratch / "build").symlink_to(self.binary)
         (scratch / ".bin").mkdir()
         (scratch / ".bin" / "weft").symlink_to(self.binary / "weft")
-        python = scratch / ".bin" / "python3"  # the interpreter that runs this, which may be that of a virtual environment
-        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-        python.chmod(0o755)
         return scratch
 
     def missing(self, block):
         for need in block.attributes.get("needs", "").split():
             if need.startswith("python:"):
-                found = subprocess.run([sys.executable, "-c", f"import {need[7:]}"], capture_output=True).returncode == 0
+                found = subprocess.run(["python3", "-c", f"import {need[7:]}"], capture_output=True).returncode == 0
             elif "/" in need:
                 found = pathlib.Path(need).exists() or (self.source / need).exists()
             else:
-                found = shutil.which(need, path="/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin") is not None
+                found = shutil.which(need) is not None
             if not found:
                 return need
         return None
@@ -249,7 +246,7 @@ class Runner:
                 print(f"{place}: $ {command}", flush=True)
             # A shell per command; `cd` and `export` reach the next one through a file.
             state = f"{scratch}/.state"
-            script = (f"set -a; [ -f {state} ] && . {state}\n{command}\nstatus=$?\n"
+            script = (f"[ -f {state} ] && . {state}\n{command}\nstatus=$?\n"
                       f"{{ export -p; echo \"cd '$PWD'\"; }} >{state}\nexit $status\n")
             try:
                 done = subprocess.run(["bash", "-c", script], cwd=scratch, env=self.environment(scratch), text=True,
@@ -310,7 +307,7 @@ class Runner:
         compile(block.text, block.place, "exec")
         if not (self.binary / "python" / "weft").exists():
             return self.skips.append(f"{block.place}: the Python package is not built")
-        done = subprocess.run([sys.executable, "-c", block.text], cwd=scratch, env=self.environment(scratch), capture_output=True,
+        done = subprocess.run(["python3", "-c", block.text], cwd=scratch, env=self.environment(scratch), capture_output=True,
                               text=True, timeout=TIMEOUT_S)
         if done.returncode != 0:
             self.fail(block.place, f"exit status {done.returncode}\n{done.stderr[-3000:]}")

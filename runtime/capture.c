@@ -265,13 +265,13 @@ void weft_capture_destroy(weft_capture_t *capture)
     void *shared = capture->reachable ? capture->buffer : NULL;
     if (wefti_endpoint_owned(group->endpoint)) {
         if (capture->active) {
-            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its capture in the middle of a replay",
+            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its capture during a replay",
                         group->ranks[group->rank]);
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
-        weft_event_synchronize(capture->over); /* a broken stream does nothing any more */
+        weft_event_synchronize(capture->over); /* a failed stream executes nothing more */
         wefti_group_leave_stream(group, capture->stream, capture->target, "a capture's calls");
-        /* Of a broken one peers may still write to the buffer: nobody gets that memory again. */
+        /* Peers of a broken group may still write to the buffer, so it is never reused. */
         if (weft_barrier(group, NULL) < 0) {
             shared = NULL;
         }

@@ -82,12 +82,10 @@ weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit
 
 size_t weft_edit_list_count(const weft_edit_list_t *list)
 {
-    WEFT_CHECK_ARG_OR(list, 0);
-    return list->count;
+    return list ? list->count : 0;
 }
 
 const weft_edit_t *weft_edit_list_get(const weft_edit_list_t *list, size_t index)
 {
-    WEFT_CHECK_ARG_OR(list, NULL);
-    return index < list->count ? &list->edits[index] : NULL;
+    return list && index < list->count ? &list->edits[index] : NULL;
 }

@@ -49,6 +49,7 @@ progress_of() {
     [ $status -eq 0 ] || [ $status -gt 128 ] || break
   done
   exec 5>&-
+  [ "$parser" != parse_apt ] || state="packages: done"
   [ -z "$state" ] || progress_end "$state, $((SECONDS - started)) s"
 }
 
@@ -90,11 +91,15 @@ package_is_installed() {
   dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
 }
 
+# apt closes its status descriptor in maintainer scripts, so it cannot be standard output itself; sudo closes all
+# others, so the shell after sudo opens it.
 apt_install() { # apt_install LOG PACKAGE..
   local log=$1
   shift
-  as_root env LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
-    -o APT::Status-Fd=1 -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" </dev/null 2>&1 | progress_of "$log" parse_apt
+  # shellcheck disable=SC2016
+  as_root env LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -c 'exec apt-get install -y -q --no-install-recommends \
+    -o APT::Status-Fd=3 -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" 3>&1' sh "$@" </dev/null 2>&1 |
+    progress_of "$log" parse_apt
   return "${PIPESTATUS[0]}"
 }
 
@@ -121,6 +126,7 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive dpkg --configure -a </dev/null >"$log" 2>&1 || true
   fi
   # A repository of somebody else may fail here while Debian's do not.
+  echo "reading the lists of packages (apt-get update)"
   as_root env LC_ALL=C.UTF-8 apt-get update -qq -o DPkg::Lock::Timeout=300 >"$log" 2>&1 || cat "$log" >&2
   if ! apt_install "$log" "${missing[@]}"; then
     grep -v '^[dp][lm]status:' "$log" | tail -n 30 >&2

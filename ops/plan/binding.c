@@ -8,8 +8,7 @@
 
 size_t weft_plan_binding_count(const weft_plan_t *plan)
 {
-    WEFT_CHECK_ARG_OR(plan, 0);
-    return plan->binding_count;
+    return plan == NULL ? 0 : plan->binding_count;
 }
 
 weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t index, weft_binding_t *binding)

@@ -60,6 +60,7 @@ static int need_vectors(void **state)
 {
     (void)state;
     if (wefti_isa_detect() == WEFTI_ISA_PORTABLE) {
+        print_message("skipped: this processor has no AVX2\n");
         skip();
     }
     return 0;

@@ -239,7 +239,7 @@ class Joining(ranks.RankCase):
                     weft.init(address=address)
                 self.fail("nobody was missing")
             except weft.WeftError as error:
-                self.assertRegex(str(error), "interrupted|disconnected")
+                self.assertRegex(str(error), "interrupted|went away")
                 with self.assertRaises(KeyboardInterrupt):
                     while True:
                         time.sleep(1)

@@ -202,7 +202,7 @@ static void test_step_makes_no_system_call(void **state)
     (void)state;
     long calls = count_calls();
     if (calls < 0) {
-        print_message("ptrace is not allowed here\n");
+        print_message("skipped: ptrace is not allowed here\n");
         skip();
     }
     assert_int_equal(calls, 0);

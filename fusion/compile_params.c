@@ -74,20 +74,20 @@ static weft_status_t check_shapes(const weft_compile_params_t *params)
 /* Everything that makes sense only one way: for inference, or for training. */
 static weft_status_t check_inference(const weft_compile_params_t *p)
 {
-    const char *training = p->loss != NULL        ? "--loss"
-                           : p->optimizer != NULL ? "--optimizer"
-                           : p->lr != 0           ? "--lr"
-                           : p->momentum != 0     ? "--momentum"
-                           : p->weight_decay != 0 ? "--weight-decay"
-                           : p->bucket != NULL    ? "--bucket"
-                           : p->shard_optimizer   ? "--shard-optimizer"
-                           : p->decouple          ? "--decouple"
-                           : p->accumulate > 0    ? "--accumulate"
-                           : p->shards > 0        ? "--shards"
-                           : p->wire != NULL      ? "--wire"
-                           : p->clip_norm != 0    ? "--clip"
-                           : p->grads_path        ? "--grads"
-                                                  : NULL;
+    const char *training = p->loss != NULL               ? "--loss"
+                           : p->optimizer != NULL        ? "--optimizer"
+                           : p->lr != 0                  ? "--lr"
+                           : p->momentum != 0            ? "--momentum"
+                           : p->weight_decay != 0        ? "--weight-decay"
+                           : p->bucket != NULL           ? "--bucket"
+                           : p->shard_optimizer          ? "--shard-optimizer"
+                           : p->decouple                 ? "--decouple"
+                           : p->accumulate > 0           ? "--accumulate"
+                           : p->global_micro_batches > 0 ? "--global-micro-batches"
+                           : p->wire != NULL             ? "--wire"
+                           : p->clip_norm != 0           ? "--clip"
+                           : p->grads_path               ? "--grads"
+                                                         : NULL;
     if (!p->infer && (p->split_batch || p->rank_model_count > 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s without --infer",
                            p->split_batch ? "--split-batch" : "several models");

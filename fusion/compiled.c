@@ -30,7 +30,8 @@ static const struct param {
      offsetof(weft_compile_params_t, shard_optimizer)},
     {"decouple", "--decouple", PARAM_FLAG, offsetof(weft_compile_params_t, decouple)},
     {"accumulate", "--accumulate", PARAM_U32, offsetof(weft_compile_params_t, accumulate)},
-    {"shards", "--shards", PARAM_U32, offsetof(weft_compile_params_t, shards)},
+    {"global_micro_batches", "--global-micro-batches", PARAM_U32,
+     offsetof(weft_compile_params_t, global_micro_batches)},
     {"wire", "--wire", PARAM_TEXT, offsetof(weft_compile_params_t, wire)},
     {"clip", "--clip", PARAM_F64, offsetof(weft_compile_params_t, clip_norm)},
     {"in_flight", "--in-flight", PARAM_U32, offsetof(weft_compile_params_t, in_flight)},
@@ -129,6 +130,15 @@ static weft_status_t refuse_more(const weft_compile_params_t *params)
                                       params->model_path);
 }
 
+/* The text that the file has for a parameter, NULL: none. Files before 0.2 wrote "shards". */
+static const char *stored_param(const wefti_compiled_t *compiled, const char *key)
+{
+    const char *text = wefti_onnx_property(compiled->properties, compiled->count, key);
+    return text == NULL && strcmp(key, "global_micro_batches") == 0
+               ? wefti_onnx_property(compiled->properties, compiled->count, "shards")
+               : text;
+}
+
 weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t *arena,
                                     wefti_compiled_t *out)
 {
@@ -150,7 +160,7 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
     WEFT_TRY(status, refuse_more(params), fail);
     for (size_t i = 0; i < PARAM_COUNT; i++) {
         const struct param *param = &params_table[i];
-        const char *has = wefti_onnx_property(out->properties, out->count, param->key), *given;
+        const char *has = stored_param(out, param->key), *given;
         WEFT_TRY(status, format_param(params, param, arena, &given), fail);
         if (given != NULL && (has == NULL || strcmp(given, has) != 0)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How gradients get from micro-batches to updates: --accumulate, --shards, --wire and --clip. */
+/* How gradients get from micro-batches to updates: accumulate, global_micro_batches, wire and clip_norm. */
 #include <math.h>
 #include <string.h>
 
@@ -15,19 +15,19 @@
  */
 static weft_status_t read_leaves(const weft_compile_params_t *p, wefti_gradient_params_t *out)
 {
-    uint32_t leaves = p->shards, ranks = p->world_size;
+    uint32_t leaves = p->global_micro_batches, ranks = p->world_size;
     if (p->accumulate > 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--shards %u with --accumulate %u: --shards says how many micro-batches "
-                           "all ranks have together, a rank's number follows from it",
-                           leaves, p->accumulate);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "global_micro_batches",
+                                 "%u excludes accumulate %u: the micro-batches of a rank are the "
+                                 "global number divided by world_size",
+                                 leaves, p->accumulate);
     }
     out->accumulate = leaves / ranks;
     if (leaves % ranks != 0 || (ranks > 1 && (out->accumulate & (out->accumulate - 1)) != 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--shards %u for --world %u: must be the number of ranks times a power "
-                           "of two, else ranks cannot add up whole parts of one tree",
-                           leaves, ranks);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "global_micro_batches",
+                                 "%u does not fit world_size %u: must be world_size times a power "
+                                 "of two, so that each rank sums one subtree",
+                                 leaves, ranks);
     }
     out->leaves = leaves;
     return WEFT_OK;
@@ -54,7 +54,7 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
     *out = (wefti_gradient_params_t){.accumulate = p->accumulate > 1 ? p->accumulate : 1,
                                      .clip_norm = p->clip_norm};
     WEFT_TRY(status, read_wire(p->wire, out), fail);
-    if (p->shards > 0) {
+    if (p->global_micro_batches > 0) {
         WEFT_TRY(status, read_leaves(p, out), fail);
     }
     if (out->accumulate > MAX_LEAVES / p->world_size) {

@@ -40,7 +40,7 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->flags |= l->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
     plan->flags |= l->shards > 1 && l->params->decouple ? WEFTI_PLAN_DECOUPLED : 0;
     plan->accumulate = l->params->gradients.accumulate > 1 ? l->params->gradients.accumulate : 1;
-    plan->shards = l->params->gradients.leaves;
+    plan->global_micro_batches = l->params->gradients.leaves;
     plan->clip_norm = l->params->gradients.clip_norm;
     plan->fusion_copied_bytes = 0; /* kernels write gradients where their bucket lies */
     plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);

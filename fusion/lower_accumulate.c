@@ -74,9 +74,10 @@ static weft_status_t check_types(const wefti_lowering_t *l, const wefti_bucket_t
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         const wefti_value_t *value = &l->graph->values[bucket->members[i].value];
         if (value->type.dtype != WEFT_DTYPE_F32) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "gradient %s is %s: --accumulate, --shards and --wire take f32",
-                               value->name, weft_dtype_name(value->type.dtype));
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "gradient %s is %s: --accumulate, global_micro_batches and --wire take f32",
+                value->name, weft_dtype_name(value->type.dtype));
         }
     }
     return WEFT_OK;
@@ -161,7 +162,7 @@ static weft_status_t check_updates(const wefti_lowering_t *l)
         if (bucket == WEFTI_NONE || !l->buckets[bucket].gradients) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "gradient %s is not the result of an all-reduce: --accumulate, "
-                               "--shards and --wire need one",
+                               "global_micro_batches and --wire need one",
                                gradient->name);
         }
     }

@@ -124,7 +124,8 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
         if (collective->reduction != WEFT_AVG) {
             return wefti_error(
                 WEFT_ERR_UNSUPPORTED,
-                "%s: --accumulate, --shards and --wire are for averages of gradients", node->name);
+                "%s: --accumulate, global_micro_batches and --wire are for averages of gradients",
+                node->name);
         }
         collective->reduction = WEFT_SUM;
     }

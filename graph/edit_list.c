@@ -82,10 +82,12 @@ weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit
 
 size_t weft_edit_list_count(const weft_edit_list_t *list)
 {
-    return list ? list->count : 0;
+    WEFT_CHECK_ARG_OR(list, 0);
+    return list->count;
 }
 
 const weft_edit_t *weft_edit_list_get(const weft_edit_list_t *list, size_t index)
 {
-    return list && index < list->count ? &list->edits[index] : NULL;
+    WEFT_CHECK_ARG_OR(list, NULL);
+    return index < list->count ? &list->edits[index] : NULL;
 }

@@ -186,6 +186,13 @@ void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out);
 /* The line of one node, and kind, name and type of one value, without a line's end. */
 void wefti_graph_node_text(const wefti_graph_t *graph, uint32_t node, wefti_text_t *out);
 void wefti_graph_value_text(const wefti_graph_t *graph, uint32_t value, wefti_text_t *out);
+
+/* Enough for any type and shape: 8 dimensions of at most 20 digits. */
+#define WEFTI_TYPE_TEXT_BYTES 208
+/* "f32 [3, 4]", for messages; returns buffer (WEFTI_TYPE_TEXT_BYTES). */
+const char *wefti_type_text(const weft_tensor_desc_t *type, char *buffer);
+/* The model has no loss, and the compile parameter loss does not name one. */
+weft_status_t wefti_error_no_loss(const char *model);
 /* Removes nodes whose outputs nobody uses and that have no effects. */
 weft_status_t wefti_graph_prune(wefti_graph_t *graph);
 

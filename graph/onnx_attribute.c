@@ -6,6 +6,8 @@
 
 #include "runtime/base/error.h"
 
+#define MOST_ATTRIBUTES 1000
+
 static const char *attribute_name(const Onnx__AttributeProto *attribute)
 {
     return attribute->name != NULL ? attribute->name : "";
@@ -32,7 +34,7 @@ static weft_status_t copy_string(const ProtobufCBinaryData *bytes, wefti_arena_t
                                  const char **out)
 {
     if (bytes->len > 0 && memchr(bytes->data, 0, bytes->len) != NULL) {
-        return wefti_error(WEFT_ERR_FORMAT, "a string holds a zero byte");
+        return wefti_error(WEFT_ERR_FORMAT, "string contains a zero byte");
     }
     char *text = wefti_arena_alloc(arena, bytes->len + 1);
     if (text == NULL) {
@@ -73,7 +75,7 @@ static weft_status_t convert_tensor(wefti_onnx_file_t *file, const Onnx__Attribu
         return WEFT_ERR_NO_MEMORY;
     }
     if (in->t == NULL) {
-        return wefti_error(WEFT_ERR_FORMAT, "it holds no tensor");
+        return wefti_error(WEFT_ERR_FORMAT, "type is TENSOR, but there is no tensor");
     }
     out->type = WEFT_ATTR_TENSOR;
     out->tensor = desc;
@@ -115,10 +117,9 @@ static weft_status_t convert(wefti_onnx_file_t *file, const Onnx__AttributeProto
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "subgraphs (control flow such as If, Loop and Scan) are not supported");
     case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__UNDEFINED:
-        return wefti_error(WEFT_ERR_FORMAT, "it has no type and no value");
+        return wefti_error(WEFT_ERR_FORMAT, "neither type nor value is set");
     default:
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "attributes of type %d are not supported",
-                           (int)type_of(in));
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "unsupported attribute type %d", (int)type_of(in));
     }
 }
 
@@ -128,8 +129,9 @@ weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodePro
 {
     weft_status_t status = WEFT_OK;
     size_t count = node->n_attribute;
-    if (count > 1000) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%zu attributes on one node", count);
+    if (count > MOST_ATTRIBUTES) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "too many attributes: %zu, limit %d", count,
+                           MOST_ATTRIBUTES);
     }
     weft_attr_t *attrs = wefti_arena_array(arena, count > 0 ? count : 1, sizeof(*attrs));
     if (attrs == NULL) {
@@ -139,16 +141,18 @@ weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodePro
         const Onnx__AttributeProto *in = node->attribute[i];
         const char *name = attribute_name(in);
         if (name[0] == '\0') {
-            return wefti_error(WEFT_ERR_FORMAT, "attribute %zu has no name", i);
+            return wefti_error(WEFT_ERR_FORMAT, "attribute %zu: missing name", i);
         }
         for (size_t j = 0; j < i; j++) {
             if (strcmp(attrs[j].name, name) == 0) {
-                return wefti_error(WEFT_ERR_FORMAT, "attribute '%s' is given twice", name);
+                return wefti_error(WEFT_ERR_FORMAT, "duplicate attribute '%s'", name);
             }
         }
         if (in->ref_attr_name != NULL && in->ref_attr_name[0] != '\0') {
-            return wefti_error(WEFT_ERR_FORMAT, "attribute '%s' refers to a function's attribute",
-                               name);
+            return wefti_error(
+                WEFT_ERR_FORMAT,
+                "attribute '%s': reference to attribute '%s' of a function, outside a function",
+                name, in->ref_attr_name);
         }
         status = convert(file, in, arena, &attrs[i]);
         if (status < 0) {
@@ -190,8 +194,10 @@ static weft_status_t constant_of(const weft_attr_t *attr, wefti_arena_t *arena,
         break;
     }
     default:
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "a constant given as '%s' is not supported",
-                           attr->name);
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "unsupported attribute '%s' of a constant: expected a tensor, integers or floats",
+            attr->name);
     }
     return out->data == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
@@ -208,8 +214,8 @@ weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto
     if (count != 1 || node->n_output != 1 || node->n_input != 0) {
         return wefti_error(
             WEFT_ERR_FORMAT,
-            "a constant has one attribute, one output and no input, this one %u, %zu and %zu",
-            count, node->n_output, node->n_input);
+            "malformed constant: %u attributes, %zu outputs, %zu inputs; expected 1, 1, 0", count,
+            node->n_output, node->n_input);
     }
     return constant_of(&attrs[0], arena, out_desc);
 }

@@ -186,7 +186,8 @@ weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_comp
     if (model->n_training_info > 1 || algorithm == NULL || info->initialization != NULL ||
         info->n_initialization_binding > 0 || algorithm->n_input > 0 ||
         algorithm->n_sparse_initializer > 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: its training_info is not as weft writes it",
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "%s: training_info does not have the form that weft writes",
                            file->label);
     }
     graph->node = (Onnx__NodeProto **)concatenate(&file->arena, graph->node, graph->n_node,
@@ -210,10 +211,8 @@ static const char *property(const wefti_onnx_import_params_t *params, const char
     return value != NULL ? value : "";
 }
 
-static weft_status_t bad(const char *key, const char *what)
-{
-    return wefti_error(WEFT_ERR_FORMAT, "metadata weft.%s: %s", key, what);
-}
+/* An error about the property weft.<key> of the file; key is a literal. */
+#define BAD(key, ...) wefti_error(WEFT_ERR_FORMAT, "metadata weft." key ": " __VA_ARGS__)
 
 /* "a:b a:b ..": the next two numbers; false at the end, *at NULL when it is no list. */
 static bool next_pair(const char **at, uint64_t out[2])
@@ -249,12 +248,17 @@ weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *par
     }
     while (next_pair(&at, pair)) {
         if (pair[0] >= count || pair[1] < 1 || pair[1] > INT32_MAX) {
-            return bad("versions", "a node or version that does not exist");
+            return BAD("versions",
+                       "node %" PRIu64 ", version %" PRIu64
+                       " is out of range: the graph has %zu nodes",
+                       pair[0], pair[1], count);
         }
         versions[pair[0]] = (int32_t)pair[1];
     }
     *out_versions = versions;
-    return at == NULL ? bad("versions", "not a list of node:version") : WEFT_OK;
+    return at == NULL ? BAD("versions", "expected a list of node:version, got '%.60s'",
+                            property(params, "versions"))
+                      : WEFT_OK;
 }
 
 /* Runs of letters, "F12 C1": one letter after the other. */
@@ -286,7 +290,7 @@ static weft_status_t set_phases(const wefti_onnx_import_params_t *params, wefti_
     for (size_t i = 0; i < compiled->node_count; i++) {
         char letter = next_letter(&runs);
         if (compiled->ids[i] == WEFTI_NONE) {
-            return bad("phases", "a node of the file is none of a compiled graph");
+            return BAD("phases", "node %zu is a constant, which a compiled graph does not have", i);
         }
         wefti_node_t *node = &graph->nodes[compiled->ids[i]];
         weft_effects_t effects = node->def->effects;
@@ -315,7 +319,8 @@ static weft_status_t set_kinds(const wefti_onnx_import_params_t *params, wefti_g
         switch (letter) {
         case 'P':
             if (value->kind != WEFTI_VALUE_PARAM) {
-                return bad("kinds", "a parameter is no floating-point tensor");
+                return BAD("kinds", "initializer '%s': kind P requires a floating-point tensor",
+                           value->name);
             }
             break;
         case 'C':
@@ -323,7 +328,8 @@ static weft_status_t set_kinds(const wefti_onnx_import_params_t *params, wefti_g
             break;
         case 'S':
             if (value->type.rank != 0) {
-                return bad("kinds", "a scalar has dimensions");
+                return BAD("kinds", "initializer '%s': kind S requires a scalar, got %u dimensions",
+                           value->name, value->type.rank);
             }
             value->kind = WEFTI_VALUE_SCALAR;
             value->type.data = NULL;
@@ -333,7 +339,7 @@ static weft_status_t set_kinds(const wefti_onnx_import_params_t *params, wefti_g
             value->type.data = NULL; /* states begin at zero */
             break;
         default:
-            return bad("kinds", "an initializer has none");
+            return BAD("kinds", "initializer '%s': no kind, expected P, C or S", value->name);
         }
     }
     return WEFT_OK;
@@ -357,7 +363,8 @@ static weft_status_t set_scalars(const wefti_onnx_import_params_t *params, wefti
             v = wefti_graph_find_value(graph, part);
         }
         if (v == WEFTI_NONE || graph->values[v].kind != WEFTI_VALUE_SCALAR) {
-            return bad("scalars", "not a list of scalar:number");
+            return BAD("scalars", "expected a list of scalar:number, got '%.60s'",
+                       property(params, "scalars"));
         }
         graph->values[v].default_value = number;
     }
@@ -376,7 +383,8 @@ static weft_status_t link_updates(wefti_graph_t *graph, const wefti_onnx_compile
             graph->values[grad].kind != WEFTI_VALUE_NODE ||
             graph->values[grad].grad_of != WEFTI_NONE) {
             return wefti_error(WEFT_ERR_FORMAT,
-                               "node '%s' (%s) updates no parameter by a gradient of its own",
+                               "node '%s' (%s): an update needs a parameter as input 0 and its "
+                               "gradient as input 1",
                                node->name, node->def->name);
         }
         graph->values[grad].grad_of = param;
@@ -385,8 +393,10 @@ static weft_status_t link_updates(wefti_graph_t *graph, const wefti_onnx_compile
                 node->inputs[k] == WEFTI_NONE ? NULL : &graph->values[node->inputs[k]];
             if (state != NULL && state->kind == WEFTI_VALUE_STATE) {
                 if (state->state_of != WEFTI_NONE && state->state_of != param) {
-                    return wefti_error(WEFT_ERR_FORMAT, "state '%s' has two parameters",
-                                       state->name);
+                    return wefti_error(WEFT_ERR_FORMAT,
+                                       "state '%s' belongs to two parameters: '%s' and '%s'",
+                                       state->name, graph->values[state->state_of].name,
+                                       graph->values[param].name);
                 }
                 state->state_of = param;
             }
@@ -402,7 +412,9 @@ static weft_status_t add_edges(const wefti_onnx_import_params_t *params, wefti_g
     uint64_t pair[2];
     while (next_pair(&at, pair)) {
         if (pair[0] >= compiled->node_count || pair[1] >= compiled->node_count) {
-            return bad("edges", "a node that does not exist");
+            return BAD("edges",
+                       "edge %" PRIu64 ":%" PRIu64 " is out of range: the graph has %zu nodes",
+                       pair[0], pair[1], (size_t)compiled->node_count);
         }
         weft_status_t status = wefti_array_reserve(
             graph->arena.allocator, &graph->constraints, &graph->constraint_capacity,
@@ -413,7 +425,9 @@ static weft_status_t add_edges(const wefti_onnx_import_params_t *params, wefti_g
         graph->constraints[graph->constraint_count++] =
             (wefti_constraint_t){compiled->ids[pair[0]], compiled->ids[pair[1]]};
     }
-    return at == NULL ? bad("edges", "not a list of node:node") : WEFT_OK;
+    return at == NULL ? BAD("edges", "expected a list of node:node, got '%.60s'",
+                            property(params, "edges"))
+                      : WEFT_OK;
 }
 
 static weft_status_t set_named(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
@@ -427,7 +441,8 @@ static weft_status_t set_named(const wefti_onnx_import_params_t *params, wefti_g
     if (*out_value == WEFTI_NONE ||
         (graph->values[*out_value].kind != WEFTI_VALUE_NODE && flag != WEFTI_VALUE_LABEL)) {
         *out_value = WEFTI_NONE;
-        return bad(key, "no tensor that a node makes");
+        return wefti_error(WEFT_ERR_FORMAT, "metadata weft.%s: '%s' is not the output of a node",
+                           key, name);
     }
     graph->values[*out_value].flags |= flag;
     return WEFT_OK;
@@ -449,8 +464,11 @@ weft_status_t wefti_onnx_compiled_apply(const wefti_onnx_import_params_t *params
     WEFT_TRY(status, wefti_graph_pair_collectives(graph, false), fail);
     graph->batch = strtoll(property(params, "graph_batch"), NULL, 10);
     long long opset = strtoll(property(params, "opset"), NULL, 10);
-    if (graph->batch < 0 || opset < 0 || opset > INT32_MAX) {
-        return bad("opset", "it or weft.graph_batch is negative");
+    if (graph->batch < 0) {
+        return BAD("graph_batch", "must not be negative: %" PRId64, graph->batch);
+    }
+    if (opset < 0 || opset > INT32_MAX) {
+        return BAD("opset", "must be between 0 and %d: %lld", INT32_MAX, opset);
     }
     graph->opset = opset > 0 ? (int32_t)opset : graph->opset;
     return WEFT_OK;

@@ -238,14 +238,14 @@ static weft_status_t choose_opset(const wefti_graph_t *graph, int32_t *out_opset
         }
     }
     if (odd == NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "--emit-onnx: version %d of ai.onnx is not known",
-                           first);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "unsupported opset %d: the newest that can be written is %d", first,
+                           NEWEST_OPSET);
     }
-    return wefti_error(
-        WEFT_ERR_UNSUPPORTED,
-        "--emit-onnx: no version of ai.onnx from %d on has all operators of the "
-        "graph as they are used; node '%s' (%s) is the first that version %d has not",
-        first, odd->name, odd->def->name, first);
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "node '%s' (%s): not expressible in opset %d, and no opset up to %d has all "
+                       "operators of the graph in their versions",
+                       odd->name, odd->def->name, first, NEWEST_OPSET);
 }
 
 static void add_opset(wefti_onnx_emit_t *emit, const char *domain, int64_t version)

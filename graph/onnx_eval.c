@@ -217,7 +217,8 @@ static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
     }
     *type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
     if (type->rank < 1 || type->dims[0] != batch) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "'%s' has %lld rows for a batch of %lld",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "logits '%s': first dimension is %lld, expected the batch size %lld",
                            eval->logits, type->rank < 1 ? 0 : (long long)type->dims[0],
                            (long long)batch);
     }
@@ -225,8 +226,8 @@ static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
     return WEFT_OK;
 }
 
-/* Binds the packed model at two other batches: whatever still says the old one shows up here. Gives
- * the type of the logits with the batch open. */
+/* Binds the packed model to two other batch sizes: a constant that still holds the old one fails
+ * here. Returns the type of the logits with a symbolic batch. */
 static weft_status_t check_any_batch(eval_t *eval, const uint8_t *bytes, size_t size_bytes,
                                      weft_tensor_desc_t *out_type)
 {
@@ -245,12 +246,12 @@ static weft_status_t check_any_batch(eval_t *eval, const uint8_t *bytes, size_t 
         }
         wefti_graph_destroy(graph);
         if (status < 0) {
-            wefti_error_prefix(status, "%s: the evaluation model does not work for every batch",
+            wefti_error_prefix(status, "%s: evaluation model depends on the batch size",
                                eval->file.label);
         }
     }
     if (status == WEFT_OK && out_type->dtype == WEFT_DTYPE_NONE) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: the shape of '%s' cannot be inferred",
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: cannot infer the shape of logits '%s'",
                              eval->file.label, eval->logits);
     }
     return status;
@@ -307,7 +308,8 @@ static weft_status_t edit(eval_t *eval)
     eval->logits = loss.logits;
     uint32_t logits = wefti_graph_find_value(eval->graph, loss.logits);
     if (logits == WEFTI_NONE || eval->graph->values[logits].kind != WEFTI_VALUE_NODE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: the loss reads '%s', which no node makes",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: input '%s' of the loss is not the output of a node",
                            eval->file.label, eval->logits);
     }
     find_batch(eval);
@@ -318,7 +320,7 @@ static weft_status_t edit(eval_t *eval)
     WEFT_TRY(status, wefti_onnx_inference_form(&eval->file, eval->graph, eval->batch), fail);
     WEFT_TRY(status, keep_needed(eval), fail);
     keep_inputs(eval);
-    graph->n_value_info = 0; /* says the old batch */
+    graph->n_value_info = 0; /* holds the old batch */
     eval->file.model->n_training_info = 0;
     drop_own_properties(eval->file.model);
     graph->n_quantization_annotation = 0;

@@ -8,6 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,8 +19,15 @@
 
 #include "runtime/base/error.h"
 
-static weft_status_t refuse(const Onnx__TensorProto *tensor, const char *location, const char *why)
+WEFT_PRINTF(3, 4)
+static weft_status_t refuse(const Onnx__TensorProto *tensor, const char *location,
+                            const char *format, ...)
 {
+    char why[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof(why), format, args);
+    va_end(args);
     return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': external data '%s': %s",
                        wefti_onnx_tensor_name(tensor), location, why);
 }
@@ -57,7 +67,7 @@ static weft_status_t open_location(const wefti_onnx_file_t *file, const Onnx__Te
                                    const char *location, int *out_fd)
 {
     if (location[0] == '/') {
-        return refuse(tensor, location, "an absolute path is not followed");
+        return refuse(tensor, location, "absolute paths are not allowed");
     }
     int fd = open_model_folder(file->path);
     const char *at = location;
@@ -68,7 +78,7 @@ static weft_status_t open_location(const wefti_onnx_file_t *file, const Onnx__Te
             (length == 2 && at[0] == '.' && at[1] == '.')) {
             close(fd);
             return refuse(tensor, location,
-                          "a path must stay below the model's folder, without . and ..");
+                          "path must be below the model's folder, without '.' and '..'");
         }
         fd = step_into(fd, at, length, last);
         if (last) {
@@ -82,7 +92,7 @@ static weft_status_t open_location(const wefti_onnx_file_t *file, const Onnx__Te
     if (fd < 0) {
         weft_status_t status =
             errno == ENOENT || errno == ENOTDIR ? WEFT_ERR_NOT_FOUND : WEFT_ERR_SYSTEM;
-        return wefti_error_errno(status, errno, "tensor '%s': cannot open external data '%s'",
+        return wefti_error_errno(status, errno, "tensor '%s': external data '%s': cannot open",
                                  wefti_onnx_tensor_name(tensor), location);
     }
     *out_fd = fd;
@@ -103,8 +113,9 @@ static weft_status_t map_location(const wefti_onnx_file_t *file, const Onnx__Ten
     } else if (facts.st_size > 0) {
         void *data = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
-            status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot map external data '%s'",
-                                       location);
+            status = wefti_error_errno(WEFT_ERR_SYSTEM, errno,
+                                       "tensor '%s': external data '%s': mmap failed",
+                                       wefti_onnx_tensor_name(tensor), location);
         } else {
             *out_mapping = (wefti_mapping_t){.data = data, .size_bytes = (size_t)facts.st_size};
         }
@@ -158,24 +169,24 @@ weft_status_t wefti_onnx_external(wefti_onnx_file_t *file, const Onnx__TensorPro
         const char *key = tensor->external_data[i]->key;
         const char *value = tensor->external_data[i]->value;
         if (key == NULL || value == NULL) {
-            return refuse(tensor, "?", "an entry without key or value");
+            return refuse(tensor, "?", "entry without key or value");
         }
         if (strcmp(key, "location") == 0) {
             location = value;
         } else if (strcmp(key, "offset") == 0 && !parse_size(value, &offset)) {
-            return refuse(tensor, value, "the offset is not a number");
+            return refuse(tensor, value, "offset is not a number");
         } else if (strcmp(key, "length") == 0) {
             has_length = true;
             if (!parse_size(value, &length)) {
-                return refuse(tensor, value, "the length is not a number");
+                return refuse(tensor, value, "length is not a number");
             }
         }
     }
     if (location == NULL) {
-        return refuse(tensor, "?", "no location");
+        return refuse(tensor, "?", "missing location");
     }
     if (file->path == NULL) {
-        return refuse(tensor, location, "not available for a model in memory");
+        return refuse(tensor, location, "not available for a model loaded from memory");
     }
     wefti_mapping_t mapping;
     weft_status_t status = find_mapping(file, tensor, location, &mapping);
@@ -183,10 +194,14 @@ weft_status_t wefti_onnx_external(wefti_onnx_file_t *file, const Onnx__TensorPro
         return status;
     }
     if (has_length && length != size_bytes) {
-        return refuse(tensor, location, "its length is not what type and shape need");
+        return refuse(tensor, location,
+                      "length does not match type and shape: %" PRIu64 " bytes, expected %zu",
+                      length, size_bytes);
     }
     if (offset > mapping.size_bytes || size_bytes > mapping.size_bytes - offset) {
-        return refuse(tensor, location, "offset and length reach past the end of the file");
+        return refuse(tensor, location,
+                      "offset %" PRIu64 " plus %zu bytes exceeds the file size of %zu bytes",
+                      offset, size_bytes, (size_t)mapping.size_bytes);
     }
     *out_data = mapping.data == NULL ? (const void *)"" : mapping.data + offset;
     return WEFT_OK;

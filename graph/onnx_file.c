@@ -52,7 +52,7 @@ static weft_status_t unpack(wefti_onnx_file_t *file, const ProtobufCMessageDescr
     if (*out_message == NULL && file->out_of_memory) {
         status = WEFT_ERR_NO_MEMORY; /* the arena has said so */
     } else if (*out_message == NULL) {
-        status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX model, or damaged");
+        status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX model or damaged");
     }
 done:
     wefti_free(file->allocator, reduced);
@@ -78,7 +78,7 @@ static weft_status_t open_file(const wefti_onnx_import_params_t *params,
         file->size_bytes = params->size_bytes;
     }
     if (file->size_bytes == 0 || file->data == NULL) {
-        status = wefti_error(WEFT_ERR_FORMAT, "the file is empty");
+        status = wefti_error(WEFT_ERR_FORMAT, "file is empty");
         goto fail;
     }
     file->budget_bytes =
@@ -103,8 +103,7 @@ weft_status_t wefti_onnx_file_open(const wefti_onnx_import_params_t *params,
     }
     file->model = (Onnx__ModelProto *)message;
     if (message == NULL || file->model->graph == NULL) {
-        status =
-            wefti_error(WEFT_ERR_FORMAT, "%s: not an ONNX model: it holds no graph", file->label);
+        status = wefti_error(WEFT_ERR_FORMAT, "%s: not an ONNX model: no graph", file->label);
         wefti_onnx_file_close(file);
     }
     return status;

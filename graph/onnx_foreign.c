@@ -110,7 +110,7 @@ static weft_status_t define(foreign_t *f, const Onnx__NodeProto *node, int32_t v
                            .dtypes = WEFTI_BIT_ALL,
                            .effects = WEFT_EFFECT_UNKNOWN,
                            .in_place = WEFTI_IN_PLACE_NONE,
-                           .doc = "declared by nobody",
+                           .doc = "not declared",
                            .rules = rules};
     if (def->domain == NULL || def->name == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -130,7 +130,7 @@ static void note(foreign_t *f, size_t index)
         return;
     }
     wefti_text_init(&name, f->file->allocator);
-    wefti_text_printf(&name, "%.60s.%.60s", node->domain, node->op_type);
+    wefti_text_printf(&name, "%.60s::%.60s", node->domain, node->op_type);
     const Onnx__NodeProto *first = f->file->model->graph->node[f->first];
     bool same =
         strcmp(first->domain, node->domain) == 0 && strcmp(first->op_type, node->op_type) == 0;
@@ -149,11 +149,11 @@ static weft_status_t refuse(const foreign_t *f)
     wefti_onnx_node_label(node, f->first, label);
     return wefti_error(
         WEFT_ERR_UNSUPPORTED,
-        "%s: %s: operator %.60s.%.60s is not supported%s%s; declare it with --ops OPS.json: "
+        "%s: %s: unsupported operator %.60s::%.60s%s%s%s; declare it in the file ops_path: "
         "{\"operators\": [{\"domain\": \"%.60s\", \"name\": \"%.60s\", \"inputs\": %zu, "
         "\"outputs\": %zu, \"types\": [{\"like\": 0}], \"effects\": \"pure\"}]}",
-        f->file->label, label, node->domain, node->op_type, f->named > 0 ? ", nor are " : "",
-        others, node->domain, node->op_type, node->n_input, node->n_output);
+        f->file->label, label, node->domain, node->op_type, f->named > 0 ? " (also " : "", others,
+        f->named > 0 ? ")" : "", node->domain, node->op_type, node->n_input, node->n_output);
 }
 
 static weft_status_t visit(foreign_t *f, size_t index)

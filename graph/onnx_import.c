@@ -19,14 +19,20 @@ typedef struct import {
     int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
 } import_t;
 
+/* place: the node, or the kind of list, that defines name a second time */
+static weft_status_t duplicate(const import_t *import, const char *place, const char *name)
+{
+    return wefti_error(WEFT_ERR_FORMAT, "%s: %s: duplicate definition of value '%s'",
+                       import->file->label, place, name);
+}
+
 static weft_status_t take_name(import_t *import, const char *name, const char *what)
 {
     if (name == NULL || name[0] == '\0') {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s has no name", import->file->label, what);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: missing name", import->file->label, what);
     }
     if (wefti_graph_find_value(import->graph, name) != WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s '%s': the name is taken already",
-                           import->file->label, what, name);
+        return duplicate(import, what, name);
     }
     return WEFT_OK;
 }
@@ -40,7 +46,7 @@ static weft_status_t add_initializers(import_t *import)
         const Onnx__TensorProto *tensor = proto->initializer[i];
         weft_tensor_desc_t desc;
         uint32_t value;
-        WEFT_TRY(status, take_name(import, tensor->name, "an initializer"), fail);
+        WEFT_TRY(status, take_name(import, tensor->name, "initializer"), fail);
         status = wefti_onnx_tensor(import->file, tensor, import->params->holes,
                                    &import->graph->arena, &desc);
         if (status < 0) {
@@ -67,9 +73,12 @@ static weft_status_t check_listed(const import_t *import, const char *name, uint
         same = type->dims[i] == -1 || type->dims[i] == has->dims[i];
     }
     if (!same) {
+        char texts[2][WEFTI_TYPE_TEXT_BYTES];
         return wefti_error(WEFT_ERR_FORMAT,
-                           "%s: input '%s' and the initializer of that name differ in type",
-                           import->file->label, name);
+                           "%s: input '%s': type does not match the initializer of the same name: "
+                           "%s, initializer %s",
+                           import->file->label, name, wefti_type_text(type, texts[0]),
+                           wefti_type_text(has, texts[1]));
     }
     return WEFT_OK;
 }
@@ -90,7 +99,7 @@ static weft_status_t add_inputs(import_t *import)
             WEFT_TRY(status, check_listed(import, info->name, value, &type), fail);
             continue;
         }
-        WEFT_TRY(status, take_name(import, info->name, "an input"), fail);
+        WEFT_TRY(status, take_name(import, info->name, "input"), fail);
         WEFT_TRY(status,
                  wefti_graph_add_value(import->graph, info->name, WEFTI_VALUE_INPUT, &type, &value),
                  fail);
@@ -108,8 +117,8 @@ fail:
     return status;
 }
 
-/* Who makes what, before any node is converted: an input made further down gets a message of its
- * own. */
+/* Indexes the producer of every value before nodes are converted: an input that a later node produces
+ * gets its own message. */
 static weft_status_t index_producers(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
@@ -124,9 +133,7 @@ static weft_status_t index_producers(import_t *import)
             }
             if (wefti_name_index_find(&import->producers, name) != WEFTI_NONE ||
                 wefti_graph_find_value(import->graph, name) != WEFTI_NONE) {
-                return wefti_error(
-                    WEFT_ERR_FORMAT, "%s: %s: output '%s' is made or given elsewhere, too",
-                    import->file->label, wefti_onnx_node_label(node, i, label), name);
+                return duplicate(import, wefti_onnx_node_label(node, i, label), name);
             }
             WEFT_TRY(status,
                      wefti_name_index_add(&import->producers, &import->file->arena, name,
@@ -145,18 +152,18 @@ static weft_status_t missing_input(const import_t *import, const Onnx__NodeProto
     uint32_t producer = wefti_name_index_find(&import->producers, name);
     wefti_onnx_node_label(node, index, label);
     if (producer == WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: nothing makes its input '%s'",
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: no node produces input '%s'",
                            import->file->label, label, name);
     }
     if (producer == index) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: it reads its own output '%s'",
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: reads its own output '%s'",
                            import->file->label, label, name);
     }
     wefti_onnx_node_label(import->file->model->graph->node[producer], producer, other);
-    return wefti_error(
-        WEFT_ERR_FORMAT,
-        "%s: %s: its input '%s' is made only later, by %s: a cycle, or nodes out of order",
-        import->file->label, label, name, other);
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "%s: %s: input '%s' is produced later, by %s: the graph has a cycle "
+                       "or is not in topological order",
+                       import->file->label, label, name, other);
 }
 
 /* Inputs and outputs of one node; arrays from the message's arena. */
@@ -200,7 +207,7 @@ static weft_status_t add_constant(import_t *import, const Onnx__NodeProto *node)
     uint32_t value;
     weft_status_t status;
     WEFT_TRY(status, wefti_onnx_constant(import->file, node, &import->graph->arena, &desc), fail);
-    WEFT_TRY(status, take_name(import, node->output[0], "the output of a constant"), fail);
+    WEFT_TRY(status, take_name(import, node->output[0], "output of a constant"), fail);
     return wefti_graph_add_value(import->graph, node->output[0], WEFTI_VALUE_CONST, &desc, &value);
 fail:
     return status;
@@ -219,10 +226,11 @@ static weft_status_t add_node(import_t *import, size_t index)
     uint32_t id;
     wefti_onnx_node_label(node, index, label);
     if (op[0] == '\0') {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s has no operator", import->file->label, label);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: missing operator name", import->file->label,
+                           label);
     }
     if (version == 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: the model does not import its domain '%s'",
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: opset_import has no domain '%s'",
                            import->file->label, label, domain);
     }
     if (domain[0] == '\0' && strcmp(op, "Constant") == 0) {
@@ -261,13 +269,13 @@ static weft_status_t add_outputs(import_t *import)
     const Onnx__GraphProto *proto = import->file->model->graph;
     /* A compiled graph may be there for its updates alone. */
     if (proto->n_output == 0 && import->params->compiled == NULL) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: the graph has no outputs", import->file->label);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: graph has no outputs", import->file->label);
     }
     for (size_t i = 0; i < proto->n_output; i++) {
         const char *name = proto->output[i]->name != NULL ? proto->output[i]->name : "";
         uint32_t value = wefti_graph_find_value(import->graph, name);
         if (value == WEFTI_NONE) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: nothing makes the graph's output '%s'",
+            return wefti_error(WEFT_ERR_FORMAT, "%s: no node produces graph output '%s'",
                                import->file->label, name);
         }
         weft_status_t status = wefti_graph_add_output(import->graph, value);
@@ -300,7 +308,7 @@ static weft_status_t mark_loss(import_t *import)
     return WEFT_OK;
 }
 
-/* What the compiler wants to know of a graph before its shapes are bound. */
+/* Steps before shapes are bound: normalizes collectives, finds gradients. */
 static weft_status_t prepare(import_t *import)
 {
     weft_status_t status = WEFT_OK;

@@ -47,51 +47,54 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
     const Onnx__ModelProto *model = file->model;
     const Onnx__GraphProto *graph = model->graph;
     if (!model->has_ir_version || model->ir_version < 1) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: not an ONNX model: it has no ir_version",
-                           file->label);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: not an ONNX model: no ir_version", file->label);
     }
     if (model->n_opset_import > MOST_DOMAINS) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: %zu operator sets imported, at most %d are supported", file->label,
+                           "%s: too many entries in opset_import: %zu, limit %d", file->label,
                            model->n_opset_import, MOST_DOMAINS);
     }
     for (size_t i = 0; i < model->n_opset_import; i++) {
         int64_t version = model->opset_import[i]->version;
         const char *domain = wefti_onnx_domain(model->opset_import[i]->domain);
         if (version < 1 || version > INT32_MAX) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: opset_import %zu: version %lld", file->label,
-                               i, (long long)version);
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "%s: opset_import[%zu] '%s': version must be between 1 and %d: %lld",
+                               file->label, i, domain, INT32_MAX, (long long)version);
         }
         if (domain[0] == '\0' && version > NEWEST_OPSET) {
-            return wefti_error(
-                WEFT_ERR_UNSUPPORTED,
-                "%s: opset %lld is newer than %d, the newest known; export with a lower one",
-                file->label, (long long)version, NEWEST_OPSET);
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "%s: unsupported opset %lld: the newest supported is %d; export the "
+                               "model with that one",
+                               file->label, (long long)version, NEWEST_OPSET);
         }
     }
     if (wefti_onnx_opset(model, "") == 0 && model->n_opset_import == 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: it imports no operator set", file->label);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: opset_import is empty", file->label);
     }
     if (model->n_functions > 0) {
         const char *name = model->functions[0]->name;
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: function '%s': functions are not supported, inline them first",
-                           file->label, name != NULL ? name : "");
-    }
-    if (model->n_training_info > 0 && !file->compiled) {
         return wefti_error(
             WEFT_ERR_UNSUPPORTED,
-            "%s: training_info that weft did not write is not supported; give the forward model "
-            "with its loss",
-            file->label);
+            "%s: function '%s': model-local functions are not supported; inline them", file->label,
+            name != NULL ? name : "");
+    }
+    if (model->n_training_info > 0 && !file->compiled) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: unsupported training_info: not written by weft; pass the forward "
+                           "model with its loss",
+                           file->label);
     }
     if (graph->n_sparse_initializer > 0) {
         const Onnx__TensorProto *values = graph->sparse_initializer[0]->values;
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: sparse initializer '%s' is not supported",
-                           file->label, values != NULL ? wefti_onnx_tensor_name(values) : "");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: initializer '%s': sparse tensors are not supported", file->label,
+                           values != NULL ? wefti_onnx_tensor_name(values) : "");
     }
     if (graph->n_node > UINT32_MAX / 4 || graph->n_initializer > UINT32_MAX / 4) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: too many nodes or initializers", file->label);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: too many nodes or initializers: %zu and %zu, limit %u", file->label,
+                           graph->n_node, graph->n_initializer, UINT32_MAX / 4);
     }
     return WEFT_OK;
 }
@@ -192,21 +195,21 @@ weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
     lowest_t lowest = {.domain = domain, .op = op};
     weft_op_registry_visit(registry, visit_lowest, &lowest);
     if (lowest.version != 0) {
-        return wefti_error(
-            WEFT_ERR_UNSUPPORTED,
-            "%s: %s: operator %s is supported from opset %d on, the model imports %lld",
-            file->label, label, op, lowest.version,
-            (long long)wefti_onnx_opset(file->model, domain));
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: %s: operator %s needs opset %d or newer, the model imports %lld",
+                           file->label, label, op, lowest.version,
+                           (long long)wefti_onnx_opset(file->model, domain));
     }
     weft_op_registry_visit(registry, visit_near, &near);
     for (uint32_t i = 0, used = 0; i < near.count && used < sizeof(names); i++) {
         used += (uint32_t)snprintf(names + used, sizeof(names) - used, "%s%s", i == 0 ? "" : ", ",
                                    near.names[i]);
     }
-    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "%s: %s: operator %s%s%.80s is not supported%s%s; 'weft ops' lists what is",
-                       file->label, label, domain, domain[0] != '\0' ? "." : "", op,
-                       near.count > 0 ? "; near it are " : "", names);
+    return wefti_error(
+        WEFT_ERR_UNSUPPORTED,
+        "%s: %s: unsupported operator %s%s%.80s%s%s%s; 'weft ops' lists the supported ones",
+        file->label, label, domain, domain[0] != '\0' ? "::" : "", op,
+        near.count > 0 ? " (did you mean " : "", names, near.count > 0 ? "?)" : "");
 }
 
 weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__ValueInfoProto *info,
@@ -217,24 +220,23 @@ weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__V
     const Onnx__TypeProto *type = info->type;
     if (type == NULL || type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
         type->tensor_type == NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s '%s' is not a tensor", file->label, what,
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s '%s': not a tensor", file->label, what,
                            name);
     }
     const Onnx__TensorShapeProto *shape = type->tensor_type->shape;
     *out_type = (weft_tensor_desc_t){.dtype = wefti_onnx_dtype(type->tensor_type->elem_type)};
     if (out_type->dtype == WEFT_DTYPE_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s '%s': element type %d is not supported",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s '%s': unsupported element type %d",
                            file->label, what, name, type->tensor_type->elem_type);
     }
     if (shape == NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: %s '%s' has no shape, not even a symbolic one", file->label, what,
-                           name);
+                           "%s: %s '%s': missing shape; dimensions may be symbolic", file->label,
+                           what, name);
     }
     if (shape->n_dim > WEFT_MAX_DIMS) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: %s '%s' has %zu dimensions, at most %d are supported", file->label,
-                           what, name, shape->n_dim, WEFT_MAX_DIMS);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s '%s': too many dimensions: %zu, limit %d",
+                           file->label, what, name, shape->n_dim, WEFT_MAX_DIMS);
     }
     out_type->rank = (uint32_t)shape->n_dim;
     for (uint32_t i = 0; i < out_type->rank; i++) {
@@ -245,17 +247,18 @@ weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__V
         out_type->dims[i] = fixed ? dim->dim_value : -1;
         out_dim_names[i] = named ? dim->dim_param : NULL;
         if (fixed && dim->dim_value < 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: %s '%s': dimension %u is %lld", file->label,
-                               what, name, i, (long long)dim->dim_value);
+            return wefti_error(WEFT_ERR_FORMAT, "%s: %s '%s': dimension %u is negative: %lld",
+                               file->label, what, name, i, (long long)dim->dim_value);
         }
     }
-    /* Overflow of what is known: refused here, so that nobody downstream has to wonder. */
+    /* Refuses an overflow of the known dimensions here, so that later code need not check. */
     size_t count = 1;
     for (uint32_t i = 0; i < out_type->rank; i++) {
         size_t dim = out_type->dims[i] > 0 ? (size_t)out_type->dims[i] : 1;
         if (!wefti_mul_size(count, dim, &count) || count > INT64_MAX / 8) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: %s '%s': more elements than can be counted",
-                               file->label, what, name);
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "%s: %s '%s': too large: number of elements overflows", file->label,
+                               what, name);
         }
     }
     return WEFT_OK;

@@ -63,7 +63,7 @@ weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size
     size_t size_bytes = protobuf_c_message_get_packed_size(message);
     if (size_bytes > INT32_MAX) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "the model takes %zu bytes, an ONNX file holds at most 2 GiB",
+                           "model too large: %zu bytes, an ONNX file holds at most 2 GiB",
                            size_bytes);
     }
     uint8_t *bytes = wefti_alloc(file->allocator, size_bytes);

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "graph/ir.h"
 #include "ops/plan/plan.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -52,7 +53,7 @@ static weft_status_t index_initializers(save_t *save)
         const char *name = graph->initializer[i]->name;
         if (name == NULL || wefti_name_index_find(&save->initializers, name) != WEFTI_NONE) {
             return wefti_error(WEFT_ERR_FORMAT,
-                               "evaluation model: an initializer without a name of its own");
+                               "initializer %zu: missing or duplicate name", i);
         }
         WEFT_TRY(status,
                  wefti_name_index_add(&save->initializers, &save->file.arena, name, (uint32_t)i,
@@ -71,17 +72,20 @@ static weft_status_t fill(save_t *save, uint32_t index, const weft_tensor_desc_t
     if (status < 0) {
         return status;
     }
+    char texts[2][WEFTI_TYPE_TEXT_BYTES];
     if (desc->dtype != has.dtype || desc->rank != has.rank ||
         memcmp(desc->dims, has.dims, has.rank * sizeof(has.dims[0])) != 0) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "tensor '%s': its type or shape is not the model's (%s of rank %u there)", tensor->name,
-            weft_dtype_name(has.dtype), has.rank);
-    }
-    if (desc->layout != WEFT_LAYOUT_PLAIN ||
-        (desc->data == NULL && weft_tensor_elem_count(desc) > 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "tensor '%s': contents in plain layout are needed", tensor->name);
+                           "tensor '%s': type or shape does not match the model: %s, model %s",
+                           tensor->name, wefti_type_text(desc, texts[0]),
+                           wefti_type_text(&has, texts[1]));
+    }
+    if (desc->layout != WEFT_LAYOUT_PLAIN) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s': layout must be plain",
+                           tensor->name);
+    }
+    if (desc->data == NULL && weft_tensor_elem_count(desc) > 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s': data is NULL", tensor->name);
     }
     wefti_onnx_set_contents(tensor, desc);
     save->filled[index] = true;
@@ -94,7 +98,7 @@ static weft_status_t fill_given(save_t *save, const weft_named_tensor_t *tensors
     for (size_t i = 0; i < tensor_count; i++) {
         const char *name = tensors[i].name;
         if (name == NULL) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor %zu has no name", i);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensors[%zu]: name is NULL", i);
         }
         uint32_t index = wefti_name_index_find(&save->initializers, name);
         if (index == WEFTI_NONE) {
@@ -102,14 +106,14 @@ static weft_status_t fill_given(save_t *save, const weft_named_tensor_t *tensors
             if (find_buffer(save->plan, name, WEFTI_BUFFER_PARAM) != NULL) {
                 continue;
             }
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "tensor '%s': the model has none of that name", name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s': not in the model", name);
         }
         if (save->filled[index]) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s' is given twice", name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "duplicate tensor '%s'", name);
         }
         if (!is_hole(save, index)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s' is not trained", name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s': not a trained parameter",
+                               name);
         }
         weft_status_t status = fill(save, index, &tensors[i].desc);
         if (status < 0) {
@@ -133,7 +137,8 @@ static weft_status_t fill_constants(save_t *save)
         if (buffer == NULL || plan->weights == NULL ||
             buffer->data_offset_bytes > plan->weights_bytes ||
             buffer->size_bytes > plan->weights_bytes - buffer->data_offset_bytes) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter '%s' is missing", name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "missing tensor for parameter '%s'",
+                               name);
         }
         weft_tensor_desc_t desc = {.dtype = buffer->dtype,
                                    .layout = buffer->layout,
@@ -145,8 +150,10 @@ static weft_status_t fill_constants(save_t *save)
         if (count < 0 ||
             !wefti_mul_size((size_t)count, weft_dtype_size_bytes(desc.dtype), &bytes) ||
             bytes > buffer->size_bytes) {
-            return wefti_error(WEFT_ERR_FORMAT,
-                               "constant '%s' of the plan is shorter than its shape", name);
+            return wefti_error(
+                WEFT_ERR_FORMAT,
+                "constant '%s': data of the plan is shorter than its shape: %llu bytes", name,
+                (unsigned long long)buffer->size_bytes);
         }
         weft_status_t status = fill(save, i, &desc);
         if (status < 0) {
@@ -194,7 +201,7 @@ weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t
         WEFT_CHECK_ARG(tensors);
     }
     if (plan->eval_model == NULL || plan->eval_model_bytes == 0) {
-        return wefti_error(WEFT_ERR_STATE, "the plan holds no evaluation model");
+        return wefti_error(WEFT_ERR_STATE, "plan: no evaluation model");
     }
     wefti_onnx_import_params_t params = {.bytes = plan->eval_model,
                                          .size_bytes = (size_t)plan->eval_model_bytes};

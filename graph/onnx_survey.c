@@ -134,7 +134,9 @@ weft_status_t wefti_onnx_survey(const char *path, const weft_allocator_t *alloca
     WEFT_TRY(status, wefti_onnx_file_open(&params, allocator, &file), done);
     const Onnx__GraphProto *graph = file.model->graph;
     if (graph->n_node > UINT32_MAX / 2 || graph->n_initializer > UINT32_MAX / 2) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: too many nodes or initializers", path);
+        status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "%s: too many nodes or initializers: %zu and %zu, limit %u", path,
+                             graph->n_node, graph->n_initializer, UINT32_MAX / 2);
         goto done;
     }
     out->ir_version = file.model->ir_version;

@@ -48,13 +48,12 @@ static weft_status_t read_type(const Onnx__TensorProto *tensor, weft_tensor_desc
     size_t count = 1;
     *desc = (weft_tensor_desc_t){.dtype = wefti_onnx_dtype(tensor->data_type)};
     if (desc->dtype == WEFT_DTYPE_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': element type %d is not supported",
-                           name, tensor->data_type);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': unsupported element type %d", name,
+                           tensor->data_type);
     }
     if (tensor->n_dims > WEFT_MAX_DIMS) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "tensor '%s': %zu dimensions, at most %d are supported", name,
-                           tensor->n_dims, WEFT_MAX_DIMS);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': too many dimensions: %zu, limit %d",
+                           name, tensor->n_dims, WEFT_MAX_DIMS);
     }
     desc->rank = (uint32_t)tensor->n_dims;
     bool empty = false;
@@ -62,18 +61,19 @@ static weft_status_t read_type(const Onnx__TensorProto *tensor, weft_tensor_desc
         int64_t dim = tensor->dims[i];
         desc->dims[i] = dim;
         if (dim < 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': dimension %u is %lld", name, i,
-                               (long long)dim);
+            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': dimension %u is negative: %lld", name,
+                               i, (long long)dim);
         }
         empty = empty || dim == 0;
         if (!wefti_mul_size(count, dim == 0 ? 1 : (size_t)dim, &count) || count > INT64_MAX) {
-            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': more elements than can be counted",
-                               name);
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "tensor '%s': too large: number of elements overflows", name);
         }
     }
     count = empty ? 0 : count;
     if (!wefti_mul_size(count, weft_dtype_size_bytes(desc->dtype), out_bytes)) {
-        return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': more bytes than can be counted", name);
+        return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': too large: size in bytes overflows",
+                           name);
     }
     *out_count = count;
     return WEFT_OK;
@@ -82,8 +82,10 @@ static weft_status_t read_type(const Onnx__TensorProto *tensor, weft_tensor_desc
 static weft_status_t wrong_size(const Onnx__TensorProto *tensor, const char *field, size_t has,
                                 size_t needs, const char *unit)
 {
-    return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': %s has %zu %s, its type and shape need %zu",
-                       wefti_onnx_tensor_name(tensor), field, has, unit, needs);
+    return wefti_error(
+        WEFT_ERR_FORMAT,
+        "tensor '%s': size of %s does not match type and shape: %zu %s, expected %zu",
+        wefti_onnx_tensor_name(tensor), field, has, unit, needs);
 }
 
 /* raw_data, float_data or double_data, all of which lie in the file as they are needed. */
@@ -99,7 +101,7 @@ static weft_status_t referenced(wefti_onnx_file_t *file, const Onnx__TensorProto
                         : ref.field == 10 ? "double_data"
                                           : "raw_data";
     if (wanted != desc->dtype) {
-        return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': %s in a tensor of %s",
+        return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': %s cannot hold elements of type %s",
                            wefti_onnx_tensor_name(tensor), field, weft_dtype_name(desc->dtype));
     }
     if (ref.size_bytes != bytes) {
@@ -155,8 +157,9 @@ static weft_status_t narrow(const Onnx__TensorProto *tensor, const char *field, 
             memcpy(&value, from, 8);
         }
         if (bytes < source_bytes && !fits(desc->dtype, value)) {
-            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': element %zu does not fit %s",
-                               wefti_onnx_tensor_name(tensor), i, weft_dtype_name(desc->dtype));
+            return wefti_error(
+                WEFT_ERR_FORMAT, "tensor '%s': element %zu is out of range for type %s: %lld",
+                wefti_onnx_tensor_name(tensor), i, weft_dtype_name(desc->dtype), (long long)value);
         }
         memcpy(data + i * bytes, from, bytes);
     }
@@ -201,7 +204,7 @@ weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto
                         tensor->n_int64_data + tensor->n_uint64_data >
                     0;
     if (tensor->segment != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s' is stored in segments",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': segmented storage is not supported",
                            wefti_onnx_tensor_name(tensor));
     }
     if (tensor->has_data_location &&
@@ -210,12 +213,13 @@ weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto
     } else if (tensor->has_raw_data && !is_typed) {
         status = referenced(file, tensor, bytes, &desc);
     } else if (tensor->has_raw_data) {
-        status = wefti_error(WEFT_ERR_FORMAT, "tensor '%s': contents are given twice",
-                             wefti_onnx_tensor_name(tensor));
+        status =
+            wefti_error(WEFT_ERR_FORMAT, "tensor '%s': contents in both raw_data and a typed field",
+                        wefti_onnx_tensor_name(tensor));
     } else if (!is_typed && count > 0 && allow_empty) {
         desc.data = NULL;
     } else if (!is_typed && count > 0) {
-        status = wefti_error(WEFT_ERR_FORMAT, "tensor '%s' has no contents",
+        status = wefti_error(WEFT_ERR_FORMAT, "tensor '%s': no contents",
                              wefti_onnx_tensor_name(tensor));
     } else {
         status = typed(tensor, count, arena, &desc);

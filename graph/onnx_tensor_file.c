@@ -13,6 +13,7 @@
 #include "runtime/base/text.h"
 
 enum { FIELD_DIMS = 1, FIELD_DATA_TYPE = 2, FIELD_NAME = 8, FIELD_RAW_DATA = 9 };
+enum { MOST_NAME_BYTES = 2048 };
 enum { WIRE_VARINT = 0, WIRE_BYTES = 2 };
 
 #define MOST_BYTES ((uint64_t)INT32_MAX - 4096u) /* of contents: the message stays below 2 GiB */
@@ -30,7 +31,8 @@ weft_status_t weft_tensor_read(const char *path, weft_tensor_desc_t *out_desc, v
     size_t bytes = (size_t)weft_tensor_elem_count(&desc) * weft_dtype_size_bytes(desc.dtype);
     *out_data = malloc(bytes + 1);
     if (*out_data == NULL) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: no memory for %zu bytes", path, bytes);
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: out of memory: cannot allocate %zu bytes",
+                             path, bytes);
         goto done;
     }
     if (bytes > 0) {
@@ -63,17 +65,23 @@ static weft_status_t check(const char *path, const weft_tensor_desc_t *desc, uin
 {
     int64_t count = desc != NULL && desc->rank <= WEFT_MAX_DIMS ? weft_tensor_elem_count(desc) : -1;
     size_t elem_bytes = desc != NULL ? weft_dtype_size_bytes(desc->dtype) : 0;
-    if (path == NULL || count < 0 || elem_bytes == 0 || desc->layout != WEFT_LAYOUT_PLAIN ||
-        (count > 0 && desc->data == NULL)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "path is NULL, or desc describes no tensor with contents in plain "
-                           "layout");
+    if (path == NULL || desc == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is NULL", path == NULL ? "path" : "desc");
+    }
+    if (count < 0 || elem_bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: desc: invalid type, rank or dimensions",
+                           path);
+    }
+    if (desc->layout != WEFT_LAYOUT_PLAIN) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: desc: layout must be plain", path);
+    }
+    if (count > 0 && desc->data == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: desc: data is NULL", path);
     }
     if (__builtin_mul_overflow((uint64_t)count, (uint64_t)elem_bytes, out_bytes) ||
         *out_bytes > MOST_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: a file of one tensor holds at most 2 GiB, this one is larger",
-                           path);
+                           "%s: tensor too large: a tensor file holds at most 2 GiB", path);
     }
     return WEFT_OK;
 }
@@ -89,8 +97,10 @@ weft_status_t weft_tensor_write(const char *path, const char *name, const weft_t
     if (status < 0) {
         return status;
     }
-    if (name_bytes > 2048) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: the tensor's name is too long", path);
+    if (name_bytes > MOST_NAME_BYTES) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: tensor name too long: %zu bytes, limit %d", path, name_bytes,
+                           MOST_NAME_BYTES);
     }
     wefti_text_init(&head, NULL);
     for (uint32_t d = 0; d < desc->rank; d++) {

@@ -73,7 +73,7 @@ static const char *describe(const walker_t *walker, char *buffer, size_t size_by
 static weft_status_t damaged(const walker_t *walker, const uint8_t *at, const char *what)
 {
     char path[160];
-    return wefti_error(WEFT_ERR_FORMAT, "not an ONNX %s, or damaged: %s at byte %zu (%s)",
+    return wefti_error(WEFT_ERR_FORMAT, "not an ONNX %s or damaged: %s at byte %zu (%s)",
                        walker->kind, what, (size_t)(at - walker->data),
                        describe(walker, path, sizeof(path)));
 }
@@ -128,7 +128,7 @@ static weft_status_t read_field(const walker_t *walker, cursor_t *cursor, field_
             return damaged(walker, start, "truncated length");
         }
         if (length > (uint64_t)(cursor->end - cursor->at)) {
-            return damaged(walker, start, "truncated: a field is longer than what holds it");
+            return damaged(walker, start, "field longer than its message");
         }
         out->payload = cursor->at;
         out->size_bytes = (size_t)length;
@@ -145,7 +145,7 @@ static weft_status_t emit(walker_t *walker, const void *bytes, size_t size_bytes
     size_t need;
     /* Lengths are rewritten as five-byte varints below, so the copy must stay under 2 GiB. */
     if (!wefti_add_size(walker->out_size, size_bytes, &need) || need > INT32_MAX) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "more than 2 GiB of structure");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "structure exceeds 2 GiB");
     }
     weft_status_t status =
         wefti_array_reserve(walker->allocator, &walker->out, &walker->out_capacity, need, 1);
@@ -177,7 +177,7 @@ static weft_status_t charge(walker_t *walker, size_t bytes)
         walker->cost_bytes > walker->budget_bytes) {
         char path[160];
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "the structure needs more than the %zu bytes of memory allowed (at %s)",
+                           "structure exceeds the memory budget of %zu bytes (at %s)",
                            walker->budget_bytes, describe(walker, path, sizeof(path)));
     }
     return WEFT_OK;
@@ -204,7 +204,7 @@ static bool wire_matches(const ProtobufCFieldDescriptor *field, uint32_t wire)
 static weft_status_t emit_reference(walker_t *walker, const field_t *field, bool *seen)
 {
     if (*seen) {
-        return damaged(walker, field->payload, "a tensor's contents are given twice");
+        return damaged(walker, field->payload, "duplicate tensor contents");
     }
     *seen = true;
     wefti_onnx_ref_t ref = {.field = field->id,
@@ -228,7 +228,7 @@ static weft_status_t walk_submessage(walker_t *walker, const ProtobufCFieldDescr
     weft_status_t status;
     if (walker->depth > WEFTI_ONNX_MAX_DEPTH - 1) {
         char path[160];
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "nested more than %u deep (%s)",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "nesting exceeds %u levels (%s)",
                            WEFTI_ONNX_MAX_DEPTH, describe(walker, path, sizeof(path)));
     }
     place_t *place = &walker->places[walker->depth];
@@ -262,7 +262,7 @@ static weft_status_t copy_field(walker_t *walker, const ProtobufCFieldDescriptor
     size_t cost = field->size_bytes;
     if (descriptor->type == PROTOBUF_C_TYPE_STRING && field->size_bytes > 0 &&
         memchr(field->payload, 0, field->size_bytes) != NULL) {
-        return damaged(walker, field->payload, "a name holds a zero byte");
+        return damaged(walker, field->payload, "name contains a zero byte");
     }
     if (field->wire == WIRE_BYTES && descriptor->type != PROTOBUF_C_TYPE_STRING &&
         descriptor->type != PROTOBUF_C_TYPE_BYTES) {
@@ -297,7 +297,7 @@ static weft_status_t walk_message(walker_t *walker, const ProtobufCMessageDescri
             continue; /* of a newer version: left out */
         }
         if (!wire_matches(known, field.wire)) {
-            return damaged(walker, field.payload, "a field has the wrong wire type");
+            return damaged(walker, field.payload, "wrong wire type of a field");
         }
         WEFT_TRY(status, charge(walker, FIELD_COST_BYTES), fail);
         bool contents = field.id == FIELD_RAW_DATA || field.id == FIELD_FLOAT_DATA ||
@@ -325,7 +325,7 @@ weft_status_t wefti_onnx_reduce(const ProtobufCMessageDescriptor *descriptor, co
                        .kind = descriptor == &onnx__tensor_proto__descriptor ? "tensor" : "model"};
     weft_status_t status = walk_message(&walker, descriptor, data, size_bytes);
     if (status == WEFT_OK && walker.out == NULL) {
-        status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX %s: it has no known field", walker.kind);
+        status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX %s: no known field", walker.kind);
     }
     if (status < 0) {
         wefti_free(allocator, walker.out);

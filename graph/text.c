@@ -2,6 +2,7 @@
 /* The text form: for people and for golden tests. Names come from files, so odd bytes are escaped.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "graph/ir.h"
@@ -91,6 +92,17 @@ static void add_attr(const weft_attr_t *attr, wefti_text_t *out)
         wefti_text_add(out, "]");
         break;
     }
+}
+
+const char *wefti_type_text(const weft_tensor_desc_t *type, char *buffer)
+{
+    int at = snprintf(buffer, WEFTI_TYPE_TEXT_BYTES, "%s [", weft_dtype_name(type->dtype));
+    for (uint32_t d = 0; d < type->rank && d < WEFT_MAX_DIMS; d++) {
+        at += snprintf(buffer + at, WEFTI_TYPE_TEXT_BYTES - (size_t)at, "%s%" PRId64,
+                       d > 0 ? ", " : "", type->dims[d]);
+    }
+    snprintf(buffer + at, WEFTI_TYPE_TEXT_BYTES - (size_t)at, "]");
+    return buffer;
 }
 
 /* Small integer constants, which decide shapes, are shown. */

@@ -41,7 +41,7 @@ bool wefti_attach_wanted(const weft_context_t *context)
 void wefti_attach_offer(weft_context_t *context, wefti_attach_offer_t *out_offer)
 {
     wefti_eager_t *eager = context->eager;
-    /* Not a secret: it tells a rank from whatever else may have its number of a process. */
+    /* Not a secret: it distinguishes a rank from another process with the same process id. */
     eager->attach_nonce = (wefti_now_ns() ^ (uint64_t)(uintptr_t)eager << 16) * 2 + 1;
     out_offer->address = (uint64_t)(uintptr_t)&eager->attach_nonce;
     out_offer->nonce = eager->attach_nonce;
@@ -54,7 +54,7 @@ bool wefti_attach_works(const weft_context_t *context, uint32_t world_rank,
     if (world_rank == context->endpoint->rank) {
         return true;
     }
-    /* Another host's numbers of processes mean something else here. */
+    /* Process ids of another host mean nothing on this one. */
     if (!wefti_endpoint_direct(context->endpoint, world_rank)) {
         return false;
     }
@@ -73,9 +73,9 @@ static weft_status_t refused(weft_group_t *group, uint32_t rank, int number, boo
         return wefti_error(WEFT_ERR_PEER_DIED, "rank %u (pid %d) died", group->ranks[rank],
                            (int)pid_of(group->context, group->ranks[rank]));
     }
-    return wefti_error_errno(WEFT_ERR_SYSTEM, number, "rank %u's buffer cannot be %s by rank %u",
-                             group->ranks[rank], to_peer ? "written" : "read",
-                             group->ranks[group->rank]);
+    return wefti_error_errno(WEFT_ERR_SYSTEM, number, "rank %u: cannot %s the buffer of rank %u",
+                             group->ranks[group->rank], to_peer ? "write" : "read",
+                             group->ranks[rank]);
 }
 
 weft_status_t wefti_attach_move(weft_group_t *group, uint32_t rank, uint64_t address, void *own,

@@ -85,7 +85,7 @@ weft_status_t wefti_call_drop(wefti_call_t *call)
     /* Its peers wait for it, and the group's later calls are in its order. What broke the group or
      * the world is the reason, where something did. */
     if (status == WEFT_OK) {
-        status = wefti_error(WEFT_ERR_ABORTED, "rank %u: the stream of a call is broken",
+        status = wefti_error(WEFT_ERR_ABORTED, "rank %u: call cancelled: its stream has failed",
                              group->ranks[group->rank]);
     }
     wefti_group_fail(group, status);
@@ -97,9 +97,9 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
                                  wefti_call_t **out_call)
 {
     weft_status_t status = WEFT_OK;
-    if (stream != NULL && stream->context != group->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "stream \"%s\" belongs to another context than the group", stream->name);
+    status = wefti_stream_check_context(stream, group->context);
+    if (status < 0) {
+        return status;
     }
     if (!wefti_endpoint_owned(group->endpoint) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0 ||

@@ -11,10 +11,10 @@ weft_status_t weft_batch_begin(weft_group_t *group)
 {
     WEFT_CHECK_ARG(group);
     if (group->recording != NULL) {
-        return wefti_capture_refuse("a batch cannot be begun");
+        return wefti_capture_refuse("begin a batch");
     }
     if (group->batching) {
-        return wefti_error(WEFT_ERR_STATE, "a batch was begun already");
+        return wefti_error(WEFT_ERR_STATE, "group: a batch is already open");
     }
     const weft_allocator_t *allocator = group->context->allocator;
     if (group->pairs == NULL) {
@@ -42,7 +42,9 @@ weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *reques
                             batch->count + 1, sizeof *batch->list);
     if (status < 0 || batch->count >= UINT32_MAX) {
         wefti_free(group->context->allocator, counts);
-        return status < 0 ? status : wefti_error(WEFT_ERR_NO_MEMORY, "too many calls in a batch");
+        return status < 0 ? status
+                          : wefti_error(WEFT_ERR_NO_MEMORY, "batch: too many calls: at most %u",
+                                        UINT32_MAX);
     }
     batch->list[batch->count++] = (wefti_batched_t){*request, counts, false};
     return WEFT_OK;
@@ -71,18 +73,28 @@ void wefti_batch_free(weft_group_t *group)
     wefti_free(group->context->allocator, group->pairs);
 }
 
+static weft_status_t check_open(const weft_group_t *group)
+{
+    if (!group->batching || group->recording != NULL) {
+        return wefti_error(WEFT_ERR_STATE, "group: no batch is open; call weft_batch_begin first");
+    }
+    return WEFT_OK;
+}
+
 weft_status_t weft_batch_cancel(weft_group_t *group)
 {
     WEFT_CHECK_ARG(group);
-    if (!group->batching || group->recording != NULL) {
-        return wefti_error(WEFT_ERR_STATE, "no batch was begun");
+    weft_status_t status = check_open(group);
+    if (status < 0) {
+        return status;
     }
     bool submitted = group->batch->pairs_submitted;
     for (size_t i = 0; i < group->batch->count; i++) {
         submitted = submitted || group->batch->list[i].submitted;
     }
     if (submitted) {
-        return wefti_error(WEFT_ERR_STATE, "part of the batch was submitted already: end it");
+        return wefti_error(WEFT_ERR_STATE, "batch: some of its calls are already submitted; call "
+                                           "weft_batch_end again");
     }
     group->pair_count = 0;
     close_batch(group);
@@ -105,7 +117,7 @@ static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stre
             batch->list[members[k]].submitted = true;
         }
         if (status < 0) {
-            status = wefti_error_prefix(status, "call %zu of a batch", i);
+            status = wefti_error_prefix(status, "batch: call %zu", i);
         }
     }
     return status;
@@ -114,10 +126,10 @@ static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stre
 weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    if (!group->batching || group->recording != NULL) {
-        return wefti_error(WEFT_ERR_STATE, "no batch was begun");
+    weft_status_t status = check_open(group);
+    if (status < 0) {
+        return status;
     }
-    weft_status_t status = WEFT_OK;
     group->batching = false; /* what is submitted now is not noted again */
     if (group->pair_count > 0 && !group->batch->pairs_submitted) {
         status = wefti_pairs_submit(group, stream);

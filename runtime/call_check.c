@@ -94,7 +94,7 @@ weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer)
             uint32_t a = group->rank < peer ? group->rank : peer;
             piece(call, i, &first, &count);
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "call %u of a group, %s: results of ranks %u and %u differ in "
+                               "call %u of the group, %s: results of ranks %u and %u differ in "
                                "elements %llu to %llu",
                                call->order, wefti_what_text(call->what, call->posted_count, text),
                                a, group->rank + peer - a, (unsigned long long)first,

@@ -11,6 +11,7 @@
 #include "runtime/base/copy.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
+#include "runtime/interpreter.h"
 
 #define LINE_BYTES 64u
 #define CHUNK_BYTES ((size_t)64 << 10) /* stays in the second-level cache */
@@ -113,8 +114,7 @@ bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting)
 
 static weft_status_t bad_address(const wefti_call_t *call, uint32_t rank)
 {
-    return wefti_error(WEFT_ERR_FORMAT, "rank %u posts an address outside its memory",
-                       call->group->ranks[rank]);
+    return wefti_group_bad_address(call->group->ranks[rank]);
 }
 
 /* bytes at from in rank's send buffer; the own one is used where it is. */
@@ -304,10 +304,11 @@ weft_status_t wefti_call_check_table(wefti_call_t *call)
         const uint64_t *table = (const uint64_t *)(const void *)posting->data;
         uint64_t expected = call->counts[2 * n + r] * call->elem_bytes;
         if (table[2 * group->rank] != expected) {
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "AllToAllV: rank %u sends %llu bytes to rank %u, which expects %llu",
-                               group->ranks[r], (unsigned long long)table[2 * group->rank],
-                               group->ranks[group->rank], (unsigned long long)expected);
+            return wefti_error(
+                WEFT_ERR_MISMATCH,
+                "AllToAllV: rank %u sends %llu bytes to rank %u, which expects %llu bytes",
+                group->ranks[r], (unsigned long long)table[2 * group->rank],
+                group->ranks[group->rank], (unsigned long long)expected);
         }
     }
     return WEFT_OK;
@@ -381,7 +382,7 @@ weft_status_t wefti_call_move(wefti_call_t *call)
     case WEFT_OP_SCATTER:
         return move_scatter(call);
     default:
-        return wefti_error(WEFT_ERR_INTERNAL, "%s has nothing to move",
+        return wefti_error(WEFT_ERR_INTERNAL, "%s: not implemented by the direct path",
                            weft_collective_name(call->op));
     }
 }

@@ -218,7 +218,7 @@ bool wefti_fused_difference(const wefti_posting_t *low, uint32_t low_rank,
                             const wefti_posting_t *high, uint32_t high_rank, char *text,
                             size_t bytes)
 {
-    /* A peer's memory: what is read of it is used for words only. */
+    /* A peer's memory: values read from it are only printed. */
     const wefti_fused_list_t *a = (const wefti_fused_list_t *)(const void *)low->data;
     const wefti_fused_list_t *b = (const wefti_fused_list_t *)(const void *)high->data;
     uint32_t a_count = a->count < WEFTI_FUSED_MEMBERS ? a->count : WEFTI_FUSED_MEMBERS;
@@ -227,8 +227,8 @@ bool wefti_fused_difference(const wefti_posting_t *low, uint32_t low_rank,
         uint64_t x = a->members[i], y = b->members[i];
         if ((uint32_t)x != (uint32_t)y) {
             snprintf(text, bytes,
-                     "call %u of the batch has %u elements on rank %u, call %u %u on "
-                     "rank %u",
+                     "call %u of the batch has %u elements on rank %u, call %u of the batch has %u "
+                     "on rank %u",
                      (unsigned)(x >> 32), (unsigned)x, low_rank, (unsigned)(y >> 32), (unsigned)y,
                      high_rank);
             return true;
@@ -238,7 +238,7 @@ bool wefti_fused_difference(const wefti_posting_t *low, uint32_t low_rank,
         bool a_longer = a_count > b_count;
         uint64_t more = a_longer ? a->members[b_count] : b->members[a_count];
         snprintf(text, bytes,
-                 "call %u of the batch, of %u elements, is on rank %u only, not on "
+                 "call %u of the batch, with %u elements, exists on rank %u but not on "
                  "rank %u",
                  (unsigned)(more >> 32), (unsigned)more, a_longer ? low_rank : high_rank,
                  a_longer ? high_rank : low_rank);

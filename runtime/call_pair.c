@@ -12,6 +12,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/call.h"
+#include "runtime/interpreter.h"
 #include "runtime/capture.h"
 #include "runtime/mirror.h"
 
@@ -122,8 +123,7 @@ static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_m
         const uint8_t *from =
             wefti_memory_of_peer(group, pair->peer, mailbox->head[piece & 1u].send, pair->bytes);
         if (from == NULL) {
-            return wefti_error(WEFT_ERR_FORMAT, "rank %u posts an address outside its memory",
-                               group->ranks[pair->peer]);
+            return wefti_group_bad_address(group->ranks[pair->peer]);
         }
         memcpy(to, from, (size_t)pair->bytes);
         pair->moved = pair->bytes;
@@ -235,16 +235,19 @@ static weft_status_t make_pair(wefti_pair_t *pair, weft_group_t *group, bool sen
     const char *name = sends ? "Send" : "Recv";
     size_t bytes;
     if (peer >= group->size || peer == group->rank) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: peer %u, this is rank %u of %u", name,
-                           peer, group->rank, group->size);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: invalid peer %u for rank %u of a group of %u ranks", name, peer,
+                           group->rank, group->size);
     }
     if (weft_dtype_size_bytes(dtype) == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: dtype is not a weft_dtype_t", name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: invalid dtype %d: expected a weft_dtype_t", name, (int)dtype);
     }
     if (!wefti_mul_size((size_t)count, weft_dtype_size_bytes(dtype), &bytes) ||
         bytes > SIZE_MAX / 2) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: count is larger than memory can be",
-                           name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: count too large: %llu x %s exceeds the address space", name,
+                           (unsigned long long)count, weft_dtype_name(dtype));
     }
     if (data == NULL && count > 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: data is NULL", name);
@@ -270,7 +273,7 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
     wefti_call_t *call = NULL;
     weft_status_t status;
     if (group != NULL && group->recording != NULL) {
-        return wefti_capture_refuse("sends and receives cannot be made");
+        return wefti_capture_refuse("send or receive");
     }
     if (group != NULL && group->batching) {
         if (group->pair_count == WEFTI_CALLS) {

@@ -115,7 +115,7 @@ static weft_status_t staged_start(wefti_call_t *call)
 {
     if (call->group->put_links != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "staging needs ranks that load each other's memory");
+                           "staged path: requires ranks that map each other's memory");
     }
     weft_status_t status = wefti_call_plan_rounds(call);
     wefti_call_complete(call);

@@ -241,9 +241,11 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
     status = wefti_run_start(call->run, &all->memory, &run);
     if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
         call->refused = true;
-        return wefti_error(
-            WEFT_ERR_UNSUPPORTED, "%s %s: %zu bytes of staging buffers are too few for its scratch",
-            weft_collective_name(call->op), call->algorithm->name, all->memory.work_bytes);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s %s: staging buffers too small for the algorithm's scratch: %zu "
+                           "bytes; increase WEFT_STAGING_BYTES",
+                           weft_collective_name(call->op), call->algorithm->name,
+                           all->memory.work_bytes);
     }
     return status;
 }
@@ -275,7 +277,7 @@ static weft_status_t schedule_start(wefti_call_t *call)
     if (mixed && !can_be_made_in_place(call)) {
         call->refused = true;
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s %s: some ranks' buffers are in place and some are not",
+                           "%s %s: some ranks called it in place and others out of place",
                            weft_collective_name(call->op), call->algorithm->name);
     }
     weft_status_t status = wefti_schedules_get(group, &key, &call->run);

@@ -160,9 +160,10 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
     }
     call->piece_bytes = room / LINE_BYTES * LINE_BYTES;
     if (call->piece_bytes == 0) {
-        return wefti_error(WEFT_ERR_NO_MEMORY,
-                           "staging buffers of %zu bytes have no room for %u ranks",
-                           call->group->layout.staging_bytes, n);
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "staging buffers too small for %u ranks: %zu bytes; increase WEFT_STAGING_BYTES", n,
+            call->group->layout.staging_bytes);
     }
     uint64_t per_round = call->two_shot ? n * (uint64_t)call->piece_bytes : call->piece_bytes;
     call->rounds = call->longest / per_round + (call->longest % per_round != 0);

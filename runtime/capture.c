@@ -32,7 +32,7 @@ static void free_recording(const weft_allocator_t *allocator, wefti_recording_t 
 
 weft_status_t wefti_capture_refuse(const char *what)
 {
-    return wefti_error(WEFT_ERR_STATE, "%s while the group's calls are captured", what);
+    return wefti_error(WEFT_ERR_STATE, "group: cannot %s while a capture is open", what);
 }
 
 void wefti_capture_forget(weft_group_t *group)
@@ -47,16 +47,16 @@ void wefti_capture_forget(weft_group_t *group)
 static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
 {
     if (params != NULL && params->struct_size < sizeof *params) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     if (group->batching) {
-        return wefti_error(WEFT_ERR_STATE, "%s was begun already",
+        return wefti_error(WEFT_ERR_STATE, "group: %s is already open",
                            group->recording != NULL ? "a capture" : "a batch");
     }
-    if (params != NULL && params->stream != NULL && params->stream->context != group->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "stream \"%s\" belongs to another context than the group",
-                           params->stream->name);
+    weft_status_t status =
+        wefti_stream_check_context(params != NULL ? params->stream : NULL, group->context);
+    if (status < 0) {
+        return status;
     }
     return params != NULL && params->bucket != NULL ? weft_bucket_policy_check(params->bucket)
                                                     : WEFT_OK;
@@ -104,7 +104,7 @@ weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *req
     uint64_t now = wefti_now_ns();
     weft_status_t status = WEFT_OK;
     if (recording->count == WEFTI_CAPTURE_CALLS) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "more than %u calls cannot be captured",
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "capture: too many calls: at most %u",
                              WEFTI_CAPTURE_CALLS);
     } else {
         status = wefti_array_reserve(allocator, &recording->calls, &recording->capacity,
@@ -122,7 +122,8 @@ weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *req
 static weft_status_t check_end(const weft_group_t *group)
 {
     if (group->recording == NULL) {
-        return wefti_error(WEFT_ERR_STATE, "no capture was begun");
+        return wefti_error(WEFT_ERR_STATE,
+                           "group: no capture is open; call weft_capture_begin first");
     }
     return WEFT_OK;
 }
@@ -264,13 +265,13 @@ void weft_capture_destroy(weft_capture_t *capture)
     void *shared = capture->reachable ? capture->buffer : NULL;
     if (wefti_endpoint_owned(group->endpoint)) {
         if (capture->active) {
-            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its capture in the middle of a replay",
+            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its capture during a replay",
                         group->ranks[group->rank]);
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
-        weft_event_synchronize(capture->over); /* a broken stream does nothing any more */
+        weft_event_synchronize(capture->over); /* a failed stream executes nothing more */
         wefti_group_leave_stream(group, capture->stream, capture->target, "a capture's calls");
-        /* Of a broken one peers may still write to the buffer: nobody gets that memory again. */
+        /* Peers of a broken group may still write to the buffer, so it is never reused. */
         if (weft_barrier(group, NULL) < 0) {
             shared = NULL;
         }
@@ -285,7 +286,7 @@ weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_
     WEFT_CHECK_ARG(capture);
     WEFT_CHECK_ARG(info);
     if (info->struct_size < sizeof *info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "info: struct_size is not set");
+        return wefti_error_struct_size("info");
     }
     size_t struct_size = info->struct_size;
     *info = capture->info;

@@ -49,7 +49,7 @@ static signature_t sign(const wefti_captured_t *call, uint32_t size)
                          request->count, counts != NULL ? hash_of(counts, size) : 0};
 }
 
-/* An error of one rank is everybody's. */
+/* An error of one rank is returned on every rank. */
 static weft_status_t check_statuses(const weft_group_t *group, summary_t *all)
 {
     for (uint32_t r = 0; r < group->size; r++) {
@@ -89,7 +89,7 @@ static void describe(const signature_t *list, uint32_t count, uint32_t index, ch
 {
     char what[160];
     if (index >= count) {
-        snprintf(text, bytes, "not there");
+        snprintf(text, bytes, "missing");
         return;
     }
     snprintf(text, bytes, "%s", wefti_what_text(list[index].what, list[index].count, what));
@@ -106,12 +106,12 @@ static weft_status_t name_difference(const weft_group_t *group, const signature_
     }
     describe(lists[0], counts[0], i, texts[0], sizeof texts[0]);
     describe(lists[1], counts[1], i, texts[1], sizeof texts[1]);
-    return wefti_error(WEFT_ERR_MISMATCH,
-                       "ranks captured different calls: call %u (of %u) is %s on rank %u, but %s "
-                       "(of %u) on rank %u%s",
-                       i, counts[0], texts[0], group->ranks[0], texts[1], counts[1],
-                       group->ranks[other],
-                       strcmp(texts[0], texts[1]) == 0 ? ", with other counts" : "");
+    return wefti_error(
+        WEFT_ERR_MISMATCH,
+        "capture: ranks captured different calls: call %u (of %u) is %s on rank %u, but %s "
+        "(of %u) on rank %u%s",
+        i, counts[0], texts[0], group->ranks[0], texts[1], counts[1], group->ranks[other],
+        strcmp(texts[0], texts[1]) == 0 ? ", with different counts" : "");
 }
 
 /* Rank 0 and the first one that differs from it show everybody their lists. */
@@ -157,10 +157,10 @@ static weft_status_t compare(const weft_capture_t *capture, signature_t *own, su
         if (strcmp(all[r].policy, all[0].policy) != 0 || all[r].no_times != all[0].no_times) {
             status = wefti_error(
                 WEFT_ERR_MISMATCH,
-                "ranks capture with different parameters: rank %u with buckets \"%s\"%s, rank %u "
-                "with \"%s\"%s",
-                group->ranks[0], all[0].policy, all[0].no_times ? ", without times" : "",
-                group->ranks[r], all[r].policy, all[r].no_times ? ", without times" : "");
+                "capture: ranks passed different parameters: rank %u bucket \"%s\"%s, rank %u "
+                "bucket \"%s\"%s",
+                group->ranks[0], all[0].policy, all[0].no_times ? " with no_times" : "",
+                group->ranks[r], all[r].policy, all[r].no_times ? " with no_times" : "");
         }
     }
     return status;

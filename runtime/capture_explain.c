@@ -34,7 +34,7 @@ static void print_bucket(const weft_capture_t *capture, const wefti_capture_unit
     const wefti_request_t *request = &capture->calls[unit->members[0]].batched.request;
     char size[32];
     wefti_format_bytes(unit->bytes, size);
-    wefti_text_printf(out, "  bucket %u: %s %s of %s, data after %.3f ms; ", number,
+    wefti_text_printf(out, "  bucket %u: %s %s of %s, data ready after %.3f ms; ", number,
                       weft_reduction_name(request->reduction), weft_dtype_name(request->dtype),
                       size, (double)unit->ready_ns * 1e-6);
     wefti_text_printf(out, "%u call%s", unit->piece_count, unit->piece_count == 1 ? "" : "s");
@@ -57,12 +57,12 @@ static void print_text(const weft_capture_t *capture, wefti_text_t *out)
     wefti_format_bytes(info->copied_bytes, sizes[1]);
     wefti_text_printf(out, "capture of %u calls over %u ranks, buckets %s, digest %.16s\n",
                       info->call_count, capture->group->size, capture->policy, info->digest);
-    wefti_text_printf(out, "%u buckets, %u calls a replay; buffer of %s, %s copied a replay\n",
+    wefti_text_printf(out, "%u buckets, %u calls per replay; buffer of %s, %s copied per replay\n",
                       info->bucket_count, info->run_count, sizes[0], sizes[1]);
     if (info->bucket_count > 0) {
         wefti_text_printf(out,
-                          "predicted: data after %.3f ms, done after %.3f ms (best %.3f ms, no "
-                          "schedule before %.3f ms)\n",
+                          "predicted: data ready after %.3f ms, done after %.3f ms (best found "
+                          "%.3f ms, lower bound %.3f ms)\n",
                           (double)capture->forecast.ready_ps * 1e-9,
                           (double)capture->forecast.chosen_ps * 1e-9,
                           (double)capture->forecast.optimum_ps * 1e-9,

@@ -216,8 +216,8 @@ static weft_status_t compare_digests(weft_capture_t *capture)
     for (uint32_t r = 1; r < group->size; r++) {
         if (memcmp(all, all + r * bytes, bytes) != 0) {
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "ranks plan what they captured differently (do their tables of "
-                               "costs differ?): digest %.16s on rank %u, %.16s on rank %u",
+                               "capture: ranks made different plans: digest %.16s on rank %u, "
+                               "%.16s on rank %u; use the same cost table on all ranks",
                                all, group->ranks[0], all + r * bytes, group->ranks[r]);
         }
     }

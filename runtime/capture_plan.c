@@ -354,7 +354,7 @@ static weft_status_t sort_units(weft_capture_t *capture, const graph_t *g, wefti
         }
     }
     if (done < n) {
-        return wefti_error(WEFT_ERR_INTERNAL, "buckets of captured calls wait for each other");
+        return wefti_error(WEFT_ERR_INTERNAL, "capture: cyclic dependency between buckets");
     }
     capture->units = sorted;
     for (uint32_t i = 0; i < n; i++) {

@@ -242,16 +242,7 @@ static weft_status_t follow_replay(weft_capture_t *capture, weft_stream_t *strea
 
 static weft_status_t check(weft_capture_t *capture)
 {
-    return wefti_group_check_lasting(capture->group); /* its calls mend what can be mended */
-}
-
-static weft_status_t check_stream(const weft_capture_t *capture, const weft_stream_t *stream)
-{
-    return stream == NULL || stream->context == capture->context
-               ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "stream \"%s\" belongs to another context than the capture",
-                             stream->name);
+    return wefti_group_check_lasting(capture->group); /* its calls recover broken links */
 }
 
 weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream)
@@ -262,9 +253,10 @@ weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream
         return status;
     }
     if (capture->active) {
-        return wefti_error(WEFT_ERR_STATE, "a replay by weft_capture_ready is under way");
+        return wefti_error(WEFT_ERR_STATE, "capture: a replay by weft_capture_ready is in "
+                                           "progress; finish it with weft_capture_wait");
     }
-    WEFT_TRY(status, check_stream(capture, stream), fail);
+    WEFT_TRY(status, wefti_stream_check_context(stream, capture->context), fail);
     bool waits = stream == NULL;
     if (waits) {
         WEFT_TRY(status, weft_event_synchronize(last_replay(capture)), fail);
@@ -298,8 +290,9 @@ static weft_status_t check_call(weft_capture_t *capture, uint32_t call)
 {
     weft_status_t status = check(capture);
     if (status == WEFT_OK && call >= capture->call_count) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "call %u: %u were captured", call,
-                             capture->call_count);
+        status =
+            wefti_error(WEFT_ERR_INVALID_ARGUMENT, "call: invalid index %u: %u calls were captured",
+                        call, capture->call_count);
     }
     return status;
 }
@@ -354,14 +347,14 @@ weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_st
         return status;
     }
     wefti_captured_t *entry = &capture->calls[call];
-    status = check_stream(capture, stream);
+    status = wefti_stream_check_context(stream, capture->context);
     if (status < 0) {
         return status;
     }
     if (capture->active && entry->is_ready) {
         char text[160];
         wefti_capture_describe(entry, call, text, sizeof text);
-        return wefti_error(WEFT_ERR_STATE, "%s, was made ready already in this replay", text);
+        return wefti_error(WEFT_ERR_STATE, "%s, is already ready in this replay", text);
     }
     if (!capture->active) {
         status = begin_replay(capture);
@@ -393,7 +386,8 @@ static weft_status_t hand_over(weft_capture_t *capture, uint32_t unit)
             if (!call->is_ready) {
                 wefti_capture_describe(call, at->members[i], text, sizeof text);
                 return wefti_error(WEFT_ERR_STATE,
-                                   "%s, was not made ready, and it runs %s what is waited for",
+                                   "%s, is not ready, and runs %s the call waited for; pass it to "
+                                   "weft_capture_ready first",
                                    text, u == unit ? "with" : "before");
             }
         }
@@ -420,7 +414,8 @@ weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call, weft_str
     }
     wefti_captured_t *entry = &capture->calls[call];
     if (!capture->active) {
-        return wefti_error(WEFT_ERR_STATE, "no replay is under way");
+        return wefti_error(WEFT_ERR_STATE,
+                           "capture: no replay is in progress; start one with weft_capture_ready");
     }
     WEFT_TRY(status, hand_over(capture, entry->unit), fail);
     weft_event_t *event = capture->units[entry->unit].event;

@@ -31,8 +31,10 @@ weft_status_t wefti_channels_grow(weft_context_t *context)
 {
     wefti_channels_t *channels = &context->eager->channels;
     if (channels->pool_count == WEFTI_POOLS) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "more than %u groups at once",
-                           WEFTI_POOLS * WEFTI_POOL_CHANNELS);
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "too many groups: at most %u can exist at the same time; destroy a group",
+            WEFTI_POOLS * WEFTI_POOL_CHANNELS);
     }
     size_t offset;
     weft_status_t status = wefti_region_alloc(

@@ -347,7 +347,7 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
     if (path == NULL) {
         status = wefti_error_null(__func__, "path");
     } else if (out_info != NULL && out_info->struct_size < sizeof *out_info) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
+        status = wefti_error_struct_size("out_info");
     } else if (session->micro_count != 0) {
         status = wefti_error(WEFT_ERR_STATE,
                              "%u of a step's %u micro-batches are done: nothing is loaded there",

@@ -301,7 +301,7 @@ static weft_status_t check_call(const weft_session_t *session, const char *path,
         return wefti_error_null("weft_session_save_checkpoint", "path");
     }
     if (info != NULL && info->struct_size < sizeof *info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "checkpoint info: struct_size is not set");
+        return wefti_error_struct_size("info");
     }
     if (session->micro_count != 0) {
         return wefti_error(WEFT_ERR_STATE,

@@ -2,14 +2,22 @@
 /* Public collectives: arguments are checked here once, then a call is filled in and submitted. */
 #include <weft/collective.h>
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
 
-static weft_status_t bad_argument(const wefti_request_t *request, const char *text)
+WEFT_PRINTF(2, 3)
+static weft_status_t bad_argument(const wefti_request_t *request, const char *format, ...)
 {
+    char text[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s", weft_collective_name(request->op),
                        text);
 }
@@ -20,17 +28,20 @@ static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks
     size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
     size_t bytes;
     if (elem_bytes == 0) {
-        return bad_argument(request, "dtype is not a weft_dtype_t");
+        return bad_argument(request, "invalid dtype %d: expected a weft_dtype_t",
+                            (int)request->dtype);
     }
     if (request->reduces && request->dtype == WEFT_DTYPE_BOOL) {
         return bad_argument(request, "dtype bool cannot be reduced");
     }
     if (request->reduces && (uint32_t)request->reduction > WEFT_MAX) {
-        return bad_argument(request, "reduction is not a weft_reduction_t");
+        return bad_argument(request, "invalid reduction %d: expected a weft_reduction_t",
+                            (int)request->reduction);
     }
     if (!wefti_mul_size((size_t)request->count, elem_bytes, &bytes) ||
         !wefti_mul_size(bytes, (size_t)blocks, &bytes) || bytes > SIZE_MAX / 2) {
-        return bad_argument(request, "count is larger than memory can be");
+        return bad_argument(request, "count too large: %llu x %s exceeds the address space",
+                            (unsigned long long)request->count, weft_dtype_name(request->dtype));
     }
     return WEFT_OK;
 }
@@ -82,7 +93,8 @@ static weft_status_t check(const wefti_request_t *request, const weft_group_t *g
 {
     weft_status_t status = check_types(request, request->per_rank ? group->size : 1);
     if (status == WEFT_OK && request->root >= group->size) {
-        status = bad_argument(request, "root is not a rank of the group");
+        status =
+            bad_argument(request, "invalid root %u for group size %u", request->root, group->size);
     }
     if (status == WEFT_OK && request->count > 0) {
         status = check_buffers(request, group);
@@ -208,7 +220,9 @@ static weft_status_t copy_counts(const wefti_request_t *request, const counts_t 
         uint64_t count = from->counts[r];
         uint64_t at = from->displacements != NULL ? from->displacements[r] : next;
         if (count > limit || at > limit || at + count > limit) {
-            return bad_argument(request, "counts are larger than memory can be");
+            return bad_argument(request,
+                                "counts[%u] too large: %llu x %s exceeds the address space", r,
+                                (unsigned long long)count, weft_dtype_name(request->dtype));
         }
         counts[r] = count;
         counts[n + r] = at;
@@ -252,12 +266,13 @@ static weft_status_t check_v(const wefti_request_t *request, const counts_t *sen
                             request->send == NULL && needs_send ? "send is NULL" : "recv is NULL");
     }
     if (request->op == WEFT_OP_ALL_TO_ALL_V && group->size > WEFTI_TABLE_RANKS) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: %u ranks, at most %u", group->size,
-                           WEFTI_TABLE_RANKS);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: group too large: %u ranks, at most %u",
+                           group->size, WEFTI_TABLE_RANKS);
     }
     if (request->op == WEFT_OP_ALL_TO_ALL_V && request->send == request->recv &&
         request->send != NULL) {
-        return bad_argument(request, "send and recv are the same");
+        return bad_argument(request,
+                            "send and recv are the same buffer; in place is not supported");
     }
     return WEFT_OK;
 }

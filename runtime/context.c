@@ -43,7 +43,10 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
         return status;
     }
     if (params->isa > 2) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "isa %d is not 0, 1 or 2", params->isa);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "isa",
+                                 "invalid value %d: expected 0 (portable), 1 (avx2), 2 (avx512) "
+                                 "or a negative number (WEFT_ISA decides)",
+                                 params->isa);
     }
     if (params->isa >= 0) {
         context->settings.isa = (wefti_isa_t)params->isa;
@@ -64,8 +67,9 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
         context->settings.progress = WEFTI_PROGRESS_THREAD;
         break;
     default:
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "progress %d is not a weft_progress_t",
-                           (int)params->progress);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "progress",
+                                 "invalid value %d: expected a weft_progress_t",
+                                 (int)params->progress);
     }
     context->log.fn = params->log;
     context->log.user = params->log_user;
@@ -140,7 +144,9 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
         for (uint32_t i = 0; i < count; i++) {
             if (all[rank].settings[i] != all[0].settings[i]) {
                 status = wefti_error(WEFT_ERR_MISMATCH,
-                                     "rank %u and rank 0 differ in the setting %s", rank, names[i]);
+                                     "%s: ranks 0 and %u have different values; set it to the same "
+                                     "value on all ranks",
+                                     names[i], rank);
                 goto out;
             }
         }
@@ -204,10 +210,13 @@ static void context_destroy(weft_context_t *context)
 
 static weft_status_t check_device(const weft_device_t *device)
 {
-    if (device != NULL &&
-        (device->ops == NULL || device->ops->abi_version != WEFT_DEVICE_ABI_VERSION)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "device: abi_version is not %u",
-                           WEFT_DEVICE_ABI_VERSION);
+    if (device != NULL && device->ops == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device", "ops is NULL");
+    }
+    if (device != NULL && device->ops->abi_version != WEFT_DEVICE_ABI_VERSION) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device",
+                                 "unsupported abi_version %u: expected %u",
+                                 device->ops->abi_version, WEFT_DEVICE_ABI_VERSION);
     }
     return WEFT_OK;
 }
@@ -238,7 +247,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     wefti_endpoint_params_t endpoint = {0};
     wefti_job_t job = {0};
     if (params->struct_size < sizeof(*params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     weft_status_t usable = check_device(params->device);
     if (usable < 0) {
@@ -269,7 +278,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     wefti_endpoint_while_waiting(context->endpoint, run_inline_streams, context);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_DEBUG,
-              "rank %u of %u over %s, isa %s, progress %s, %u threads", endpoint.rank,
+              "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", endpoint.rank,
               endpoint.world_size, context->endpoint->ops->name,
               wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",
               context->kernel_threads);
@@ -307,12 +316,12 @@ weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *de
     if (!wefti_endpoint_owned(context->endpoint)) {
         return wefti_endpoint_check(context->endpoint);
     }
-    /* acquire: what the last holder did is over. Streams, events, groups and sessions all retain it. */
+    /* acquire: sees everything the last holder did. Streams, events, groups and sessions retain it. */
     if (atomic_load_explicit(&context->references, memory_order_acquire) != 1 ||
         context->eager != NULL || context->memory->block_count > 0 ||
         context->device_memory.count > 0) {
-        return wefti_error(WEFT_ERR_STATE, "the context's device is in use: it is set before "
-                                           "streams, memory, groups and sessions are made");
+        return wefti_error(WEFT_ERR_STATE, "the context's device is in use; set it before creating "
+                                           "streams, memory, groups and sessions");
     }
     return device == context->device ? WEFT_OK : use_device(context, device);
 }
@@ -356,12 +365,18 @@ void weft_context_abort(weft_context_t *context, const char *message)
 {
     WEFT_CHECK_ARG_VOID(context);
     wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED,
-                         message != NULL ? message : "the caller ended the world");
+                         message != NULL ? message : "weft_context_abort was called");
 }
 
 void wefti_context_enter_thread(const weft_context_t *context)
 {
     omp_set_num_threads((int)context->kernel_threads);
+}
+
+static weft_status_t bad_rank(const weft_context_t *context, uint32_t rank)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u", rank,
+                       context->endpoint->world_size);
 }
 
 weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank,
@@ -371,11 +386,10 @@ weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t ran
     WEFT_CHECK_ARG(out_info);
     wefti_endpoint_t *endpoint = context->endpoint;
     if (out_info->struct_size < sizeof *out_info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
+        return wefti_error_struct_size("out_info");
     }
     if (rank >= endpoint->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u", rank,
-                           endpoint->world_size);
+        return bad_rank(context, rank);
     }
     out_info->host = endpoint->host_of[rank];
     snprintf(out_info->host_name, sizeof out_info->host_name, "%s",
@@ -392,11 +406,10 @@ weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t ra
     WEFT_CHECK_ARG(out_stats);
     wefti_link_stats_t stats;
     if (out_stats->struct_size < sizeof *out_stats) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_stats: struct_size is not set");
+        return wefti_error_struct_size("out_stats");
     }
     if (rank >= context->endpoint->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u", rank,
-                           context->endpoint->world_size);
+        return bad_rank(context, rank);
     }
     wefti_endpoint_link_stats(context->endpoint, rank, &stats);
     out_stats->bytes_sent = stats.bytes_sent;

@@ -5,7 +5,7 @@
 #include "runtime/base/error.h"
 
 void wefti_cursor_begin(wefti_cursor_t *cursor, const wefti_stream_records_t *records,
-                        uint32_t epoch, uint64_t run)
+                        uint32_t epoch, uint64_t run, uint64_t step)
 {
     cursor->records = records->records;
     cursor->count = records->count;
@@ -13,6 +13,7 @@ void wefti_cursor_begin(wefti_cursor_t *cursor, const wefti_stream_records_t *re
     cursor->wait_next = 0;
     cursor->epoch = epoch;
     cursor->run = run;
+    cursor->step = step;
     cursor->blocked_since_ns = 0;
     cursor->busy_ns = cursor->blocked_ns = cursor->comm_ns = 0;
 }
@@ -36,6 +37,7 @@ static void remember(wefti_cursor_t *cursor, const wefti_record_t *record,
                                    .name = record->name,
                                    .bytes = record->bytes,
                                    .run = (uint32_t)cursor->run,
+                                   .step = (uint32_t)cursor->step,
                                    .event = record->event,
                                    .kind = kind};
     wefti_history_add(&cursor->history, &entry);

@@ -50,11 +50,14 @@ static weft_status_t take(weft_context_t *context, size_t bytes, void **out_addr
         return status == WEFT_OK && *out_address == NULL ? WEFT_ERR_NO_MEMORY : status;
     }
     if (bytes > WEFTI_ADDRESS_SPACE) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes do not fit an address space", bytes);
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: cannot allocate %zu bytes: exceeds the address space",
+                           bytes);
     }
     void *address = aligned_alloc(ALIGNMENT, wefti_align_up(bytes, ALIGNMENT));
     if (address == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "the CPU device has no %zu bytes", bytes);
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: cannot allocate %zu bytes on device cpu", bytes);
     }
     memset(address, 0, bytes);
     *out_address = address;
@@ -118,7 +121,7 @@ weft_status_t weft_device_free(weft_context_t *context, void *address)
     pthread_mutex_unlock(&memory->lock);
     return found ? WEFT_OK
                  : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "address %p is not from weft_device_alloc", address);
+                               "address: %p was not allocated by weft_device_alloc", address);
 }
 
 void wefti_device_memory_destroy(weft_context_t *context)
@@ -156,8 +159,9 @@ static weft_status_t wait_done(weft_context_t *context, weft_queue_t *queue)
                 return status;
             }
             if (timeout_ns != 0 && wefti_now_ns() - start_ns > timeout_ns) {
-                return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: device \"%s\" is not done in time",
-                                   context->endpoint->rank, ops->name);
+                return wefti_error(WEFT_ERR_TIMEOUT,
+                                   "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
+                                   context->endpoint->rank, (double)timeout_ns * 1e-9, ops->name);
             }
         }
         sched_yield();
@@ -324,7 +328,7 @@ weft_status_t weft_mem_query(weft_context_t *context, const void *address,
         return status;
     }
     if (out_info->struct_size < sizeof *out_info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_info: struct_size is not set");
+        return wefti_error_struct_size("out_info");
     }
     weft_mem_info_t info = {.struct_size = out_info->struct_size, .host_access = 1};
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {

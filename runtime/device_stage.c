@@ -153,8 +153,9 @@ static weft_status_t reserve(wefti_device_call_t *place, size_t bytes)
     place->host_bytes = 0;
     place->host = bytes <= WEFTI_ADDRESS_SPACE ? wefti_alloc(allocator, bytes + ALIGNMENT) : NULL;
     if (place->host == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no %zu bytes of host memory to stage a call's data",
-                           bytes);
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "out of memory: cannot allocate %zu bytes of host memory to stage a call", bytes);
     }
     place->host_bytes = bytes + ALIGNMENT;
     return WEFT_OK;

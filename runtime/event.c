@@ -75,7 +75,7 @@ static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, we
 {
     wefti_slot_t *slot;
     if (stream->context != mark->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stream \"%s\" belongs to another context",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stream \"%s\": belongs to another context",
                            stream->name);
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
@@ -185,11 +185,12 @@ weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
     WEFT_CHECK_ARG(out_time_ns);
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
     if (event->mark->context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\" does not tell times",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "event: device \"%s\" does not support event times",
                            event->mark->context->device->ops->name);
     }
     if (value == 0 || !wefti_mark_reached(event->mark, value)) {
-        return wefti_error(WEFT_ERR_STATE, "the event was not reached yet");
+        return wefti_error(WEFT_ERR_STATE, "event: not reached yet");
     }
     *out_time_ns = atomic_load_explicit(&event->mark->time_ns, memory_order_relaxed);
     return WEFT_OK;
@@ -212,7 +213,7 @@ weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_no
     return WEFT_OK;
 }
 
-/* Nobody can record it any more: who still waits for a record is told. */
+/* It can no longer be recorded: streams that still wait for a record fail. */
 static void give_up_waits(weft_notify_t *notify)
 {
     uint32_t waited = atomic_load_explicit(&notify->waited, memory_order_relaxed);
@@ -221,7 +222,7 @@ static void give_up_waits(weft_notify_t *notify)
         return;
     }
     wefti_fault_set(&notify->mark->fault, WEFT_ERR_ABORTED,
-                    "a notify was destroyed while a stream waits for it");
+                    "notify was destroyed while a stream was waiting for it");
     if (notify->mark->context->device == NULL) { /* on a card, streams look at the fault */
         wefti_signal_raise(notify->mark->signal, waited);
     }

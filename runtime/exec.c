@@ -23,16 +23,17 @@ weft_status_t wefti_session_check_links(weft_session_t *session)
         !wefti_endpoint_link_fault(session->endpoint, &at, &fault)) {
         return WEFT_OK;
     }
-    return wefti_error(WEFT_ERR_LINK, "%s; a new session goes on without it", fault.text);
+    return wefti_error(WEFT_ERR_LINK, "%s; create a new session to continue without this link",
+                       fault.text);
 }
 
 /* The flight recorder: the last records of every stream. */
 static void print_history(weft_session_t *session)
 {
     static const char *const kinds[] = {"",           "kernel",    "collective",
-                                        "waited for", "signalled", "ran"};
+                                        "waited for", "signalled", "executed"};
     const wefti_log_t *log = &session->context->log;
-    wefti_log(log, WEFT_LOG_INFO, "rank %u: run %llu failed: %s", session->endpoint->rank,
+    wefti_log(log, WEFT_LOG_INFO, "rank %u: program run %llu failed: %s", session->endpoint->rank,
               (unsigned long long)session->run_count, session->fault.text);
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_cursor_t *cursor = &session->cursors[i];

@@ -28,8 +28,10 @@ static weft_status_t drain(weft_session_t *session, weft_queue_t *queue)
                 return status;
             }
             if (wefti_now_ns() > deadline_ns) {
-                return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: device \"%s\" is not done in time",
-                                   session->endpoint->rank, ops->name);
+                return wefti_error(
+                    WEFT_ERR_TIMEOUT, "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
+                    session->endpoint->rank, (double)session->endpoint->settings->timeout_ns * 1e-9,
+                    ops->name);
             }
         }
         sched_yield();
@@ -68,8 +70,8 @@ static weft_status_t enqueue_all(weft_session_t *session, wefti_bound_program_t 
             weft_status_t status =
                 wefti_record_enqueue(record, program->epoch, ops, session->queues[i]);
             if (status < 0) {
-                return wefti_error_prefix(status, "rank %u: \"%s\"", session->endpoint->rank,
-                                          record->name);
+                return wefti_error_prefix(status, "rank %u: enqueue \"%s\"",
+                                          session->endpoint->rank, record->name);
             }
             if (record->flags & WEFTI_RECORD_FUSION_COPY) {
                 session->device_copied_bytes += record->copy.size_bytes;
@@ -95,6 +97,7 @@ weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program
                                        .end_ns = wefti_now_ns(),
                                        .name = "run",
                                        .run = (uint32_t)session->run_count,
+                                       .step = (uint32_t)session->step_now,
                                        .kind = WEFTI_HISTORY_OTHER};
         wefti_history_add(&session->cursors[i].history, &entry);
     }

@@ -113,7 +113,7 @@ static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
     return status < 0
                ? status
                : wefti_error(WEFT_ERR_PEER_DIED,
-                             "rank %u left the world while rank %u waits for it in %s", late,
+                             "rank %u left the world while rank %u was waiting for it in %s", late,
                              endpoint->rank, watch->cursor->records[watch->cursor->next].name);
 }
 
@@ -135,8 +135,8 @@ static weft_status_t poll_watch(void *user)
         if (late < endpoint->world_size) {
             snprintf(who, sizeof who, "; late: rank %u", late);
         }
-        wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u has waited %.3g s in %s%s%s",
-                  endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
+        wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u waited %.3g s in %s%s%s", endpoint->rank,
+                  (double)(now - watch->since_ns) * 1e-9,
                   watch->cursor->records[watch->cursor->next].name, who, facts);
     }
     weft_status_t status = look_for_departed(watch, now);
@@ -216,7 +216,8 @@ static weft_status_t block_caller(weft_session_t *session)
         }
     }
     if (first == NULL) {
-        return wefti_error(WEFT_ERR_INTERNAL, "rank %u: every stream waits for another one",
+        return wefti_error(WEFT_ERR_INTERNAL,
+                           "rank %u: deadlock: every stream waits for another stream",
                            session->endpoint->rank);
     }
     if (candidates == 1 && !is_blocked_on_lanes(first)) {
@@ -340,7 +341,7 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     wefti_context_enter_thread(session->context); /* any thread may step */
     for (uint32_t i = 0; i < count; i++) {
         wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
-                           session->run_count);
+                           session->run_count, session->step_now);
     }
     /* A stream with nothing to do (eval has no communication) does not wake its thread. */
     for (uint32_t i = 0; i < count; i++) {
@@ -384,7 +385,7 @@ static weft_status_t start_worker(weft_session_t *session, uint32_t stream)
     worker->stream = stream;
     int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error != 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, error, "cannot start the thread of stream \"%s\"",
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error, "stream \"%s\": cannot create its thread",
                                  session->plan->streams[stream].name);
     }
     worker->running = true;

@@ -21,23 +21,19 @@ typedef struct verdict {
 static weft_status_t check_params(weft_group_t *group, const weft_fuser_params_t *params)
 {
     if (params->struct_size < sizeof *params) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     if (params->bytes != 0 && params->bytes < sizeof(double)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "params: a bucket of %llu bytes holds no element",
-                           (unsigned long long)params->bytes);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bytes",
+                                 "must be 0 (default) or at least %zu, one element: %llu",
+                                 sizeof(double), (unsigned long long)params->bytes);
     }
     if (group->context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "fusers are for the CPU device, not for \"%s\"",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "fuser: requires the CPU device, the context uses device \"%s\"",
                            group->context->device->ops->name);
     }
-    if (params->stream != NULL && params->stream->context != group->context) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "stream \"%s\" belongs to another context than the group",
-                           params->stream->name);
-    }
-    return WEFT_OK;
+    return wefti_stream_check_context(params->stream, group->context);
 }
 
 /* What can fail on one rank only. */
@@ -97,8 +93,8 @@ static weft_status_t agree(weft_group_t *group, const weft_fuser_t *fuser, weft_
         if (all[r].bytes != all[0].bytes || all[r].window_ns != all[0].window_ns) {
             status =
                 wefti_error(WEFT_ERR_MISMATCH,
-                            "ranks create different fusers: rank %u of %llu bytes and %llu ns, "
-                            "rank %u of %llu bytes and %llu ns",
+                            "fuser: ranks passed different parameters: rank %u bytes %llu, "
+                            "window_ns %llu, rank %u bytes %llu, window_ns %llu",
                             group->ranks[0], (unsigned long long)all[0].bytes,
                             (unsigned long long)all[0].window_ns, group->ranks[r],
                             (unsigned long long)all[r].bytes, (unsigned long long)all[r].window_ns);
@@ -184,12 +180,12 @@ void weft_fuser_destroy(weft_fuser_t *fuser)
     void *shared = fuser->reachable ? fuser->buffer : NULL;
     if (wefti_endpoint_owned(group->endpoint)) {
         if (wefti_fuser_in_step(fuser)) {
-            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its fuser in the middle of a step",
+            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its fuser during a step",
                         wefti_fuser_rank(fuser));
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
         wefti_group_leave_stream(group, fuser->stream, fuser->target, "a fuser's calls");
-        /* Of a broken fuser peers may still write to the buffer: nobody gets that memory again. */
+        /* Peers of a broken fuser may still write to the buffer, so it is never reused. */
         if (weft_barrier(group, NULL) < 0) {
             shared = NULL;
         }
@@ -207,7 +203,8 @@ weft_status_t weft_fuser_reset(weft_fuser_t *fuser)
         return status;
     }
     if (wefti_fuser_in_step(fuser)) {
-        return wefti_error(WEFT_ERR_STATE, "a step is under way");
+        return wefti_error(WEFT_ERR_STATE,
+                           "fuser: a step is in progress; finish it with weft_fuser_wait");
     }
     forget_buckets(fuser);
     wefti_fuser_forget(fuser);
@@ -221,7 +218,7 @@ weft_status_t weft_fuser_get_stats(weft_fuser_t *fuser, weft_fuser_stats_t *stat
     WEFT_CHECK_ARG(fuser);
     WEFT_CHECK_ARG(stats);
     if (stats->struct_size < sizeof *stats) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stats: struct_size is not set");
+        return wefti_error_struct_size("stats");
     }
     size_t struct_size = stats->struct_size;
     *stats = fuser->stats;

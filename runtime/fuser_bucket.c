@@ -30,8 +30,10 @@ static weft_status_t write_message(weft_fuser_t *fuser, wefti_fuser_bucket_t *bu
         bytes += LIST_MEMBER_BYTES + strlen(fuser->tensors[bucket->members[i].tensor].name);
     }
     if (bytes > LIST_MAX_BYTES) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "the names of a bucket's %zu tensors are too long",
-                           bucket->member_count);
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "fuser: tensor names too long: the names of the %zu tensors of a bucket "
+                           "need %zu bytes, at most %zu",
+                           bucket->member_count, bytes, (size_t)LIST_MAX_BYTES);
     }
     wefti_fuser_header_t header = {MAGIC, 0, bytes};
     bucket->message = wefti_alloc(fuser->context->allocator, sizeof header + bytes);
@@ -318,7 +320,7 @@ static bool get(reader_t *reader, void *to, size_t bytes)
 
 static weft_status_t bad_list(const weft_fuser_t *fuser)
 {
-    return wefti_error(WEFT_ERR_FORMAT, "rank %u sends a list of tensors that is none",
+    return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank %u: tensor list",
                        fuser->group->ranks[0]);
 }
 
@@ -327,11 +329,10 @@ static weft_status_t differs(const weft_fuser_t *fuser, const wefti_fuser_tensor
 {
     return wefti_error(
         WEFT_ERR_MISMATCH,
-        "tensor \"%.200s\": rank %u adds %llu elements of %s (%s), rank %u adds %llu "
-        "of %s (%s)",
-        own->name, fuser->group->ranks[0], (unsigned long long)count,
-        weft_dtype_name(bucket->dtype), weft_reduction_name(bucket->reduction),
-        wefti_fuser_rank(fuser), (unsigned long long)own->count, weft_dtype_name(own->dtype),
+        "tensor \"%.200s\": rank %u adds %llu x %s (%s), rank %u adds %llu x %s (%s)", own->name,
+        fuser->group->ranks[0], (unsigned long long)count, weft_dtype_name(bucket->dtype),
+        weft_reduction_name(bucket->reduction), wefti_fuser_rank(fuser),
+        (unsigned long long)own->count, weft_dtype_name(own->dtype),
         weft_reduction_name(own->reduction));
 }
 
@@ -406,9 +407,10 @@ weft_status_t wefti_fuser_check_listed(const weft_fuser_t *fuser)
     for (size_t i = 0; i < fuser->tensor_count; i++) {
         const wefti_fuser_tensor_t *tensor = &fuser->tensors[i];
         if (tensor->last_bucket == WEFTI_FUSER_NONE) {
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "rank %u adds tensor \"%.200s\", which rank %u did not add",
-                               wefti_fuser_rank(fuser), tensor->name, fuser->group->ranks[0]);
+            return wefti_error(
+                WEFT_ERR_MISMATCH,
+                "rank %u adds tensor \"%.200s\", which rank %u did not add in the first step",
+                wefti_fuser_rank(fuser), tensor->name, fuser->group->ranks[0]);
         }
         if (tensor->listed != tensor->count) {
             return bad_list(fuser);

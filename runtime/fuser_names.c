@@ -72,7 +72,8 @@ weft_status_t wefti_fuser_new_tensor(weft_fuser_t *fuser, const char *name, size
     const weft_allocator_t *allocator = fuser->context->allocator;
     size_t count = fuser->tensor_count + 1;
     if (count >= WEFTI_FUSER_NONE) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "a fuser has room for %u tensors", WEFTI_FUSER_NONE);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "fuser: too many tensors: at most %u",
+                           WEFTI_FUSER_NONE);
     }
     weft_status_t status = wefti_array_reserve(allocator, &fuser->tensors, &fuser->tensor_capacity,
                                                count, sizeof *fuser->tensors);

@@ -101,7 +101,7 @@ static weft_status_t take_header(weft_fuser_t *fuser)
         return status;
     }
     if (!wefti_fuser_header_is_good(&fuser->header)) {
-        return wefti_error(WEFT_ERR_FORMAT, "rank %u sends a header that is none",
+        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank %u: bucket header",
                            fuser->group->ranks[0]);
     }
     if (fuser->header.end != 0) {
@@ -148,10 +148,10 @@ static weft_status_t name_missing(const weft_fuser_t *fuser, const wefti_fuser_b
             return wefti_fuser_missing(fuser, tensor);
         }
     }
-    return wefti_error(WEFT_ERR_INTERNAL, "a bucket misses nothing");
+    return wefti_error(WEFT_ERR_INTERNAL, "fuser: no tensor of the bucket is missing");
 }
 
-/* Where the piece is one range of memory, which is used as it is; else NULL. */
+/* The address of the piece if it is one range of memory, which is then used in place; else NULL. */
 static uint8_t *range_of(const wefti_fuser_piece_t *piece)
 {
     const wefti_fuser_bucket_t *bucket = piece->bucket;

@@ -64,20 +64,24 @@ static weft_status_t check_tensor(const weft_fuser_t *fuser, const void *tensor,
     }
     size_t elem_bytes = weft_dtype_size_bytes(dtype);
     if (elem_bytes == 0 || dtype == WEFT_DTYPE_BOOL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor \"%.200s\": dtype cannot be reduced",
-                           name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "tensor \"%.200s\": dtype %s has no reductions", name,
+                           weft_dtype_name(dtype));
     }
     if ((uint32_t)reduction > WEFT_MAX) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "tensor \"%.200s\": reduction is not a weft_reduction_t", name);
+                           "tensor \"%.200s\": invalid reduction %d: expected a weft_reduction_t",
+                           name, (int)reduction);
     }
     if (tensor == NULL && count > 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor \"%.200s\" is NULL", name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor \"%.200s\": address is NULL", name);
     }
     if (!wefti_mul_size((size_t)count, elem_bytes, &bytes) || bytes > SIZE_MAX / 2 ||
         count / (fuser->bytes / elem_bytes) >= UINT32_MAX) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "tensor \"%.200s\": count is larger than memory can be", name);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "tensor \"%.200s\": count too large: %llu x %s exceeds the address space", name,
+            (unsigned long long)count, weft_dtype_name(dtype));
     }
     *out_length = length;
     return WEFT_OK;
@@ -88,8 +92,7 @@ static weft_status_t changed(const weft_fuser_t *fuser, const wefti_fuser_tensor
 {
     return wefti_error(
         WEFT_ERR_MISMATCH,
-        "rank %u adds tensor \"%.200s\" with %llu elements of %s (%s), before it had "
-        "%llu of %s (%s)",
+        "rank %u adds tensor \"%.200s\" with %llu x %s (%s), in earlier steps with %llu x %s (%s)",
         wefti_fuser_rank(fuser), entry->name, (unsigned long long)count, weft_dtype_name(dtype),
         weft_reduction_name(reduction), (unsigned long long)entry->count,
         weft_dtype_name(entry->dtype), weft_reduction_name(entry->reduction));
@@ -104,8 +107,8 @@ static weft_status_t enter(weft_fuser_t *fuser, uint64_t count, weft_dtype_t dty
         if (!fuser->learning) {
             return wefti_error(
                 WEFT_ERR_MISMATCH,
-                "rank %u adds tensor \"%.200s\" in step %llu of its fuser, which the "
-                "first step did not have",
+                "rank %u adds tensor \"%.200s\" in step %llu of its fuser, but not in the first "
+                "step; call weft_fuser_reset when the tensors change",
                 wefti_fuser_rank(fuser), name, (unsigned long long)fuser->stats.step_count + 1);
         }
         weft_status_t status = wefti_fuser_new_tensor(fuser, name, length, tensor);
@@ -155,7 +158,7 @@ weft_status_t weft_fuser_add(weft_fuser_t *fuser, void *tensor, uint64_t count, 
     uint32_t index = wefti_fuser_find(fuser, name, length);
     if (index != WEFTI_FUSER_NONE && fuser->tensors[index].added) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "tensor \"%.200s\" was added in this step already", name);
+                           "tensor \"%.200s\": already added in this step", name);
     }
     status = enter(fuser, count, dtype, reduction, name, length, &index);
     if (status == WEFT_OK) {

@@ -309,7 +309,7 @@ static weft_status_t check_offers(const offer_t *offers, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         if (offers[i].digest != offers[0].digest) {
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "ranks %u and %u make a group of different lists of ranks",
+                               "new group: ranks %u and %u passed different lists of ranks",
                                offers[0].world_rank, offers[i].world_rank);
         }
     }
@@ -328,8 +328,9 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
     }
     if (!all_find_channels(offers, count, pool_count, members)) {
         if (parent != NULL && !parent->whole_world) {
-            return wefti_error(WEFT_ERR_NO_MEMORY, "no channel is free for another group: make it "
-                                                   "from the world's group, or destroy one");
+            return wefti_error(WEFT_ERR_NO_MEMORY,
+                               "too many groups: no free channel; create it from the "
+                               "world group, or destroy a group");
         }
         status = wefti_channels_grow(context);
         if (status < 0) {
@@ -461,16 +462,17 @@ weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **ou
     return create(context, NULL, 0, 0, 0, out_group);
 }
 
-/* A group to make others from: there, whole, and not in a forked child. */
+/* A group to create others from: not NULL, not broken, and not in a forked child. */
 static weft_status_t check_parent(weft_group_t *parent)
 {
     if (parent->recording != NULL) {
-        return wefti_capture_refuse("no group can be made from it");
+        return wefti_capture_refuse("create a group from it");
     }
     if (parent->batching) {
-        return wefti_error(WEFT_ERR_STATE, "the group to start from has an open batch");
+        return wefti_error(WEFT_ERR_STATE, "parent: the group has an open batch; end it with "
+                                           "weft_batch_end first");
     }
-    return wefti_group_check_lasting(parent); /* calls on it mend what can be mended */
+    return wefti_group_check_lasting(parent); /* calls on it recover links that can be recovered */
 }
 
 weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key,
@@ -501,21 +503,23 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
         return status;
     }
     if (count == 0 || count > parent->size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ranks: %u of a group of %u", count,
-                           parent->size);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "count: must be 1 to the group size %u: %u",
+                           parent->size, count);
     }
     uint32_t color = WEFT_COLOR_NONE;
     int64_t key = 0;
     uint64_t digest = 14695981039346656037ull; /* FNV-1a */
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] >= parent->size) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ranks[%u] is %u, the group has %u", i,
-                               ranks[i], parent->size);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "ranks[%u]: invalid rank %u for group size %u", i, ranks[i],
+                               parent->size);
         }
         for (uint32_t j = 0; j < i; j++) {
             if (ranks[j] == ranks[i]) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ranks[%u] and ranks[%u] are both %u",
-                                   j, i, ranks[i]);
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "ranks: duplicate rank %u at ranks[%u] and ranks[%u]", ranks[i],
+                                   j, i);
             }
         }
         digest = (digest ^ ranks[i]) * 1099511628211ull;
@@ -541,11 +545,12 @@ weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t 
     for (size_t i = 0; i < length; i++) {
         if (name[i] <= ' ' || name[i] > '~') {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "name: character %zu is not a printable one", i);
+                               "name: character %zu is not printable ASCII", i);
         }
     }
     if (size == 0 || rank >= size || size > INT32_MAX) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u of a group of %u", rank, size);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for group size %u", rank,
+                           size);
     }
     snprintf(address, sizeof address, "unix:@weft-%u-group-%s", (unsigned)getuid(), name);
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;

@@ -139,7 +139,8 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
     const wefti_channel_t *own = group->channels[group->rank];
     uint32_t state = state_of(own);
     if (state == 1) {
-        wefti_fault_set(&group->fault, WEFT_ERR_ABORTED, "another rank broke the group");
+        wefti_fault_set(&group->fault, WEFT_ERR_ABORTED,
+                        "another rank reported an error on the group");
         return wefti_fault_get(&group->fault);
     }
     const wefti_channel_t *record = state != 0 ? own : wefti_mirror_alarmed(group);
@@ -215,7 +216,7 @@ static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char 
     }
     size_t end = strlen(out);
     snprintf(out + end, bytes - end, "%s%s%s%s", used > 0 ? " (" : "", used > 0 ? notes + 2 : "",
-             used > 0 ? ")" : "", what & WEFTI_WHAT_FUSED ? ", several of a batch" : "");
+             used > 0 ? ")" : "", what & WEFTI_WHAT_FUSED ? ", fused calls of a batch" : "");
 }
 
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
@@ -265,7 +266,7 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own,
         if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
                                    first ? theirs : mine, first ? peer : group->rank, where,
                                    sizeof where)) {
-            wefti_error(WEFT_ERR_MISMATCH, "ranks of a group disagree in a batch, %s: %s",
+            wefti_error(WEFT_ERR_MISMATCH, "batch: ranks submitted different calls, %s: %s",
                         wefti_what_text(own->what, own->count, text), where);
             return wefti_group_fail(group, WEFT_ERR_MISMATCH);
         }
@@ -273,7 +274,7 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own,
     const side_t ours = {group->ranks[group->rank], own->what, own->count};
     const side_t other = {group->ranks[peer], theirs->what, theirs->count};
     char text[600];
-    /* The higher rank first, so that both sides say the same. */
+    /* The higher rank first, so that both sides report the same text. */
     difference_text(group, first ? &other : &ours, first ? &ours : &other, text, sizeof text);
     wefti_error(WEFT_ERR_MISMATCH, "%s", text);
     return wefti_group_fail(group, WEFT_ERR_MISMATCH);

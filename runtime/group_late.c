@@ -75,7 +75,7 @@ static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, s
     wefti_endpoint_late_facts(group->endpoint, first, facts, sizeof facts);
     snprintf(text, bytes, "rank %u waited %.3g s in %s; late: rank%s%s", group->ranks[group->rank],
              (double)waited_ns * 1e-9,
-             call->mends ? "making a group whole again"
+             call->mends ? "recovery from a link failure"
                          : wefti_what_text(call->what, call->posted_count, what),
              late[0] != '\0' ? late : " unknown", facts);
 }
@@ -153,7 +153,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
         return status;
     }
     char what[160];
-    wefti_error(WEFT_ERR_PEER_DIED, "rank %u left the world while rank %u waits for it in %s",
+    wefti_error(WEFT_ERR_PEER_DIED, "rank %u left the world while rank %u was waiting for it in %s",
                 group->ranks[r], group->ranks[group->rank],
                 wefti_what_text(call->what, call->posted_count, what));
     return wefti_group_fail(group, WEFT_ERR_PEER_DIED);

@@ -293,7 +293,7 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
                               atomic_load_explicit(&link->issued_order, memory_order_relaxed),
                               memory_order_relaxed);
         wefti_log(&group->context->log, WEFT_LOG_INFO,
-                  "rank %u: a group of %u ranks is whole again after \"%s\"",
+                  "rank %u: group of %u ranks recovered from a link failure: %s",
                   group->ranks[group->rank], group->size, link->text);
     }
     return status;

@@ -111,6 +111,7 @@ uint64_t wefti_run_chunk(const wefti_run_t *run, weft_dtype_t dtype, weft_reduct
  * WEFT_ERR_NO_MEMORY when not even the smallest chunk fits the work memory, WEFT_ERR_FORMAT when a
  * peer's buffer lies outside its memory.
  */
+weft_status_t wefti_group_bad_address(uint32_t world_rank); /* that error */
 weft_status_t wefti_run_start(wefti_run_t *run, const wefti_run_memory_t *memory,
                               const wefti_run_call_t *call);
 /*

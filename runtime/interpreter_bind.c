@@ -146,6 +146,13 @@ uint64_t wefti_run_chunk(const wefti_run_t *run, weft_dtype_t dtype, weft_reduct
 }
 
 /* Peers' offsets come from outside: all that this run touches must be theirs. */
+weft_status_t wefti_group_bad_address(uint32_t world_rank)
+{
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "malformed message from rank %u: address outside its memory region",
+                       world_rank);
+}
+
 static weft_status_t check_reach(const wefti_run_t *run)
 {
     const wefti_run_memory_t *memory = run->memory;
@@ -159,8 +166,7 @@ static weft_status_t check_reach(const wefti_run_t *run)
             uint64_t offset = (b == WEFTI_SEND ? run->call.send : run->call.recv)[r];
             uint64_t bytes = (run->slice.at + reach) * run->elem_bytes[b];
             if (reach > 0 && (offset > memory->limit || bytes > memory->limit - offset)) {
-                return wefti_error(WEFT_ERR_FORMAT, "rank %u posts an address outside its memory",
-                                   memory->ranks[r]);
+                return wefti_group_bad_address(memory->ranks[r]);
             }
         }
     }
@@ -223,12 +229,13 @@ static weft_status_t check_memory(const wefti_run_t *run, const wefti_run_memory
 {
     const wefti_run_counters_t *counters = memory->counters;
     if (counters->lanes < run->lanes || counters->group_size != run->params.group_size) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the schedule has %u lanes, the group room for %u",
-                           run->lanes, counters->lanes);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "schedule: too many lanes: %u, the group supports %u", run->lanes,
+                           counters->lanes);
     }
     for (uint32_t r = 0; run->sent == NULL && r < run->params.group_size; r++) {
         if (memory->bases[r] == NULL) {
-            return wefti_error(WEFT_ERR_INTERNAL, "rank %u is not reached by loads and stores",
+            return wefti_error(WEFT_ERR_INTERNAL, "rank %u: its memory is not mapped on this rank",
                                memory->ranks[r]);
         }
     }
@@ -257,7 +264,8 @@ static weft_status_t size_call(wefti_run_t *run, const wefti_run_memory_t *memor
     run->narrow = run->elem_bytes[WEFTI_SCRATCH] == run->elem_bytes[WEFTI_SEND];
     counts.elem_bytes = run->elem_bytes[WEFTI_SEND];
     if (run->elem_bytes[WEFTI_SCRATCH] == 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the type has no reductions");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "dtype %s has no reductions",
+                           weft_dtype_name(call->dtype));
     }
     weft_status_t status = wefti_slice_init(&run->params, &run->schedule, &counts, &whole);
     if (status < 0) {
@@ -266,9 +274,11 @@ static weft_status_t size_call(wefti_run_t *run, const wefti_run_memory_t *memor
     uint64_t most = chunk_of(run, run->elem_bytes, &counts, whole.elem_count, memory->work_bytes);
     run->chunk = call->chunk != 0 && call->chunk < most ? call->chunk : most;
     if (run->chunk == 0 && whole.elem_count > 0) {
-        return wefti_error(
-            WEFT_ERR_NO_MEMORY, "%s: not one element fits %llu bytes of staging buffers",
-            weft_collective_name(run->params.op), (unsigned long long)memory->work_bytes);
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "%s: staging buffers too small for one element: %llu bytes; increase "
+                           "WEFT_STAGING_BYTES",
+                           weft_collective_name(run->params.op),
+                           (unsigned long long)memory->work_bytes);
     }
     run->total = whole.elem_count;
     run->slice.slot_elems =

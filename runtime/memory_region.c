@@ -40,15 +40,17 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
         wefti_region_free(endpoint, offset);
         return WEFT_OK;
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not from weft_mem_alloc", address);
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p was not allocated by weft_mem_alloc",
+                       address);
 }
 
 weft_status_t weft_mem_keep(weft_context_t *context)
 {
     WEFT_CHECK_ARG(context);
     if (context->one_process || context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the memory of a %s goes with the context",
-                           context->one_process ? "hub" : "card");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "context: memory of a %s is always freed with the context",
+                           context->one_process ? "hub" : "device");
     }
     wefti_region_keep(context->endpoint);
     return WEFT_OK;
@@ -127,12 +129,13 @@ static weft_status_t map_back(const wefti_adopted_t *adopted)
     }
     void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
-        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "no memory to give %zu bytes back",
-                                 bytes);
+        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno,
+                                 "unregister: cannot map %zu bytes of private memory", bytes);
     }
     memcpy(copy, adopted->begin, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, adopted->begin) == MAP_FAILED) {
-        weft_status_t status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "mremap");
+        weft_status_t status =
+            wefti_error_errno(WEFT_ERR_SYSTEM, errno, "unregister: mremap failed");
         munmap(copy, bytes);
         return status;
     }
@@ -153,7 +156,7 @@ static weft_status_t check_range(weft_context_t *context, const uint8_t *address
                                : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: no such range");
     }
     if (find(context, address, &other)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is registered already",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is already registered",
                            (const void *)address);
     }
     return WEFT_OK;
@@ -165,7 +168,7 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
     wefti_eager_t *eager = NULL;
     if (context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "host memory is not registered beside device \"%s\"",
+                           "context: cannot register host memory with device \"%s\"",
                            context->device->ops->name);
     }
     wefti_endpoint_t *endpoint = context->endpoint;
@@ -224,7 +227,7 @@ weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
         return wefti_endpoint_check(context->endpoint);
     }
     if (!find(context, address, &adopted)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address %p is not registered", address);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is not registered", address);
     }
     if (!reaches_all(context)) {
         weft_status_t status = map_back(&adopted);

@@ -47,8 +47,8 @@ weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders)
         bool direct = r == group->rank || wefti_endpoint_direct(group->endpoint, group->ranks[r]);
         if (direct != (leaders[r] == leaders[group->rank])) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "rank %u and rank %u do not reach each other's memory, though a "
-                               "third one reaches both",
+                               "ranks %u and %u: cannot map each other's memory, but a third rank "
+                               "maps the memory of both",
                                group->ranks[group->rank], group->ranks[r]);
         }
         count += !direct;

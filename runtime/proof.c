@@ -107,7 +107,7 @@ weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorith
     }
     status = weft_algorithm_verify(algorithm, params);
     if (status == WEFT_ERR_INVALID_ARGUMENT) {
-        status = wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "%s %s is not proved",
+        status = wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "%s %s: verification failed",
                                     weft_collective_name(algorithm->op), algorithm->name);
     }
     if (status == WEFT_OK || status == WEFT_ERR_UNSUPPORTED) {

@@ -66,7 +66,7 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
     case WEFTI_RECORD_DEVICE_END:
         break;
     }
-    return wefti_error(WEFT_ERR_INTERNAL, "record kind %u cannot be run", record->kind);
+    return wefti_error(WEFT_ERR_INTERNAL, "record: kind %u cannot be executed", record->kind);
 }
 
 weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
@@ -99,7 +99,7 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
     case WEFTI_RECORD_DEVICE_END:
         break;
     }
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\" cannot run work on the host",
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\": host functions are not supported",
                        ops->name);
 }
 

@@ -123,7 +123,7 @@ static weft_status_t check_resources(const weft_group_t *group, const weft_algor
     }
     algorithm->resources(params, &resources);
     if (resources.lanes > group->schedules->counters.lanes) {
-        return unsupported(algorithm, "it needs more lanes than the group has room for");
+        return unsupported(algorithm, "needs more lanes than the group supports");
     }
     return WEFT_OK;
 }

@@ -34,7 +34,7 @@ static weft_status_t want(weft_context_t *context, const char *text)
     if (name != NULL && (size_t)(name - text) < sizeof op_name) {
         memcpy(op_name, text, (size_t)(name - text));
         if (wefti_collective_from_name(op_name) == 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: \"%s\" is no collective",
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: unknown collective \"%s\"",
                                op_name);
         }
     }
@@ -49,8 +49,9 @@ static weft_status_t want(weft_context_t *context, const char *text)
         }
     }
     return found ? WEFT_OK
-                 : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: %s has no algorithm \"%s\"",
-                               name != NULL ? op_name : "no collective", wanted);
+                 : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "WEFT_ALGO: unknown algorithm \"%s\" for %s", wanted,
+                               name != NULL ? op_name : "any collective");
 }
 
 weft_status_t wefti_select_settings(weft_context_t *context)
@@ -234,7 +235,7 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     selection->wanted = group->context->wanted;
     if (order->order == WEFT_ORDER_BLOCKS && sum_of(order->sizes, order->count) != group->size) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "WEFT_ORDER: its blocks have %llu ranks, the world has %u",
+                           "WEFT_ORDER: block sizes sum to %llu ranks, world size is %u",
                            (unsigned long long)sum_of(order->sizes, order->count), group->size);
     }
     return use_order(group, order->order, order->sizes, order->count);
@@ -248,11 +249,11 @@ void wefti_select_deinit(weft_group_t *group)
     wefti_free(group->context->allocator, group->rail_of);
 }
 
-/* Not while calls are under way that were issued under the present order. */
+/* Waits for the calls in flight: they were issued under the present order. */
 static weft_status_t check_quiet(weft_group_t *group)
 {
     if (group->recording != NULL) {
-        return wefti_capture_refuse("orders and algorithms cannot be set");
+        return wefti_capture_refuse("set its order or its algorithms");
     }
     weft_status_t status = wefti_group_check_lasting(group);
     return status < 0 ? status : wefti_group_drain(group);
@@ -267,21 +268,24 @@ weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
         return status;
     }
     if ((uint32_t)order > WEFT_ORDER_ANY) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "order %d is not a weft_order_t", (int)order);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "order: invalid value %d: expected a weft_order_t", (int)order);
     }
     if (order == WEFT_ORDER_BLOCKS) {
         if (block_sizes == NULL || count == 0 || count > group->size) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "block_sizes: %u of a group of %u ranks",
-                               block_sizes != NULL ? count : 0, group->size);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "block_sizes: must have 1 to %u sizes for group size %u: %u",
+                               group->size, group->size, block_sizes != NULL ? count : 0);
         }
         for (uint32_t i = 0; i < count; i++) {
             if (block_sizes[i] == 0) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "block_sizes[%u] is 0", i);
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "block_sizes[%u]: must be at least 1: 0", i);
             }
         }
         if (sum_of(block_sizes, count) != group->size) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "block_sizes: %llu ranks in all, the group has %u",
+                               "block_sizes: sum to %llu ranks, group size is %u",
                                (unsigned long long)sum_of(block_sizes, count), group->size);
         }
     }
@@ -306,13 +310,15 @@ weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op
         return status;
     }
     if (!wefti_collective_known(op) || op == WEFT_OP_SEND_RECV) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "op %d has no algorithms to set", (int)op);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "op: invalid value %d: not a collective with a choice of algorithms",
+                           (int)op);
     }
     const weft_algorithm_t *algorithm =
         weft_registry_find_algorithm(group->context->registry, op, name);
     if (name != NULL && algorithm == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has no algorithm \"%s\"",
-                           weft_collective_name(op), name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "name: unknown algorithm \"%s\" for %s", name,
+                           weft_collective_name(op));
     }
     group->selection.wanted.algorithm[op] = algorithm;
     sign(&group->selection);
@@ -368,7 +374,8 @@ const char *wefti_select_text(const weft_context_t *context, uint64_t what, char
     if (what & WEFTI_WHAT_WANTED) {
         const weft_algorithm_t *algorithm = find_signed(context, what);
         used = (size_t)snprintf(buffer, bytes, " by %s",
-                                algorithm != NULL ? algorithm->name : "an algorithm of its choice");
+                                algorithm != NULL ? algorithm->name
+                                                  : "an algorithm unknown to this rank");
     }
     if (order == WEFT_ORDER_BLOCKS && used < bytes) {
         snprintf(buffer + used, bytes - used, ", order blocks (digest %04x)",

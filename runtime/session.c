@@ -241,7 +241,7 @@ weft_status_t weft_session_create(const weft_session_params_t *params, weft_sess
     WEFT_CHECK_ARG(params);
     weft_status_t status;
     if (params->struct_size < sizeof(*params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     if (params->context == NULL || params->plan == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: %s is NULL",

@@ -52,6 +52,7 @@ typedef struct wefti_cursor {
     uint64_t comm_ns;             /* collectives from start to completion, in this run */
     uint64_t copied_bytes;        /* by fusion copies, all runs */
     uint64_t run;                 /* number of the run, over all programs */
+    uint64_t step;                /* number of the step that the run belongs to; 0: none */
     wefti_history_t history;
     uint8_t pad[64]; /* cursors of different threads keep off each other's lines */
 } wefti_cursor_t;
@@ -120,6 +121,7 @@ struct weft_session {
     uint32_t micro_count;                          /* micro-batches since the last step */
     bool behind; /* other ranks' shards of the weights are those of the step before */
     uint64_t run_count;
+    uint64_t step_now; /* number of the step that runs, from 1; 0: init, eval, flush */
     wefti_cursor_t *cursors;  /* per stream */
     wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
     bool *on_worker;          /* per stream */
@@ -131,6 +133,7 @@ struct weft_session {
     uint32_t *params;         /* buffers */
     wefti_state_map_t states; /* where gradients and optimizer state lie */
     bool trace;
+    uint64_t timeline_first_step, timeline_last_step; /* of the file written last; 0: none */
     uint64_t steps;
     uint64_t steps_before; /* of earlier sessions, by a checkpoint */
     double step_ms_sum;
@@ -187,7 +190,7 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
 /* cursor.c: runs records until done (OK), blocked (IN_PROGRESS), or, with one_kernel, after one
  * kernel (AGAIN). */
 void wefti_cursor_begin(wefti_cursor_t *cursor, const wefti_stream_records_t *records,
-                        uint32_t epoch, uint64_t run);
+                        uint32_t epoch, uint64_t run, uint64_t step);
 weft_status_t wefti_cursor_advance(weft_session_t *session, wefti_cursor_t *cursor,
                                    bool one_kernel);
 /* What a blocked cursor waits for. */

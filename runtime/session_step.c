@@ -36,6 +36,15 @@ static weft_status_t set_numbers(weft_session_t *session)
     return status;
 }
 
+/* Runs a program that belongs to a step. The timeline shows the number of the step. */
+static weft_status_t run_in_step(weft_session_t *session, uint32_t program)
+{
+    session->step_now = session->steps_before + session->steps + 1;
+    weft_status_t status = wefti_exec_run(session, program);
+    session->step_now = 0;
+    return status;
+}
+
 /* A step takes as long as its micro-batches together. */
 static void add_times(weft_session_t *session)
 {
@@ -64,7 +73,7 @@ weft_status_t weft_session_step(weft_session_t *session)
     }
     status = set_numbers(session);
     if (status >= 0) {
-        status = wefti_exec_run(session, session->step_program);
+        status = run_in_step(session, session->step_program);
     }
     if (status >= 0) {
         add_times(session);
@@ -121,7 +130,7 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
         status = set_numbers(session);
     }
     if (status >= 0) {
-        status = wefti_exec_run(session, program);
+        status = run_in_step(session, program);
     }
     if (status >= 0) {
         add_times(session);

@@ -36,7 +36,7 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
     WEFT_CHECK_ARG(session);
     WEFT_CHECK_ARG(stats);
     if (stats->struct_size < sizeof(*stats)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stats: struct_size is not set");
+        return wefti_error_struct_size("stats");
     }
     float *scratch = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(float));
     if (scratch == NULL) {
@@ -50,6 +50,8 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
     stats->exposed_comm_ms_p50 = median(session, offsetof(wefti_step_times_t, exposed_ms), scratch);
     wefti_free(session->allocator, scratch);
 
+    stats->timeline_first_step = session->timeline_first_step;
+    stats->timeline_last_step = session->timeline_last_step;
     stats->inline_progress = session->context->device == NULL;
     stats->arena_bytes = session->plan->arena_bytes;
     stats->kernels = wefti_kernels_name(session->context->settings.kernels);

@@ -96,7 +96,7 @@ static weft_status_t start(weft_stream_t *stream, weft_stream_flags_t flags)
         int error = pthread_create(&stream->thread, NULL, wefti_stream_main, stream);
         if (error != 0) {
             return wefti_error_errno(WEFT_ERR_SYSTEM, error,
-                                     "cannot start the thread of stream \"%s\"", stream->name);
+                                     "stream \"%s\": cannot create its thread", stream->name);
         }
     }
     return WEFT_OK;
@@ -142,12 +142,15 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
     static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
     params = params != NULL ? params : &defaults;
     if (params->struct_size < sizeof(*params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: struct_size is not set");
+        return wefti_error_struct_size("params");
     }
     if (params->flags & ~(WEFT_STREAM_THREAD | WEFT_STREAM_AUTO) ||
         params->capacity > MAX_CAPACITY) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: flags %u, capacity %u",
-                           params->flags, params->capacity);
+        return params->capacity > MAX_CAPACITY
+                   ? wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "capacity",
+                                       "must be at most %u: %u", MAX_CAPACITY, params->capacity)
+                   : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "flags",
+                                       "unknown stream flags: 0x%x", params->flags);
     }
     if (!wefti_endpoint_owned(context->endpoint)) {
         return wefti_endpoint_check(context->endpoint);
@@ -208,6 +211,15 @@ void weft_stream_destroy(weft_stream_t *stream)
         wefti_stream_run(stream);
     }
     stream_free(stream);
+}
+
+weft_status_t wefti_stream_check_context(const weft_stream_t *stream, const weft_context_t *context)
+{
+    return stream == NULL || stream->context == context
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "stream \"%s\": belongs to another context than the group",
+                             stream->name);
 }
 
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot)
@@ -492,8 +504,8 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
             return wait_over(mark, stream, target) ? WEFT_OK : wefti_endpoint_check(endpoint);
         }
         if (context->settings.timeout_ns != 0 && now_ns - start_ns > context->settings.timeout_ns) {
-            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: %s is not reached in time",
-                               endpoint->rank, what);
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: waited %.3g s for %s (WEFT_TIMEOUT)",
+                               endpoint->rank, (double)context->settings.timeout_ns * 1e-9, what);
         }
     }
 }

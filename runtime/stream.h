@@ -64,7 +64,11 @@ struct weft_stream {
     wefti_blocked_t blocked; /* inline: what the collective at hand waits for; under busy */
 };
 
-/* stream.c: room for one more, or WEFT_AGAIN, or the stream's error; then commit. */
+/* WEFT_ERR_INVALID_ARGUMENT unless stream (NULL: the caller) belongs to context. */
+weft_status_t wefti_stream_check_context(const weft_stream_t *stream,
+                                         const weft_context_t *context);
+
+/* stream.c: room for one more record, or WEFT_AGAIN, or the stream's error; then commit. */
 weft_status_t wefti_stream_reserve(weft_stream_t *stream, wefti_slot_t **out_slot);
 weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot);
 /* A stream that runs on the host, whatever the context's device is: inline, or on a thread where

@@ -58,7 +58,7 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         if (!broken) {
             status = wefti_record_run(&slot->record, 0, stream->context->settings.isa);
             if (status < 0 && slot->record.kind == WEFTI_RECORD_HOST) {
-                status = wefti_error(status, "stream \"%s\": work on the host failed: %s",
+                status = wefti_error(status, "stream \"%s\": host function failed: %s",
                                      stream->name, weft_status_text(status));
             } else if (status < 0) {
                 status = wefti_error_prefix(status, "stream \"%s\": %s", stream->name,

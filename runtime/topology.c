@@ -152,8 +152,8 @@ void wefti_context_compare_placement(const weft_context_t *context, const weft_p
     wefti_digest_hex(&here, hex);
     if (strcmp(hex, plan->placement) != 0) {
         wefti_log(&context->log, WEFT_LOG_WARN,
-                  "the plan was compiled for %s, here are %s: results are the same, its choice of "
-                  "algorithms may not be the best",
+                  "plan: compiled for %s, but running on %s; results are the same, the chosen "
+                  "algorithms may not be the fastest",
                   plan->topology,
                   wefti_cluster_summary(&context->cluster, summary, sizeof summary));
     }

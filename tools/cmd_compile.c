@@ -119,7 +119,7 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_json_string(&json, "optimizer", info->optimizer);
     wefti_json_string(&json, "policy", info->policy);
     wefti_json_int(&json, "accumulate", info->accumulate);
-    wefti_json_int(&json, "shards", info->shards);
+    wefti_json_int(&json, "global_micro_batches", info->global_micro_batches);
     wefti_json_bool(&json, "sharded", info->shard_optimizer != 0);
     wefti_json_bool(&json, "decoupled", info->decouple != 0);
     wefti_json_double(&json, "clip_norm", info->clip_norm);

@@ -22,7 +22,7 @@ enum {
     KEY_SHARD_OPTIMIZER,
     KEY_DECOUPLE,
     KEY_ACCUMULATE,
-    KEY_SHARDS,
+    KEY_GLOBAL_MICRO_BATCHES,
     KEY_WIRE,
     KEY_CLIP,
     KEY_GRADS,
@@ -58,7 +58,7 @@ const option_def_t wefti_compile_option_defs[] = {
      "gather updated weights under the next forward pass "
      "(implies --shard-optimizer)"},
     {KEY_ACCUMULATE, "accumulate", "K", "micro-batches of a rank per step (default 1)"},
-    {KEY_SHARDS, "shards", "V",
+    {KEY_GLOBAL_MICRO_BATCHES, "global-micro-batches", "V",
      "micro-batches of all ranks per step: the same bits for one "
      "rank and any N with V / N a power of two"},
     {KEY_WIRE, "wire", "TYPE",
@@ -218,8 +218,9 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         return EXIT_OK;
     case KEY_ACCUMULATE:
         return parse_count(command, "accumulate", value, 65536, &params->accumulate);
-    case KEY_SHARDS:
-        return parse_count(command, "shards", value, 65536, &params->shards);
+    case KEY_GLOBAL_MICRO_BATCHES:
+        return parse_count(command, "global-micro-batches", value, 65536,
+                           &params->global_micro_batches);
     case KEY_WIRE:
         params->wire = value;
         return EXIT_OK;

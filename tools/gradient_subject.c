@@ -34,7 +34,7 @@ static weft_status_t compile(gradient_subject_t *subject, const gradients_option
     params.optimizer = "sgd";
     params.momentum = params.weight_decay = params.clip_norm = 0;
     params.shard_optimizer = params.decouple = 0;
-    params.accumulate = params.shards = 0;
+    params.accumulate = params.global_micro_batches = 0;
     params.wire = NULL;
     return weft_compile(&params, &subject->plan);
 }

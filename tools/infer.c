@@ -15,6 +15,7 @@
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
 #include "tools/launch_world.h"
+#include "tools/timeline.h"
 #include "tools/tool.h"
 
 typedef struct output {
@@ -33,6 +34,7 @@ typedef struct inferrer {
     output_t *outputs;
     size_t output_count;
     double *step_ms;
+    timeline_t timeline;
     wefti_digest_t *digests; /* by rank and output */
 } inferrer_t;
 
@@ -273,6 +275,7 @@ static void print_json(const inferrer_t *inferrer, const weft_session_stats_t *s
     }
     wefti_json_end_array(&json);
     wefti_launched_print_json(inferrer->context, &json);
+    wefti_timeline_print_json(&inferrer->timeline, inferrer->options->trace_path, &json);
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
@@ -305,6 +308,7 @@ static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *s
         }
         printf("\n");
     }
+    wefti_timeline_print_text(&inferrer->timeline, options->trace_path, stats->steps);
 }
 
 static weft_status_t report(inferrer_t *inferrer)
@@ -315,7 +319,9 @@ static weft_status_t report(inferrer_t *inferrer)
     qsort(inferrer->step_ms, options->repeat, sizeof *inferrer->step_ms, compare_doubles);
     WEFT_TRY(status, weft_session_get_stats(inferrer->session, &stats), done);
     if (options->trace_path != NULL) {
-        WEFT_TRY(status, weft_session_write_trace(inferrer->session, options->trace_path), done);
+        WEFT_TRY(status,
+                 wefti_timeline_write(inferrer->session, options->trace_path, &inferrer->timeline),
+                 done);
     }
     if (options->profile_path != NULL) {
         WEFT_TRY(status, weft_session_write_profile(inferrer->session, options->profile_path),

@@ -474,7 +474,9 @@ static weft_status_t finish(trainer_t *trainer)
     /* Before eval: its steps are not training steps. */
     WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
     if (trainer->options->trace_path != NULL) {
-        WEFT_TRY(status, weft_session_write_trace(trainer->session, trainer->options->trace_path),
+        WEFT_TRY(status,
+                 wefti_timeline_write(trainer->session, trainer->options->trace_path,
+                                      &trainer->report.timeline),
                  done);
     }
     if (trainer->options->profile_path != NULL) {

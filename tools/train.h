@@ -9,6 +9,7 @@
 
 #include "tools/dataset.h"
 #include "tools/links_report.h"
+#include "tools/timeline.h"
 
 typedef struct train_options {
     const char *command; /* for messages */
@@ -55,6 +56,7 @@ typedef struct train_report {
     uint64_t rss_bytes; /* the largest rank's peak */
     char param_digest[65];
     links_report_t links;
+    timeline_t timeline;
 } train_report_t;
 
 /* Checks that plan and data fit; the message says what does not. Done once, before ranks start. */

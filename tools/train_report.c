@@ -77,7 +77,8 @@ void wefti_progress_log(void *user, weft_log_level_t level, const char *line)
     fprintf(stderr, "\r\033[Kweft: %s: %s\n", index < 5 ? names[index] : "log", line);
 }
 
-static void print_json(const train_report_t *report, const weft_context_t *context)
+static void print_json(const train_options_t *options, const train_report_t *report,
+                       const weft_context_t *context)
 {
     const weft_session_stats_t *stats = &report->stats;
     wefti_text_t text;
@@ -108,6 +109,7 @@ static void print_json(const train_report_t *report, const weft_context_t *conte
     wefti_json_string(&json, "param_digest", report->param_digest);
     wefti_launched_print_json(context, &json);
     wefti_links_print_json(&report->links, context, &json);
+    wefti_timeline_print_json(&report->timeline, options->trace_path, &json);
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
@@ -144,17 +146,15 @@ static void print_text(const train_options_t *options, const train_report_t *rep
     if (options->checkpoint_path != NULL) {
         printf("checkpoint: %s\n", options->checkpoint_path);
     }
-    if (options->trace_path != NULL) {
-        printf("timeline: %s (open it in https://ui.perfetto.dev or chrome://tracing)\n",
-               options->trace_path);
-    }
+    wefti_timeline_print_text(&report->timeline, options->trace_path,
+                              report->first_step + report->steps);
 }
 
 weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report,
                                  const weft_context_t *context)
 {
     if (options->json) {
-        print_json(report, context);
+        print_json(options, report, context);
     } else {
         print_text(options, report, context);
     }

@@ -26,7 +26,7 @@ weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint
         return WEFT_ERR_NO_MEMORY;
     }
     if (sched_getaffinity(0, bytes, set) != 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "sched_getaffinity");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "sched_getaffinity failed");
     }
     cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(bytes, set) + 1, sizeof *cpus);
     if (cpus == NULL) {
@@ -108,13 +108,15 @@ weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count)
     weft_status_t status = set != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < cpu_count && status >= 0; i++) {
         if (cpus[i] >= CPU_SETSIZE && cpus[i] >= (uint32_t)sysconf(_SC_NPROCESSORS_CONF)) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "processor %u does not exist", cpus[i]);
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                 "cpu %u: no such processor on this machine", cpus[i]);
         } else {
             CPU_SET_S(cpus[i], bytes, set);
         }
     }
     if (status >= 0 && sched_setaffinity(0, bytes, set) != 0) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "cannot bind the thread to %u processors", cpu_count);
+        status = wefti_error(WEFT_ERR_SYSTEM, "sched_setaffinity failed for a set of %u processors",
+                             cpu_count);
     }
     wefti_free(NULL, set);
     return status;

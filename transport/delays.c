@@ -353,7 +353,7 @@ weft_status_t wefti_delays_create(uint32_t world_size, uint64_t seed, wefti_deli
     int error = pthread_create(&delays->thread, NULL, run, delays);
     if (error != 0) {
         wefti_delays_destroy(delays);
-        return wefti_error_errno(WEFT_ERR_NO_MEMORY, error, "no thread for delays");
+        return wefti_error_errno(WEFT_ERR_NO_MEMORY, error, "cannot create the thread for delays");
     }
     delays->started = true;
     *out_delays = delays;

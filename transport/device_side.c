@@ -15,7 +15,8 @@
 static weft_status_t side_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
 {
     (void)params;
-    return wefti_error(WEFT_ERR_INTERNAL, "rank %u: a device's side is not opened by itself",
+    return wefti_error(WEFT_ERR_INTERNAL,
+                       "rank %u: a device endpoint cannot be opened without its host endpoint",
                        endpoint->rank);
 }
 
@@ -33,7 +34,7 @@ static weft_status_t side_all_gather(wefti_endpoint_t *endpoint, const void *sen
 static weft_status_t side_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
     (void)bytes;
-    return wefti_error(WEFT_ERR_INTERNAL, "rank %u: device memory does not grow", endpoint->rank);
+    return wefti_error(WEFT_ERR_INTERNAL, "rank %u: device memory cannot grow", endpoint->rank);
 }
 
 static weft_status_t side_check_peers(wefti_endpoint_t *endpoint)
@@ -45,8 +46,9 @@ static weft_status_t side_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t 
                               const void *data, size_t bytes, uint32_t lane)
 {
     (void)offset, (void)data, (void)bytes, (void)lane;
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "the host does not put to rank %u's device \"%s\"",
-                       peer, endpoint->device->ops->name);
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "unsupported put from the host to rank %u's device '%s'", peer,
+                       endpoint->device->ops->name);
 }
 
 static weft_status_t side_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,

@@ -58,8 +58,7 @@ static weft_status_t count_call(hook_t *hook, wefti_hook_call_t call, const char
         const wefti_hook_rule_t *rule = &hook->rules.rules[i];
         if (rule->kind == WEFTI_HOOK_FAIL && rule->call == call &&
             matches(rule->from, hook->endpoint->rank) && rule->amount == number) {
-            return wefti_error(rule->status,
-                               "%s number %llu of rank %u fails, as a test's rule says", name,
+            return wefti_error(rule->status, "injected fault: %s number %llu of rank %u", name,
                                (unsigned long long)number, hook->endpoint->rank);
         }
     }
@@ -87,8 +86,7 @@ static weft_status_t count_message(hook_t *hook, uint32_t peer, wefti_hook_call_
         if (rule->kind == WEFTI_HOOK_BREAK && rule->amount == message) {
             char text[120];
             snprintf(text, sizeof text,
-                     "the link between rank %u and rank %u broke at message %llu, as a test's rule "
-                     "says",
+                     "injected fault: the link between rank %u and rank %u broke at message %llu",
                      peer < own ? peer : own, peer < own ? own : peer, (unsigned long long)message);
             if (hook->delays != NULL) {
                 wefti_delays_lose(hook->delays, hook->endpoint->rank, peer, NULL, NULL);

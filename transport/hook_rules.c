@@ -168,7 +168,7 @@ weft_status_t wefti_hook_parse(const char *text, wefti_hook_rules_t *out_rules)
             memcpy(part, text, fits ? length : sizeof part - 1);
             part[fits ? length : sizeof part - 1] = '\0';
             if (!fits || !read_part(part, out_rules)) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "\"%.*s\" is no rule of a hook",
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid fault rule '%.*s'",
                                    (int)(fits ? length : sizeof part - 1), text);
             }
         }

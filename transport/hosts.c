@@ -51,8 +51,10 @@ static weft_status_t hosts_barrier(wefti_endpoint_t *endpoint)
     weft_status_t status = hosts_all_gather(endpoint, &epoch, sizeof epoch, all);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
         if (all[r] != epoch) {
-            status = wefti_error(WEFT_ERR_MISMATCH, "rank %u is at barrier %u, rank %u at %u", r,
-                                 all[r], endpoint->rank, epoch);
+            status =
+                wefti_error(WEFT_ERR_MISMATCH,
+                            "barrier mismatch: rank %u is at barrier %u, rank %u is at barrier %u",
+                            r, all[r], endpoint->rank, epoch);
             wefti_endpoint_abort(endpoint, status, weft_last_error());
         }
     }
@@ -145,8 +147,8 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
     wefti_job_t job = {.rank = params->rank, .world_size = params->world_size};
     if (params->job == NULL) {
         if (strlen(params->address) >= sizeof job.address) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "an address of %zu characters is too long", strlen(params->address));
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address is too long: %zu characters",
+                               strlen(params->address));
         }
         snprintf(job.launcher, sizeof job.launcher, "arguments");
         snprintf(job.address, sizeof job.address, "%s", params->address);

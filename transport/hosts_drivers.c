@@ -109,7 +109,8 @@ static weft_status_t table_init(const wefti_hosts_t *hosts, what_t what, table_t
     memset(table, 0, sizeof *table);
     table->bytes = longest(hosts, what);
     if (!wefti_mul_size(table->bytes, endpoint->world_size, &total)) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "too much to say of drivers");
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: the table of driver addresses is too large");
     }
     table->own = wefti_alloc(endpoint->allocator, table->bytes + 1);
     table->all = wefti_alloc(endpoint->allocator, total + 1);
@@ -180,7 +181,7 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, const wefti_link_params_t
     const wefti_link_driver_t *ops = driver->ops;
     snprintf(kit->name, sizeof kit->name, "%s", ops->name);
     if (!wefti_hosts_allows(endpoint->settings, ops->name)) {
-        snprintf(driver->reason, sizeof driver->reason, "not in WEFT_TRANSPORT");
+        snprintf(driver->reason, sizeof driver->reason, "not listed in WEFT_TRANSPORT");
         return WEFT_OK;
     }
     *card = wefti_alloc(endpoint->allocator, ops->card_bytes + 1);
@@ -190,8 +191,8 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, const wefti_link_params_t
     weft_status_t status = ops->open(params, &driver->state, *card);
     if (status == WEFT_ERR_UNSUPPORTED) {
         snprintf(driver->reason, sizeof driver->reason, "%s", weft_last_error());
-        wefti_log(endpoint->log, WEFT_LOG_DEBUG, "rank %u: no %s: %s", endpoint->rank, ops->name,
-                  driver->reason);
+        wefti_log(endpoint->log, WEFT_LOG_DEBUG, "rank %u: transport %s is not available: %s",
+                  endpoint->rank, ops->name, driver->reason);
         return WEFT_OK;
     }
     if (status < 0) {
@@ -231,11 +232,11 @@ static weft_status_t no_way(const wefti_hosts_t *hosts, uint32_t peer)
         const wefti_hosts_driver_t *driver = &hosts->drivers[d];
         int length = snprintf(
             reasons + at, sizeof reasons - at, "%s%s: %s", at > 0 ? "; " : "", driver->ops->name,
-            driver->state == NULL ? driver->reason : "the other one has none that fits");
+            driver->state == NULL ? driver->reason : "the other rank has no matching device");
         at = at + (size_t)length < sizeof reasons ? at + (size_t)length : sizeof reasons - 1;
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "%s and %s cannot reach each other (WEFT_TRANSPORT=%s): %s",
+                       "no common transport for %s and %s (WEFT_TRANSPORT=%s): %s",
                        wefti_hosts_who(hosts, endpoint->rank, own),
                        wefti_hosts_who(hosts, peer, other), endpoint->settings->transport, reasons);
 }

@@ -195,7 +195,7 @@ static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const fault_news_t 
         return;
     }
     hosts->drivers[via].ops->drop(hosts->drivers[via].state, peer);
-    wefti_log(endpoint->log, WEFT_LOG_WARN, "%s; %s and %s go on %s%s", news->text,
+    wefti_log(endpoint->log, WEFT_LOG_WARN, "%s; %s and %s continue %s%s", news->text,
               wefti_hosts_who(hosts, endpoint->rank, own), wefti_hosts_who(hosts, peer, other),
               next == WEFTI_HOSTS_NONE ? "without a link" : "over ",
               next == WEFTI_HOSTS_NONE ? "" : hosts->drivers[next].ops->name);
@@ -226,7 +226,7 @@ void wefti_hosts_heard(void *owner, uint32_t peer)
                       ? atomic_load_explicit(&hosts->via[peer], memory_order_acquire)
                       : WEFTI_HOSTS_NONE;
     if (via != WEFTI_HOSTS_NONE && &hosts->drivers[via] < driver) { /* a better one */
-        link_fault(hosts, peer, hosts->drivers[via].ops->name, "the other end has given it up");
+        link_fault(hosts, peer, hosts->drivers[via].ops->name, "the other end closed it");
     }
 }
 
@@ -262,7 +262,8 @@ weft_status_t wefti_hosts_break_link(wefti_endpoint_t *endpoint, uint32_t peer, 
         return wefti_hosts_broken_error(hosts, peer);
     }
     if (wefti_hosts_next_driver(hosts, peer, via) == WEFTI_HOSTS_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "rank %u reaches rank %u by %s only",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "no fallback transport: rank %u reaches rank %u only by %s",
                            endpoint->rank, peer, hosts->drivers[via].ops->name);
     }
     link_fault(hosts, peer, hosts->drivers[via].ops->name, text);

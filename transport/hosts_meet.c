@@ -95,7 +95,7 @@ static weft_status_t introduce(const wefti_hosts_t *hosts, wefti_hosts_card_t *c
     card->shm = wefti_hosts_allows(settings, "shm");
     card->pid = (uint32_t)getpid();
     if (getrandom(card->token, sizeof card->token, 0) != (ssize_t)sizeof card->token) {
-        return wefti_error(WEFT_ERR_SYSTEM, "the system has no random numbers");
+        return wefti_error(WEFT_ERR_SYSTEM, "getrandom failed");
     }
     return host_key(hosts, card->key);
 }

@@ -152,7 +152,7 @@ static weft_status_t watch(wefti_hosts_t *hosts, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
     if (fd >= 0 && epoll_ctl(hosts->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl failed");
     }
     return WEFT_OK;
 }
@@ -163,7 +163,8 @@ weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
     hosts->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     hosts->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (hosts->epoll_fd < 0 || hosts->event_fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "no descriptors for the links' thread");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno,
+                                 "cannot create descriptors for the link progress thread");
     }
     WEFT_TRY(status, watch(hosts, hosts->event_fd), done);
     WEFT_TRY(status, watch(hosts, wefti_overlay_poll_fd(hosts->overlay)), done);
@@ -180,7 +181,8 @@ weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
     int error_number = pthread_create(&hosts->thread, NULL, make_progress, hosts);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error_number != 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "no thread for the links");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number,
+                                 "cannot create the link progress thread");
     }
     hosts->thread_runs = true;
 done:

@@ -26,8 +26,9 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     WEFT_CHECK_OUT(out_hub);
     pthread_condattr_t attributes;
     if (world_size == 0 || world_size > WEFTI_MAX_WORLD) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world_size %u is not within 1 to %u",
-                           world_size, WEFTI_MAX_WORLD);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "invalid world size %u: must be between 1 and %u", world_size,
+                           WEFTI_MAX_WORLD);
     }
     weft_hub_t *hub = wefti_alloc(NULL, sizeof *hub);
     if (hub == NULL) {
@@ -46,7 +47,8 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     if (hub->controls == NULL || hub->ranges == NULL || hub->joined == NULL ||
         hub->endpoints == NULL) {
         weft_hub_destroy(hub);
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a hub of %u ranks", world_size);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate a hub for %u ranks",
+                           world_size);
     }
     memset(hub->controls, 0, world_size * sizeof *hub->controls);
     *out_hub = hub;
@@ -62,7 +64,7 @@ weft_status_t wefti_hub_hide(weft_hub_t *hub, const wefti_hub_links_t *links)
     }
     pthread_mutex_lock(&hub->lock);
     if (hub->joined_count > 0) {
-        status = wefti_error(WEFT_ERR_STATE, "the hub's ranks have met already");
+        status = wefti_error(WEFT_ERR_STATE, "the ranks of this hub have already joined");
     } else {
         wefti_network_t *former = hub->network;
         hub->network = network;
@@ -143,7 +145,8 @@ static weft_status_t missing_error(const weft_hub_t *hub)
             used += (size_t)snprintf(names + used, sizeof names - used, " %u", r);
         }
     }
-    return wefti_error(WEFT_ERR_TIMEOUT, "these ranks of %u have not joined in time:%s",
+    return wefti_error(WEFT_ERR_TIMEOUT,
+                       "not all of %u ranks joined before the timeout; missing ranks:%s",
                        hub->world_size, names);
 }
 
@@ -153,13 +156,14 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
 {
     while ((hub->complete && hub->present_count < hub->world_size) || hub->failure != WEFT_OK) {
         if (!wait_slice(hub, deadline)) {
-            return wefti_error(WEFT_ERR_TIMEOUT,
-                               "ranks of the hub's former world have not left in time");
+            return wefti_error(
+                WEFT_ERR_TIMEOUT,
+                "ranks of the hub's previous world did not leave before the timeout");
         }
     }
     if (params->world_size != hub->world_size) {
         weft_status_t status =
-            wefti_error(WEFT_ERR_MISMATCH, "rank %u wants a world of %u, the hub is for %u",
+            wefti_error(WEFT_ERR_MISMATCH, "world size mismatch: rank %u has %u, the hub has %u",
                         params->rank, params->world_size, hub->world_size);
         if (hub->present_count > 0 && !hub->complete) {
             fail_join(hub, status);
@@ -167,8 +171,8 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
         return status;
     }
     if (hub->joined[params->rank]) {
-        weft_status_t status =
-            wefti_error(WEFT_ERR_MISMATCH, "two threads say they are rank %u", params->rank);
+        weft_status_t status = wefti_error(
+            WEFT_ERR_MISMATCH, "duplicate rank %u: two threads have the same rank", params->rank);
         if (!hub->complete) {
             fail_join(hub, status);
         }
@@ -208,7 +212,7 @@ static weft_status_t look_at_links(wefti_endpoint_t *endpoint, const weft_hub_t 
     }
     number_hosts(endpoint, hub->network);
     if (hub->network != NULL && endpoint->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "simulated hosts are for the host's memory");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "simulated hosts support host memory only");
     }
     return WEFT_OK;
 }
@@ -266,8 +270,10 @@ static weft_status_t put_part(wefti_endpoint_t *endpoint, weft_hub_t *hub, const
             return WEFT_ERR_NO_MEMORY;
         }
     } else if (bytes != hub->part_bytes) {
-        return wefti_error(WEFT_ERR_MISMATCH, "all-gather: rank %u brings %zu bytes, others %zu",
-                           endpoint->rank, bytes, hub->part_bytes);
+        return wefti_error(
+            WEFT_ERR_MISMATCH,
+            "control all-gather: size mismatch: rank %u has %zu bytes, other ranks have %zu",
+            endpoint->rank, bytes, hub->part_bytes);
     }
     if (bytes > 0) {
         memcpy(hub->buffer + endpoint->rank * bytes, send, bytes);
@@ -291,14 +297,15 @@ static weft_status_t wait_phase(wefti_endpoint_t *endpoint, weft_hub_t *hub, boo
         }
         if (hub->present_count < hub->world_size && !hub->delivering) {
             return wefti_error(WEFT_ERR_PEER_DIED,
-                               "a rank left the world while rank %u waits in an all-gather",
+                               "a rank left the world while rank %u was in a control all-gather",
                                endpoint->rank);
         }
         if (!wait_slice(hub, deadline)) {
-            return wefti_error(WEFT_ERR_TIMEOUT,
-                               "rank %u waited %.3g s in an all-gather, %u of %u ranks came",
-                               endpoint->rank, (double)endpoint->settings->timeout_ns * 1e-9,
-                               hub->arrived, hub->world_size);
+            return wefti_error(
+                WEFT_ERR_TIMEOUT,
+                "rank %u waited %.3g s in a control all-gather: %u of %u ranks arrived",
+                endpoint->rank, (double)endpoint->settings->timeout_ns * 1e-9, hub->arrived,
+                hub->world_size);
         }
     }
     return WEFT_OK;

@@ -194,8 +194,8 @@ static weft_status_t write_affinity(const char *root, wefti_interrupt_t *it, uin
     }
     if (written != length) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, error_number,
-                                 "cannot bind interrupt %u of %s (it takes root)", it->number,
-                                 it->interface);
+                                 "cannot set the affinity of interrupt %u of %s; root is required",
+                                 it->number, it->interface);
     }
     snprintf(it->affinity, sizeof it->affinity, "%s", text);
     (*changed)++;

@@ -17,19 +17,20 @@ static weft_status_t check_place(wefti_endpoint_t *endpoint, const char *what, u
         return wefti_endpoint_check(endpoint);
     }
     if (peer >= endpoint->world_size || lane >= WEFTI_LINK_LANES) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: peer %u of %u, lane %u of %u", what,
-                           peer, endpoint->world_size, lane, WEFTI_LINK_LANES);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: out of range: peer %u of %u, lane %u of %u", what, peer,
+                           endpoint->world_size, lane, WEFTI_LINK_LANES);
     }
     if (endpoint->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: the memory of \"%s\" is not the host's", what,
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: unsupported on device memory of '%s'", what,
                            endpoint->device->ops->name);
     }
     /* Relaxed: it only grows, and who knows of an offset has it from after the growth. */
     size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
     if (offset > limit || bytes > limit - offset) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: %zu bytes at %zu of rank %u, whose region has %zu", what, bytes,
-                           offset, peer, limit);
+                           "%s: out of range: %zu bytes at offset %zu of rank %u, region size %zu",
+                           what, bytes, offset, peer, limit);
     }
     return WEFT_OK;
 }

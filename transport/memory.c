@@ -57,9 +57,10 @@ weft_status_t wefti_range_map(wefti_range_t *range, int fd, size_t bytes)
         base = NULL;
     }
     if (base == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY,
-                           "cannot reserve %s of address space (WEFT_RESERVE_BYTES; see ulimit -v)",
-                           wefti_format_bytes(bytes, text));
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "cannot reserve %s of address space; lower WEFT_RESERVE_BYTES or raise ulimit -v",
+            wefti_format_bytes(bytes, text));
     }
     if (fd >= 0) {
         /* A forked child's stores would reach the arena. */
@@ -101,7 +102,7 @@ weft_status_t wefti_range_commit(wefti_range_t *range, size_t from, size_t to)
 {
     char text[32];
     if (to > from && mprotect(range->base + from, to - from, PROT_READ | PROT_WRITE) != 0) {
-        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "no room for %s more memory",
+        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "out of memory: cannot grow by %s",
                                  wefti_format_bytes(to - from, text));
     }
     wefti_binding_prefer_near(range->base + from, to - from);
@@ -167,9 +168,9 @@ weft_status_t wefti_memfd_grow(int fd, const wefti_range_t *range, size_t from, 
     if (error_number != 0) {
         bool limited = error_number == EFBIG;
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, error_number,
-                                 "no room for %s more shared memory%s",
+                                 "out of shared memory: cannot grow by %s%s",
                                  wefti_format_bytes(to - from, text),
-                                 limited ? " under the file size limit (ulimit -f)" : "");
+                                 limited ? "; raise the file size limit (ulimit -f)" : "");
     }
     wefti_range_populate(range, from, to);
     return WEFT_OK;
@@ -180,7 +181,7 @@ weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd)
     *out_fd = -1;
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "memfd_create");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "memfd_create failed");
     }
     int error_number = bytes > 0 ? resize_quietly(fd, 0, bytes, false) : 0;
     if (error_number == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
@@ -189,7 +190,7 @@ weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd)
     if (error_number != 0) {
         close(fd);
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, error_number,
-                                 "no room for %zu bytes of shared memory", bytes);
+                                 "out of shared memory: cannot allocate %zu bytes", bytes);
     }
     *out_fd = fd;
     return WEFT_OK;
@@ -199,7 +200,7 @@ weft_status_t wefti_memfd_map_over(int fd, size_t offset, size_t bytes, void *ad
 {
     if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
              (off_t)offset) == MAP_FAILED) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot adopt %zu bytes at %p", bytes,
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot register %zu bytes at %p", bytes,
                                  address);
     }
     madvise(address, bytes, MADV_DONTFORK);
@@ -211,7 +212,8 @@ weft_status_t wefti_region_map_unsupported(wefti_endpoint_t *endpoint, size_t of
 {
     (void)offset;
     (void)address;
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "transport %s cannot adopt %zu bytes",
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "transport %s cannot register existing memory: %zu bytes",
                        endpoint->ops->name, bytes);
 }
 
@@ -255,7 +257,7 @@ weft_status_t wefti_memory_check(size_t bytes, uint32_t count)
     if (wefti_mul_size(bytes, count, &total) && total <= available) {
         return WEFT_OK;
     }
-    return wefti_error(WEFT_ERR_NO_MEMORY, "no room for %s on each of %u ranks, %s are available",
-                       wefti_format_bytes(bytes, need_text), count,
-                       wefti_format_bytes(available, have_text));
+    return wefti_error(
+        WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate %s on each of %u ranks: %s available",
+        wefti_format_bytes(bytes, need_text), count, wefti_format_bytes(available, have_text));
 }

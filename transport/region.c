@@ -65,19 +65,19 @@ static weft_status_t compare_requests(const wefti_endpoint_t *endpoint, const re
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         const request_t *a = &requests[0], *b = &requests[r];
         if (b->no_memory) {
-            return wefti_error(WEFT_ERR_NO_MEMORY, "rank %u has no memory for its list of regions",
-                               r);
+            return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory on rank %u: list of regions", r);
         }
         if (a->bytes != b->bytes) {
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "region allocation: rank 0 asks for %llu bytes, rank %u for %llu",
+                               "region allocation: size mismatch: rank 0 requests %llu bytes, rank "
+                               "%u requests %llu",
                                (unsigned long long)a->bytes, r, (unsigned long long)b->bytes);
         }
         *out_lowest = b->offset < *out_lowest ? b->offset : *out_lowest;
         *out_highest = b->offset > *out_highest ? b->offset : *out_highest;
     }
     if (requests[0].bytes == 0 || requests[0].bytes > SIZE_MAX / 2) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "a region of %llu bytes cannot be allocated",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid region size: %llu bytes",
                            (unsigned long long)requests[0].bytes);
     }
     return WEFT_OK;
@@ -119,8 +119,8 @@ static weft_status_t device_take(wefti_endpoint_t *endpoint, size_t bytes, devic
     }
     if (status < 0) {
         char text[32];
-        return wefti_error(WEFT_ERR_NO_MEMORY, "device %s has no room for %s", device->ops->name,
-                           wefti_format_bytes(bytes, text));
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: device %s cannot allocate %s",
+                           device->ops->name, wefti_format_bytes(bytes, text));
     }
     endpoint->region_of[endpoint->rank] = address;
     offer->bytes = want;
@@ -139,7 +139,7 @@ static weft_status_t device_import(wefti_endpoint_t *endpoint, const device_offe
         weft_status_t status =
             endpoint->device->ops->mem_import(endpoint->device, offers[r].handle, &address);
         if (status < 0) {
-            return wefti_error_prefix(status, "importing the memory of rank %u", r);
+            return wefti_error_prefix(status, "cannot import the memory of rank %u", r);
         }
         endpoint->region_of[r] = address;
     }
@@ -151,10 +151,10 @@ static weft_status_t device_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
     if (endpoint->region_of[endpoint->rank] != NULL) {
         char need[32], have[32];
-        return wefti_error(WEFT_ERR_NO_MEMORY,
-                           "%s of device memory are needed, but the %s taken at first cannot grow",
-                           wefti_format_bytes(bytes, need),
-                           wefti_format_bytes(endpoint->region_bytes, have));
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "out of device memory: %s required, but the first allocation of %s cannot grow",
+            wefti_format_bytes(bytes, need), wefti_format_bytes(endpoint->region_bytes, have));
     }
     device_offer_t own = {0};
     size_t table_bytes = endpoint->world_size * sizeof own;
@@ -200,9 +200,10 @@ static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
     size_t reserve = endpoint->settings->reserve_bytes & ~(size_t)(WEFTI_PAGE_BYTES - 1);
     if (end > reserve) {
         char need[32], have[32];
-        return wefti_error(WEFT_ERR_NO_MEMORY,
-                           "%s of memory are needed, but only %s are reserved (WEFT_RESERVE_BYTES)",
-                           wefti_format_bytes(end, need), wefti_format_bytes(reserve, have));
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "out of reserved memory: %s required, %s reserved; raise WEFT_RESERVE_BYTES",
+            wefti_format_bytes(end, need), wefti_format_bytes(reserve, have));
     }
     if (endpoint->device != NULL) {
         return device_grow(endpoint, end);
@@ -296,7 +297,7 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     } while (lowest != highest);
     size_t end;
     if (!wefti_add_size((size_t)own.offset, aligned, &end)) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes do not fit an address space", bytes);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes exceed the address space", bytes);
     }
     /* The same on all ranks up to here, and grow agrees inside where ranks can differ. */
     status = grow(endpoint, end);
@@ -361,7 +362,8 @@ void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
     }
     pthread_mutex_unlock(lock_of(endpoint));
     if (!found) {
-        wefti_log(endpoint->log, WEFT_LOG_ERROR, "rank %u frees a region at %zu, where none is",
-                  endpoint->rank, offset);
+        wefti_log(endpoint->log, WEFT_LOG_ERROR,
+                  "rank %u: cannot free offset %zu: no region starts there", endpoint->rank,
+                  offset);
     }
 }

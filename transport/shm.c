@@ -42,7 +42,7 @@ static weft_status_t map_control(wefti_endpoint_t *endpoint, uint32_t rank, int 
         mmap(NULL, WEFTI_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (page == MAP_FAILED) {
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno,
-                                 "cannot map the control block of rank %u",
+                                 "mmap failed for the control block of rank %u",
                                  wefti_endpoint_number(endpoint, rank));
     }
     madvise(page, WEFTI_PAGE_BYTES, MADV_DONTFORK);
@@ -57,8 +57,9 @@ static weft_status_t check_memfd(int fd, uint32_t rank, size_t bytes)
     int seals = fcntl(fd, F_GET_SEALS);
     if (fstat(fd, &state) != 0 || !S_ISREG(state.st_mode) || state.st_size < (off_t)bytes ||
         seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_WRITE) != 0) {
-        return wefti_error(WEFT_ERR_FORMAT,
-                           "the memory that rank %u hands out is not sealed as it should be", rank);
+        return wefti_error(
+            WEFT_ERR_FORMAT,
+            "invalid shared memory from rank %u: the seal against shrinking is missing", rank);
     }
     return WEFT_OK;
 }
@@ -182,7 +183,7 @@ static weft_status_t gone_error(wefti_endpoint_t *endpoint, uint32_t rank)
         return status;
     }
     char who[WEFTI_WHO_BYTES];
-    return wefti_error(WEFT_ERR_PEER_DIED, "%s %s while rank %u was in an all-gather",
+    return wefti_error(WEFT_ERR_PEER_DIED, "%s %s while rank %u was in a control all-gather",
                        wefti_endpoint_who(endpoint, rank, (int)shm->peers[rank].pid, who),
                        has_left(endpoint, rank) ? "left the world" : "died",
                        wefti_endpoint_number(endpoint, endpoint->rank));
@@ -205,7 +206,8 @@ static weft_status_t await_socket(wefti_endpoint_t *endpoint, uint32_t rank, sho
         }
         if (now >= deadline) {
             char who[WEFTI_WHO_BYTES];
-            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s in an all-gather",
+            return wefti_error(WEFT_ERR_TIMEOUT,
+                               "rank %u waited %.3g s for %s in a control all-gather",
                                wefti_endpoint_number(endpoint, endpoint->rank),
                                (double)endpoint->settings->timeout_ns * 1e-9,
                                wefti_endpoint_who(endpoint, rank, (int)shm->peers[rank].pid, who));
@@ -249,9 +251,10 @@ static weft_status_t receive_piece(wefti_endpoint_t *endpoint, uint32_t rank, vo
             continue;
         }
         if (got > 0) {
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "all-gather: rank %u sent a piece of %zd bytes instead of %zu", rank,
-                               got, bytes);
+            return wefti_error(
+                WEFT_ERR_MISMATCH,
+                "control all-gather: malformed message from rank %u: %zd bytes instead of %zu",
+                rank, got, bytes);
         }
         if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
             return gone_error(endpoint, rank);
@@ -286,11 +289,11 @@ static weft_status_t receive_all(wefti_endpoint_t *endpoint, uint32_t rank, uint
     }
     if (header.magic != WEFTI_SHM_MAGIC ||
         header.sequence != ((shm_endpoint_t *)endpoint)->sequence || header.bytes != part_bytes) {
-        return wefti_error(
-            WEFT_ERR_MISMATCH,
-            "all-gather: rank %u brings %llu bytes (call %u), rank %u brings %zu (call %u)", rank,
-            (unsigned long long)header.bytes, header.sequence, endpoint->rank, part_bytes,
-            ((shm_endpoint_t *)endpoint)->sequence);
+        return wefti_error(WEFT_ERR_MISMATCH,
+                           "control all-gather: size mismatch: rank %u has %llu bytes (call %u), "
+                           "rank %u has %zu bytes (call %u)",
+                           rank, (unsigned long long)header.bytes, header.sequence, endpoint->rank,
+                           part_bytes, ((shm_endpoint_t *)endpoint)->sequence);
     }
     for (size_t at = 0; status == WEFT_OK && at < bytes; at += CHUNK_BYTES) {
         size_t piece = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;

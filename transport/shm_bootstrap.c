@@ -27,13 +27,13 @@ weft_status_t wefti_shm_parse_address(const char *address, struct sockaddr_un *o
     out->sun_family = AF_UNIX;
     if (strncmp(address, "unix:", 5) != 0 || address[5] == '\0' || strcmp(address, "unix:@") == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "address \"%s\" is neither \"unix:@name\" nor \"unix:/path\"", address);
+                           "invalid address '%s': expected unix:@name or unix:/path", address);
     }
     const char *name = address + 5;
     size_t length = strlen(name);
     if (length >= sizeof out->sun_path) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "address \"%s\" is longer than %zu characters", address,
+                           "address '%s' is too long: at most %zu characters", address,
                            sizeof out->sun_path - 1);
     }
     memcpy(out->sun_path, name, length);
@@ -73,7 +73,7 @@ static weft_status_t connect_once(const struct sockaddr_un *address, socklen_t l
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket failed");
     }
     if (connect(fd, (const struct sockaddr *)address, length) != 0) {
         int error_number = errno;
@@ -86,7 +86,7 @@ static weft_status_t connect_once(const struct sockaddr_un *address, socklen_t l
     }
     if (!wefti_shm_peer_credentials(fd, &zero->pid)) {
         close(fd);
-        return wefti_error(WEFT_ERR_SYSTEM, "%s belongs to another user", text);
+        return wefti_error(WEFT_ERR_SYSTEM, "the socket %s belongs to another user", text);
     }
     zero->socket = fd;
     return WEFT_OK;
@@ -98,8 +98,8 @@ static weft_status_t take_peer(wefti_endpoint_t *endpoint, const wefti_shm_packe
     uint32_t rank = packet->rank;
     if (rank >= endpoint->world_size || rank == endpoint->rank || peers[rank].joined ||
         fds[0] < 0 || fds[1] < 0 || packet->pid <= 0) {
-        return wefti_error(WEFT_ERR_FORMAT,
-                           "rank 0 introduced rank %u in a way that makes no sense", rank);
+        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank 0: entry of rank %u",
+                           rank);
     }
     peers[rank].control_fd = fds[0];
     peers[rank].region_fd = fds[1];
@@ -126,9 +126,10 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
                 return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
             }
             if (!ready && now >= deadline) {
-                return wefti_error(WEFT_ERR_TIMEOUT,
-                                   "rank %u (pid %d) did not complete the world in time",
-                                   wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
+                return wefti_error(
+                    WEFT_ERR_TIMEOUT,
+                    "rank %u (pid %d) did not complete the rendezvous before the timeout",
+                    wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
             }
             continue;
         }
@@ -136,7 +137,8 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             return WEFT_AGAIN;
         }
         if (status == WEFT_ERR_PEER_DIED) {
-            return wefti_error(status, "rank %u (pid %d) went away while others were still joining",
+            return wefti_error(status,
+                               "rank %u (pid %d) disconnected while other ranks were still joining",
                                wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
         }
         if (status == WEFT_OK && packet.kind == WEFTI_SHM_PEER) {
@@ -152,9 +154,10 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             status = wefti_error_prefix(status, "rank %u",
                                         wefti_endpoint_number(endpoint, endpoint->rank));
         } else {
-            status =
-                wefti_error(WEFT_ERR_FORMAT, "what answered in place of rank 0 (pid %d) is no Weft",
-                            (int)peers[0].pid);
+            status = wefti_error(
+                WEFT_ERR_FORMAT,
+                "protocol error: the process at the address of rank 0 (pid %d) is not a Weft rank",
+                (int)peers[0].pid);
         }
         if (status < 0) {
             wefti_close_fd(&fds[0]);
@@ -196,18 +199,20 @@ static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, weft
             return status;
         }
         if (wefti_now_ns() >= deadline) {
-            return wefti_error(
-                WEFT_ERR_TIMEOUT, "rank %u found no rank %u at %s within %.3g s; missing: %u",
-                wefti_endpoint_number(endpoint, endpoint->rank), wefti_endpoint_number(endpoint, 0),
-                address, (double)endpoint->settings->timeout_ns * 1e-9,
-                wefti_endpoint_number(endpoint, 0));
+            return wefti_error(WEFT_ERR_TIMEOUT,
+                               "rank %u: rank %u not found at %s within %.3g s; missing ranks: %u",
+                               wefti_endpoint_number(endpoint, endpoint->rank),
+                               wefti_endpoint_number(endpoint, 0), address,
+                               (double)endpoint->settings->timeout_ns * 1e-9,
+                               wefti_endpoint_number(endpoint, 0));
         }
         if (wefti_interrupted(&endpoint->interrupt)) {
             return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
         }
         uint64_t waited = wefti_now_ns() - start;
         if (wefti_endpoint_reports_late(endpoint, waited)) {
-            wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u has found no rank %u at %s for %.0f s",
+            wefti_log(endpoint->log, WEFT_LOG_WARN,
+                      "rank %u: rank %u not found at %s for %.0f s; still waiting",
                       wefti_endpoint_number(endpoint, endpoint->rank),
                       wefti_endpoint_number(endpoint, 0), address, (double)waited * 1e-9);
         }

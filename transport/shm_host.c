@@ -58,7 +58,7 @@ static weft_status_t listen_at(lobby_t *lobby)
     }
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket failed");
     }
     int result = bind(fd, (const struct sockaddr *)&address, length);
     if (result != 0 && errno == EADDRINUSE && address.sun_path[0] != '\0' &&
@@ -70,13 +70,14 @@ static weft_status_t listen_at(lobby_t *lobby)
     if (result != 0) {
         int error_number = errno;
         close(fd);
-        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "rank 0 cannot listen at %s",
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "rank 0: cannot listen at %s",
                                  lobby->address);
     }
     if (listen(fd, SOMAXCONN) != 0) {
         int error_number = errno;
         close(fd);
-        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "listen at %s", lobby->address);
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "rank 0: cannot listen at %s",
+                                 lobby->address);
     }
     lobby->listener = fd;
     return WEFT_OK;
@@ -128,8 +129,8 @@ static void welcome_guests(lobby_t *lobby)
     while ((fd = accept4(lobby->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         guest_t guest = {.socket = fd};
         if (!wefti_shm_peer_credentials(fd, &guest.pid)) {
-            wefti_log(lobby->endpoint->log, WEFT_LOG_WARN, "turned away a stranger at %s",
-                      lobby->address);
+            wefti_log(lobby->endpoint->log, WEFT_LOG_WARN,
+                      "rejected a connection at %s: it belongs to another user", lobby->address);
             close(fd);
             continue;
         }
@@ -140,7 +141,8 @@ static void welcome_guests(lobby_t *lobby)
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         fail(lobby, wefti_error_errno(WEFT_ERR_SYSTEM, errno,
-                                      "rank 0 cannot let in more ranks (see ulimit -n)"));
+                                      "rank 0: cannot accept more connections; raise the limit of "
+                                      "open files (ulimit -n)"));
     }
 }
 
@@ -150,22 +152,23 @@ static weft_status_t check_hello(const lobby_t *lobby, const guest_t *guest,
     uint32_t world_size = lobby->endpoint->world_size;
     int pid = (int)guest->pid;
     if (hello->version != WEFTI_SHM_VERSION) {
-        return wefti_error(WEFT_ERR_MISMATCH,
-                           "rank %u (pid %d) speaks version %u of the protocol, rank 0 version %u",
-                           hello->rank, pid, hello->version, WEFTI_SHM_VERSION);
+        return wefti_error(
+            WEFT_ERR_MISMATCH,
+            "protocol version mismatch: rank %u (pid %d) uses version %u, rank 0 uses version %u",
+            hello->rank, pid, hello->version, WEFTI_SHM_VERSION);
     }
     if (hello->world_size != world_size) {
         return wefti_error(WEFT_ERR_MISMATCH,
-                           "rank %u (pid %d) wants a world of %u ranks, rank 0 a world of %u",
+                           "world size mismatch: rank %u (pid %d) has %u, rank 0 has %u",
                            hello->rank, pid, hello->world_size, world_size);
     }
     if (hello->rank >= world_size) {
-        return wefti_error(WEFT_ERR_MISMATCH, "pid %d says it is rank %u in a world of %u", pid,
-                           hello->rank, world_size);
+        return wefti_error(WEFT_ERR_MISMATCH, "invalid rank from pid %d: rank %u for world size %u",
+                           pid, hello->rank, world_size);
     }
     if (hello->rank == 0 || lobby->peers[hello->rank].joined) {
         int other = hello->rank == 0 ? (int)getpid() : (int)lobby->peers[hello->rank].pid;
-        return wefti_error(WEFT_ERR_MISMATCH, "two processes say they are rank %u: pids %d and %d",
+        return wefti_error(WEFT_ERR_MISMATCH, "duplicate rank %u: the processes with pid %d and %d",
                            hello->rank, other, pid);
     }
     return WEFT_OK;
@@ -188,8 +191,8 @@ static bool hear_guest(lobby_t *lobby, uint32_t index)
         return true;
     }
     if (heard < 0 || hello.kind != WEFTI_SHM_HELLO || fds[0] < 0 || fds[1] < 0) {
-        wefti_log(lobby->endpoint->log, WEFT_LOG_WARN, "pid %d came to %s and is no rank",
-                  (int)guest.pid, lobby->address);
+        wefti_log(lobby->endpoint->log, WEFT_LOG_WARN,
+                  "pid %d connected to %s but is not a Weft rank", (int)guest.pid, lobby->address);
         if (heard == WEFT_OK) {
             wefti_close_fd(&fds[0]);
             wefti_close_fd(&fds[1]);
@@ -260,7 +263,7 @@ static void attend(lobby_t *lobby)
         if (polls[1 + guests + r].revents != 0) {
             fail(lobby,
                  wefti_error(WEFT_ERR_PEER_DIED,
-                             "rank %u (pid %d) went away while others were still joining",
+                             "rank %u (pid %d) disconnected while other ranks were still joining",
                              wefti_endpoint_number(lobby->endpoint, r), (int)lobby->peers[r].pid));
         }
     }
@@ -285,16 +288,16 @@ static weft_status_t gather_ranks(lobby_t *lobby)
         uint64_t now = wefti_now_ns();
         if (lobby->failure == WEFT_OK && wefti_endpoint_reports_late(endpoint, now - start)) {
             wefti_log(endpoint->log, WEFT_LOG_WARN,
-                      "%u of %u ranks did not come to %s for %.0f s: %s", missing,
+                      "%u of %u ranks have not joined at %s for %.0f s: %s", missing,
                       endpoint->world_size, lobby->address, (double)(now - start) * 1e-9, names);
         }
         if (now >= lobby->deadline) {
             if (lobby->failure == WEFT_OK) {
-                fail(lobby, wefti_error(WEFT_ERR_TIMEOUT,
-                                        "not all of %u ranks came to %s within %.3g s; "
-                                        "missing: %s",
-                                        endpoint->world_size, lobby->address,
-                                        (double)endpoint->settings->timeout_ns * 1e-9, names));
+                fail(lobby, wefti_error(
+                                WEFT_ERR_TIMEOUT,
+                                "not all of %u ranks joined at %s within %.3g s; missing ranks: %s",
+                                endpoint->world_size, lobby->address,
+                                (double)endpoint->settings->timeout_ns * 1e-9, names));
             }
             break;
         }
@@ -326,7 +329,7 @@ static weft_status_t introduce_all(lobby_t *lobby)
                                             lobby->peers[of].region_fd};
             if (wefti_shm_send(lobby->peers[to].socket, &packet, fds, lobby->deadline) < 0) {
                 weft_status_t status = wefti_error(
-                    WEFT_ERR_PEER_DIED, "rank %u (pid %d) went away while it was joining",
+                    WEFT_ERR_PEER_DIED, "rank %u (pid %d) disconnected while joining",
                     wefti_endpoint_number(lobby->endpoint, to), (int)lobby->peers[to].pid);
                 fail(lobby, status);
                 return status;

@@ -129,7 +129,8 @@ weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFT
         wefti_close_fd(&fds[0]);
         wefti_close_fd(&fds[1]);
         return wefti_error_errno(WEFT_ERR_SYSTEM, EMFILE,
-                                 "cannot take in another rank's memory (see ulimit -n)");
+                                 "cannot receive another rank's memory descriptor; check the limit "
+                                 "of open files (ulimit -n)");
     }
     if (got != (ssize_t)sizeof *packet || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
         packet->magic != WEFTI_SHM_MAGIC) {

@@ -311,9 +311,10 @@ static weft_status_t read_file(const wefti_endpoint_t *endpoint, wefti_cluster_t
         return wefti_cluster_spread(out, endpoint->world_size);
     }
     if (out->rank_count != endpoint->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "WEFT_TOPOLOGY: %s describes %u ranks, the world has %u",
-                           endpoint->settings->topology, out->rank_count, endpoint->world_size);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "WEFT_TOPOLOGY=%s: world size mismatch: the file describes %u ranks, the world has %u",
+            endpoint->settings->topology, out->rank_count, endpoint->world_size);
     }
     return WEFT_OK;
 }
@@ -333,9 +334,11 @@ static weft_status_t compare(wefti_endpoint_t *endpoint, const wefti_cluster_t *
     }
     for (uint32_t r = 1; r < endpoint->world_size && status >= 0; r++) {
         if (memcmp(&all[r], &all[0], sizeof own) != 0) {
-            status = wefti_error(WEFT_ERR_MISMATCH,
-                                 "ranks %u and 0 have different descriptions of the cluster%s", r,
-                                 endpoint->settings->topology[0] != '\0' ? " (WEFT_TOPOLOGY)" : "");
+            status =
+                wefti_error(WEFT_ERR_MISMATCH,
+                            "topology mismatch: rank %u and rank 0 have different descriptions of "
+                            "the cluster%s",
+                            r, endpoint->settings->topology[0] != '\0' ? " (WEFT_TOPOLOGY)" : "");
         }
     }
     wefti_free(endpoint->allocator, all);

@@ -52,13 +52,15 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
 {
     *out_topology = NULL;
     if (hwloc_get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
-        return wefti_error(WEFT_ERR_SYSTEM, "hwloc's version %x is not the one Weft was built for",
+        return wefti_error(WEFT_ERR_SYSTEM,
+                           "hwloc version mismatch: runtime API version %x differs from the one "
+                           "Weft was built with",
                            hwloc_get_api_version());
     }
     hold_libraries();
     if (hwloc_topology_init(out_topology) != 0) {
         *out_topology = NULL;
-        return wefti_error(WEFT_ERR_SYSTEM, "hwloc cannot be initialised");
+        return wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_init failed");
     }
     if (devices) {
         hwloc_topology_set_io_types_filter(*out_topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
@@ -72,7 +74,7 @@ static weft_status_t load(bool devices, hwloc_topology_t *out_topology)
     weft_status_t status = begin(devices, out_topology);
     if (status >= 0 && hwloc_topology_load(*out_topology) != 0) {
         hwloc_topology_destroy(*out_topology);
-        status = wefti_error(WEFT_ERR_SYSTEM, "hwloc cannot read this machine's topology");
+        status = wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_load failed for this machine");
     }
     return status;
 }
@@ -218,7 +220,7 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
     }
     if (file.size_bytes == 0 || file.size_bytes > MAX_XML_BYTES) {
         wefti_file_unmap(&file);
-        return wefti_error(WEFT_ERR_FORMAT, "%s: no hwloc XML", path);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: not an hwloc XML file", path);
     }
     /* hwloc wants its buffer terminated, and counts that. */
     char *text = wefti_alloc(NULL, file.size_bytes + 1);
@@ -227,7 +229,7 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
         memcpy(text, file.data, file.size_bytes);
         if (hwloc_topology_set_xmlbuffer(topology, text, (int)file.size_bytes + 1) != 0 ||
             hwloc_topology_load(topology) != 0) {
-            status = wefti_error(WEFT_ERR_FORMAT, "%s: hwloc cannot read it as XML", path);
+            status = wefti_error(WEFT_ERR_FORMAT, "%s: invalid hwloc XML", path);
         } else {
             status = fill(topology, true, arena, out);
             status = status < 0 ? wefti_error_prefix(status, "%s", path) : status;

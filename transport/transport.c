@@ -36,7 +36,7 @@ uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint)
 static weft_status_t forked_error(const wefti_endpoint_t *endpoint)
 {
     return wefti_error(WEFT_ERR_STATE,
-                       "this process was forked from rank %u, whose context it cannot use",
+                       "forked child of rank %u: the parent's context cannot be used after fork",
                        endpoint->rank);
 }
 
@@ -48,27 +48,29 @@ static bool is_unix(const char *address)
 static weft_status_t check_params(const wefti_endpoint_params_t *params)
 {
     if (params->settings == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "an endpoint needs settings");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "settings: is NULL");
     }
     if (params->world_size == 0 || params->world_size > WEFTI_MAX_WORLD) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world size %u is not within 1 to %u",
-                           params->world_size, WEFTI_MAX_WORLD);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "invalid world size %u: must be between 1 and %u", params->world_size,
+                           WEFTI_MAX_WORLD);
     }
     if (params->rank >= params->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u does not exist in a world of %u",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u",
                            params->rank, params->world_size);
     }
     if (params->hub == NULL && params->world_size > 1 &&
         (params->address == NULL || params->address[0] == '\0') && params->job == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "a world of %u ranks needs an address (WEFT_ADDRESS) or a hub",
-                           params->world_size);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "no rendezvous address for a world of %u ranks; set WEFT_ADDRESS or pass a hub",
+            params->world_size);
     }
     if (params->hub == NULL && params->numbers == NULL && is_unix(params->address) &&
         !wefti_hosts_allows(params->settings, "shm")) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "WEFT_TRANSPORT=%s, but at %s ranks of one host meet, who share memory; "
-                           "without shm they need host:port or file:///path",
+                           "WEFT_TRANSPORT=%s excludes shm, but the address %s is for ranks of one "
+                           "host; add shm or use host:port or file:///path",
                            params->settings->transport, params->address);
     }
     return WEFT_OK;
@@ -96,13 +98,13 @@ static weft_status_t map_owner_word(wefti_endpoint_t *endpoint)
     uint32_t *page =
         mmap(NULL, WEFTI_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a page");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate a page");
     }
     *page = 1;
     endpoint->owner_word = page;
     if (madvise(page, WEFTI_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
         wefti_log(endpoint->log, WEFT_LOG_DEBUG,
-                  "no MADV_WIPEONFORK: forked children are not told");
+                  "MADV_WIPEONFORK is not available: forked children are not detected");
     }
     return WEFT_OK;
 }
@@ -231,8 +233,8 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
     size_t total;
     if (!wefti_mul_size(bytes, endpoint->world_size, &total) ||
         (bytes > 0 && (send == NULL || recv == NULL))) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "all-gather: bad buffers for %zu bytes",
-                           bytes);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "control all-gather: invalid buffers for %zu bytes", bytes);
     }
     weft_status_t status = wefti_endpoint_check(endpoint);
     return status < 0 ? status : endpoint->ops->all_gather(endpoint, send, bytes, recv);
@@ -253,7 +255,7 @@ static weft_status_t explain(wefti_endpoint_t *endpoint, const verdict_t *own)
                                wefti_endpoint_number(endpoint, r), verdicts[r].text);
         }
     }
-    return wefti_error(WEFT_ERR_INTERNAL, "ranks disagree on whether one of them failed");
+    return wefti_error(WEFT_ERR_INTERNAL, "ranks disagree on whether a rank failed");
 }
 
 weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status)
@@ -299,8 +301,8 @@ static weft_status_t barrier_poll(void *user)
         return status;
     }
     return wefti_error(WEFT_ERR_PEER_DIED,
-                       "rank %u left the world while rank %u waits for it at a barrier", wait->peer,
-                       wait->endpoint->rank);
+                       "rank %u left the world while rank %u was waiting for it in a barrier",
+                       wait->peer, wait->endpoint->rank);
 }
 
 weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
@@ -322,7 +324,7 @@ weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
     wefti_signal_post(&endpoint->control[endpoint->rank]->barrier, epoch);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         char what[48];
-        snprintf(what, sizeof what, "rank %u at a barrier", r);
+        snprintf(what, sizeof what, "rank %u in a barrier", r);
         barrier_wait_t wait = {endpoint, r, epoch};
         status = wefti_wait_signal(endpoint, &endpoint->control[r]->barrier, epoch, what,
                                    barrier_poll, &wait);
@@ -398,7 +400,7 @@ static weft_status_t adopt_abort(const wefti_control_t *control)
         status = WEFT_ERR_ABORTED;
     }
     if (text[0] == '\0') {
-        return wefti_error((weft_status_t)status, "rank %u ended the world", control->abort_rank);
+        return wefti_error((weft_status_t)status, "rank %u aborted the world", control->abort_rank);
     }
     return wefti_error_adopt((weft_status_t)status, text);
 }
@@ -418,7 +420,7 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
             return adopt_abort(own);
         }
         if (tries == ABORT_READ_TRIES) {
-            return wefti_error(WEFT_ERR_ABORTED, "another rank ended the world");
+            return wefti_error(WEFT_ERR_ABORTED, "another rank aborted the world");
         }
         sched_yield();
     }
@@ -475,7 +477,7 @@ weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, 
             wefti_alloc(endpoint->allocator, LINK_FAULTS_MAX * sizeof *endpoint->faults);
     }
     if (endpoint->faults == NULL || count == LINK_FAULTS_MAX) {
-        return wefti_error(WEFT_ERR_LINK, "%u links broke; the last one: %s", count + 1, text);
+        return wefti_error(WEFT_ERR_LINK, "%u links are broken; the last: %s", count + 1, text);
     }
     wefti_link_fault_t *fault = &endpoint->faults[count];
     fault->ranks[0] = a < b ? a : b;
@@ -490,8 +492,8 @@ weft_status_t wefti_endpoint_break_link(wefti_endpoint_t *endpoint, uint32_t pee
 {
     if (peer >= endpoint->world_size || peer == endpoint->rank ||
         endpoint->ops->break_link == NULL || wefti_endpoint_direct(endpoint, peer)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "rank %u has no link to rank %u that could break",
-                           endpoint->rank, peer);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "rank %u has no link to rank %u", endpoint->rank,
+                           peer);
     }
     return endpoint->ops->break_link(endpoint, peer, text);
 }

@@ -172,12 +172,12 @@ static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t d
     }
     if (left || (deserted && endpoint->world_size == 2)) {
         return wefti_error(WEFT_ERR_PEER_DIED,
-                           "rank %u waits for %s, but rank %u has left the world", endpoint->rank,
-                           wait->what, left ? owner : 1 - endpoint->rank);
+                           "rank %u is waiting for %s, but rank %u has left the world",
+                           endpoint->rank, wait->what, left ? owner : 1 - endpoint->rank);
     }
     if (deserted) {
         return wefti_error(WEFT_ERR_PEER_DIED,
-                           "rank %u waits for %s, but all others have left the world",
+                           "rank %u is waiting for %s, but all other ranks have left the world",
                            endpoint->rank, wait->what);
     }
     return now >= deadline ? timed_out(wait) : WEFT_OK;

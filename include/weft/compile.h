@@ -38,9 +38,10 @@ typedef struct weft_compile_params {
     int shard_optimizer; /**< a rank updates its shard of every bucket and keeps only that state */
     int decouple;        /**< implies shard_optimizer; weights are gathered under the next forward pass */
     uint32_t accumulate; /**< micro-batches of a rank per step; 0: 1 */
-    uint32_t shards;     /**< micro-batches of all ranks per step, reduced along one tree whatever the number of
-                          * ranks: weights have the same bits for one and for any N with shards / N a power of two
-                          * (others are refused); 0: not fixed. Excludes accumulate */
+    /** Micro-batches of all ranks per step, reduced along one tree: weights have the same bits for 1
+     * rank and for N ranks where global_micro_batches / N is a power of two (other N are refused).
+     * 0: not fixed. Excludes accumulate. */
+    uint32_t global_micro_batches;
     const char *wire;    /**< type in which gradients travel: "f32" (default), "bf16", to which a rank's sum is rounded;
                           * bits then depend on the number of ranks */
     double clip_norm;    /**< gradients are scaled by min(1, clip_norm / their global norm), which is the output

@@ -28,7 +28,7 @@ typedef struct weft_plan_info {
     char weights_digest[65];
     weft_plan_kind_t kind;
     uint32_t accumulate;   /**< micro-batches of a rank and step, at least 1 */
-    uint32_t shards;       /**< micro-batches of all ranks, where that number is fixed; else 0 */
+    uint32_t global_micro_batches; /**< micro-batches of all ranks per step, if that number is fixed; else 0 */
     int shard_optimizer;   /**< a rank updates, and has the optimizer state of, its shard only */
     int decouple;          /**< weights are gathered under the next step's forward pass */
     double clip_norm;      /**< 0: gradients are not clipped */

@@ -29,6 +29,8 @@ typedef struct weft_session_stats {
     uint64_t scratch_bytes;       /**< kernels' scratch, outside the arena */
     uint64_t fusion_copied_bytes; /**< bytes copied only to fuse, counted while running */
     const char *kernels; /**< "exact" or "onednn": what WEFT_KERNELS asked for; static storage */
+    /** Steps in the file that weft_session_write_trace wrote last, from 1; 0: no step. */
+    uint64_t timeline_first_step, timeline_last_step;
 } weft_session_stats_t;
 
 WEFT_EXTERN_C_BEGIN
@@ -136,7 +138,11 @@ WEFT_API weft_status_t weft_session_get_state(weft_session_t *session, size_t in
 /** Replaces state index: data is all of it, the same on all ranks, of which each keeps what it has. Between steps only, not collective. */
 WEFT_API weft_status_t weft_session_set_state(weft_session_t *session, size_t index, const void *data, size_t bytes);
 WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats);
-/** Writes the timeline of all ranks as Chrome trace JSON to path on rank 0. Collective. */
+/**
+ * Writes the timeline of all ranks as Chrome trace JSON to path on rank 0: the last whole steps that
+ * the session remembers. weft_session_stats_t reports their numbers; the file has them under
+ * "otherData". Needs a session created with trace. Collective.
+ */
 WEFT_API weft_status_t weft_session_write_trace(weft_session_t *session, const char *path);
 /**
  * Writes measured times as JSON to path on rank 0, for weft_compile_params_t.profile_path: per kernel and

@@ -8,7 +8,8 @@
 
 size_t weft_plan_binding_count(const weft_plan_t *plan)
 {
-    return plan == NULL ? 0 : plan->binding_count;
+    WEFT_CHECK_ARG_OR(plan, 0);
+    return plan->binding_count;
 }
 
 weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t index, weft_binding_t *binding)

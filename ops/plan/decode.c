@@ -306,7 +306,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->fusion_copied_bytes = message->fusion_copied_bytes;
     plan->kind = (weft_plan_kind_t)message->kind;
     plan->accumulate = message->accumulate;
-    plan->shards = message->shards;
+    plan->global_micro_batches = message->global_micro_batches;
     plan->flags = message->flags;
     plan->clip_norm = message->clip_norm;
     plan->topology = message->topology;

@@ -312,7 +312,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.fusion_copied_bytes = plan->fusion_copied_bytes;
     message.kind = (uint32_t)plan->kind;
     message.accumulate = plan->accumulate;
-    message.shards = plan->shards;
+    message.global_micro_batches = plan->global_micro_batches;
     message.flags = plan->flags;
     message.clip_norm = plan->clip_norm;
     message.topology = text_of(plan->topology);

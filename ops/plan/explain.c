@@ -52,11 +52,12 @@ static void add_training(wefti_text_t *out, const weft_plan_t *plan)
         wefti_text_printf(out, "  accumulated: %" PRIu32 " micro-batches of a rank make a step\n",
                           plan->accumulate);
     }
-    if (plan->shards > 0) {
+    if (plan->global_micro_batches > 0) {
         wefti_text_printf(out,
                           "  one tree: gradients of %" PRIu32 " micro-batch%s, %" PRIu32
                           " of each rank, are summed in an order that no number of ranks changes\n",
-                          plan->shards, plan->shards == 1 ? "" : "es", plan->accumulate);
+                          plan->global_micro_batches, plan->global_micro_batches == 1 ? "" : "es",
+                          plan->accumulate);
     }
     if (plan->flags & WEFTI_PLAN_SHARDED) {
         wefti_text_printf(

@@ -136,7 +136,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_string(&json, "optimizer", plan->optimizer);
     wefti_json_string(&json, "kind", plan->kind == WEFT_PLAN_TRAINING ? "training" : "inference");
     wefti_json_int(&json, "accumulate", plan->accumulate);
-    wefti_json_int(&json, "shards", plan->shards);
+    wefti_json_int(&json, "global_micro_batches", plan->global_micro_batches);
     wefti_json_bool(&json, "sharded", (plan->flags & WEFTI_PLAN_SHARDED) != 0);
     wefti_json_bool(&json, "decoupled", (plan->flags & WEFTI_PLAN_DECOUPLED) != 0);
     wefti_json_bool(&json, "rank_weights", (plan->flags & WEFTI_PLAN_RANK_DATA) != 0);

@@ -71,7 +71,7 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .fusion_copied_bytes = plan->fusion_copied_bytes,
         .kind = plan->kind,
         .accumulate = plan->accumulate,
-        .shards = plan->shards,
+        .global_micro_batches = plan->global_micro_batches,
         .shard_optimizer = (plan->flags & WEFTI_PLAN_SHARDED) != 0,
         .decouple = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0,
         .clip_norm = plan->clip_norm,

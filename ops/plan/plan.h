@@ -191,9 +191,10 @@ struct weft_plan {
     uint64_t fusion_copied_bytes; /* bytes a step copies only to fuse: 0 by construction */
     weft_plan_kind_t kind;
     uint32_t accumulate; /* micro-batches of a rank and step, at least 1 */
-    uint32_t shards;     /* leaves of the reduction tree, accumulate * world_size; 0: not fixed */
-    uint32_t flags;      /* WEFTI_PLAN_* */
-    double clip_norm;    /* of the global gradient; 0: not clipped */
+    uint32_t
+        global_micro_batches; /* leaves of the reduction tree, accumulate * world_size; 0: not fixed */
+    uint32_t flags;           /* WEFTI_PLAN_* */
+    double clip_norm;         /* of the global gradient; 0: not clipped */
     /* What algorithms were chosen for: "2 hosts x 4 ranks", "" where nobody said; and a digest of
      * which ranks share a host, in hexadecimal. Results do not depend on it, nor the structure
      * digest but by the algorithms. */

@@ -188,7 +188,7 @@ static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
     }
     add_int(hasher, (uint64_t)plan->kind);
     add_int(hasher, plan->accumulate);
-    add_int(hasher, plan->shards);
+    add_int(hasher, plan->global_micro_batches);
     add_int(hasher, plan->flags);
     add_double(hasher, plan->clip_norm);
 }

@@ -74,8 +74,9 @@ static const char *check_kind(const weft_plan_t *plan)
     if (plan->accumulate == 0 || (!trains && plan->accumulate != 1)) {
         return "no such number of micro-batches";
     }
-    if (plan->shards != 0 && plan->shards != (uint64_t)plan->accumulate * plan->world_size) {
-        return "shards are not the micro-batches of all ranks";
+    if (plan->global_micro_batches != 0 &&
+        plan->global_micro_batches != (uint64_t)plan->accumulate * plan->world_size) {
+        return "global_micro_batches is not the number of micro-batches of all ranks";
     }
     if (!isfinite(plan->clip_norm) || plan->clip_norm < 0 || (!trains && plan->clip_norm != 0)) {
         return "no such norm to clip to";

@@ -21,7 +21,7 @@ enum {
     SHARD_OPTIMIZER,
     DECOUPLE,
     ACCUMULATE,
-    SHARDS,
+    GLOBAL_MICRO_BATCHES,
     WIRE,
     CLIP,
     GRADS,
@@ -37,10 +37,34 @@ enum {
 };
 
 static const char *const names[] = {
-    "model",      "world",        "batch",  "shape",   "loss",     "optimizer",       "lr",
-    "momentum",   "weight_decay", "bucket", "costs",   "topology", "shard_optimizer", "decouple",
-    "accumulate", "shards",       "wire",   "clip",    "grads",    "in_flight",       "arena_limit",
-    "infer",      "split_batch",  "ops",    "kernels", "profile",  "emit_onnx",       NULL,
+    "model",
+    "world",
+    "batch",
+    "shape",
+    "loss",
+    "optimizer",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "bucket",
+    "costs",
+    "topology",
+    "shard_optimizer",
+    "decouple",
+    "accumulate",
+    "global_micro_batches",
+    "wire",
+    "clip",
+    "grads",
+    "in_flight",
+    "arena_limit",
+    "infer",
+    "split_batch",
+    "ops",
+    "kernels",
+    "profile",
+    "emit_onnx",
+    NULL,
 };
 
 /* Warnings of the compiler, to be said when the GIL is held again. */
@@ -303,7 +327,8 @@ static int read_params(reader_t *reader)
         wp_value_flag(reader->given[DECOUPLE], names[DECOUPLE], &params->decouple) < 0 ||
         wp_value_count(reader->given[ACCUMULATE], names[ACCUMULATE], 65536, &params->accumulate) <
             0 ||
-        wp_value_count(reader->given[SHARDS], names[SHARDS], 65536, &params->shards) < 0 ||
+        wp_value_count(reader->given[GLOBAL_MICRO_BATCHES], names[GLOBAL_MICRO_BATCHES], 65536,
+                       &params->global_micro_batches) < 0 ||
         wp_value_text(reader->given[WIRE], names[WIRE], &params->wire) < 0 ||
         wp_value_number(reader->given[CLIP], names[CLIP], false, &params->clip_norm) < 0 ||
         path_argument(reader, GRADS, &params->grads_path) < 0 ||
@@ -375,7 +400,7 @@ static const char doc[] =
     "momentum=None, "
     "weight_decay=None, bucket=None, costs=None, topology=None, shard_optimizer=False, "
     "decouple=False, "
-    "accumulate=None, shards=None, wire=None, clip=None, grads=None, in_flight=None, "
+    "accumulate=None, global_micro_batches=None, wire=None, clip=None, grads=None, in_flight=None, "
     "arena_limit=None, infer=False, "
     "split_batch=False, ops=None, kernels=None, profile=None, emit_onnx=None)\n--\n\n"
     "Compiles an ONNX model into a Plan: a model with a loss into one that trains it on all ranks, "
@@ -408,8 +433,11 @@ static const char doc[] =
     "decouple         updated weights are gathered under the next forward pass (implies "
     "shard_optimizer)\n"
     "accumulate       micro-batches of a rank per step\n"
-    "shards           micro-batches of all ranks per step: weights have the same bits on any "
-    "number of ranks\n"
+    "global_micro_batches\n"
+    "                 micro-batches of all ranks per step: weights have the same bits for 1 rank "
+    "and "
+    "for N ranks\n"
+    "                 where global_micro_batches / N is a power of two\n"
     "wire             type in which gradients travel: 'f32' (default), 'bf16'\n"
     "clip             gradients are scaled down where their global norm is above this\n"
     "grads            JSON file: which tensors of the graph are the gradients of what\n"

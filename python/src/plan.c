@@ -179,7 +179,8 @@ static PyObject *plan_info(PyObject *object, void *closure)
         wp_dict_add(dict, "optimizer", text_or_none(info.optimizer)) < 0 ||
         wp_dict_add(dict, "policy", text_or_none(info.policy)) < 0 ||
         wp_dict_add(dict, "accumulate", PyLong_FromUnsignedLong(info.accumulate)) < 0 ||
-        wp_dict_add(dict, "shards", PyLong_FromUnsignedLong(info.shards)) < 0 ||
+        wp_dict_add(dict, "global_micro_batches",
+                    PyLong_FromUnsignedLong(info.global_micro_batches)) < 0 ||
         wp_dict_add(dict, "sharded", PyBool_FromLong(info.shard_optimizer)) < 0 ||
         wp_dict_add(dict, "decoupled", PyBool_FromLong(info.decouple)) < 0 ||
         wp_dict_add(dict, "clip_norm", PyFloat_FromDouble(info.clip_norm)) < 0 ||
@@ -400,7 +401,8 @@ static const char why_doc[] =
 static const char info_doc[] =
     "Facts, a new dict: model, kind ('training' or 'inference'), world, batch (samples per rank "
     "and micro-batch),\n"
-    "optimizer, policy, accumulate, shards, sharded, decoupled, clip_norm, split_batch, "
+    "optimizer, policy, accumulate, global_micro_batches, sharded, decoupled, clip_norm, "
+    "split_batch, "
     "rank_weights, has_eval,\n"
     "buckets, arena_bytes, live_bytes, fusion_copied_bytes, structure_digest, weights_digest.";
 static const char bindings_doc[] = "What goes in and comes out, a new list of dicts: name, role "

@@ -137,7 +137,7 @@ static PyObject *unregister_array(PyObject *module, PyObject *const *args, Py_ss
     }
     if (context->process != (int64_t)getpid()) { /* which has not inherited the pages */
         wp_raise_text(context->state, WEFT_ERR_STATE,
-                      "this process was forked from rank %u, whose context it cannot use",
+                      "forked child of rank %u: the parent's context cannot be used after fork",
                       (unsigned)context->rank);
         wp_array_release(&array);
         Py_DECREF((PyObject *)context);

@@ -25,7 +25,7 @@ weft_status_t wefti_hasher_create(wefti_hasher_t **out_hasher)
     hasher->context = EVP_MD_CTX_new();
     if (!hasher->context || EVP_DigestInit_ex(hasher->context, EVP_sha256(), NULL) != 1) {
         wefti_hasher_destroy(hasher);
-        return wefti_error(WEFT_ERR_SYSTEM, "libcrypto has no SHA-256");
+        return wefti_error(WEFT_ERR_SYSTEM, "libcrypto: SHA-256 is not available");
     }
     *out_hasher = hasher;
     return WEFT_OK;
@@ -97,7 +97,7 @@ static weft_status_t padded_hash(const uint8_t key[BLOCK_BYTES], uint8_t pad, co
     wefti_hasher_add(hasher, second, second_bytes);
     wefti_hasher_finish(hasher, out);
     if (hasher->failed) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "libcrypto cannot hash");
+        status = wefti_error(WEFT_ERR_SYSTEM, "libcrypto: computing SHA-256 failed");
     }
     wefti_hasher_destroy(hasher);
     wefti_forget(block, sizeof block);
@@ -138,7 +138,7 @@ weft_status_t wefti_random_bytes(void *out, size_t bytes)
     while (bytes > 0) {
         ssize_t got = getrandom(at, bytes, 0);
         if (got < 0 && errno != EINTR) {
-            return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "no random bytes");
+            return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getrandom failed");
         }
         at += got > 0 ? got : 0;
         bytes -= got > 0 ? (size_t)got : 0;

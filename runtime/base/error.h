@@ -17,6 +17,9 @@
 /* Records the calling thread's message and returns status. */
 weft_status_t wefti_error(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
 
+/* The parameter struct name has a struct_size below the library's; WEFT_ERR_INVALID_ARGUMENT. */
+weft_status_t wefti_error_struct_size(const char *name);
+
 /*
  * Records "<name>: <message>" and marks name as the parameter field that the error is about
  * (weft_last_error_field). Callers that spell the field differently, as a command-line flag or a
@@ -29,10 +32,10 @@ weft_status_t wefti_error_field(weft_status_t status, const char *name, const ch
 weft_status_t wefti_error_errno(weft_status_t status, int error_number, const char *format, ...)
     WEFT_PRINTF(3, 4);
 
-/* Puts "prefix: " before the recorded message: adds the place (file, node) on the way up. */
+/* Puts "prefix: " before the recorded message, to add the place (file, node) on the way up. */
 weft_status_t wefti_error_prefix(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* Takes a message found on another thread as this thread's. */
+/* Records a message that another thread or rank produced. */
 weft_status_t wefti_error_adopt(weft_status_t status, const char *message);
 
 #endif

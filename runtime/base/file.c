@@ -38,11 +38,11 @@ weft_status_t wefti_file_map(const char *path, wefti_mapping_t *out_mapping)
     *out_mapping = (wefti_mapping_t){0};
     WEFT_TRY(status, open_for_reading(path, &fd), done);
     if (fstat(fd, &facts) != 0) {
-        status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot examine %s", path);
+        status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot stat %s", path);
         goto done;
     }
     if (!S_ISREG(facts.st_mode)) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "%s is not a regular file", path);
+        status = wefti_error(WEFT_ERR_SYSTEM, "cannot read %s: not a regular file", path);
         goto done;
     }
     if (facts.st_size > 0) {
@@ -118,7 +118,7 @@ static weft_status_t write_pieces(int fd, const char *path, const wefti_piece_t 
     return status;
 }
 
-/* Beyond the limit on file sizes write would end the process by a signal. */
+/* Beyond the limit on file sizes, write ends the process with SIGXFSZ. */
 static weft_status_t check_limit(const char *path, const wefti_piece_t *pieces, size_t piece_count)
 {
     struct rlimit limit;
@@ -140,7 +140,7 @@ static weft_status_t check_place(const char *path)
 {
     struct stat facts;
     if (path[0] == '\0') {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "cannot write a file without a name");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "cannot write a file: the path is empty");
     }
     if (stat(path, &facts) == 0 && !S_ISREG(facts.st_mode)) {
         return wefti_error(WEFT_ERR_SYSTEM, "cannot write %s: not a regular file", path);
@@ -175,7 +175,7 @@ static weft_status_t open_beside(const char *path, char *temporary, bool *out_na
     return WEFT_OK;
 }
 
-/* Gives a file without a name the name path. WEFT_AGAIN: that cannot be done here. */
+/* Gives an unnamed file the name path. WEFT_AGAIN: this file system cannot do that. */
 static weft_status_t give_name(int fd, const char *path, char *temporary)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
@@ -192,7 +192,7 @@ static weft_status_t give_name(int fd, const char *path, char *temporary)
         for (size_t i = 0; i < sizeof random; i++) {
             temporary[strlen(path) + 1 + i] = letters[random[i] % 32];
         }
-        /* A link cannot replace what is there; only a rename can. */
+        /* A link cannot replace an existing file; only a rename can. */
         if (linkat(AT_FDCWD, self, AT_FDCWD, temporary, AT_SYMLINK_FOLLOW) == 0) {
             if (rename(temporary, path) == 0) {
                 return WEFT_OK;
@@ -205,7 +205,7 @@ static weft_status_t give_name(int fd, const char *path, char *temporary)
     return WEFT_AGAIN;
 }
 
-/* WEFT_AGAIN: with *out_named set it may work. */
+/* WEFT_AGAIN: try again with *out_named set. */
 static weft_status_t write_beside(const char *path, char *temporary, bool *out_named,
                                   const wefti_piece_t *pieces, size_t piece_count)
 {

@@ -13,7 +13,7 @@
 
 struct wefti_arena_chunk {
     wefti_arena_chunk_t *next;
-    size_t capacity; /* bytes behind the header */
+    size_t capacity; /* bytes after the header */
     size_t used;
     size_t pad; /* keeps what follows aligned to 16 */
 };
@@ -49,14 +49,24 @@ static const weft_allocator_t *or_default(const weft_allocator_t *allocator)
     return allocator ? allocator : wefti_allocator_default();
 }
 
-/* Memory as the allocator gives it: not zeroed. */
+static void *no_memory(size_t bytes)
+{
+    wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate %zu bytes", bytes);
+    return NULL;
+}
+
+static weft_status_t no_array(size_t count, size_t elem_bytes)
+{
+    return wefti_error(WEFT_ERR_NO_MEMORY,
+                       "out of memory: cannot allocate %zu elements of %zu bytes", count,
+                       elem_bytes);
+}
+
+/* Memory straight from the allocator: not zeroed. */
 static void *alloc_raw(const weft_allocator_t *allocator, size_t bytes)
 {
     void *ptr = allocator->alloc(allocator->user, bytes ? bytes : 1);
-    if (!ptr) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
-    }
-    return ptr;
+    return ptr ? ptr : no_memory(bytes);
 }
 
 void *wefti_alloc(const weft_allocator_t *allocator, size_t bytes)
@@ -102,8 +112,7 @@ weft_status_t wefti_array_reserve(const weft_allocator_t *allocator, void *array
         wanted = 8;
     }
     if (!wefti_mul_size(wanted, elem_bytes, &bytes)) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu elements of %zu bytes", wanted,
-                           elem_bytes);
+        return no_array(wanted, elem_bytes);
     }
     allocator = or_default(allocator);
     memcpy(&old, array, sizeof old); /* array is a T **: no aliasing through void ** */
@@ -111,7 +120,8 @@ weft_status_t wefti_array_reserve(const weft_allocator_t *allocator, void *array
     uint8_t *grown = old ? allocator->realloc(allocator->user, old, old_bytes, bytes)
                          : allocator->alloc(allocator->user, bytes);
     if (!grown) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
+        no_memory(bytes);
+        return WEFT_ERR_NO_MEMORY;
     }
     memset(grown + old_bytes, 0, bytes - old_bytes);
     memcpy(array, &grown, sizeof grown);
@@ -152,8 +162,7 @@ static wefti_arena_chunk_t *add_chunk(wefti_arena_t *arena, size_t bytes)
         capacity = bytes;
     }
     if (!wefti_add_size(capacity, sizeof *chunk, &total)) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
-        return NULL;
+        return no_memory(bytes);
     }
     chunk = alloc_raw(arena->allocator, total);
     if (chunk) {
@@ -168,14 +177,14 @@ void *wefti_arena_alloc(wefti_arena_t *arena, size_t bytes)
     wefti_arena_chunk_t *chunk = arena->chunks;
     size_t padded, used;
     if (bytes > SIZE_MAX - ARENA_ALIGNMENT) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
-        return NULL;
+        return no_memory(bytes);
     }
     padded = wefti_align_up(bytes ? bytes : 1, ARENA_ALIGNMENT);
     if (!wefti_add_size(arena->used_bytes, padded, &used) ||
         (arena->budget_bytes && used > arena->budget_bytes)) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes more would pass the limit of %zu bytes", bytes,
-                    arena->budget_bytes);
+        wefti_error(WEFT_ERR_NO_MEMORY,
+                    "arena: %zu bytes in use, %zu more exceed the limit of %zu bytes",
+                    arena->used_bytes, bytes, arena->budget_bytes);
         return NULL;
     }
     if (!chunk || chunk->capacity - chunk->used < padded) {
@@ -195,8 +204,7 @@ void *wefti_arena_array(wefti_arena_t *arena, size_t count, size_t elem_bytes)
 {
     size_t bytes;
     if (!wefti_mul_size(count, elem_bytes, &bytes)) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu elements of %zu bytes", count,
-                    elem_bytes);
+        no_array(count, elem_bytes);
         return NULL;
     }
     return wefti_arena_alloc(arena, bytes);
@@ -223,7 +231,7 @@ char *wefti_arena_printf(wefti_arena_t *arena, const char *format, ...)
     int length = vsnprintf(NULL, 0, format, args);
     va_end(args);
     if (length < 0) {
-        wefti_error(WEFT_ERR_INVALID_ARGUMENT, "text cannot be formatted: %s", format);
+        wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid format string: %s", format);
         return NULL;
     }
     char *text = wefti_arena_alloc(arena, (size_t)length + 1);

@@ -98,12 +98,16 @@ const weft_attr_t *weft_node_attr(const weft_node_desc_t *node, const char *name
 
 int64_t weft_node_attr_int(const weft_node_desc_t *node, const char *name, int64_t otherwise)
 {
+    WEFT_CHECK_ARG_OR(node, otherwise);
+    WEFT_CHECK_ARG_OR(name, otherwise);
     const weft_attr_t *attr = weft_node_attr(node, name);
     return attr && attr->type == WEFT_ATTR_INT ? attr->i : otherwise;
 }
 
 float weft_node_attr_float(const weft_node_desc_t *node, const char *name, float otherwise)
 {
+    WEFT_CHECK_ARG_OR(node, otherwise);
+    WEFT_CHECK_ARG_OR(name, otherwise);
     const weft_attr_t *attr = weft_node_attr(node, name);
     return attr && attr->type == WEFT_ATTR_FLOAT ? attr->f : otherwise;
 }
@@ -111,6 +115,8 @@ float weft_node_attr_float(const weft_node_desc_t *node, const char *name, float
 const char *weft_node_attr_string(const weft_node_desc_t *node, const char *name,
                                   const char *otherwise)
 {
+    WEFT_CHECK_ARG_OR(node, otherwise);
+    WEFT_CHECK_ARG_OR(name, otherwise);
     const weft_attr_t *attr = weft_node_attr(node, name);
     return attr && attr->type == WEFT_ATTR_STRING && attr->s ? attr->s : otherwise;
 }

@@ -288,7 +288,7 @@ class Faults(HostCase):
         for rank in ranks:
             error = rank.communicate(timeout=30)[1]
             self.assertNotEqual(rank.returncode, 0)
-            self.assertRegex(error, "missing: 2")
+            self.assertRegex(error, "missing ranks: 2")
 
 
 @NOT_UNDER_SANITIZERS

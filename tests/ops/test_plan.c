@@ -407,7 +407,7 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_SHARDED, "flush is missing");
     REFUSES(plan->accumulate, 0, "micro-batches");
     REFUSES(plan->accumulate, 3, "fold 0 is missing");
-    REFUSES(plan->shards, 3, "shards are not");
+    REFUSES(plan->global_micro_batches, 3, "global_micro_batches is not");
     REFUSES(plan->clip_norm, -1.0, "clip");
     REFUSES(plan->clip_norm, 0.0 / 0.0, "clip");
     REFUSES(plan->arena_bytes, 64, "leave the arena");

@@ -239,7 +239,7 @@ class Joining(ranks.RankCase):
                     weft.init(address=address)
                 self.fail("nobody was missing")
             except weft.WeftError as error:
-                self.assertRegex(str(error), "interrupted|went away")
+                self.assertRegex(str(error), "interrupted|disconnected")
                 with self.assertRaises(KeyboardInterrupt):
                     while True:
                         time.sleep(1)

@@ -110,21 +110,21 @@ class Launchers(unittest.TestCase):
 
     def test_nobody_else_comes(self):
         """A rank that waits for others says for whom, long before it gives up."""
-        for rank, said in ((0, r"1 of 2 ranks did not come to unix:\S+ for \d s: 1\n"),
-                           (1, r"rank 1 has found no rank 0 at unix:")):
+        for rank, said in ((0, r"1 of 2 ranks have not joined at unix:\S+ for \d s: 1\n"),
+                           (1, r"rank 1: rank 0 not found at unix:")):
             place = {"WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": "2",
                      "WEFT_ADDRESS": f"unix:@weft-test-few-{os.getpid()}"}
             done = self.one(PYTHON, "-c", "import weft; weft.init()", code=1,
                             env=self.environment(WEFT_LATE="0.3", WEFT_TIMEOUT="1", **place))
             self.assertRegex(done.stderr, f"weft: warn: {said}")
-            self.assertRegex(done.stderr, rf"WeftTimeoutError: .* within 1 s; missing: {1 - rank}\n")
+            self.assertRegex(done.stderr, rf"WeftTimeoutError: .* within 1 s; missing ranks: {1 - rank}\n")
 
     def test_alone(self):
         self.joined(self.one(PYTHON, SCRIPT).stdout, 1)
 
     def test_half_of_a_place(self):
         done = self.one(PYTHON, SCRIPT, env=self.environment(WEFT_RANK="0"), code=1)
-        self.assertIn("but not the world size", done.stderr)
+        self.assertIn("but the world size (WEFT_WORLD_SIZE) is not", done.stderr)
 
 
 if __name__ == "__main__":

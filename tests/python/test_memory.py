@@ -285,7 +285,7 @@ class Register(ranks.RankCase):
     def test_twice(self):
         x = np.zeros(5000)
         weft.register(x)
-        with self.raises_within(weft.WeftArgumentError, "registered already"):
+        with self.raises_within(weft.WeftArgumentError, "already registered"):
             weft.register(x)
         weft.unregister(x)
         with self.raises_within(ValueError, "array is not registered"):

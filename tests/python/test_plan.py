@@ -32,8 +32,8 @@ OPTIONS = (
       "--bucket", "bytes:8K", "--shard-optimizer", "--in-flight", 2)),
     (dict(batch=8, momentum=0.7, lr=0.3, decouple=True, arena_limit="64M", loss="loss"),
      ("--batch", 8, "--momentum", 0.7, "--lr", 0.3, "--decouple", "--arena-limit", "64M", "--loss", "loss")),
-    (dict(shape={"image": (16, 1, 28, 28), "label": [16]}, shards=8, wire="f32", optimizer="sgd", weight_decay=0),
-     ("--shape", "image=16,1,28,28", "--shape", "label=16", "--shards", 8, "--wire", "f32", "--optimizer", "sgd",
+    (dict(shape={"image": (16, 1, 28, 28), "label": [16]}, global_micro_batches=8, wire="f32", optimizer="sgd", weight_decay=0),
+     ("--shape", "image=16,1,28,28", "--shape", "label=16", "--global-micro-batches", 8, "--wire", "f32", "--optimizer", "sgd",
       "--weight-decay", 0)),
 )
 
@@ -73,7 +73,7 @@ class Compile(Case):
         self.assertEqual((info["decoupled"], info["sharded"], info["policy"], info["optimizer"]),
                          (True, True, "one", "adam"))
         self.assertEqual((plan.world, plan.batch, info["kind"], info["has_eval"]), (2, 8, "training", True))
-        self.assertEqual(weft.compile(LENET, world=2, batch=8, shards=8).info["shards"], 8)
+        self.assertEqual(weft.compile(LENET, world=2, batch=8, global_micro_batches=8).info["global_micro_batches"], 8)
         self.assertRegex(repr(plan), "^<weft.Plan lenet.onnx: training on 2 ranks, batch 8, digest [0-9a-f]{16}>$")
 
     def test_paths_and_models_in_memory(self):
@@ -184,8 +184,8 @@ class Wrong(Case):
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, ops="nowhere.json")),
             (weft.WeftArgumentError, "has 4 dimensions, the shape given for it 2",
              dict(model=MLP, world=2, shape={"image": (6, 784)})),
-            (weft.WeftArgumentError, "shards.*accumulate|accumulate.*shards",
-             dict(model=MLP, world=2, batch=8, shards=8, accumulate=2)),
+            (weft.WeftArgumentError, "global_micro_batches.*accumulate",
+             dict(model=MLP, world=2, batch=8, global_micro_batches=8, accumulate=2)),
         )
         for error, text, arguments in wrong:
             with self.subTest(arguments), self.assertRaisesRegex(error, text):

@@ -23,7 +23,7 @@
 
 /* One way to train, and what came out on rank 0. */
 typedef struct run {
-    uint32_t world, accumulate, shards;
+    uint32_t world, accumulate, global_micro_batches;
     const char *wire, *bucket;
     double clip;
     bool shard_optimizer, decouple;
@@ -46,8 +46,8 @@ static void compile_run(run_t *run)
     params.clip_norm = run->clip;
     params.shard_optimizer = run->shard_optimizer;
     params.decouple = run->decouple;
-    params.accumulate = run->shards > 0 ? 0 : run->accumulate;
-    params.shards = run->shards;
+    params.accumulate = run->global_micro_batches > 0 ? 0 : run->accumulate;
+    params.global_micro_batches = run->global_micro_batches;
     if (weft_compile(&params, &run->plan) < 0) {
         fail_msg("%u ranks: %s", run->world, weft_last_error());
     }
@@ -281,7 +281,7 @@ static void test_micro_batches_are_summed_along_the_tree(void **state)
 static void test_one_tree_for_any_number_of_ranks(void **state)
 {
     static const uint32_t worlds[] = {1, 2, 4, 8};
-    run_t like = {.world = 8, .accumulate = 1, .shards = 8}, want;
+    run_t like = {.world = 8, .accumulate = 1, .global_micro_batches = 8}, want;
     (void)state;
     replay(&like, &want);
     for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++) {
@@ -309,8 +309,12 @@ static void test_gradients_travel_as_bf16(void **state)
 static void test_clipping_keeps_the_norm(void **state)
 {
     static const uint32_t worlds[] = {1, 2, 4};
-    run_t like = {.world = 4, .accumulate = 1, .shards = 4, .clip = 0.25, .bucket = "one"}, want,
-          first;
+    run_t like = {.world = 4,
+                  .accumulate = 1,
+                  .global_micro_batches = 4,
+                  .clip = 0.25,
+                  .bucket = "one"},
+          want, first;
     (void)state;
     replay(&like, &want);
     first = like;
@@ -400,14 +404,14 @@ static void test_calls_out_of_order_are_refused(void **state)
 static void test_bad_parameters_are_named(void **state)
 {
     static const struct {
-        uint32_t world, accumulate, shards;
+        uint32_t world, accumulate, global_micro_batches;
         const char *wire;
         double clip;
         const char *message;
     } cases[] = {
-        {4, 0, 6, NULL, 0, "--shards 6 for --world 4"},
-        {2, 0, 6, NULL, 0, "--shards 6 for --world 2"},
-        {2, 2, 4, NULL, 0, "--accumulate 2"},
+        {4, 0, 6, NULL, 0, "global_micro_batches: 6 does not fit world_size 4"},
+        {2, 0, 6, NULL, 0, "global_micro_batches: 6 does not fit world_size 2"},
+        {2, 2, 4, NULL, 0, "excludes accumulate 2"},
         {1, 0, 0, "f16", 0, "--wire f16"},
         {1, 0, 0, NULL, -1, "--clip -1"},
         {1, 0, 0, NULL, 1e-60, "--clip 1e-60"},
@@ -421,7 +425,7 @@ static void test_bad_parameters_are_named(void **state)
         params.batch = BATCH;
         params.world_size = cases[i].world;
         params.accumulate = cases[i].accumulate;
-        params.shards = cases[i].shards;
+        params.global_micro_batches = cases[i].global_micro_batches;
         params.wire = cases[i].wire;
         params.clip_norm = cases[i].clip;
         assert_int_equal(weft_compile(&params, &plan), WEFT_ERR_INVALID_ARGUMENT);

@@ -327,22 +327,22 @@ static void test_differences(void **state)
     static const difference_t differences[] = {
         {.count = 17,
          .members = 4,
-         .text = "call 3 of the batch has 16 elements on rank 0, call 3 "
-                 "17 on rank 1"},
+         .text = "call 3 of the batch has 16 elements on rank 0, call 3 of the batch has 17 "
+                 "on rank 1"},
         {.count = 16,
          .members = 5,
-         .text = "call 5 of the batch, of 16 elements, is on rank 1 only"},
+         .text = "call 5 of the batch, with 16 elements, exists on rank 1 but not on rank 0"},
         {.count = 16,
          .members = 3,
-         .text = "call 4 of the batch, of 16 elements, is on rank 0 only"},
+         .text = "call 4 of the batch, with 16 elements, exists on rank 0 but not on rank 1"},
         {.count = 16,
          .single = true,
-         .text = "rank 1 called all_reduce with 16 x f32, rank 0 of f32, several of a batch"},
+         .text = "rank 1 called all_reduce with 16 x f32, rank 0 of f32, fused calls of a batch"},
         {.count = 16,
          .members = 4,
          .broadcast = true,
          .root = 1,
-         .text = "rank 1 called broadcast of f32 (root 1), several of a batch, rank 0"},
+         .text = "rank 1 called broadcast of f32 (root 1), fused calls of a batch, rank 0"},
         {.count = 8, .members = 4, .broadcast = true, .text = "call 3 of the batch"},
     };
     for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {

@@ -423,7 +423,7 @@ static void test_plans(void **state)
 static void explain_layers(rank_world_t *world)
 {
     static const char golden[] =
-        "6 buckets, 6 calls a replay; buffer of 0 B, 0 B copied a replay\n";
+        "6 buckets, 6 calls per replay; buffer of 0 B, 0 B copied per replay\n";
     void *memory;
     char *text = NULL, *json = NULL;
     RANK_OK(weft_mem_alloc(world->context, LAYERS * 1000 * sizeof(float), &memory));
@@ -431,7 +431,7 @@ static void explain_layers(rank_world_t *world)
     RANK_OK(weft_capture_explain(capture, 0, &text));
     RANK_CHECK(strstr(text, "capture of 6 calls over 2 ranks, buckets none, digest ") == text);
     RANK_CHECK(strstr(text, golden) != NULL);
-    RANK_CHECK(strstr(text, "  bucket 0: avg f32 of 3.9 KiB, data after 0.000 ms; 1 call\n"
+    RANK_CHECK(strstr(text, "  bucket 0: avg f32 of 3.9 KiB, data ready after 0.000 ms; 1 call\n"
                             "    members: 0\n"
                             "    every gradient has a bucket of its own\n") != NULL);
     RANK_OK(weft_capture_explain(capture, 1, &json));
@@ -620,11 +620,11 @@ static void differ(rank_world_t *world)
         RANK_OK(weft_barrier(world->group, NULL));
     }
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH,
-           "call 0 (of 0) is not there on rank 0, but ");
+           "call 0 (of 0) is missing on rank 0, but ");
     params.bucket = odd ? "one" : "none";
     RANK_OK(weft_capture_begin(world->group, &params));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH,
-           "rank 0 with buckets \"none\", rank 1 with \"one\"");
+           "rank 0 bucket \"none\", rank 1 bucket \"one\"");
     params.bucket = "index:7";
     RANK_OK(weft_capture_begin(world->group, &params));
     RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
@@ -651,20 +651,22 @@ static void misuse(rank_world_t *world)
     float a[4] = {1, 2, 3, 4}, b[4] = {0};
     char *text;
     expect(weft_capture_begin(NULL, NULL), WEFT_ERR_INVALID_ARGUMENT, "group is NULL");
-    expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture was begun");
-    expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture was begun");
+    expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture is open");
+    expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture is open");
     params.bucket = "sometimes";
     expect(weft_capture_begin(group, &params), WEFT_ERR_INVALID_ARGUMENT, "not a policy");
     RANK_OK(weft_batch_begin(group));
-    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a batch was begun already");
+    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a batch is already open");
     RANK_OK(weft_batch_end(group, NULL));
     RANK_OK(weft_capture_begin(group, NULL));
-    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a capture was begun already");
-    expect(weft_batch_begin(group), WEFT_ERR_STATE, "a batch cannot be begun while");
-    expect(weft_batch_end(group, NULL), WEFT_ERR_STATE, "no batch was begun");
-    expect(weft_send(a, 1, WEFT_DTYPE_F32, 0, group, NULL), WEFT_ERR_STATE, "sends and receives");
-    expect(weft_group_duplicate(group, &other), WEFT_ERR_STATE, "no group can be made");
-    expect(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0), WEFT_ERR_STATE, "orders and");
+    expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a capture is already open");
+    expect(weft_batch_begin(group), WEFT_ERR_STATE, "cannot begin a batch while");
+    expect(weft_batch_end(group, NULL), WEFT_ERR_STATE, "no batch is open");
+    expect(weft_send(a, 1, WEFT_DTYPE_F32, 0, group, NULL), WEFT_ERR_STATE,
+           "cannot send or receive");
+    expect(weft_group_duplicate(group, &other), WEFT_ERR_STATE, "cannot create a group");
+    expect(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0), WEFT_ERR_STATE,
+           "cannot set its order");
     expect(weft_all_reduce(NULL, a, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL),
            WEFT_ERR_INVALID_ARGUMENT, "send is NULL");
     RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
@@ -676,15 +678,17 @@ static void misuse(rank_world_t *world)
     RANK_OK(weft_capture_end(group, &capture));
     expect(weft_capture_get_info(capture, &info), WEFT_ERR_INVALID_ARGUMENT, "struct_size");
     expect(weft_capture_explain(NULL, 0, &text), WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
-    expect(weft_capture_wait(capture, 0, NULL), WEFT_ERR_STATE, "no replay is under way");
-    expect(weft_capture_ready(capture, 2, NULL), WEFT_ERR_INVALID_ARGUMENT, "call 2: 2 were");
+    expect(weft_capture_wait(capture, 0, NULL), WEFT_ERR_STATE, "no replay is in progress");
+    expect(weft_capture_ready(capture, 2, NULL), WEFT_ERR_INVALID_ARGUMENT,
+           "invalid index 2: 2 calls were");
     RANK_OK(weft_capture_ready(capture, 1, NULL));
     expect(weft_capture_ready(capture, 1, NULL), WEFT_ERR_STATE,
-           "call 1, AllReduce of 4 f32, was made ready already");
+           "call 1, AllReduce of 4 f32, is already ready");
     expect(weft_capture_wait(capture, 1, NULL), WEFT_ERR_STATE,
-           "call 0, AllReduce of 4 f32, was not made ready, and it runs before");
+           "call 0, AllReduce of 4 f32, is not ready, and runs before");
     expect(weft_capture_wait_all(capture), WEFT_ERR_STATE, "call 0, AllReduce");
-    expect(weft_capture_launch(capture, NULL), WEFT_ERR_STATE, "under way");
+    expect(weft_capture_launch(capture, NULL), WEFT_ERR_STATE,
+           "replay by weft_capture_ready is in progress");
     RANK_OK(weft_capture_ready(capture, 0, NULL));
     RANK_OK(weft_capture_wait_all(capture));
     RANK_OK(weft_capture_wait_all(capture));

@@ -42,7 +42,7 @@ static weft_plan_t *compile(const way_t *way, double clip, const char *wire)
     params.world_size = way->world;
     params.batch = 2;
     params.bucket = way->bucket;
-    params.shards = MICRO_BATCHES;
+    params.global_micro_batches = MICRO_BATCHES;
     params.shard_optimizer = way->shard;
     params.decouple = way->decouple;
     params.clip_norm = clip;

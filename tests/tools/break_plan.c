@@ -474,7 +474,7 @@ static int fold_leaves_one_out(weft_plan_t *plan)
 
 static int shards_are_not_micro_batches(weft_plan_t *plan)
 {
-    plan->shards = plan->accumulate * plan->world_size + 1;
+    plan->global_micro_batches = plan->accumulate * plan->world_size + 1;
     return 1;
 }
 
@@ -512,7 +512,7 @@ static const way_t ways[] = {
     {"micro-step-does-nothing", micro_step_does_nothing, "before it is written"},
     {"fold-in-another-order", fold_in_another_order, "order of the tree"},
     {"fold-leaves-one-out", fold_leaves_one_out, "partial sum is missing|is not reduced"},
-    {"shards-are-not-micro-batches", shards_are_not_micro_batches, "shards are not"},
+    {"shards-are-not-micro-batches", shards_are_not_micro_batches, "global_micro_batches is not"},
 };
 
 static int break_plan(const char *in, const char *out, const way_t *way)

@@ -28,7 +28,7 @@ class Accumulate(Case):
         """Digest and last loss by number of ranks, each trained in another way."""
         found = {}
         for i, world in enumerate(worlds):
-            plan = self.plan_of(model, world, batch, "--shards", shards, *WAYS[i % len(WAYS)], *extra)
+            plan = self.plan_of(model, world, batch, "--global-micro-batches", shards, *WAYS[i % len(WAYS)], *extra)
             report = self.train(plan, world=world, steps=steps)
             found[world] = (report["param_digest"], round(report["loss_last"], 12))
         return found
@@ -50,8 +50,8 @@ class Accumulate(Case):
         found = self.digests(MODELS / "mlp.onnx", 6, (1, 3, 6), batch=2, steps=2)
         self.assertEqual(len(set(found.values())), 1, found)
         for world in (2, 4):
-            self.assertIn(f"--shards 6 for --world {world}", self.weft(
-                "compile", MODELS / "mlp.onnx", "-o", self.dir / "no.weft", "--world", world, "--batch", 2, "--shards", 6,
+            self.assertIn(f"global_micro_batches: 6 does not fit world_size {world}", self.weft(
+                "compile", MODELS / "mlp.onnx", "-o", self.dir / "no.weft", "--world", world, "--batch", 2, "--global-micro-batches", 6,
                 code=2).stderr)
 
     def test_micro_batches_are_one_batch(self):
@@ -101,7 +101,7 @@ class Accumulate(Case):
             np.testing.assert_allclose(value, weights[name], atol=2e-6)
 
     def test_saved_plans_are_proved(self):
-        for extra in (("--shards", 8), ("--accumulate", 3, "--wire", "bf16", "--clip", 1, "--decouple"),
+        for extra in (("--global-micro-batches", 8), ("--accumulate", 3, "--wire", "bf16", "--clip", 1, "--decouple"),
                       ("--accumulate", 5, "--shard-optimizer", "--clip", 2, "--bucket", "auto:3K")):
             self.weft("verify", self.plan_of(MODELS / "lenet.onnx", 2, 4, *extra))
 

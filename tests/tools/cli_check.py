@@ -50,7 +50,7 @@ class Check(support.Case):
     def test_what_is_in_the_way_is_said(self):
         """No loss; then a batch that cannot be."""
         path = self.model([helper.make_node("MatMul", ["x", "w"], ["y"], "one")])
-        self.assertIn("no loss: export the model together with its loss", self.weft("check", path, code=2).stdout)
+        self.assertIn("no loss node (SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss)", self.weft("check", path, code=2).stdout)
         report = self.weft("check", MODELS / "mlp.onnx", "--shape", "image=4,1,28,28", "--shape", "label=5", code=2)
         self.assertIn("does not compile", report.stdout)
 

@@ -104,7 +104,7 @@ class Checkpoint(Case):
 
     def test_the_number_of_ranks_may_change_with_a_fixed_tree(self):
         """One global batch of four micro-batches: 1, 2 and 4 ranks have the same bits, stopped or not."""
-        plans = {n: self.compile("mlp.onnx", f"{n}.weft", n, 16, "--shards", 4) for n in (1, 2, 4)}
+        plans = {n: self.compile("mlp.onnx", f"{n}.weft", n, 16, "--global-micro-batches", 4) for n in (1, 2, 4)}
         self.resumed(plans[2], [(plans[n], n) for n in (1, 2, 4)], until=6, at=3)
         self.resumed(plans[4], [(plans[1], 1)], world=4, until=6, at=3)
 

@@ -26,7 +26,7 @@ OPTIONS = (
     ("--bucket", "mgwfbp"), ("--bucket", "percent:50,50"), ("--bucket", "auto:64K", "--optimizer", "sgd"),
     ("--shard-optimizer",), ("--shard-optimizer", "--optimizer", "adam", "--bucket", "bytes:64K"),
     ("--decouple",), ("--decouple", "--accumulate", "2"), ("--accumulate", "3", "--optimizer", "sgd"),
-    ("--shards", "8"), ("--wire", "bf16"), ("--clip", "1.5"),
+    ("--global-micro-batches", "8"), ("--wire", "bf16"), ("--clip", "1.5"),
     ("--in-flight", "1"), ("--in-flight", "1", "--decouple", "--bucket", "none"), ("--arena-limit", "64M"),
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
 )
@@ -58,7 +58,7 @@ class Emit(support.Case):
         for _ in range(8):
             options = [o for at in rng.choice(len(OPTIONS), 2, replace=False) for o in OPTIONS[at]]
             keys = [o for o in options if o.startswith("--")]
-            if len(keys) == len(set(keys)) and not {"--shards", "--accumulate"} <= set(keys):
+            if len(keys) == len(set(keys)) and not {"--global-micro-batches", "--accumulate"} <= set(keys):
                 with self.subTest(options=options, seed=SEED):
                     self.again(model, *options, world=int(rng.choice([2, 4])))
 
@@ -262,6 +262,19 @@ class Emit(support.Case):
             self.assertIn(words, done.stderr)
         self.assertIn("compiles", self.weft("check", "out.onnx").stdout)
 
+    def test_the_earlier_name_of_a_parameter_is_read(self):
+        """Files of Weft 0.1 call global_micro_batches "shards"; the plan of such a file is the same."""
+        proto = self.again(self.save(doors.forward()), "--global-micro-batches", 8)
+        props = {p.key: p.value for p in proto.metadata_props}
+        self.assertEqual(props["weft.global_micro_batches"], "8")
+        props["weft.shards"] = props.pop("weft.global_micro_batches")
+        helper.set_model_props(proto, props)
+        onnx.save(proto, self.dir / "old.onnx")
+        done = self.weft("compile", "old.onnx", "-o", "old.weft", "--json")
+        self.assertEqual(json.loads(done.stdout)["global_micro_batches"], 8)
+        self.assertNotIn("is not the one", done.stderr)
+        self.weft("compile", "old.onnx", "-o", "c.weft", "--global-micro-batches", 4, code=2)
+
     def test_algorithms_of_buckets_stay(self):
         (self.dir / "costs.json").write_text(json.dumps({"format": 1, "step_ns": 100000}))
         options = ("--world", 4, "--batch", 8, "--bucket", "none")
@@ -324,9 +337,9 @@ class Emit(support.Case):
         damage(lambda p, a: p.training_info[0].ClearField("algorithm"), "training_info")
         damage(lambda p, a: p.training_info[0].initialization.node.add(op_type="Relu"), "training_info")
         damage(lambda p, a: a.node[0].ClearField("input"), "inputs")
-        damage(lambda p, a: a.node[0].input.__setitem__(0, "h"), "updates no parameter")
-        damage(lambda p, a: a.node[0].input.__setitem__(1, "lr"), "updates no parameter")
-        damage(lambda p, a: a.node[0].input.__setitem__(1, a.node[1].input[1]), "updates no parameter")
+        damage(lambda p, a: a.node[0].input.__setitem__(0, "h"), "an update needs a parameter as input 0")
+        damage(lambda p, a: a.node[0].input.__setitem__(1, "lr"), "an update needs a parameter as input 0")
+        damage(lambda p, a: a.node[0].input.__setitem__(1, a.node[1].input[1]), "an update needs a parameter as input 0")
         damage(lambda p, a: a.node[0].input.__setitem__(2, a.node[1].input[2]), "")
         damage(lambda p, a: a.node.pop(), "")
         damage(lambda p, a: a.node.append(p.graph.node[0]), "")
@@ -335,7 +348,7 @@ class Emit(support.Case):
         good.ClearField("metadata_props")
         onnx.save(good, self.dir / "bad.onnx")
         done = self.weft("compile", "bad.onnx", "-o", "c.weft", "--world", 2, code=2)
-        self.assertIn("training_info that weft did not write", done.stderr)
+        self.assertIn("unsupported training_info: not written by weft", done.stderr)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ CASES = {  # model, options
     "lenet": (LENET, "--world 2 --batch 64"),
     "lenet-3-ranks": (LENET, "--world 3 --batch 64 --bucket one"),
     "lenet-accumulated": (LENET, "--world 2 --batch 16 --accumulate 4"),
-    "lenet-shards": (LENET, "--world 2 --batch 16 --shards 8 --optimizer sgd"),
+    "lenet-shards": (LENET, "--world 2 --batch 16 --global-micro-batches 8 --optimizer sgd"),
     "lenet-clipped": (LENET, "--world 2 --batch 64 --clip 1"),
     "lenet-all": (LENET, "--world 4 --batch 16 --decouple --accumulate 3 --wire bf16 --clip 0.5"),
     "lenet-infer": (LENET, "--world 2 --batch 8 --infer"),
@@ -116,7 +116,7 @@ class Explain(Case):
         self.assertEqual(told["sharded"], "  sharded: " in text)
         self.assertEqual(told["decoupled"], "  decoupled: " in text)
         self.assertEqual(told["accumulate"] > 1, "  accumulated: " in text)
-        self.assertEqual(told["shards"] > 0, "  one tree: " in text)
+        self.assertEqual(told["global_micro_batches"] > 0, "  one tree: " in text)
         self.assertEqual(told["clip_norm"] > 0, "  clipped: " in text)
         self.assertEqual(sum(bucket["update"] for bucket in told["buckets"]), text.count("sweep with update"))
         for collective in told["collectives"]:

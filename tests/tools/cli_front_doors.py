@@ -210,7 +210,7 @@ class Collectives(Doors):
         return proto
 
     def test_with_everything_that_lowering_does(self):
-        for options in (("--decouple", "--bucket", "bytes:16K"), ("--wire", "bf16", "--shards", "4"),
+        for options in (("--decouple", "--bucket", "bytes:16K"), ("--wire", "bf16", "--global-micro-batches", "4"),
                         ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2")):
             with self.subTest(options=options):
                 digests = set()
@@ -241,7 +241,7 @@ class Collectives(Doors):
         for options in ((), ("--shard-optimizer",), ("--clip", "100")):
             self.plan(self.scaled(), "--optimizer", "sgd", *options)
             self.weft("verify", "p.weft")
-        for options in (("--accumulate", "2"), ("--shards", "4")):
+        for options in (("--accumulate", "2"), ("--global-micro-batches", "4")):
             done = self.plan(self.scaled(), *options, code=2)
             self.assertIn("fc2.bias_grad is not the result of an all-reduce", done.stderr)
 
@@ -370,7 +370,7 @@ class Operators(Doors):
     def test_elsewhere_a_declaration_is_asked_for(self):
         done = self.plan(self.proto(), code=2)
         self.assert_one_line(done.stderr)
-        self.assertIn("node 9 'foo' (Foo): operator my.Foo is not supported; declare it with --ops OPS.json", done.stderr)
+        self.assertIn("node 9 'foo' (Foo): unsupported operator my::Foo; declare it in the file ops_path", done.stderr)
         template = done.stderr[done.stderr.index('{"operators"'):]
         self.json(json.loads(template), "ops.json")
         self.plan(self.proto(), "--ops", self.dir / "ops.json")  # what it says works

@@ -68,7 +68,7 @@ class Launchers(Case):
         done = self.run_one(*self.MPIRUN, "-np", 3, LAUNCHED, "--leave-out", 2,
                             env=environment(WEFT_CONNECT_TIMEOUT="2"))
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("missing: 2", done.stdout + done.stderr)
+        self.assertIn("missing ranks: 2", done.stdout + done.stderr)
 
     @launcher("mpiexec.hydra")
     def test_hydra(self):
@@ -81,7 +81,7 @@ class Launchers(Case):
         done = self.run_one("mpiexec.hydra", "-n", 3, LAUNCHED, "--leave-out", 1,
                             env=environment(WEFT_CONNECT_TIMEOUT="2"))
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("missing: 1", done.stdout + done.stderr)
+        self.assertIn("missing ranks: 1", done.stdout + done.stderr)
 
     @unittest.skipUnless(have_torch(), "torch is not installed")
     def test_torchrun(self):
@@ -142,15 +142,15 @@ class Launchers(Case):
                                                     WEFT_SECRET="the secret of one" if rank == 1 else "of the others too")
                                         for rank in range(3)])
         self.assertEqual(codes, [3] * 3, said)
-        self.assertIn("the secret of rank 1 differs from that of rank 0", said[1])
+        self.assertIn("rank 1 and rank 0 have different secrets", said[1])
         for rank in (0, 2):
-            self.assertIn("missing: 1", said[rank])
+            self.assertIn("missing ranks: 1", said[rank])
             self.assertIn("does not know the secret", said[rank])
 
     def test_no_secret(self):
         done = self.run_one(LAUNCHED, env=environment(WEFT_RANK="0", WEFT_WORLD_SIZE="2", WEFT_ADDRESS="192.0.2.1:700"))
         self.assertEqual(done.returncode, 3)
-        self.assertIn("set WEFT_SECRET, or WEFT_SECRET_FILE", done.stderr)
+        self.assertIn("set the same WEFT_SECRET or WEFT_SECRET_FILE", done.stderr)
 
     def test_info_says_which(self):
         info = self.weft_json("info", env=None)
@@ -158,7 +158,7 @@ class Launchers(Case):
         info = self.weft_json("info", env={"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a.b", "MASTER_PORT": "77"})
         self.assertEqual(info["launcher"], {"name": "plain", "rank": 1, "world_size": 4, "address": "a.b:77"})
         text = self.weft("info", env={"WEFT_RANK": "0"}).stdout
-        self.assertRegex(text, r"launcher +the rank \(WEFT_RANK\) is given, but not the world size")
+        self.assertRegex(text, r"launcher +the rank \(WEFT_RANK\) is set, but the world size")
 
 
 if __name__ == "__main__":

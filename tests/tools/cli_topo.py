@@ -218,7 +218,7 @@ class Compile(Case):
         for plan in (here, there):
             done = self.weft("run", plan, "-n", 2, "--data", data, "--steps", 3, "--no-eval", "--json")
             results.append(json.loads(done.stdout)["param_digest"])
-            self.assertEqual("compiled for 2 hosts x 1 rank, here are 1 host, 2 ranks" in done.stderr, plan == there,
+            self.assertEqual("compiled for 2 hosts x 1 rank, but running on 1 host, 2 ranks" in done.stderr, plan == there,
                              done.stderr)
         self.assertEqual(results[0], results[1])
 
@@ -267,7 +267,7 @@ class Compile(Case):
         for rank in ranks:
             _, error = rank.communicate(timeout=60)
             self.assertEqual(rank.returncode, 1, error)
-            self.assertIn("ranks 1 and 0 have different descriptions of the cluster (WEFT_TOPOLOGY)", error)
+            self.assertIn("rank 1 and rank 0 have different descriptions of the cluster (WEFT_TOPOLOGY)", error)
 
     def test_a_description_for_running_ranks(self):
         path = self.describe([{"name": "x", "ranks": 2, "cores": 2}])

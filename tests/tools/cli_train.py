@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Training runs: keys of the report, equal bits, agreement over rank counts, timeline."""
-import bisect
 import fcntl
 import json
 import os
@@ -78,61 +77,6 @@ class Train(Case):
                 for seed in (1, 1, 2)]
         self.assertEqual(runs[0], runs[1])
         self.assertNotEqual(runs[0], runs[2])
-
-    def test_timeline(self):
-        trace = self.dir / "t.json"
-        plan = self.compile("mlp.onnx", "p.weft", 2, 64, "--bucket", "none")
-        self.train(plan, "--trace", trace, env={"WEFT_PROGRESS": "thread"})
-        loaded = json.loads(trace.read_text())
-        events = loaded["traceEvents"] if isinstance(loaded, dict) else loaded
-        self.assertEqual({e["pid"] for e in events}, {0, 1})
-        rows = {(e["pid"], e["args"]["name"]) for e in events if e.get("name") == "thread_name"}
-        self.assertEqual(len(rows), 4, rows)
-        complete = [e for e in events if e["ph"] == "X"]
-        self.assertTrue(any("bucket" in e["name"] for e in complete))
-        self.assertTrue(all(e["dur"] >= 0 for e in complete))
-        starts = {e["id"] for e in events if e["ph"] == "s"}
-        ends = {e["id"] for e in events if e["ph"] == "f"}
-        self.assertTrue(starts and starts & ends)
-
-    def test_timeline_obeys_the_rules_of_its_viewers(self):
-        trace = self.dir / "t.json"
-        # More steps than the timeline remembers: it shows whole runs only.
-        for model, mode, steps in (("lenet.onnx", "inline", 20 if support.SANITIZED else 800),
-                                   ("mlp.onnx", "thread", 20)):
-            plan = self.compile(model, "p.weft", 2, 16, "--bucket", "none")
-            self.train(plan, "--trace", trace, steps=steps, env={"WEFT_PROGRESS": mode})
-            self.assertLess(trace.stat().st_size, 16 << 20)
-            events = json.loads(trace.read_text())["traceEvents"]
-            slices, arrows = {}, {"s": {}, "f": {}}
-            for e in events:
-                if e["ph"] == "X":
-                    slices.setdefault((e["pid"], e["tid"]), []).append((e["ts"], -e["dur"], e["name"]))
-                elif e["ph"] in "sf":
-                    self.assertNotIn(e["id"], arrows[e["ph"]])
-                    arrows[e["ph"]][e["id"]] = e
-            self.assertEqual(sorted(slices), [(0, 0), (0, 1), (1, 0), (1, 1)])
-            self.assertEqual(set(arrows["s"]), set(arrows["f"]))
-            self.assertTrue(all(e.get("bp") == "e" for e in arrows["f"].values()))
-            for number, start in arrows["s"].items():
-                self.assertLessEqual(start["ts"], arrows["f"][number]["ts"])
-            for row, parts in slices.items():
-                parts.sort()
-                self.assertGreaterEqual(parts[0][0], 0)
-                self.assertLess(parts[-1][0], 60e6)  # microseconds
-                open_ends = []
-                for start, minus_duration, name in parts:
-                    end = start - minus_duration
-                    while open_ends and open_ends[-1] <= start + 1e-4:
-                        open_ends.pop()
-                    # A slice lies inside what encloses it, or viewers drop it.
-                    self.assertTrue(not open_ends or end <= open_ends[-1] + 1e-4, (row, name, start))
-                    open_ends.append(end)
-                spans = [(start, start - minus_duration) for start, minus_duration, _ in parts]
-                for e in [*arrows["s"].values(), *arrows["f"].values()]:
-                    if (e["pid"], e["tid"]) == row:  # an arrow starts and ends in a slice
-                        at = bisect.bisect_right(spans, (e["ts"] + 1e-4, 1e18)) - 1
-                        self.assertLessEqual(e["ts"], spans[at][1] + 1e-4, e)
 
     def test_the_progress_line_fits_the_terminal(self):
         plan = self.compile()

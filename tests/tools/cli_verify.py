@@ -14,7 +14,7 @@ PLANS = {  # ranks, options
     "passes": (3, ("--shard-optimizer", "--bucket", "none", "--optimizer", "adam", "--wire", "bf16")),
     "decoupled": (3, ("--decouple",)),
     "accumulated": (3, ("--accumulate", 4)),
-    "fixed": (2, ("--shards", 8, "--clip", 1.0)),
+    "fixed": (2, ("--global-micro-batches", 8, "--clip", 1.0)),
     "all": (3, ("--decouple", "--accumulate", 3, "--wire", "bf16", "--clip", 0.5)),
     "alone": (1, ("--accumulate", 2)),
 }

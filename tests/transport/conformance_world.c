@@ -242,7 +242,8 @@ static int regions_refuse(wefti_endpoint_t *endpoint, const conform_t *conform)
     if (endpoint->world_size > 1) {
         EXPECT(wefti_region_alloc(endpoint, 4096 + endpoint->rank * 4096, &offset) ==
                WEFT_ERR_MISMATCH);
-        EXPECT(strstr(weft_last_error(), "rank 0 asks for 4096 bytes, rank 1 for 8192") != NULL);
+        EXPECT(strstr(weft_last_error(), "rank 0 requests 4096 bytes, rank 1 requests 8192") !=
+               NULL);
     }
     EXPECT(wefti_region_alloc(endpoint, 4096, &offset) == WEFT_OK);
     wefti_region_free(endpoint, offset);

@@ -56,7 +56,7 @@ static void test_rank_twice(void **state)
     uint64_t began = wefti_now_ns();
     seats_open(seats, 4);
     for (int i = 0; i < 4; i++) {
-        expect(&seats[i], WEFT_ERR_MISMATCH, "two processes say they are rank 2: ");
+        expect(&seats[i], WEFT_ERR_MISMATCH, "duplicate rank 2: ");
     }
     assert_true(wefti_now_ns() - began < 10 * SECOND_NS);
     free(seats);
@@ -71,7 +71,7 @@ static void test_rank_zero_twice(void **state)
     seats[2].job.rank = 0;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
-        expect(&seats[i], WEFT_ERR_MISMATCH, "two processes say they are rank 0: ");
+        expect(&seats[i], WEFT_ERR_MISMATCH, "duplicate rank 0: ");
     }
     free(seats);
 }
@@ -85,7 +85,7 @@ static void test_world_sizes_differ(void **state)
     seats[1].job.world_size = 4;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
-        expect(&seats[i], WEFT_ERR_MISMATCH, "wants a world of 4 ranks, rank 0 a world of 3");
+        expect(&seats[i], WEFT_ERR_MISMATCH, "has 4, rank 0 has 3");
     }
     free(seats);
 }
@@ -153,9 +153,9 @@ static void test_wrong_version(void **state)
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
     pthread_join(thread, NULL);
-    expect(&seats[0], WEFT_ERR_MISMATCH, "speaks version 9 of the protocol, rank 0 version 1");
-    expect(&seats[1], WEFT_ERR_MISMATCH, "speaks version 9 of the protocol, rank 0 version 1");
-    assert_non_null(strstr(impostor.text, "speaks version 9"));
+    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 1");
+    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 1");
+    assert_non_null(strstr(impostor.text, "uses version 9"));
     free(seats);
 }
 
@@ -172,8 +172,8 @@ static void test_missing_ranks(void **state)
     seats_open(seats, 3);
     uint64_t took = wefti_now_ns() - began;
     for (int i = 0; i < 3; i++) {
-        expect(&seats[i], WEFT_ERR_TIMEOUT, "6 of 9 ranks did not come to 127.0.0.1:");
-        expect(&seats[i], WEFT_ERR_TIMEOUT, "within 0.4 s; missing: 2-3, 5-8");
+        expect(&seats[i], WEFT_ERR_TIMEOUT, "6 of 9 ranks did not join at 127.0.0.1:");
+        expect(&seats[i], WEFT_ERR_TIMEOUT, "within 0.4 s; missing ranks: 2-3, 5-8");
     }
     assert_in_range(took, 4 * SECOND_NS / 10, 8 * SECOND_NS);
     free(seats);
@@ -187,8 +187,8 @@ static void test_no_rank_zero(void **state)
     seat_t *seats = new_seats(2, 3, address, 0.3);
     seats[0].job.rank = 2;
     seats_open(seats, 2);
-    expect(&seats[0], WEFT_ERR_TIMEOUT, "rank 2 found no rank 0 at 127.0.0.1:");
-    expect(&seats[1], WEFT_ERR_TIMEOUT, "missing: 0 (127.0.0.1:");
+    expect(&seats[0], WEFT_ERR_TIMEOUT, "rank 2: rank 0 not found at 127.0.0.1:");
+    expect(&seats[1], WEFT_ERR_TIMEOUT, "missing ranks: 0 (127.0.0.1:");
     free(seats);
 }
 
@@ -200,10 +200,10 @@ static void test_wrong_secret(void **state)
     seat_t *seats = new_seats(3, 3, address, 0.6);
     seats[2].job.secret[0] ^= 1;
     seats_open(seats, 3);
-    expect(&seats[2], WEFT_ERR_MISMATCH, "the secret of rank 2 differs from that of rank 0");
+    expect(&seats[2], WEFT_ERR_MISMATCH, "rank 2 and rank 0 have different secrets");
     for (int i = 0; i < 2; i++) {
-        expect(&seats[i], WEFT_ERR_TIMEOUT, "missing: 2 (127.0.0.1:");
-        expect(&seats[i], WEFT_ERR_TIMEOUT, "says it is rank 2, but does not know the secret");
+        expect(&seats[i], WEFT_ERR_TIMEOUT, "missing ranks: 2 (authentication failed: 127.0.0.1:");
+        expect(&seats[i], WEFT_ERR_TIMEOUT, "claims to be rank 2 but does not know the secret");
     }
     free(seats);
 }
@@ -216,8 +216,8 @@ static void test_secret_and_none(void **state)
     seat_t *seats = new_seats(2, 2, address, 0.5);
     seats[1].job.secret_bytes = 0;
     seats_open(seats, 2);
-    expect(&seats[1], WEFT_ERR_MISMATCH, "the secret of rank 1 differs");
-    expect(&seats[0], WEFT_ERR_TIMEOUT, "missing: 1");
+    expect(&seats[1], WEFT_ERR_MISMATCH, "rank 1 and rank 0 have different secrets");
+    expect(&seats[0], WEFT_ERR_TIMEOUT, "missing ranks: 1");
     free(seats);
 }
 
@@ -342,7 +342,7 @@ static void test_no_secret_beyond_loopback(void **state)
     seats[0].job.secret_bytes = seats[1].job.secret_bytes = 0;
     seats_open(seats, 2);
     for (int i = 0; i < 2; i++) {
-        expect(&seats[i], WEFT_ERR_INVALID_ARGUMENT, "there is no secret");
+        expect(&seats[i], WEFT_ERR_INVALID_ARGUMENT, "so a secret is required");
         expect(&seats[i], WEFT_ERR_INVALID_ARGUMENT, "WEFT_SECRET");
     }
     free(seats);
@@ -352,7 +352,7 @@ static void test_no_secret_beyond_loopback(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         seats = new_seats(1, 2, wrong[i], 1);
         seat_open(&seats[0]);
-        expect(&seats[0], WEFT_ERR_INVALID_ARGUMENT, "is none of \"unix:@name\"");
+        expect(&seats[0], WEFT_ERR_INVALID_ARGUMENT, "expected unix:@name");
         free(seats);
     }
 }
@@ -393,7 +393,8 @@ static void test_interface_names(void **state)
     snprintf(seats[0].settings.ifname, sizeof seats[0].settings.ifname, "nosuch*");
     snprintf(seats[1].settings.ifname, sizeof seats[1].settings.ifname, "nosuch*");
     seat_open(&seats[0]);
-    expect(&seats[0], WEFT_ERR_INVALID_ARGUMENT, "WEFT_IFNAME=nosuch* matches no interface");
+    expect(&seats[0], WEFT_ERR_INVALID_ARGUMENT,
+           "WEFT_IFNAME=nosuch* matches no network interface");
     free(seats);
     seats = new_seats(2, 2, address, 20);
     for (int i = 0; i < 2; i++) {
@@ -434,7 +435,7 @@ static void test_ports_of_others(void **state)
     }
     seat_t *seats = new_seats(1, 3, address, 0.3);
     seat_open(&seats[0]);
-    expect(&seats[0], WEFT_ERR_TIMEOUT, "another process listens there");
+    expect(&seats[0], WEFT_ERR_TIMEOUT, "another process is listening there");
     free(seats);
     close(squatter);
 }
@@ -525,7 +526,7 @@ static void test_file(void **state)
     seats[0].job.rank = 1;
     write_text(path, stale[5], 0644);
     seat_open(&seats[0]);
-    expect(&seats[0], WEFT_ERR_TIMEOUT, "is not this user's alone");
+    expect(&seats[0], WEFT_ERR_TIMEOUT, "must belong to this user");
     unlink(path);
     free(seats);
 }
@@ -555,7 +556,7 @@ static void test_file_of_a_job_that_waits(void **state)
         assert_int_equal(pthread_create(&seats[i].thread, NULL, open_seat, &seats[i]), 0);
     }
     pthread_join(old[0].thread, NULL);
-    expect(&old[0], WEFT_ERR_MISMATCH, "another rank 0 took file:///");
+    expect(&old[0], WEFT_ERR_MISMATCH, "another rank 0 took over file:///");
     seats[2].job.secret_bytes = 0;
     seat_open(&seats[2]);
     for (int i = 0; i < 2; i++) {

@@ -157,7 +157,7 @@ static int card_is_full(wefti_endpoint_t *endpoint, void *user)
     (void)user;
     size_t offset;
     EXPECT(wefti_region_alloc(endpoint, 8192, &offset) == WEFT_ERR_NO_MEMORY);
-    EXPECT(strstr(weft_last_error(), "rank 0: device card") != NULL);
+    EXPECT(strstr(weft_last_error(), "rank 0: out of memory: device card") != NULL);
     return 0;
 }
 

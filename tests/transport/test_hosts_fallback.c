@@ -217,7 +217,7 @@ static int goes_on_over_tcp(wefti_endpoint_t *endpoint, void *user)
         EXPECT(r == rank || strcmp(name, between ? "tcp" : "best") == 0);
         EXPECT(!between || strstr(reason, "best link between") != NULL);
     }
-    EXPECT((strstr(logged, "go on over tcp") != NULL) == (rank == 1 || rank == 2));
+    EXPECT((strstr(logged, "continue over tcp") != NULL) == (rank == 1 || rank == 2));
     EXPECT(exchange(endpoint, offset, 2) == 0);
     /* The same again says nothing new. */
     if (rank == 1) {

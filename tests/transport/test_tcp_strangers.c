@@ -182,7 +182,7 @@ static void test_a_listener_that_lacks_the_key_gets_no_data(void **state)
     assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
     UNTIL(&net, atomic_load(&net.sides[0].broken) == 1);
     assert_int_equal(net_value(&net.sides[1], 0), 0);
-    assert_non_null(strstr(net.sides[0].text, "no connection to "));
+    assert_non_null(strstr(net.sides[0].text, "cannot connect to "));
     net_close(&net);
 }
 

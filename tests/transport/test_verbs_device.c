@@ -64,16 +64,16 @@ static void test_names_are_patterns(void **state)
     expect_path(&world, "fake1 port 1");
     two_devices(&world);
     snprintf(world.settings.verbs.device, sizeof world.settings.verbs.device, "fake1:2");
-    expect_reason(&world, "none of 2 devices is \"fake1:2\" (WEFT_VERBS_DEVICE)");
+    expect_reason(&world, "none of 2 RDMA devices is called 'fake1:2'");
     verbs_world_init(&world, 2);
     nic.device_count = 0;
-    expect_reason(&world, "this machine has no RDMA device");
+    expect_reason(&world, "no RDMA device on this machine");
     verbs_world_init(&world, 2);
     nic.inactive[0] = true;
     expect_reason(&world, "fake0: port 1 is not active");
     verbs_world_init(&world, 2);
     nic.gid_count[0] = 0;
-    expect_reason(&world, "fake0 port 1 has no GID");
+    expect_reason(&world, "fake0 port 1: no GID");
 }
 
 static void test_the_fastest_goes_first(void **state)
@@ -175,7 +175,7 @@ static void test_gids_follow_the_family(void **state)
     expect_path(&world, "fake0 port 1 fe80::1 ->");
     verbs_world_init(&world, 2);
     world.settings.verbs.gid_index = 7;
-    expect_reason(&world, "fake0 port 1 has no GID 7 (WEFT_VERBS_GID_INDEX)");
+    expect_reason(&world, "fake0 port 1: no GID at index 7; set WEFT_VERBS_GID_INDEX");
 }
 
 /* Without a kind in common there is a broken link, not a broken world. */
@@ -261,13 +261,13 @@ static void test_small_devices(void **state)
     }
     verbs_world_init(&world, 2);
     nic.max_cqe = 39;
-    expect_reason(&world, "39 completions in a queue, too few for 2 queue pairs");
+    expect_reason(&world, "39 completions per queue, but 2 queue pairs are required");
     verbs_world_init(&world, 2);
     nic.max_qp_wr = 10;
-    expect_reason(&world, "queue pairs of 10 requests");
+    expect_reason(&world, "10 requests per queue pair");
     verbs_world_init(&world, 2);
     nic.max_qp = 1;
-    expect_reason(&world, "has 1 queue pairs");
+    expect_reason(&world, "is too small: 1 queue pairs");
     verbs_world_init(&world, 2);
     nic.max_inline = 60;
     nic.refuse_inline = true;

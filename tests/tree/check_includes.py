@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every #include against the table of folders in README.md: folders depend downwards only.
+"""Checks every #include against a table of folders: folders depend downwards only.
+
+The table is FOLDERS; docs/generate.py writes ARCHITECTURE.md's from it.
 
 usage: check_includes.py SOURCE_DIR
 """
@@ -8,18 +10,21 @@ import pathlib
 import re
 import sys
 
-# folder -> path prefixes (of root-relative includes) it may use; the longest matching folder decides
-ALLOWED = {
-    "include/weft": [],
-    "runtime/base": ["runtime/base/"],
-    "ops": ["runtime/base/", "ops/"],
-    "transport": ["runtime/base/", "transport/", "ops/topo/"],
-    "graph": ["runtime/base/", "ops/", "graph/"],
-    "fusion": ["runtime/base/", "ops/", "graph/", "fusion/"],
-    "runtime": ["runtime/", "ops/", "transport/"],
-    "tools": ["runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/", "ops/algo/", "ops/cost/", "ops/plan/prove.h", "tools/"],
-    "python/src": ["python/src/"],
-    "samples": [],
+# folder -> what it holds, and the path prefixes (of root-relative includes) that it may use beside <weft/..>; the longest
+# matching folder decides
+FOLDERS = {
+    "include/weft": ("the public API, valid C99 and C++", []),
+    "runtime/base": ("status, memory, text, files, settings, futexes, digests", ["runtime/base/"]),
+    "ops": ("operators, reductions, algorithms, plan format, CPU kernels", ["runtime/base/", "ops/"]),
+    "transport": ("shm, tcp, verbs; joining; topology", ["runtime/base/", "transport/", "ops/topo/"]),
+    "graph": ("ONNX in and out, the IR, shapes, gradients", ["runtime/base/", "ops/", "graph/"]),
+    "fusion": ("compiler passes, bucket policies, memory plan", ["runtime/base/", "ops/", "graph/", "fusion/"]),
+    "runtime": ("contexts, streams, sessions, groups, captures", ["runtime/", "ops/", "transport/"]),
+    "tools": ("the command `weft`", [
+        "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
+        "ops/algo/", "ops/cost/", "ops/plan/prove.h", "tools/"]),
+    "python/src": ("the Python extension", ["python/src/"]),
+    "samples": ("programs a user might start from", []),
 }
 # libraries that stay in one corner: header prefix -> where it may be included
 CORNERS = {
@@ -35,8 +40,6 @@ CORNERS = {
     "pmix.h": r"transport/bootstrap/pmix\.c",
     "Python.h": r"python/src/weft_python\.h",
 }
-FOLDERS = ["include/weft", "runtime/base", "ops", "transport", "graph", "fusion", "runtime", "tools",
-           "python/src", "samples"]
 
 
 def main() -> int:
@@ -59,7 +62,7 @@ def main() -> int:
                     continue  # samples are standalone programs; <weft/...> is all they may take from us
                 if kind == '"' and "/" not in name and not name.endswith(".pb-c.h"):
                     wrong.append(f"{where}: ours are included by path from the root")
-                elif kind == '"' and "/" in name and not any(name.startswith(p) for p in ALLOWED[folder]):
+                elif kind == '"' and "/" in name and not any(name.startswith(p) for p in FOLDERS[folder][1]):
                     wrong.append(f"{where}: {folder} may not include this")
                 for prefix, place in CORNERS.items():
                     hit = name == prefix or name.startswith(prefix + "/")

@@ -84,10 +84,11 @@ bool wefti_address_same_host(const wefti_address_t *a, const wefti_address_t *b)
 
 static weft_status_t bad_address(const char *text)
 {
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "address \"%s\" is none of \"unix:@name\", \"unix:/path\", \"host:port\", "
-                       "\"[v6]:port\" and \"file:///path\"",
-                       text);
+    return wefti_error(
+        WEFT_ERR_INVALID_ARGUMENT,
+        "invalid address '%s': expected unix:@name, unix:/path, host:port, [v6]:port "
+        "or file:///path",
+        text);
 }
 
 weft_status_t wefti_address_split(const char *text, char *host, uint16_t *out_port)
@@ -129,7 +130,8 @@ weft_status_t wefti_address_resolve(const char *host, uint16_t port, wefti_addre
         problem = getaddrinfo(host, NULL, &hints, &list);
     }
     if (problem != 0) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "host \"%s\": %s", host, gai_strerror(problem));
+        return wefti_error(WEFT_ERR_NOT_FOUND, "cannot resolve host '%s': %s", host,
+                           gai_strerror(problem));
     }
     for (const struct addrinfo *at = list; at != NULL && *out_count < capacity; at = at->ai_next) {
         struct sockaddr_storage storage = {0};
@@ -142,7 +144,8 @@ weft_status_t wefti_address_resolve(const char *host, uint16_t port, wefti_addre
     }
     freeaddrinfo(list);
     return *out_count > 0 ? WEFT_OK
-                          : wefti_error(WEFT_ERR_NOT_FOUND, "host \"%s\" has no address", host);
+                          : wefti_error(WEFT_ERR_NOT_FOUND,
+                                        "cannot resolve host '%s': it has no address", host);
 }
 
 weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *out,
@@ -151,7 +154,7 @@ weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *ou
     struct ifaddrs *list = NULL;
     *out_count = 0;
     if (getifaddrs(&list) != 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot list network interfaces");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getifaddrs failed");
     }
     for (int loopback = 0; loopback < 2; loopback++) {
         for (const struct ifaddrs *at = list; at != NULL && *out_count < capacity;
@@ -200,7 +203,7 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
         fd = open_socket(AF_INET);
     }
     if (fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket failed");
     }
     if (at == NULL && any.family == 6) {
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
@@ -233,7 +236,7 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
     if (getsockname(fd, (struct sockaddr *)&storage, &length) != 0 ||
         !wefti_address_from_socket(&storage, out_bound)) {
         close(fd);
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname failed");
     }
     *out_fd = fd;
     return WEFT_OK;
@@ -246,7 +249,7 @@ weft_status_t wefti_address_connect(const wefti_address_t *to, int *out_fd)
     socklen_t length = wefti_address_to_socket(to, &storage);
     int fd = open_socket(storage.ss_family);
     if (fd < 0 && errno != EAFNOSUPPORT) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket failed");
     }
     if (fd < 0) {
         return WEFT_AGAIN;

@@ -63,8 +63,8 @@ static weft_status_t refuse(wefti_handshake_t *shake)
 {
     char text[TEXT_BYTES];
     snprintf(text, sizeof text,
-             "the secret of rank %u differs from that of rank %u (WEFT_SECRET, "
-             "WEFT_SECRET_FILE)",
+             "rank %u and rank %u have different secrets; set the same WEFT_SECRET or "
+             "WEFT_SECRET_FILE on all ranks",
              shake->greeting[0].rank, shake->greeting[1].rank);
     send_frame(shake, WEFTI_REFUSED, text, strlen(text));
     return wefti_error(WEFT_ERR_MISMATCH, "%s", text);
@@ -109,8 +109,8 @@ static weft_status_t check_proof(wefti_handshake_t *shake, const wefti_frame_t *
     }
     if (!wefti_digest_equal(&mac, &expected)) {
         return shake->guest ? wefti_error(WEFT_ERR_MISMATCH,
-                                          "what answered in place of rank %u does not know the "
-                                          "secret",
+                                          "authentication failed: the process at the address of "
+                                          "rank %u does not know the secret",
                                           shake->greeting[1].rank)
                             : refuse(shake);
     }

@@ -33,7 +33,8 @@ static weft_status_t read_number(const char *name, const char *text, uint32_t *o
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || value < 0 || value > INT32_MAX) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s=%s is not a number", name, text);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid value for %s: '%s' is not a number",
+                           name, text);
     }
     *out = (uint32_t)value;
     return WEFT_OK;
@@ -42,7 +43,7 @@ static weft_status_t read_number(const char *name, const char *text, uint32_t *o
 static weft_status_t check_rank(const wefti_job_t *job)
 {
     return job->world_size == 0 || job->rank >= job->world_size
-               ? wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u is not below the world size %u",
+               ? wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u",
                              job->rank, job->world_size)
                : WEFT_OK;
 }
@@ -50,7 +51,7 @@ static weft_status_t check_rank(const wefti_job_t *job)
 static weft_status_t set_address(wefti_job_t *job, const char *text)
 {
     if ((size_t)snprintf(job->address, sizeof job->address, "%s", text) >= sizeof job->address) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the address is longer than %zu characters",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address is too long: at most %zu characters",
                            sizeof job->address - 1);
     }
     return WEFT_OK;
@@ -63,8 +64,9 @@ static weft_status_t set_secret(wefti_job_t *job, const char *name, const char *
     wefti_digest_t digest;
     if (bytes < SECRET_LEAST) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: a secret has at least %u characters (openssl rand -hex 32)", name,
-                           SECRET_LEAST);
+                           "%s: invalid secret: at least %u characters are required; create "
+                           "one with `openssl rand -hex 32`",
+                           name, SECRET_LEAST);
     }
     if (bytes <= sizeof job->secret) {
         memcpy(job->secret, text, bytes);
@@ -90,7 +92,8 @@ static weft_status_t read_secret_file(wefti_job_t *job, const char *path)
     int error_number = errno;
     close(fd);
     if (!regular) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_SECRET_FILE=%s is no file", path);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_SECRET_FILE=%s: not a regular file",
+                           path);
     }
     if (got < 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "WEFT_SECRET_FILE=%s", path);
@@ -153,7 +156,8 @@ static weft_status_t join_group(wefti_job_t *job, const char *name)
     if (strlen(name) > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                           "0123456789._-") != strlen(name)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "WEFT_GROUP=%s: up to 64 letters, digits, dots, dashes and underscores",
+                           "invalid value '%s' for WEFT_GROUP: expected 1 to 64 letters, digits, "
+                           "dots, dashes and underscores",
                            name);
     }
     set_launcher(job, "group");
@@ -180,8 +184,8 @@ static weft_status_t use_said(wefti_job_t *job, const said_t *said)
         return join_group(job, group);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "a world of %u ranks needs an address (WEFT_ADDRESS) or, on one host, a "
-                       "name (WEFT_GROUP)",
+                       "no rendezvous address for a world of %u ranks; set WEFT_ADDRESS or, on one "
+                       "host, WEFT_GROUP",
                        job->world_size);
 }
 
@@ -225,9 +229,9 @@ static weft_status_t use_master(wefti_job_t *job, bool torchrun)
     for (uint32_t i = 0; i < needed; i++) {
         if (values[i] == NULL) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "%s is not set, although others of RANK, WORLD_SIZE, MASTER_ADDR "
-                               "and MASTER_PORT are%s",
-                               names[i], torchrun ? " (and torchrun's own)" : "");
+                               "%s is not set, but other variables of RANK, WORLD_SIZE, "
+                               "MASTER_ADDR and MASTER_PORT are%s",
+                               names[i], torchrun ? "; torchrun sets all four" : "");
         }
     }
     weft_status_t status = read_number(names[0], values[0], &job->rank);
@@ -285,7 +289,7 @@ static weft_status_t probe(const wefti_job_wish_t *wish, const wefti_log_t *log,
         return use_said(job, &said);
     }
     if (said.rank || said.world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is given, but not %s",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is set, but %s is not",
                            said.rank ? "the rank (WEFT_RANK)" : "the world size (WEFT_WORLD_SIZE)",
                            said.rank ? "the world size (WEFT_WORLD_SIZE)" : "the rank (WEFT_RANK)");
     }
@@ -307,10 +311,10 @@ static weft_status_t probe(const wefti_job_wish_t *wish, const wefti_log_t *log,
                        : variable("WEFT_GROUP") != NULL ? "WEFT_GROUP"
                                                         : NULL;
     if (half != NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s is set, but not WEFT_RANK and WEFT_WORLD_SIZE, and no launcher "
-                           "says them",
-                           half);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s is set, but WEFT_RANK and WEFT_WORLD_SIZE are not, and no launcher provides them",
+            half);
     }
     job->rank = 0;
     job->world_size = 1;

@@ -39,10 +39,10 @@ static weft_status_t choose_addresses(const wefti_meeting_t *meeting, const weft
         return status;
     }
     if (count == 0 && patterns[0] != '\0') {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "rank %u: WEFT_IFNAME=%s matches no interface that is up and has an "
-                           "address",
-                           meeting->rank, patterns);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "rank %u: WEFT_IFNAME=%s matches no network interface that is up and has an address",
+            meeting->rank, patterns);
     }
     for (uint32_t i = 0; i < count; i++) {
         if (!local->loopback && wefti_address_same_host(local, &found[i])) {

@@ -119,7 +119,7 @@ static weft_status_t hear_error(const wefti_frame_t *frame)
 {
     wefti_verdict_t verdict;
     if (frame->bytes != sizeof verdict) {
-        return wefti_error(WEFT_ERR_FORMAT, "rank 0 says something that makes no sense");
+        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank 0: error report");
     }
     memcpy(&verdict, frame->body, sizeof verdict);
     verdict.text[sizeof verdict.text - 1] = '\0';
@@ -151,7 +151,7 @@ static weft_status_t hear_table(guest_t *guest, const wefti_frame_t *frame)
         cards[i] = entry.card;
     }
     if (!good) {
-        return wefti_error(WEFT_ERR_FORMAT, "rank 0 sent a table that makes no sense");
+        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank 0: address table");
     }
     weft_status_t status = wefti_meet_world_key(meeting, table.seed, key);
     if (status == WEFT_OK) {
@@ -185,7 +185,9 @@ static weft_status_t hear_rank_0(guest_t *guest, bool *failed)
             return hear_error(&frame);
         }
         if (frame.kind != WEFTI_TABLE) {
-            return wefti_error(WEFT_ERR_FORMAT, "rank 0 says something that makes no sense");
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "protocol error: unexpected message type %u from rank 0",
+                               (unsigned int)frame.kind);
         }
         status = hear_table(guest, &frame);
         if (status < 0 && !*failed) {
@@ -200,7 +202,7 @@ static weft_status_t hear_rank_0(guest_t *guest, bool *failed)
         if (wefti_address_peer(guest->shake.wire.fd, &from)) {
             wefti_address_text(&from, true, at);
         }
-        return wefti_error(status, "rank 0 (%s) went away while others were still joining",
+        return wefti_error(status, "rank 0 (%s) disconnected while other ranks were still joining",
                            guest->meeting->place.text);
     }
     return status;
@@ -233,7 +235,8 @@ static weft_status_t take_part(guest_t *guest)
             }
         }
         if (wefti_now_ns() >= patience) {
-            return wefti_error(WEFT_ERR_TIMEOUT, "rank 0 (%s) did not complete the world in time",
+            return wefti_error(WEFT_ERR_TIMEOUT,
+                               "rank 0 (%s) did not complete the rendezvous before the timeout",
                                meeting->place.text);
         }
         if (wefti_interrupted(&meeting->interrupt)) {
@@ -341,7 +344,8 @@ weft_status_t wefti_meet_guest(wefti_meeting_t *meeting)
         uint64_t now = wefti_now_ns();
         if (now >= meeting->deadline_ns) {
             return wefti_error(
-                WEFT_ERR_TIMEOUT, "rank %u found no rank 0 at %s within %.3g s; missing: 0%s%s%s",
+                WEFT_ERR_TIMEOUT,
+                "rank %u: rank 0 not found at %s within %.3g s; missing ranks: 0%s%s%s",
                 meeting->rank, meeting->place.text,
                 (double)meeting->settings->connect_timeout_ns * 1e-9,
                 guest.why[0] != '\0' ? " (" : "", guest.why, guest.why[0] != '\0' ? ")" : "");

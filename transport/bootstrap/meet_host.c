@@ -64,7 +64,7 @@ static weft_status_t watch(const host_t *host, int operation, int fd, uint32_t e
     struct epoll_event event = {.events = events, .data.u32 = tag};
     return epoll_ctl(host->epoll_fd, operation, fd, &event) == 0
                ? WEFT_OK
-               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl");
+               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl failed");
 }
 
 static void dismiss(host_t *host, visitor_t *visitor)
@@ -164,7 +164,8 @@ static void accept_visitors(host_t *host)
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         fail(host, wefti_error_errno(WEFT_ERR_SYSTEM, errno,
-                                     "rank 0 cannot let in more ranks (see ulimit -n)"));
+                                     "rank 0: cannot accept more connections; raise the limit of "
+                                     "open files (ulimit -n)"));
     }
 }
 
@@ -176,26 +177,26 @@ static weft_status_t check_rank(const host_t *host, const visitor_t *visitor)
     char at[WEFTI_ADDRESS_TEXT], other[WEFTI_ADDRESS_TEXT];
     wefti_address_text(&visitor->from, true, at);
     if (who->version != WEFTI_BOOTSTRAP_VERSION) {
-        return wefti_error(WEFT_ERR_MISMATCH,
-                           "rank %u (%s) speaks version %u of the protocol, rank 0 version %u",
-                           who->rank, at, who->version, WEFTI_BOOTSTRAP_VERSION);
+        return wefti_error(
+            WEFT_ERR_MISMATCH,
+            "protocol version mismatch: rank %u (%s) uses version %u, rank 0 uses version %u",
+            who->rank, at, who->version, WEFTI_BOOTSTRAP_VERSION);
     }
     if (who->world_size != world_size) {
         return wefti_error(WEFT_ERR_MISMATCH,
-                           "rank %u (%s) wants a world of %u ranks, rank 0 a world of %u",
-                           who->rank, at, who->world_size, world_size);
+                           "world size mismatch: rank %u (%s) has %u, rank 0 has %u", who->rank, at,
+                           who->world_size, world_size);
     }
     if (who->rank >= world_size) {
-        return wefti_error(WEFT_ERR_MISMATCH, "%s says it is rank %u in a world of %u", at,
+        return wefti_error(WEFT_ERR_MISMATCH, "invalid rank from %s: rank %u for world size %u", at,
                            who->rank, world_size);
     }
     if (who->rank == 0) {
-        return wefti_error(WEFT_ERR_MISMATCH,
-                           "two processes say they are rank 0: the one at %s, and %s",
+        return wefti_error(WEFT_ERR_MISMATCH, "duplicate rank 0: the processes at %s and %s",
                            host->meeting->place.text, at);
     }
     if (host->of_rank[who->rank] != NULL) {
-        return wefti_error(WEFT_ERR_MISMATCH, "two processes say they are rank %u: %s and %s",
+        return wefti_error(WEFT_ERR_MISMATCH, "duplicate rank %u: the processes at %s and %s",
                            who->rank,
                            wefti_address_text(&host->of_rank[who->rank]->from, true, other), at);
     }
@@ -207,8 +208,8 @@ static void welcome(host_t *host, visitor_t *visitor)
     weft_status_t status = check_rank(host, visitor);
     visitor->shake.wire.in_limit = RANK_BYTES;
     if (status == WEFT_OK && !wefti_handshake_card(&visitor->shake, &visitor->card)) {
-        status =
-            wefti_error(WEFT_ERR_FORMAT, "rank %u does not say where it listens", rank_of(visitor));
+        status = wefti_error(WEFT_ERR_FORMAT, "malformed message from rank %u: endpoint address",
+                             rank_of(visitor));
     }
     if (status < 0) {
         fail(host, status);
@@ -230,11 +231,12 @@ static void turn_away(host_t *host, visitor_t *visitor, weft_status_t why)
     wefti_address_text(&visitor->from, true, at);
     if (why == WEFT_ERR_MISMATCH) {
         snprintf(host->note, sizeof host->note,
-                 "%s says it is rank %u, but does not know the secret", at, who->rank);
+                 "authentication failed: %s claims to be rank %u but does not know the secret", at,
+                 who->rank);
     }
     if (why != WEFT_ERR_PEER_DIED) {
-        wefti_log(host->meeting->log, WEFT_LOG_INFO, "rank 0 turned %s away: %s", at,
-                  why == WEFT_ERR_MISMATCH ? "it does not know the secret" : "it is no rank");
+        wefti_log(host->meeting->log, WEFT_LOG_INFO, "rank 0: rejected the connection from %s: %s",
+                  at, why == WEFT_ERR_MISMATCH ? "authentication failed" : "not a Weft rank");
     }
     dismiss(host, visitor);
 }
@@ -271,9 +273,10 @@ static void hear_rank(host_t *host, visitor_t *visitor)
     wefti_address_text(&visitor->from, true, at);
     if (host->tables_sent) {
         fail(host, wefti_error(WEFT_ERR_PEER_DIED,
-                               "rank %u (%s) went away while others were still joining", rank, at));
+                               "rank %u (%s) disconnected while other ranks were still joining",
+                               rank, at));
     } else {
-        snprintf(host->note, sizeof host->note, "rank %u (%s) came and went away again", rank, at);
+        snprintf(host->note, sizeof host->note, "rank %u (%s) joined and disconnected", rank, at);
     }
     dismiss(host, visitor);
 }
@@ -327,7 +330,7 @@ static void attend(host_t *host, uint64_t wait_ns)
     if (host->failure == WEFT_OK && !wefti_place_held(&meeting->place)) {
         host->verdict.again = 1;
         fail(host,
-             wefti_error(WEFT_ERR_MISMATCH, "another rank 0 took %s over", meeting->place.text));
+             wefti_error(WEFT_ERR_MISMATCH, "another rank 0 took over %s", meeting->place.text));
     }
 }
 
@@ -366,16 +369,17 @@ static void fail_late(host_t *host)
     double seconds = (double)meeting->settings->connect_timeout_ns * 1e-9;
     uint32_t count = list_ranks(host, host->tables_sent, names, sizeof names);
     if (host->tables_sent) {
-        fail(host, wefti_error(WEFT_ERR_TIMEOUT,
-                               "%u of %u ranks were not connected to their neighbours within %.3g "
-                               "s: %s",
-                               count, meeting->world_size, seconds, names));
+        fail(host,
+             wefti_error(WEFT_ERR_TIMEOUT,
+                         "%u of %u ranks did not connect to their neighbours within %.3g s: %s",
+                         count, meeting->world_size, seconds, names));
     } else {
-        fail(host, wefti_error(WEFT_ERR_TIMEOUT,
-                               "%u of %u ranks did not come to %s within %.3g s; missing: %s%s%s%s",
-                               count, meeting->world_size, meeting->place.text, seconds, names,
-                               host->note[0] != '\0' ? " (" : "", host->note,
-                               host->note[0] != '\0' ? ")" : ""));
+        fail(host,
+             wefti_error(WEFT_ERR_TIMEOUT,
+                         "%u of %u ranks did not join at %s within %.3g s; missing ranks: %s%s%s%s",
+                         count, meeting->world_size, meeting->place.text, seconds, names,
+                         host->note[0] != '\0' ? " (" : "", host->note,
+                         host->note[0] != '\0' ? ")" : ""));
     }
 }
 
@@ -512,7 +516,7 @@ static weft_status_t receive_all(host_t *host)
     wefti_address_t local = {0};
     weft_status_t status = WEFT_OK;
     if (!wefti_address_local(meeting->place.listener, &local)) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname failed");
     }
     static const uint8_t none[16] = {0};
     if (memcmp(local.bytes, none, sizeof none) == 0) {
@@ -546,7 +550,7 @@ weft_status_t wefti_meet_host(wefti_meeting_t *meeting)
                    .capacity = meeting->world_size + SPARE_VISITORS};
     weft_status_t status = WEFT_OK;
     if (host.epoll_fd < 0) {
-        status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1");
+        status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1 failed");
     }
     host.visitors = wefti_alloc(meeting->allocator, host.capacity * sizeof *host.visitors);
     host.of_rank = wefti_alloc(meeting->allocator, meeting->world_size * sizeof *host.of_rank);

@@ -56,7 +56,7 @@ weft_status_t wefti_mesh_init(wefti_mesh_t *mesh, uint32_t rank, uint32_t world_
                                         .world_size = world_size}};
     mesh->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (mesh->epoll_fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1 failed");
     }
     uint32_t count = wefti_mesh_neighbours(rank, world_size, ranks);
     mesh->peers = wefti_alloc(allocator, count * sizeof *mesh->peers);
@@ -78,7 +78,7 @@ static weft_status_t watch(const wefti_mesh_t *mesh, int operation, int fd, uint
     struct epoll_event event = {.events = events, .data.u32 = tag};
     return epoll_ctl(mesh->epoll_fd, operation, fd, &event) == 0
                ? WEFT_OK
-               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl");
+               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl failed");
 }
 
 weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_address_t *at,
@@ -87,7 +87,7 @@ weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_address_t *at,
     weft_status_t status =
         wefti_address_listen(at, 0, (int)(2 * mesh->peer_count + 64), &mesh->listener, out_bound);
     if (status == WEFT_AGAIN) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "there is no free port to listen at");
+        status = wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on");
     }
     return status;
 }
@@ -146,8 +146,9 @@ static weft_status_t accept_visitors(wefti_mesh_t *mesh)
         }
     }
     if (errno == EMFILE || errno == ENFILE) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno,
-                                 "rank %u cannot take a connection (see ulimit -n)", mesh->rank);
+        return wefti_error_errno(
+            WEFT_ERR_SYSTEM, errno,
+            "rank %u: accept failed; check the limit of open files (ulimit -n)", mesh->rank);
     }
     return WEFT_OK;
 }
@@ -183,7 +184,8 @@ static void hear_visitor(wefti_mesh_t *mesh, uint32_t seat)
     const wefti_greeting_t *who = wefti_handshake_peer(&visitor->shake);
     wefti_mesh_peer_t *peer = status == WEFT_OK ? peer_of(mesh, who->rank) : NULL;
     if (peer == NULL || peer->connects || who->world_size != mesh->world_size) {
-        wefti_log(mesh->log, WEFT_LOG_DEBUG, "rank %u turned somebody away", mesh->rank);
+        wefti_log(mesh->log, WEFT_LOG_DEBUG, "rank %u: rejected an unauthenticated connection",
+                  mesh->rank);
         dismiss(visitor);
         return;
     }
@@ -249,7 +251,7 @@ static void hear_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &length);
         if (problem != 0 || wefti_address_own_echo(fd)) {
             peer->hard = true;
-            attempt_failed(peer, problem != 0 ? strerror(problem) : "nobody listens there");
+            attempt_failed(peer, problem != 0 ? strerror(problem) : "connection refused");
             return;
         }
         peer->connected = true;
@@ -267,7 +269,8 @@ static void hear_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
     if (status == WEFT_OK && who->rank == peer->rank && who->world_size == mesh->world_size) {
         came_up(mesh, peer);
     } else {
-        attempt_failed(peer, status == WEFT_ERR_PEER_DIED ? "hung up" : "something else is there");
+        attempt_failed(peer, status == WEFT_ERR_PEER_DIED ? "connection closed"
+                                                          : "not a rank of this world");
     }
 }
 
@@ -279,14 +282,14 @@ static weft_status_t attend_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer, ui
     }
     if (peer->trying && now >= peer->next_ns) {
         peer->hard = false;
-        attempt_failed(peer, "no answer");
+        attempt_failed(peer, "no answer before the timeout");
     }
     bool hopeless = peer->rounds >= 3 && peer->hard && now > mesh->began_ns + HARD_NS;
     if (!peer->trying && (hopeless || (now >= mesh->deadline_ns && peer->rounds > 0))) {
-        return wefti_error(WEFT_ERR_TIMEOUT,
-                           "rank %u cannot connect to rank %u at %s (WEFT_IFNAME "
-                           "chooses the interfaces)",
-                           mesh->rank, peer->rank, peer->why);
+        return wefti_error(
+            WEFT_ERR_TIMEOUT,
+            "rank %u: cannot connect to rank %u: %s; WEFT_IFNAME selects the network interfaces",
+            mesh->rank, peer->rank, peer->why);
     }
     if (!peer->trying && now >= peer->next_ns) {
         weft_status_t status = begin_attempt(mesh, peer);

@@ -55,7 +55,7 @@ static weft_status_t watch(const wefti_overlay_t *overlay, int operation, int fd
     struct epoll_event event = {.events = events, .data.u32 = tag};
     return epoll_ctl(overlay->epoll_fd, operation, fd, &event) == 0
                ? WEFT_OK
-               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl");
+               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl failed");
 }
 
 /* Rank 0 opens the place; while it is taken, whoever holds it may be another rank 0. */
@@ -73,7 +73,7 @@ static weft_status_t hold_place(wefti_meeting_t *meeting)
             return status;
         }
         if (wefti_now_ns() >= meeting->deadline_ns) {
-            return wefti_error(WEFT_ERR_TIMEOUT, "rank 0 cannot listen at %s: %s",
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank 0: cannot listen at %s: %s",
                                meeting->place.text, why);
         }
         if (wefti_interrupted(&meeting->interrupt)) {
@@ -139,7 +139,8 @@ static weft_status_t prepare(wefti_overlay_t *overlay)
     overlay->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     overlay->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (overlay->epoll_fd < 0 || overlay->timer_fd < 0 || overlay->wake_fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "rank %u: no descriptors", overlay->rank);
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "rank %u: cannot create descriptors",
+                                 overlay->rank);
     }
     return watch(overlay, EPOLL_CTL_ADD, overlay->timer_fd, EPOLLIN, TIMER_TAG);
 }
@@ -149,7 +150,7 @@ static weft_status_t check_params(const wefti_overlay_params_t *params)
     const wefti_job_t *job = params->job;
     if (job->world_size < 2 || job->rank >= job->world_size ||
         job->world_size > 1u << (WEFTI_MESH_PEERS_MAX / 2 - 1)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u of %u makes no world to meet",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u",
                            job->rank, job->world_size);
     }
     return WEFT_OK;
@@ -227,7 +228,7 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
     overlay->meeting_sent = meeting->sent;
     overlay->meeting_received = meeting->received;
     wefti_log(overlay->log, WEFT_LOG_DEBUG,
-              "rank %u of %u met the others at %s in %.3f s, known as %s", overlay->rank,
+              "rank %u of %u: rendezvous at %s took %.3f s, own address %s", overlay->rank,
               overlay->world_size, meeting->place.text,
               (double)(wefti_now_ns() - meeting->began_ns) * 1e-9, overlay->local_address);
     *out_overlay = overlay;

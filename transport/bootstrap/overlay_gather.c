@@ -115,11 +115,11 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
             return status;
         }
         if (!up) {
-            return wefti_error(WEFT_ERR_PEER_DIED, "rank %u %s while rank %u waited for it",
+            return wefti_error(WEFT_ERR_PEER_DIED, "rank %u %s while rank %u was waiting for it",
                                link->rank, left ? "left" : "died", overlay->rank);
         }
         if (wefti_now_ns() >= gather->deadline_ns) {
-            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waits for rank %u, which does not come",
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: timed out waiting for rank %u",
                                overlay->rank, link->rank);
         }
         /* wake_fd: another thread that makes progress has taken the parcel in. */
@@ -157,7 +157,9 @@ static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
             memcpy(blocks + have * gather->bytes, parcel->data, parcel->bytes);
         } else {
             status =
-                wefti_error(WEFT_ERR_MISMATCH, "rank %u gathers %zu bytes per rank, rank %u %llu",
+                wefti_error(WEFT_ERR_MISMATCH,
+                            "control all-gather: size mismatch: rank %u has %zu bytes per rank, "
+                            "rank %u has %llu",
                             overlay->rank, gather->bytes, from->rank, (unsigned long long)theirs);
         }
         wefti_free(overlay->allocator, parcel);
@@ -176,8 +178,8 @@ weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *sen
     size_t total;
     if (__builtin_mul_overflow(bytes, (size_t)n, &total) || total > (size_t)1 << 31) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "gathering %zu bytes from each of %u ranks is more than 2 GiB", bytes,
-                           n);
+                           "control all-gather: %zu bytes from each of %u ranks exceed 2 GiB",
+                           bytes, n);
     }
     const gather_t gather = {overlay, ++overlay->gather_sequence, bytes, deadline_ns, check, user};
     /* Blocks from this rank's on; turned to their places at the end. */

@@ -135,7 +135,7 @@ bool wefti_overlay_lost(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
         return false;
     }
     if (problem == 0) {
-        snprintf(death.how, sizeof death.how, "it ended without leaving");
+        snprintf(death.how, sizeof death.how, "its process exited without leaving the world");
     } else if (problem == ETIMEDOUT || problem == EHOSTUNREACH || problem == ENETUNREACH) {
         snprintf(death.how, sizeof death.how, "its host did not answer for %.3g s: %s",
                  (double)overlay->settings->link_timeout_ns * 1e-9, strerror(problem));

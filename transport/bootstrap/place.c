@@ -57,11 +57,11 @@ static uint32_t window(const wefti_place_t *place, uint16_t port, uint16_t *out_
 
 static weft_status_t refuse_without_secret(const wefti_place_t *place)
 {
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "address %s is reached by other machines and there is no secret to tell "
-                       "this job's ranks from strangers: set WEFT_SECRET, or WEFT_SECRET_FILE to "
-                       "a file's path, alike on all ranks (openssl rand -hex 32 makes one)",
-                       place->job->address);
+    return wefti_error(
+        WEFT_ERR_INVALID_ARGUMENT,
+        "address %s: other machines can reach it, so a secret is required; set the same "
+        "WEFT_SECRET or WEFT_SECRET_FILE on all ranks (`openssl rand -hex 32` creates one)",
+        place->job->address);
 }
 
 /* Resolves, and fills candidates: all addresses for the first port, then for the next. */
@@ -117,7 +117,7 @@ static weft_status_t open_host_port(wefti_place_t *place)
                                       &place->listener, &bound);
     }
     if (status == WEFT_AGAIN) {
-        snprintf(place->why, sizeof place->why, "another process listens there");
+        snprintf(place->why, sizeof place->why, "another process is listening there");
     } else if (status == WEFT_OK && place->scanned) {
         char text[WEFTI_ADDRESS_TEXT];
         snprintf(place->text, sizeof place->text, "%s", wefti_address_text(&bound, true, text));
@@ -137,16 +137,16 @@ weft_status_t wefti_place_listen_anywhere(wefti_place_t *place)
         return status;
     }
     if (count == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "rank 0: WEFT_IFNAME=%s matches no interface that is up and has an "
-                           "address",
-                           place->settings->ifname);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "rank 0: WEFT_IFNAME=%s matches no network interface that is up and has an address",
+            place->settings->ifname);
     }
     place->count = count;
     status = wefti_address_listen(count == 1 ? &place->candidates[0] : NULL, 0, BACKLOG,
                                   &place->listener, &bound);
     if (status == WEFT_AGAIN) {
-        return wefti_error(WEFT_ERR_SYSTEM, "there is no free port to listen at");
+        return wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on");
     }
     for (uint32_t i = 0; i < count; i++) {
         place->candidates[i].port = bound.port;
@@ -190,7 +190,7 @@ static weft_status_t look_up(wefti_place_t *place)
         status = wefti_place_read_notice(place, notice) ? WEFT_OK : WEFT_AGAIN;
     }
     if (status == WEFT_AGAIN) {
-        snprintf(place->why, sizeof place->why, "it has not said yet where it is");
+        snprintf(place->why, sizeof place->why, "it has not published its address yet");
     }
     wefti_forget(notice, sizeof notice);
     return status;

@@ -173,9 +173,9 @@ weft_status_t wefti_place_read_file(wefti_place_t *place, const char *path)
     close(fd);
     text[got > 0 ? got : 0] = '\0';
     if (!usable) {
-        snprintf(place->why, sizeof place->why, "the file is not this user's alone (mode 0600)");
+        snprintf(place->why, sizeof place->why, "the file must belong to this user with mode 0600");
     } else if (!wefti_place_read_notice(place, text)) {
-        snprintf(place->why, sizeof place->why, "the file holds something else");
+        snprintf(place->why, sizeof place->why, "the file has other contents");
         usable = false;
     }
     wefti_forget(text, sizeof text);

@@ -36,7 +36,7 @@ typedef struct pmi_service {
 
 static weft_status_t broken(const char *what)
 {
-    return wefti_error(WEFT_ERR_SYSTEM, "the launcher that speaks PMI-1 %s", what);
+    return wefti_error(WEFT_ERR_SYSTEM, "PMI-1 launcher %s", what);
 }
 
 static weft_status_t send_line(const pmi_service_t *service, const char *line)
@@ -187,7 +187,7 @@ static weft_status_t pmi_begin(wefti_service_t *base, uint32_t *out_turn)
             return status;
         }
     }
-    return wefti_error(WEFT_ERR_STATE, "this process has opened %u worlds", TURNS_MAX);
+    return wefti_error(WEFT_ERR_STATE, "this process has already created %u worlds", TURNS_MAX);
 }
 
 static void make_name(const pmi_service_t *service, uint32_t turn, char *name)
@@ -288,7 +288,7 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
         return WEFT_AGAIN;
     }
     if (getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &kind, &length) != 0 || kind != SOCK_STREAM) {
-        wefti_log(log, WEFT_LOG_DEBUG, "PMI_FD=%u leads nowhere", fd);
+        wefti_log(log, WEFT_LOG_DEBUG, "PMI_FD=%u is not a connected socket", fd);
         return WEFT_AGAIN;
     }
     pmi_service_t *service = wefti_alloc(NULL, sizeof *service);
@@ -300,7 +300,7 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
     *service = (pmi_service_t){.base.ops = &pmi_ops, .log = log, .fd = (int)fd, .rank = *out_rank};
     if (ask(service, line) < 0 ||
         !find_value(line, "kvsname", service->space, sizeof service->space)) {
-        wefti_log(log, WEFT_LOG_DEBUG, "PMI_FD=%u is not answered as PMI-1", fd);
+        wefti_log(log, WEFT_LOG_DEBUG, "PMI_FD=%u: no PMI-1 answer", fd);
         pmi_close(&service->base);
         return WEFT_AGAIN;
     }

@@ -82,7 +82,8 @@ static weft_status_t put_text(pmix_service_t *service, const char *key, const ch
     }
     return result == PMIX_SUCCESS
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_SYSTEM, "PMIx does not take what ranks publish (%d)",
+               : wefti_error(WEFT_ERR_SYSTEM,
+                             "PMIx failed to publish this rank's address (PMIx status %d)",
                              (int)result);
 }
 
@@ -114,7 +115,7 @@ static weft_status_t pmix_begin(wefti_service_t *base, uint32_t *out_turn)
         }
         release(value);
     }
-    return wefti_error(WEFT_ERR_STATE, "this process has opened %u worlds", TURNS_MAX);
+    return wefti_error(WEFT_ERR_STATE, "this process has already created %u worlds", TURNS_MAX);
 }
 
 static weft_status_t pmix_publish(wefti_service_t *base, uint32_t turn, const char *text)
@@ -189,7 +190,8 @@ weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_s
     pmix_status_t result = service->init(&service->self, NULL, 0);
     service->inside = result == PMIX_SUCCESS;
     if (!service->inside || !read_size(service, out_world_size)) {
-        wefti_log(log, WEFT_LOG_DEBUG, "PMIx has variables set, but nobody answers (%d)",
+        wefti_log(log, WEFT_LOG_DEBUG,
+                  "PMIx variables are set, but no PMIx server answers (PMIx status %d)",
                   (int)result);
         pmix_close(&service->base);
         return WEFT_AGAIN;
@@ -206,7 +208,8 @@ weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_s
 {
     (void)out_service, (void)out_rank, (void)out_world_size;
     if (getenv("PMIX_NAMESPACE") != NULL && getenv("PMIX_RANK") != NULL) {
-        wefti_log(log, WEFT_LOG_WARN, "started by PMIx, which this build was made without");
+        wefti_log(log, WEFT_LOG_WARN,
+                  "started by a PMIx launcher, but this build has no PMIx support");
     }
     return WEFT_AGAIN;
 }

@@ -142,7 +142,7 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
     struct ifaddrs *list = NULL;
     tcp_card_t *card = &tcp->card;
     if (getifaddrs(&list) != 0) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: no list of interfaces");
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: getifaddrs failed");
     }
     /* loopback last: it is of use to ranks of this machine only. What has no carrier counts where
      * there is nothing else: it may come up at this very moment */
@@ -165,11 +165,12 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
         char names[256];
         name_interfaces(list, names, sizeof names);
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "WEFT_IFNAME=%s matches no interface that is up and has an address; "
-                             "there are: %s",
+                             "WEFT_IFNAME=%s matches no network interface that is up and has an "
+                             "address; available: %s",
                              patterns, names);
     } else if (card->address_count == 0) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "tcp: no interface is up and has an address");
+        status =
+            wefti_error(WEFT_ERR_UNSUPPORTED, "tcp: no network interface is up and has an address");
     }
     freeifaddrs(list);
     return status;

@@ -94,7 +94,7 @@ static void give_up(tcp_t *tcp, tcp_attempt_t *attempt, int error)
         wefti_tcp_peer_settle(tcp, attempt->peer, true, NULL);
         return;
     }
-    snprintf(how, sizeof how, "no connection to %s: %s",
+    snprintf(how, sizeof how, "cannot connect to %s: %s",
              attempt->last.family != 0 ? at : "any of its addresses", strerror(error));
     wefti_tcp_peer_disconnect(attempt->peer, TCP_PEER_BROKEN);
     wefti_tcp_peer_settle(tcp, attempt->peer, false, how);

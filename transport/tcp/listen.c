@@ -30,7 +30,7 @@ static weft_status_t listen_at(tcp_t *tcp, tcp_address_t *address, tcp_source_t 
     listener->kind = TCP_SOURCE_LISTENER;
     listener->fd = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (listener->fd < 0) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: no socket");
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: socket failed");
     }
     if (address->family == 6) {
         setsockopt(listener->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
@@ -38,7 +38,7 @@ static weft_status_t listen_at(tcp_t *tcp, tcp_address_t *address, tcp_source_t 
     if (bind(listener->fd, (struct sockaddr *)&at, length) != 0 ||
         listen(listener->fd, SOMAXCONN) != 0 ||
         getsockname(listener->fd, (struct sockaddr *)&at, &length) != 0) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: listening at %s (%s)",
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: cannot listen at %s (%s)",
                                  wefti_tcp_address_text(address, text, sizeof text),
                                  address->ifname);
     }
@@ -47,7 +47,7 @@ static weft_status_t listen_at(tcp_t *tcp, tcp_address_t *address, tcp_source_t 
     address->port = bound.port;
     return wefti_tcp_watch(tcp, listener, EPOLLIN)
                ? WEFT_OK
-               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "tcp: epoll_ctl");
+               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "tcp: epoll_ctl failed");
 }
 
 weft_status_t wefti_tcp_listen(tcp_t *tcp)

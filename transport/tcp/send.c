@@ -314,7 +314,7 @@ static weft_status_t check_peer(tcp_peer_t *peer)
         return wefti_error(WEFT_ERR_PEER_DIED, "%s", peer->fault);
     }
     return wefti_error(WEFT_ERR_LINK, "%s",
-                       peer->fault[0] != 0 ? peer->fault : "tcp: the link was given up");
+                       peer->fault[0] != 0 ? peer->fault : "tcp: the link was closed");
 }
 
 /* With the lock: there is something for a connection that may not be there yet. */

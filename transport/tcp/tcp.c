@@ -355,7 +355,7 @@ static weft_status_t tcp_open(const wefti_link_params_t *params, void **out_driv
         !open_source(tcp, &tcp->bell, TCP_SOURCE_BELL, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) ||
         !open_source(tcp, &tcp->timer, TCP_SOURCE_TIMER,
                      timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC))) {
-        status = wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: no descriptors to poll with");
+        status = wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: cannot create descriptors");
         goto fail;
     }
     WEFT_TRY(status, wefti_tcp_congestion_check(params->settings), fail);
@@ -387,8 +387,9 @@ static weft_status_t tcp_join(void *driver, const uint8_t *cards, const bool *pe
     }
     for (uint32_t r = 0; r < tcp->params.world_size; r++) {
         if (peers[r] && tcp->cards[r].sockets != tcp->sockets) {
-            return wefti_error(WEFT_ERR_MISMATCH, "WEFT_SOCKETS is %u on rank %u and %u on rank %u",
-                               tcp->sockets, tcp->params.rank, tcp->cards[r].sockets, r);
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "WEFT_SOCKETS differs: %u on rank %u, %u on rank %u", tcp->sockets,
+                               tcp->params.rank, tcp->cards[r].sockets, r);
         }
     }
     return WEFT_OK;

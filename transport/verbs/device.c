@@ -137,12 +137,12 @@ static void look_at(const wefti_verbs_t *verbs, struct ibv_device *device, candi
     errno = 0;
     struct ibv_context *context = ibv_open_device(device);
     if (context == NULL) {
-        snprintf(why, why_bytes, "%s cannot be opened: %s", name, strerror(errno));
+        snprintf(why, why_bytes, "ibv_open_device failed on %s: %s", name, strerror(errno));
         return;
     }
     int error = ibv_query_device(context, &attr);
     if (error != 0) {
-        snprintf(why, why_bytes, "%s does not answer: %s", name, strerror(error));
+        snprintf(why, why_bytes, "ibv_query_device failed on %s: %s", name, strerror(error));
     }
     for (uint32_t port = 1; error == 0 && port <= attr.phys_port_cnt; port++) {
         struct ibv_port_attr port_attr;
@@ -224,16 +224,16 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
     wefti_free(verbs->params.allocator, entries);
     if (count < 0) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, (int)-count,
-                                 "%s port %u: the table of GIDs cannot be read", verbs->name,
-                                 verbs->port);
+                                 "%s port %u: cannot read the GID table", verbs->name, verbs->port);
     }
     if (card->gid_mask == 0 && wanted >= 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s port %u has no GID %d (WEFT_VERBS_GID_INDEX)",
-                           verbs->name, verbs->port, wanted);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s port %u: no GID at index %d; set WEFT_VERBS_GID_INDEX", verbs->name,
+                           verbs->port, wanted);
     }
     if (card->gid_mask == 0 && verbs->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s port %u has no GID (no address on its network interface?)",
+                           "%s port %u: no GID; check that its network interface has an address",
                            verbs->name, verbs->port);
     }
     return WEFT_OK;
@@ -289,14 +289,15 @@ static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen, wefti_
     verbs->port = chosen->port;
     verbs->context = ibv_open_device(chosen->device);
     if (verbs->context == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "%s cannot be opened", verbs->name);
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "ibv_open_device failed on %s",
+                                 verbs->name);
     }
     int error = ibv_query_device(verbs->context, &verbs->limits);
     if (error == 0) {
         error = ibv_query_port(verbs->context, verbs->port, &verbs->port_attr);
     }
     if (error != 0) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "%s port %u does not answer",
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "ibv_query_port failed on %s port %u",
                                  verbs->name, verbs->port);
     }
     card->magic = WEFTI_VERBS_CARD_MAGIC;
@@ -319,7 +320,7 @@ weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_card_t *
     errno = 0;
     struct ibv_device **devices = ibv_get_device_list(&device_count);
     if (devices == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "no list of devices");
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "ibv_get_device_list failed");
     }
     for (int i = 0; i < device_count; i++) {
         look_at(verbs, devices[i], list, &count, why, sizeof why);
@@ -330,11 +331,11 @@ weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_card_t *
     } else if (why[0] != '\0') {
         status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s", why);
     } else if (device_count > 0 && patterns[0] != '\0') {
-        status =
-            wefti_error(WEFT_ERR_UNSUPPORTED, "none of %d devices is \"%s\" (WEFT_VERBS_DEVICE)",
-                        device_count, patterns);
+        status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "WEFT_VERBS_DEVICE: none of %d RDMA devices is called '%s'",
+                             device_count, patterns);
     } else {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "this machine has no RDMA device");
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "no RDMA device on this machine");
     }
     ibv_free_device_list(devices);
     return status;

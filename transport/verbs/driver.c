@@ -42,7 +42,7 @@ static weft_status_t verbs_open(const wefti_link_params_t *params, void **out_dr
     verbs->message_bytes = verbs->port_attr.max_msg_sz;
     verbs->pd = ibv_alloc_pd(verbs->context);
     if (verbs->pd == NULL) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s gives no protection domain", verbs->name);
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "ibv_alloc_pd failed on %s", verbs->name);
         goto fail;
     }
     WEFT_TRY(status, wefti_verbs_events_open(verbs), fail);
@@ -67,7 +67,8 @@ static weft_status_t verbs_join(void *driver, const uint8_t *cards, const bool *
         }
         card->device[sizeof card->device - 1] = '\0';
         if (card->magic != WEFTI_VERBS_CARD_MAGIC || card->version != WEFTI_VERBS_CARD_VERSION) {
-            return wefti_error(WEFT_ERR_MISMATCH, "rank %u is of another version", r);
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "version mismatch: rank %u runs another version of Weft", r);
         }
         verbs->peers[r].served = true;
         wefti_verbs_describe_path(&verbs->cards[verbs->params.rank], card, verbs->peers[r].path,

@@ -31,10 +31,10 @@ static weft_status_t register_memory(const wefti_verbs_t *verbs, void *address, 
     struct rlimit rlimit;
     if (error == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &rlimit) == 0 &&
         rlimit.rlim_cur != RLIM_INFINITY) {
-        snprintf(hint, sizeof hint, " (this process may lock %s: see ulimit -l, RLIMIT_MEMLOCK)",
+        snprintf(hint, sizeof hint, "; this process may lock %s (ulimit -l)",
                  wefti_format_bytes(rlimit.rlim_cur, limit));
     }
-    return wefti_error_errno(WEFT_ERR_NO_MEMORY, error, "device %s cannot register %s of %s%s",
+    return wefti_error_errno(WEFT_ERR_NO_MEMORY, error, "ibv_reg_mr failed on %s for %s of %s%s",
                              verbs->name, wefti_format_bytes(bytes, size), what, hint);
 }
 
@@ -43,7 +43,8 @@ static void *map_pages(size_t bytes)
 {
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu bytes of buffers", bytes);
+        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate %zu bytes of buffers",
+                    bytes);
         return NULL;
     }
     (void)madvise(pages, bytes, MADV_DONTFORK);
@@ -142,8 +143,9 @@ weft_status_t wefti_verbs_grown(void *driver, const uint8_t *keys)
         }
         if (key.from != piece->from || key.to != piece->to) {
             status = wefti_error(WEFT_ERR_MISMATCH,
-                                 "rank %u registered bytes %llu to %llu, rank %u %zu to %zu", r,
-                                 (unsigned long long)key.from, (unsigned long long)key.to,
+                                 "memory registration mismatch: rank %u registered bytes %llu to "
+                                 "%llu, rank %u bytes %zu to %zu",
+                                 r, (unsigned long long)key.from, (unsigned long long)key.to,
                                  verbs->params.rank, piece->from, piece->to);
         }
         verbs->peers[r].base = key.base;

@@ -41,7 +41,8 @@ static void complete_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pai
     if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM ||
         !wefti_verbs_receive(verbs, pair, immediate, &credited)) {
         char what[80];
-        snprintf(what, sizeof what, "the peer sent 0x%08x, which means nothing here", immediate);
+        snprintf(what, sizeof what, "protocol error: unexpected immediate 0x%08x from the peer",
+                 immediate);
         wefti_verbs_break_pair(verbs, pair, what);
         return;
     }
@@ -172,8 +173,8 @@ weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs)
     errno = 0;
     verbs->channel = ibv_create_comp_channel(verbs->context);
     if (verbs->channel == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "%s has no completion channel",
-                                 verbs->name);
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
+                                 "ibv_create_comp_channel failed on %s", verbs->name);
     }
     verbs->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     int fds[2] = {verbs->channel->fd, verbs->context->async_fd};
@@ -181,8 +182,8 @@ weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs)
         int flags = fcntl(fds[i], F_GETFL);
         if (verbs->epoll_fd < 0 || flags < 0 || fcntl(fds[i], F_SETFL, flags | O_NONBLOCK) != 0 ||
             epoll_ctl(verbs->epoll_fd, EPOLL_CTL_ADD, fds[i], &event) != 0) {
-            return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                     "the events of %s cannot be waited for", verbs->name);
+            return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "cannot wait for events of %s",
+                                     verbs->name);
         }
     }
     return WEFT_OK;

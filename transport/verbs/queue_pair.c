@@ -57,10 +57,11 @@ static weft_status_t choose_depths(wefti_verbs_t *verbs, uint32_t pairs, uint32_
     }
     if (send + recv + WEFTI_VERBS_RECV_EXTRA > most || recv < WEFTI_VERBS_DEPTH_MIN ||
         send < WEFTI_VERBS_DEPTH_MIN || pairs > (uint32_t)limits->max_qp) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "device %s has %d queue pairs of %d requests and %d completions "
-                           "in a queue, too few for %u queue pairs (WEFT_VERBS_QUEUE_PAIRS)",
-                           verbs->name, limits->max_qp, limits->max_qp_wr, limits->max_cqe, pairs);
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "device %s is too small: %d queue pairs, %d requests per queue pair, %d completions "
+            "per queue, but %u queue pairs are required; lower WEFT_VERBS_QUEUE_PAIRS",
+            verbs->name, limits->max_qp, limits->max_qp_wr, limits->max_cqe, pairs);
     }
     verbs->send_depth = send;
     verbs->recv_depth = recv;
@@ -112,8 +113,8 @@ static weft_status_t to_init(const wefti_verbs_t *verbs, struct ibv_qp *qp)
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return error == 0 ? WEFT_OK
                       : wefti_error_errno(WEFT_ERR_UNSUPPORTED, error,
-                                          "%s port %u: a queue pair is not initialised",
-                                          verbs->name, verbs->port);
+                                          "%s port %u: ibv_modify_qp to INIT failed", verbs->name,
+                                          verbs->port);
 }
 
 static weft_status_t create_one(wefti_verbs_t *verbs, uint32_t peer, uint32_t index)
@@ -134,8 +135,8 @@ static weft_status_t create_one(wefti_verbs_t *verbs, uint32_t peer, uint32_t in
     }
     pair->qp = make(verbs, pair);
     if (pair->qp == NULL) {
-        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "%s makes no queue pair for rank %u",
-                                 verbs->name, peer);
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
+                                 "ibv_create_qp failed on %s for rank %u", verbs->name, peer);
     }
     weft_status_t status = to_init(verbs, pair->qp);
     return status < 0
@@ -159,8 +160,7 @@ weft_status_t wefti_verbs_queue_pairs_create(wefti_verbs_t *verbs)
     verbs->cq = ibv_create_cq(verbs->context, (int)entries, NULL, verbs->channel, 0);
     if (verbs->cq == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                 "%s makes no completion queue of %u entries", verbs->name,
-                                 entries);
+                                 "ibv_create_cq failed on %s for %u entries", verbs->name, entries);
     }
     status = wefti_verbs_mailbox_create(verbs);
     verbs->inline_bytes = WEFTI_VERBS_INLINE;
@@ -189,7 +189,7 @@ weft_status_t wefti_verbs_post_receives(wefti_verbs_t *verbs, wefti_verbs_queue_
         }
         int error = ibv_post_recv(pair->qp, requests, &bad);
         if (error != 0) {
-            return wefti_error_errno(WEFT_ERR_LINK, error, "receives cannot be posted");
+            return wefti_error_errno(WEFT_ERR_LINK, error, "ibv_post_recv failed");
         }
         count -= batch;
     }
@@ -284,14 +284,15 @@ weft_status_t wefti_verbs_connect(wefti_verbs_t *verbs, uint32_t peer,
         return WEFT_OK;
     }
     if (offer->depth < WEFTI_VERBS_DEPTH_MIN || offer->depth > WEFTI_VERBS_RECV_DEPTH) {
-        return wefti_error(WEFT_ERR_MISMATCH, "rank %u offers %u receives", peer, offer->depth);
+        return wefti_error(WEFT_ERR_MISMATCH, "invalid endpoint address from rank %u: %u receives",
+                           peer, offer->depth);
     }
     for (uint32_t q = 0; q < verbs->per_peer; q++) {
         wefti_verbs_queue_pair_t *pair = verbs->queue_pairs[peer * verbs->per_peer + q];
         int error = to_ready(verbs, pair, numbers[q], kind);
         if (error != 0) {
             char what[160];
-            snprintf(what, sizeof what, "it cannot be connected: %s", strerror(error));
+            snprintf(what, sizeof what, "ibv_modify_qp failed: %s", strerror(error));
             wefti_verbs_break_pair(verbs, pair, what);
             return WEFT_OK; /* of one peer: the others are still served */
         }

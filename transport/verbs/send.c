@@ -95,7 +95,7 @@ static bool ring(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
     int error = ibv_post_send(pair->qp, pair->chain, &bad);
     if (error != 0) {
         char what[120];
-        snprintf(what, sizeof what, "requests cannot be posted: %s", strerror(error));
+        snprintf(what, sizeof what, "ibv_post_send failed: %s", strerror(error));
         wefti_verbs_break_pair(verbs, pair, what);
         return false;
     }
@@ -218,7 +218,7 @@ static bool put_some(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, span_
         const wefti_verbs_piece_t *there = wefti_verbs_piece_at(verbs, span->offset);
         if (there == NULL) {
             char what[120];
-            snprintf(what, sizeof what, "a put to offset %zu, which is not registered",
+            snprintf(what, sizeof what, "put to offset %zu: the memory is not registered",
                      span->offset);
             wefti_verbs_break_pair(verbs, pair, what);
             return false;

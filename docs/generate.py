@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the parts of the documents that come from the program and from tables of the tree.
+
+usage: docs/generate.py [--check] [--weft build/weft] [PART ..]
+
+    commands      docs/commands.md and docs/man/*.1        from `weft help --json`
+    settings      docs/settings.md                         from `weft help --json`
+    operators     docs/operators.md                        from `weft ops --json`
+    pictures      docs/pictures/*.svg                      from docs/pictures/*.txt (docs/pictures/draw.py)
+    folders       the tables of ARCHITECTURE.md            from tests/tree/check_includes.py
+
+--check writes nothing, lists what is out of date, and exits with 1 if anything is.
+"""
+import argparse
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATE = "2026-11"  # of the manual; changes with a release, not with a build
+NOTE = "<!-- Written by docs/generate.py from {}. Do not edit. -->\n"
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wrap(text, indent="", first=None):
+    """Lines of at most 100 columns; line breaks of the text stay."""
+    lines = []
+    for number, line in enumerate(text.rstrip("\n").split("\n")):
+        start = first if first is not None and number == 0 else indent
+        lines.append(textwrap.fill(line, 100, initial_indent=start, subsequent_indent=indent,
+                                   break_long_words=False, break_on_hyphens=False) if line.strip() else "")
+    return "\n".join(lines)
+
+
+def markdown(text):
+    """Words such as --option and PLAN.weft are kept from being read as markup."""
+    return re.sub(r"(?<![\w`])([<*])", r"\\\1", text)
+
+
+# ---- commands ----
+
+def option_head(option):
+    head = []
+    arg = " " + option["arg"] if option.get("arg") else ""
+    if option.get("short"):
+        head.append("-" + option["short"] + ("" if option.get("long") else arg))
+    if option.get("long"):
+        head.append("--" + option["long"] + arg)
+    return ", ".join(head)
+
+
+def forms(command):
+    return [f"weft {command['name']} {line}".rstrip() for line in (command.get("synopsis") or "").split("\n")]
+
+
+def commands_page(data):
+    out = [NOTE.format("`weft help --json`"), "# Commands\n",
+           wrap("The command `weft` has these subcommands. `weft help COMMAND` and `weft COMMAND --help` print what this "
+                "page holds; `man weft-COMMAND` has it as well once Weft is installed. `--json` prints a machine-readable "
+                "result on standard output."), ""]
+    for command in data["commands"]:
+        brief = command.get("brief") or command.get("summary", "").split("\n")[0]
+        out.append(wrap(f"- [`weft {command['name']}`](#weft-{command['name']}): {brief}", "  ", ""))
+    out += ["", "| exit status | meaning |", "|---|---|"]
+    out += [f"| {code} | {meaning} |" for code, meaning in data.get("exit_status", {}).items()]
+    out += ["", "The environment variables that change settings are in [settings.md](settings.md).", ""]
+    for command in data["commands"]:
+        out += [f"## weft {command['name']}\n", "```text"]
+        for form in forms(command):
+            out.append(textwrap.fill(form, 100, subsequent_indent=" " * (6 + len(command["name"])), break_long_words=False,
+                                     break_on_hyphens=False))
+        out += ["```\n", wrap(markdown(command.get("summary", ""))), ""]
+        for option in command["options"]:
+            out.append(wrap(f"- `{option_head(option)}`: {markdown(option['help'])}", "  ", ""))
+        if command.get("epilogue"):
+            out += ["", "```text", command["epilogue"].strip("\n"), "```"]
+        out.append("")
+    return "\n".join(out).rstrip() + "\n"
+
+
+def roff(text):
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
+
+
+def roff_paragraphs(text):
+    return "\n".join(".PP\n" + roff(line) if line.strip() else "" for line in text.strip().split("\n"))
+
+
+def man_head(title, version):
+    return [".\\\" SPDX-License-Identifier: Apache-2.0", ".\\\" Written by docs/generate.py from `weft help --json`. Do not edit.",
+            f".TH {title.upper()} 1 \"{DATE}\" \"weft {version}\" \"User Commands\"", ".nh", ".SH NAME"]
+
+
+def man_exit(data):
+    out = [".SH EXIT STATUS"]
+    for code, meaning in data.get("exit_status", {}).items():
+        out += [".TP", f".B {code}", roff(meaning)]
+    return out
+
+
+def man_page(command, data):
+    out = man_head(f"weft-{command['name']}", data["version"])
+    out += [roff(f"weft-{command['name']} - {command.get('brief') or command['summary'].splitlines()[0]}"), ".SH SYNOPSIS"]
+    for number, form in enumerate(forms(command)):
+        out += ([".br"] if number else []) + [".B " + roff(f"weft {command['name']}"), roff(form[len("weft " + command["name"]):].strip())]
+    out += [".SH DESCRIPTION", roff_paragraphs(command.get("summary", "")), ".SH OPTIONS"]
+    for option in command["options"]:
+        out += [".TP", ".B " + roff(option_head(option)), roff(option["help"])]
+    if command.get("epilogue"):
+        out += [".SH EXAMPLES", ".EX", roff(command["epilogue"].strip("\n")), ".EE"]
+    out += man_exit(data)
+    others = ["weft"] + ["weft-" + other["name"] for other in data["commands"] if other is not command]
+    out += [".SH SEE ALSO", ",\n".join(f".BR {roff(name)} (1)" for name in others).replace(",\n.BR", " ,\n.BR")]
+    return "\n".join(line for line in out if line) + "\n"
+
+
+def man_front(data):
+    out = man_head("weft", data["version"])
+    out += [roff("weft - collectives as operators of a compute graph"), ".SH SYNOPSIS", ".B weft", "COMMAND [options]", ".br",
+            ".B weft help", "[COMMAND]", ".SH DESCRIPTION",
+            roff("Weft compiles an ONNX model with its collectives to a plan and replays the plan on every rank."), ".SH COMMANDS"]
+    for command in data["commands"]:
+        out += [".TP", f".BR {roff('weft-' + command['name'])} (1)", roff(command.get("brief") or command["summary"].splitlines()[0])]
+    out += [".SH ENVIRONMENT"]
+    for setting in data.get("settings", []):
+        out += [".TP", ".B " + roff(setting["name"]), roff(setting_text(setting))]
+    out += man_exit(data)
+    return "\n".join(out) + "\n"
+
+
+def setting_text(setting):
+    unit = f" [{setting['unit']}]" if setting.get("unit") else ""
+    default = f" Default: {setting['default']}." if setting.get("default") else ""
+    equal = " Equal on all ranks." if setting.get("equal_on_all_ranks") else ""
+    return f"{setting['help']}{unit}.{default}{equal}"
+
+
+def settings_page(data):
+    out = [NOTE.format("`weft help --json`"), "# Settings\n",
+           wrap("Environment variables change settings of the library, of the command and of the Python package. `weft info` "
+                "prints the value of each. A setting marked *equal on all ranks* is compared when ranks join; a difference is "
+                "an error that names both values."), ""]
+    for setting in data.get("settings", []):
+        equal = ", equal on all ranks" if setting.get("equal_on_all_ranks") else ""
+        unit = f" {setting['unit']}" if setting.get("unit") else ""
+        default = f"default `{setting['default']}`{unit}" if setting.get("default") else "unset by default" + (f", in{unit}" if unit else "")
+        out.append(wrap(f"- `{setting['name']}` ({default}{equal}): {markdown(setting['help'])}", "  ", ""))
+    return "\n".join(out) + "\n"
+
+
+# ---- operators ----
+
+def count_text(low, high):
+    if high is None or high < 0 or high >= 255:
+        return f"{low} or more"
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def operators_page(data):
+    domains = {"": "ONNX (domain `ai.onnx`)", "com.microsoft": "Domain `com.microsoft`", "weft": "Domain `weft`"}
+    out = [NOTE.format("`weft ops --json`"), "# Operators\n",
+           wrap("Every operator that has a definition. `weft ops` prints the same list, `weft check MODEL.onnx` says which of them "
+                "a model uses and what is missing. An operator that is not in this list is declared in a JSON file "
+                "([ops/README.md](../ops/README.md)) or registered by a program "
+                "([samples/custom_kernel](../samples/custom_kernel/README.md))."), "",
+           wrap("Where an operator has several versions, the attributes of the newest one are listed. `weft check` also says "
+                "which operators have a gradient and a kernel."), ""]
+    names = sorted({op["domain"] for op in data["operators"]}, key=lambda d: (d != "", d))
+    for domain in names:
+        out += [f"## {domains.get(domain, 'Domain `' + domain + '`')}\n"]
+        versions = {}
+        for op in data["operators"]:
+            if op["domain"] == domain:
+                versions.setdefault(op["name"], []).append(op)
+        for same in versions.values():
+            op = max(same, key=lambda op: op["since_version"])
+            since = sorted(op["since_version"] for op in same)
+            shown = "version " + str(since[0]) if len(since) == 1 else "versions " + ", ".join(map(str, since))
+            facts = [shown if op["domain"] == "" else "",
+                     f"{count_text(op['inputs_min'], op['inputs_max'])} in, {count_text(op['outputs_min'], op['outputs_max'])} out",
+                     f"gradient: {op['gradient']}" if op.get("gradient") else "",
+                     f"as {op['equivalent']}" if op.get("equivalent") else ""]
+            text = f"- `{op['name']}` ({'; '.join(f for f in facts if f)}): {markdown(op['doc'])}"
+            out.append(wrap(text, "  ", ""))
+            for attr in op.get("attributes", []):
+                default = f", default `{attr['default']}`" if attr.get("default") not in (None, "") else ""
+                must = ", required" if attr.get("required") else ""
+                doc = f": {markdown(attr['doc'])}" if attr.get("doc") else ""
+                out.append(wrap(f"  - `{attr['name']}` ({attr['type']}{default}{must}){doc}", "    ", ""))
+        out.append("")
+    return "\n".join(out).rstrip() + "\n"
+
+
+# ---- tables of the tree ----
+
+def folders_section():
+    table = load(ROOT / "tests" / "tree" / "check_includes.py", "check_includes")
+    out = ["| folder | holds | may include |", "|---|---|---|"]
+    for folder, (holds, allowed) in table.FOLDERS.items():
+        may = ", ".join(f"`{prefix}`" for prefix in allowed) or "the public headers only"
+        row = f"| `{folder}` | {holds} | {may} |"
+        if len(row) > 100:  # tables do not wrap: long rows become a list below
+            row = f"| `{folder}` | {holds} | see below |"
+        out.append(row)
+    for folder, (_, allowed) in table.FOLDERS.items():
+        holds = table.FOLDERS[folder][0]
+        if len(f"| `{folder}` | {holds} | " + ", ".join(f"`{p}`" for p in allowed) + " |") > 100:
+            out += ["", wrap(f"`{folder}` may include " + ", ".join(f"`{prefix}`" for prefix in allowed) + ".")]
+    out += ["", "Libraries stay in one corner each:", "", "| header | included only by |", "|---|---|"]
+    for header, place in table.CORNERS.items():
+        places = re.sub(r"\[a-z_\]\*|\\", lambda m: "*" if m.group(0).startswith("[") else "", place).strip("()").split("|")
+        out.append(f"| `{header}` | " + ", ".join(f"`{p}`" for p in places) + " |")
+    return "\n".join(out) + "\n"
+
+
+def replace_section(path, name, text):
+    begin, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->\n"
+    page = path.read_text()
+    if begin not in page or end not in page:
+        raise SystemExit(f"{path}: no section '{name}'")
+    head, rest = page.split(begin, 1)
+    return head + begin + text + end + rest.split(end, 1)[1]
+
+
+def ask(weft, *arguments):
+    done = subprocess.run([weft, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{weft} {' '.join(arguments)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--weft", default=str(ROOT / "build" / "weft"))
+    parser.add_argument("parts", nargs="*")
+    arguments = parser.parse_args()
+    parts = arguments.parts or ["commands", "settings", "operators", "pictures", "folders"]
+    files = {}
+    docs = ROOT / "docs"
+    if "commands" in parts or "settings" in parts:
+        data = ask(arguments.weft, "help", "--json")
+    if "commands" in parts:
+        files[docs / "commands.md"] = commands_page(data)
+        files[docs / "man" / "weft.1"] = man_front(data)
+        for command in data["commands"]:
+            files[docs / "man" / f"weft-{command['name']}.1"] = man_page(command, data)
+        for old in (docs / "man").glob("*.1"):
+            if old not in files:
+                files[old] = None
+    if "settings" in parts:
+        files[docs / "settings.md"] = settings_page(data)
+    if "operators" in parts:
+        files[docs / "operators.md"] = operators_page(ask(arguments.weft, "ops", "--json"))
+    if "pictures" in parts:
+        draw = load(docs / "pictures" / "draw.py", "draw")
+        for picture in sorted((docs / "pictures").glob("*.txt")):
+            files[picture.with_suffix(".svg")] = draw.draw(picture.read_text())
+    if "folders" in parts:
+        files[ROOT / "ARCHITECTURE.md"] = replace_section(ROOT / "ARCHITECTURE.md", "folders", folders_section())
+    stale = []
+    for path, text in files.items():
+        now = path.read_text() if path.exists() else None
+        if now == text:
+            continue
+        stale.append(path.relative_to(ROOT).as_posix())
+        if not arguments.check:
+            if text is None:
+                path.unlink()
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    for name in stale:
+        print(("out of date: " if arguments.check else "wrote ") + name)
+    if arguments.check and stale:
+        print("run docs/generate.py")
+        return 1
+    print(f"{len(files)} files are up to date" if not stale else "")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,8 +31,8 @@ static weft_status_t bind_symbol(binder_t *binder, const char *symbol, int64_t n
     uint32_t id = wefti_name_index_find(&binder->symbols, symbol);
     if (id != WEFTI_NONE && binder->numbers[id] != number) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "dimension '%s' is to be %" PRId64 " and %" PRId64 " at the same time",
-                           symbol, binder->numbers[id], number);
+                           "dimension '%s': conflicting sizes %" PRId64 " and %" PRId64, symbol,
+                           binder->numbers[id], number);
     }
     if (id != WEFTI_NONE) {
         return WEFT_OK;
@@ -51,6 +51,20 @@ done:
     return status;
 }
 
+static weft_status_t no_such_input(const wefti_graph_t *graph, const char *name)
+{
+    wefti_text_t list;
+    wefti_text_init(&list, graph->arena.allocator);
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        wefti_text_printf(&list, "%s'%s'", i > 0 ? ", " : "", graph->values[graph->inputs[i]].name);
+    }
+    weft_status_t status = wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                             "the model has no input '%s'; its inputs: %.400s",
+                                             name, list.data != NULL ? list.data : "none");
+    wefti_text_deinit(&list);
+    return status;
+}
+
 static weft_status_t apply_override(binder_t *binder, const wefti_shape_override_t *override)
 {
     weft_status_t status = WEFT_OK;
@@ -61,28 +75,27 @@ static weft_status_t apply_override(binder_t *binder, const wefti_shape_override
         position++;
     }
     if (id == WEFTI_NONE || position == graph->input_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the model has no input '%s' to give a shape to", override->name);
+        return no_such_input(graph, override->name);
     }
     wefti_value_t *value = &graph->values[id];
     if (override->rank != value->type.rank) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "input '%s' has %u dimensions, the shape given for it %u", value->name,
-                           value->type.rank, override->rank);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                 "input '%s': %u dimensions, the model has %u", value->name,
+                                 override->rank, value->type.rank);
     }
     for (uint32_t d = 0; d < override->rank; d++) {
         if (override->dims[d] < 1) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "dimension %u given for input '%s' is %" PRId64, d, value->name,
-                               override->dims[d]);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                     "input '%s': dimension %u must be at least 1: %" PRId64,
+                                     value->name, d, override->dims[d]);
         }
         if (value->type.dims[d] < 0) {
             WEFT_TRY(status, bind_symbol(binder, value->dim_names[d], override->dims[d]), done);
         } else if (binder->has_gradients && value->type.dims[d] != override->dims[d]) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "dimension %u of input '%s' is fixed to %" PRId64
-                               " in a graph that already holds gradients",
-                               d, value->name, value->type.dims[d]);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                     "input '%s': dimension %u is %" PRId64
+                                     ", but fixed to %" PRId64 " in a graph with gradients",
+                                     value->name, d, override->dims[d], value->type.dims[d]);
         }
         value->type.dims[d] = override->dims[d];
     }
@@ -125,11 +138,11 @@ static weft_status_t bind_symbolic_batch(binder_t *binder, int64_t batch, bool *
         if (first && first->dim_names[0] && value->dim_names[0] &&
             strcmp(first->dim_names[0], value->dim_names[0]) != 0 &&
             wefti_name_index_find(&binder->symbols, value->dim_names[0]) == WEFTI_NONE) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "inputs '%s' and '%s' have two first dimensions, '%s' and '%s': "
-                               "which of them is the "
-                               "batch is unknown, give the shape of one with --shape",
-                               first->name, value->name, first->dim_names[0], value->dim_names[0]);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch",
+                                     "ambiguous: the first dimensions of inputs '%s' and '%s' are "
+                                     "'%s' and '%s'; set the shape of one of them in shapes",
+                                     first->name, value->name, first->dim_names[0],
+                                     value->dim_names[0]);
         }
         if (!first || !value->dim_names[0]) {
             WEFT_TRY(status, bind_symbol(binder, value->dim_names[0], batch), done);
@@ -171,11 +184,11 @@ static weft_status_t replace_fixed_batch(binder_t *binder, int64_t batch)
             continue;
         }
         if (binder->has_gradients) {
-            return wefti_error(
-                WEFT_ERR_INVALID_ARGUMENT,
-                "the first dimension of input '%s' is fixed to %" PRId64
-                " in a graph that already holds gradients: --batch needs a symbolic one",
-                value->name, value->type.dims[0]);
+            return wefti_error_field(
+                WEFT_ERR_INVALID_ARGUMENT, "batch",
+                "%" PRId64 ", but the first dimension of input '%s' is fixed to %" PRId64
+                " in a graph with gradients; export the graph with a symbolic batch",
+                batch, value->name, value->type.dims[0]);
         }
         value->type.dims[0] = batch;
     }
@@ -190,7 +203,8 @@ static weft_status_t bind_batch(binder_t *binder, int64_t batch)
         return WEFT_OK;
     }
     if (batch < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the batch is %" PRId64, batch);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch",
+                                 "must not be negative: %" PRId64, batch);
     }
     WEFT_TRY(status, bind_symbolic_batch(binder, batch, &symbolic), done);
     if (!symbolic) {
@@ -200,7 +214,7 @@ done:
     return status;
 }
 
-/* Symbols that have a number by now get it everywhere; one without is an error. */
+/* Replaces the remaining symbols by their sizes; a symbol without a size is an error. */
 static weft_status_t bind_rest(binder_t *binder)
 {
     for (uint32_t i = 0; i < binder->graph->input_count; i++) {
@@ -214,11 +228,11 @@ static weft_status_t bind_rest(binder_t *binder)
                 id = wefti_name_index_find(&binder->symbols, value->dim_names[d]);
             }
             if (id == WEFTI_NONE) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "dimension %u ('%s') of input '%s' is open: fix it with --shape%s", d,
-                    value->dim_names[d] ? value->dim_names[d] : "?", value->name,
-                    d == 0 ? ", or with --batch if it is the batch" : "");
+                return wefti_error_field(
+                    WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                    "no size for dimension %u ('%s') of input '%s'; set the shape of the input%s",
+                    d, value->dim_names[d] ? value->dim_names[d] : "?", value->name,
+                    d == 0 ? ", or batch if this dimension is the batch" : "");
             }
             value->type.dims[d] = binder->numbers[id];
         }
@@ -226,7 +240,7 @@ static weft_status_t bind_rest(binder_t *binder)
     return WEFT_OK;
 }
 
-/* graph->batch, and whether any input agrees with what was asked for. */
+/* Sets graph->batch; an error if no input has it as first dimension. */
 static weft_status_t set_batch(wefti_graph_t *graph, int64_t batch)
 {
     bool found = false;
@@ -239,14 +253,14 @@ static weft_status_t set_batch(wefti_graph_t *graph, int64_t batch)
         found = found || (type->rank && type->dims[0] == batch);
     }
     if (batch && !found) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "no input can have the batch %" PRId64 " as first dimension", batch);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch",
+                                 "no input with a first dimension of %" PRId64, batch);
     }
     return WEFT_OK;
 }
 
-/* A fixed batch was replaced, and this Reshape, whose input has the new one, still makes the old
- * one. */
+/* After a fixed batch was replaced: a Reshape whose input has the new batch, but whose target shape is
+ * a constant with the old one. */
 static weft_status_t check_baked_batch(const binder_t *binder, const wefti_node_t *node)
 {
     const wefti_graph_t *graph = binder->graph;
@@ -257,11 +271,12 @@ static weft_status_t check_baked_batch(const binder_t *binder, const wefti_node_
     const weft_tensor_desc_t *x = &graph->values[node->inputs[0]].type;
     const weft_tensor_desc_t *y = &graph->values[node->outputs[0]].type;
     if (x->rank && y->rank && x->dims[0] == graph->batch && y->dims[0] == binder->old_batch) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "node '%s' (Reshape): its shape starts with %" PRId64
-                           ", the batch the model was exported with; export it with a symbolic "
-                           "batch, or use that one",
-                           node->name, binder->old_batch);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "node '%s' (Reshape): target shape holds the exported batch size: %" PRId64
+            ", batch is %" PRId64
+            "; export the model with a symbolic batch, or compile it for batch %" PRId64,
+            node->name, binder->old_batch, graph->batch, binder->old_batch);
     }
     return WEFT_OK;
 }
@@ -279,13 +294,15 @@ static weft_status_t check_known(const wefti_graph_t *graph, const wefti_node_t 
         }
         if (!known) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s' (%s): the shape of its output '%s' cannot be inferred",
-                               node->name, node->def->name, value->name);
+                               "node '%s' (%s): cannot infer the shape of output '%s'", node->name,
+                               node->def->name, value->name);
         }
         int64_t elem_count = weft_tensor_elem_count(&value->type);
         if (elem_count < 0 || elem_count > INT64_MAX / 16) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): its output '%s' is too large",
-                               node->name, node->def->name, value->name);
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "node '%s' (%s): output '%s' is too large: number of elements overflows",
+                node->name, node->def->name, value->name);
         }
     }
     return WEFT_OK;
@@ -353,8 +370,9 @@ weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, 
     WEFT_TRY(status, set_batch(graph, batch), done);
     status = infer_all(&binder);
     if (status < 0 && binder.old_batch && binder.old_batch != batch) {
-        status = wefti_error_prefix(status, "with batch %" PRId64 " in place of %" PRId64, batch,
-                                    binder.old_batch);
+        status =
+            wefti_error_prefix(status, "with batch %" PRId64 " instead of the exported %" PRId64,
+                               batch, binder.old_batch);
     }
 done:
     wefti_name_index_deinit(&binder.symbols);

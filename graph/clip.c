@@ -73,9 +73,10 @@ done:
 static weft_status_t add_over_ranks(clipper_t *c)
 {
     uint32_t node;
-    const weft_attr_t attrs[] = {
-        {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"},
-        {.name = "reason", .type = WEFT_ATTR_STRING, .s = "the global norm is that of all shards"}};
+    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"},
+                                 {.name = "reason",
+                                  .type = WEFT_ATTR_STRING,
+                                  .s = "sums the squares of all shards for the global norm"}};
     const wefti_node_params_t params = {.domain = "weft",
                                         .op = "AllReduce",
                                         .name = "squares of all ranks",
@@ -129,7 +130,7 @@ weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_p
     }
     WEFT_TRY(status, add_square_sums(&c, count, false), done);
     if (c.sum == WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the graph has no gradients to train with");
+        return wefti_error_no_gradients();
     }
     if (params->sharded) {
         WEFT_TRY(status, add_over_ranks(&c), done);

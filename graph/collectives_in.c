@@ -31,7 +31,7 @@ static weft_status_t int_attr(const wefti_node_t *node, const char *name, int64_
     *out = attr != NULL ? attr->i : absent;
     return attr == NULL || attr->type == WEFT_ATTR_INT
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_FORMAT, "node '%s' (%s): attribute %s is no integer",
+               : wefti_error(WEFT_ERR_FORMAT, "node '%s' (%s): attribute '%s' must be an integer",
                              node->name, node->def->name, name);
 }
 
@@ -44,7 +44,8 @@ static weft_status_t check_size(const wefti_node_t *node, uint32_t world_size)
     WEFT_TRY(status, int_attr(node, "group", 0, &group), done);
     if (group == 0 && size != 0 && size != world_size) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "node '%s' (%s): group_size is %" PRId64 ", but --world is %u",
+                             "node '%s' (%s): group_size does not match world_size: %" PRId64
+                             ", world_size %u",
                              node->name, node->def->name, size, world_size);
     }
 done:
@@ -58,11 +59,11 @@ static weft_status_t check_type(const wefti_node_t *node, bool infer)
     weft_status_t status = int_attr(node, "group_type", 0, &type);
     bool data = type == 0 || type == 1, model = type == 4 || type == 5;
     if (status == WEFT_OK && !data && !(model && infer)) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): group_type %" PRId64 "%s",
-                             node->name, node->def->name, type,
-                             model ? " is a group of parts of a model; in training only 0 and 1, "
-                                     "the group of all ranks, are supported"
-                                   : " is no group of all ranks, the only one there is");
+        status = wefti_error(
+            WEFT_ERR_UNSUPPORTED, "node '%s' (%s): unsupported group_type %" PRId64 "%s",
+            node->name, node->def->name, type,
+            model ? " (a model-parallel group): in training only 0 and 1, the group of all ranks"
+                  : ": the only group is that of all ranks");
     }
     return status;
 }
@@ -89,8 +90,7 @@ static weft_status_t become(wefti_graph_t *graph, uint32_t id, const char *op)
     return wefti_graph_change_op(graph, id, "weft", op, 0);
 }
 
-/* What a collective leaves to its defaults it says from now on: who compares two need not know
- * them. */
+/* Writes default attributes explicitly: comparing two collectives then needs no defaults. */
 static weft_status_t say_defaults(wefti_graph_t *graph, uint32_t id)
 {
     weft_status_t status = WEFT_OK;
@@ -122,12 +122,12 @@ static weft_status_t from_microsoft(wefti_graph_t *graph, uint32_t id, uint32_t 
         return become(graph, id, "AllToAll");
     }
     if (strcmp(node->def->name, "AllGather") != 0) {
-        return refuse(node, "ranks share one flat buffer of all tensors in parts of a size that "
-                            "only ONNX Runtime knows; use AllGather and ReduceScatter of domain "
-                            "weft, or --shard-optimizer");
+        return refuse(node,
+                      "unsupported operator: how ONNX Runtime divides its buffer is not defined; "
+                      "use AllGather and ReduceScatter of domain weft, or shard_optimizer");
     }
     if (wefti_node_attr(node, "axis") == NULL) {
-        return refuse(node, "attribute axis is missing");
+        return refuse(node, "missing attribute 'axis'");
     }
     WEFT_TRY(status, int_attr(node, "axis", 0, &axis), done);
     WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
@@ -192,15 +192,13 @@ static weft_status_t match_wait(pairs_t *p, uint32_t position)
         if (start == WEFTI_NONE || i >= node->output_count || node->outputs[i] == WEFTI_NONE ||
             strncmp(graph->nodes[start].def->name, node->def->name, stem) != 0 ||
             strcmp(graph->nodes[start].def->name + stem, "Start") != 0) {
-            return wefti_error(
-                WEFT_ERR_INVALID_ARGUMENT,
-                "node '%s' (%s): input %u is not in flight: %.*sStart has to make it", node->name,
-                node->def->name, i, (int)stem, node->def->name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "node '%s' (%s): input %u must be the output of %.*sStart",
+                               node->name, node->def->name, i, (int)stem, node->def->name);
         }
         if (p->renamed[value] != WEFTI_NONE) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "node '%s' (%s): '%s' is waited for twice", node->name,
-                               node->def->name, graph->values[value].name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s): duplicate wait for '%s'",
+                               node->name, node->def->name, graph->values[value].name);
         }
         p->renamed[value] = node->outputs[i];
         p->waited[start]++;
@@ -242,22 +240,22 @@ static weft_status_t check_pairs(const pairs_t *p)
         const wefti_node_t *node = &graph->nodes[id];
         for (uint32_t k = 0; k < node->input_count && !p->waits[id]; k++) {
             if (node->inputs[k] != WEFTI_NONE && p->start_of[node->inputs[k]] != WEFTI_NONE) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "node '%s' (%s) reads '%s', which is in flight and not waited for", node->name,
-                    node->def->name, graph->values[node->inputs[k]].name);
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "node '%s' (%s): reads '%s', which is in flight: missing wait",
+                                   node->name, node->def->name,
+                                   graph->values[node->inputs[k]].name);
             }
         }
         if (is_half(node, "Start") && p->waited[id] != node->output_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "node '%s' (%s): %u of its %u outputs are waited for", node->name,
+                               "node '%s' (%s): only %u of %u outputs have a wait", node->name,
                                node->def->name, p->waited[id], node->output_count);
         }
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
         if (p->start_of[graph->outputs[i]] != WEFTI_NONE) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "the graph's output '%s' is in flight: nothing waits for it",
+                               "graph output '%s' is in flight: missing wait",
                                graph->values[graph->outputs[i]].name);
         }
     }
@@ -297,7 +295,7 @@ weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain)
         p.waits[graph->order[i]] = is_half(node, "Wait");
         for (uint32_t k = 0; k < node->output_count && is_half(node, "Start"); k++) {
             if (node->outputs[k] == WEFTI_NONE) {
-                status = refuse(node, "an output is absent");
+                status = refuse(node, "missing output");
                 goto done;
             }
             p.start_of[node->outputs[k]] = graph->order[i];

@@ -121,7 +121,7 @@ static weft_status_t rewrite_gather(tidy_t *t, uint32_t id)
         if (t->graph->nodes[id].inputs[i] == WEFTI_NONE ||
             t->graph->nodes[id].outputs[i] == WEFTI_NONE) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s' (AllGather): tensor %u or its result is absent",
+                               "node '%s' (AllGather): missing input or output %u",
                                t->graph->nodes[id].name, i);
         }
         WEFT_TRY(status, gather_along(t, id, i), done);

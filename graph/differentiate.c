@@ -71,10 +71,11 @@ static weft_status_t no_rule(const wefti_graph_t *graph, const wefti_node_t *nod
         wefti_text_printf(&list, "%s%s", i ? ", " : "", rules[i].op);
     }
     weft_op_registry_visit(graph->registry, list_op, &list);
-    weft_status_t status = wefti_error(
-        WEFT_ERR_UNSUPPORTED, "node '%s' (%s%s%s): no gradient is known; supported are %s",
-        node->name, node->def->domain, *node->def->domain ? "::" : "", node->def->name,
-        list.data ? list.data : "");
+    weft_status_t status =
+        wefti_error(WEFT_ERR_UNSUPPORTED,
+                    "node '%s' (%s%s%s): operator has no gradient rule; operators with one: %s",
+                    node->name, node->def->domain, *node->def->domain ? "::" : "", node->def->name,
+                    list.data ? list.data : "");
     wefti_text_deinit(&list);
     return status;
 }
@@ -113,15 +114,17 @@ static weft_status_t seed_loss(wefti_diff_t *diff)
 {
     wefti_graph_t *graph = diff->graph;
     if (graph->loss == WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the graph has no loss");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "graph has no loss");
     }
     const wefti_value_t *loss = &graph->values[graph->loss];
+    char text[WEFTI_TYPE_TEXT_BYTES];
     if (weft_tensor_elem_count(&loss->type) != 1 || !is_floating(loss->type.dtype)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the loss '%s' is not one floating-point number", loss->name);
+                           "loss '%s': must be one floating-point number, got %s", loss->name,
+                           wefti_type_text(&loss->type, text));
     }
     if (!diff->wanted[graph->loss]) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the loss '%s' depends on no parameter",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "loss '%s': does not depend on any parameter",
                            loss->name);
     }
     weft_tensor_desc_t type = loss->type;
@@ -153,6 +156,11 @@ done:
 }
 
 /* Gradients get their names, parameters' first; parameters without one become constants. */
+weft_status_t wefti_error_empty_param(const char *name)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
+}
+
 static weft_status_t finish(wefti_diff_t *diff)
 {
     weft_status_t status = WEFT_OK;
@@ -174,10 +182,7 @@ static weft_status_t finish(wefti_diff_t *diff)
             }
             if (params) {
                 if (weft_tensor_elem_count(&graph->values[i].type) == 0) {
-                    status =
-                        wefti_error(WEFT_ERR_UNSUPPORTED,
-                                    "parameter '%s' has no elements, there is nothing to train",
-                                    graph->values[i].name);
+                    status = wefti_error_empty_param(graph->values[i].name);
                     goto done;
                 }
                 graph->values[grad].grad_of = i;

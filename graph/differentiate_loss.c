@@ -13,7 +13,7 @@ weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff)
         return WEFT_OK;
     }
     if (wefti_diff_output_grad(diff, 1) != WEFTI_NONE || inputs[0] == WEFTI_NONE) {
-        return wefti_diff_unsupported(diff, "the log probabilities as a part of the loss");
+        return wefti_diff_unsupported(diff, "log probabilities that the loss depends on");
     }
     WEFT_TRY(status, wefti_diff_need_output(diff, "", "SoftmaxCrossEntropyLoss", 1, &inputs[1]),
              done);

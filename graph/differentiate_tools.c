@@ -92,10 +92,13 @@ weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
     weft_tensor_desc_t type = graph->values[value].type;
     WEFT_TRY(status, wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad), done);
     if (!has_shape(&graph->values[grad].type, type.dims, type.rank)) {
+        char texts[2][WEFTI_TYPE_TEXT_BYTES];
         return wefti_error(WEFT_ERR_INTERNAL,
-                           "node '%s' (%s): the gradient of '%s' has another shape",
+                           "node '%s' (%s): wrong shape of the gradient of '%s': %s, expected %s",
                            wefti_diff_node(diff)->name, wefti_diff_node(diff)->def->name,
-                           graph->values[value].name);
+                           graph->values[value].name,
+                           wefti_type_text(&graph->values[grad].type, texts[0]),
+                           wefti_type_text(&type, texts[1]));
     }
     for (uint32_t k = 0; k < wefti_diff_node(diff)->output_count; k++) {
         passed_on = passed_on || wefti_diff_output_grad(diff, k) == grad;
@@ -173,7 +176,7 @@ static weft_status_t encode(double number, weft_dtype_t dtype, void *out)
         uint16_t half = number > 0 ? 0x3c00 : 0xbc00;
         memcpy(out, &half, sizeof(half));
     } else {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%g as a constant of type %s", number,
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "cannot encode constant %g as type %s", number,
                            weft_dtype_name(dtype));
     }
     return WEFT_OK;
@@ -223,7 +226,7 @@ done:
 weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what)
 {
     const wefti_node_t *node = wefti_diff_node(diff);
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): no gradient for %s", node->name,
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): no gradient rule for %s", node->name,
                        node->def->name, what);
 }
 

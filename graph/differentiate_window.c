@@ -152,10 +152,10 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff)
     uint32_t rank = diff->graph->values[wefti_diff_input(diff, 0)].type.rank;
     const weft_attr_t *mode = wefti_node_attr(wefti_diff_node(diff), "mode");
     if (mode && (mode->type != WEFT_ATTR_STRING || strcmp(mode->s, "constant") != 0)) {
-        return wefti_diff_unsupported(diff, "a mode other than constant");
+        return wefti_diff_unsupported(diff, "a mode other than 'constant'");
     }
     if (!read_pads(diff, rank, pads)) {
-        return wefti_diff_unsupported(diff, "pads that are not constant");
+        return wefti_diff_unsupported(diff, "non-constant pads");
     }
     for (uint32_t i = 0; i < 2 * rank; i++) {
         if (pads[i] < 0) {

@@ -43,16 +43,16 @@ static weft_status_t read_form(const wefti_graph_t *graph, const wefti_node_t *n
     } else if (mode != NULL) {
         if (mode->data == NULL || mode->dtype != WEFT_DTYPE_BOOL ||
             weft_tensor_elem_count(mode) != 1) {
-            return refuse(node, "training_mode is not a constant");
+            return refuse(node, "training_mode must be a constant");
         }
         *out_on = *(const uint8_t *)mode->data != 0;
     }
     if (*out_on && ratio != NULL && !wefti_tensor_number(ratio, out_ratio)) {
-        return refuse(node, "ratio is not a constant");
+        return refuse(node, "ratio must be a constant");
     }
     if (*out_on && !(*out_ratio >= 0.0 && *out_ratio < 1.0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "node '%s' (Dropout): ratio is %g, it must be at least 0 and below 1",
+                           "node '%s' (Dropout): ratio must be at least 0 and below 1: %g",
                            node->name, *out_ratio);
     }
     return WEFT_OK;
@@ -144,7 +144,7 @@ weft_status_t wefti_graph_resolve_dropout(wefti_graph_t *graph)
         }
         if (node->output_count > 1 && node->outputs[1] != WEFTI_NONE &&
             has_readers(graph, node->outputs[1])) {
-            status = refuse(node, "its mask is read, which is not supported in training");
+            status = refuse(node, "readers of the mask are not supported in training");
             goto done;
         }
         WEFT_TRY(status, make_mask_node(graph, id, ratio, salt++, fed[node->outputs[0]] != 0),

@@ -31,7 +31,7 @@ static weft_status_t add_use(editor_t *editor, uint32_t value, uint32_t node, ui
     weft_status_t status;
     const weft_allocator_t *allocator = editor->graph->arena.allocator;
     if (editor->use_count >= WEFTI_NONE - 1) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the graph has too many edges");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many edges");
     }
     WEFT_TRY(status,
              wefti_array_reserve(allocator, &editor->uses, &editor->use_capacity,
@@ -136,9 +136,12 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
 {
     weft_status_t status;
     wefti_graph_t *graph = editor->graph;
-    if (edit->value >= graph->value_count || !edit->op_name) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "insert: value %u does not exist or no operator is named", edit->value);
+    if (edit->value >= graph->value_count) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: value %u does not exist",
+                           edit->value);
+    }
+    if (!edit->op_name) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: op_name is NULL");
     }
     char name[200], output[200];
     snprintf(name, sizeof(name), "%s(%.160s)", edit->op_name, graph->values[edit->value].name);
@@ -161,7 +164,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
     uint32_t node;
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
     if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: %s is not a collective",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: '%s' is not a collective",
                            edit->op_name);
     }
     uint32_t result = graph->nodes[node].outputs[0];
@@ -179,7 +182,7 @@ done:
     return status;
 }
 
-/* What is live now in place of node, or WEFTI_NONE with a message. */
+/* The live node that replaces node, or WEFTI_NONE with an error. */
 static weft_status_t resolve(const wefti_graph_t *graph, uint32_t node, const char *what,
                              uint32_t *out_node)
 {
@@ -213,20 +216,25 @@ static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t
 {
     static const char *const equal[] = {"reduction", "group", "root", "order"};
     for (uint32_t i = 0; i < edit->member_count; i++) {
-        if (edit->members[i] >= graph->node_count || graph->nodes[edit->members[i]].dead) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "fuse: operator %u does not exist or is fused already",
+        if (edit->members[i] >= graph->node_count) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: operator %u does not exist",
                                edit->members[i]);
+        }
+        if (graph->nodes[edit->members[i]].dead) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "fuse: operator %u was removed or fused before", edit->members[i]);
         }
         const wefti_node_t *first = &graph->nodes[edit->members[0]];
         const wefti_node_t *member = &graph->nodes[edit->members[i]];
         if (!(member->def->effects & WEFT_EFFECT_COMMUNICATES) ||
             member->def->inputs_max != WEFT_VARIADIC || member->def->outputs_max != WEFT_VARIADIC) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' (%s) cannot be fused",
-                               member->name, member->def->name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "fuse: '%s' (%s): operator cannot be fused", member->name,
+                               member->def->name);
         }
         if (wefti_node_attr(member, "parts")) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' is split", member->name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' was split before",
+                               member->name);
         }
         bool same =
             member->def == first->def && first_dtype(graph, member) == first_dtype(graph, first);
@@ -235,9 +243,10 @@ static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t
                    same_attr(wefti_node_attr(member, equal[k]), wefti_node_attr(first, equal[k]));
         }
         if (!same) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "fuse: '%s' and '%s' differ in operator, reduction, group or type",
-                               first->name, member->name);
+            return wefti_error(
+                WEFT_ERR_INVALID_ARGUMENT,
+                "fuse: '%s' and '%s' differ in operator, reduction, group, root, order or type",
+                first->name, member->name);
         }
     }
     return WEFT_OK;
@@ -255,8 +264,11 @@ static weft_status_t add_fused_node(editor_t *editor, const weft_edit_t *edit, u
         input_count += graph->nodes[edit->members[i]].input_count;
         if (graph->nodes[edit->members[i]].output_count !=
             graph->nodes[edit->members[i]].input_count) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' has not one output per input",
-                               graph->nodes[edit->members[i]].name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "fuse: '%s' must have one output per input: %u outputs, %u inputs",
+                               graph->nodes[edit->members[i]].name,
+                               graph->nodes[edit->members[i]].output_count,
+                               graph->nodes[edit->members[i]].input_count);
         }
     }
     char name[64];
@@ -304,7 +316,7 @@ static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
     for (uint32_t i = 0; i < edit->member_count; i++) {
         wefti_node_t *member = &graph->nodes[edit->members[i]];
         if (member->dead) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: '%s' is named twice",
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: duplicate member '%s'",
                                member->name);
         }
         member->dead = true;
@@ -377,14 +389,15 @@ static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
     if (!(node->def->effects & WEFT_EFFECT_COMMUNICATES) || node->input_count != 1 ||
         node->output_count != 1 || node->inputs[0] == WEFTI_NONE) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "split: '%s' is not a collective of one tensor", node->name);
+                           "split: '%s' is not a collective on one tensor", node->name);
     }
     const wefti_value_t *value = &graph->values[node->inputs[0]];
     uint64_t units = wefti_value_bytes(value) / 64 + (wefti_value_bytes(value) % 64 != 0);
     if (edit->parts < 2 || edit->parts > units) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "split: %u parts of '%s', which has %llu units of 64 bytes", edit->parts,
-                           value->name, (unsigned long long)units);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "split: parts of '%s' must be between 2 and %llu, its number of 64-byte units: %u",
+            value->name, (unsigned long long)units, edit->parts);
     }
     weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_INT, .i = edit->parts};
     weft_attr_t why = {
@@ -412,7 +425,7 @@ static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
     case WEFT_EDIT_START_WAIT: /* lowering places events itself */
         return resolve(editor->graph, edit->op_a, "start and wait", &node);
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist", (int)edit->kind);
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown edit kind %d", (int)edit->kind);
 }
 
 weft_status_t wefti_graph_apply(wefti_graph_t *graph, const weft_edit_list_t *edits)
@@ -430,5 +443,5 @@ done:
     return status;
 cycle:
     editor_deinit(&editor);
-    return wefti_error_prefix(status, "the edits cannot be applied");
+    return wefti_error_prefix(status, "cannot apply edits");
 }

@@ -61,11 +61,11 @@ weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit
     WEFT_CHECK_ARG(list);
     WEFT_CHECK_ARG(edit);
     if (edit->kind < WEFT_EDIT_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_START_WAIT) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit kind %d does not exist",
-                           (int)edit->kind);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown edit kind %d", (int)edit->kind);
     }
     if (edit->member_count && !edit->members) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "members is NULL");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "members is NULL, but member_count is %u",
+                           edit->member_count);
     }
     weft_status_t status = wefti_array_reserve(list->arena.allocator, &list->edits, &list->capacity,
                                                list->count + 1, sizeof(*list->edits));

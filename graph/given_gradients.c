@@ -92,8 +92,8 @@ static weft_status_t take(finder_t *f, uint32_t param, uint32_t grad)
     }
     if (graph->values[grad].grad_of != WEFTI_NONE) {
         return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT, "'%s' is given as the gradient of both '%s' and '%s'", given,
-            graph->values[graph->values[grad].grad_of].name, graph->values[param].name);
+            WEFT_ERR_INVALID_ARGUMENT, "gradient '%s' belongs to two parameters: '%s' and '%s'",
+            given, graph->values[graph->values[grad].grad_of].name, graph->values[param].name);
     }
     graph->values[grad].grad_of = param;
     f->found++;
@@ -106,14 +106,14 @@ static weft_status_t take_named(finder_t *f, const wefti_gradient_name_t *entry)
     uint32_t param = wefti_graph_find_value(graph, entry->param);
     uint32_t grad = wefti_graph_find_value(graph, entry->grad);
     if (param == WEFTI_NONE || graph->values[param].kind != WEFTI_VALUE_PARAM) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--grads: '%s' is %s of the model",
-                           entry->param,
-                           param == WEFTI_NONE ? "no tensor" : "no floating-point initializer");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "grads_path",
+                                 "'%s' is not %s of the model", entry->param,
+                                 param == WEFTI_NONE ? "a tensor" : "a floating-point initializer");
     }
     if (grad == WEFTI_NONE || graph->values[grad].kind != WEFTI_VALUE_NODE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--grads: '%s', the gradient of '%s', is made by no node of the model",
-                           entry->grad, entry->param);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "grads_path",
+                                 "no node of the model produces '%s', the gradient of '%s'",
+                                 entry->grad, entry->param);
     }
     return take(f, param, grad);
 }
@@ -138,11 +138,10 @@ static weft_status_t take_by_name(finder_t *f, uint32_t param)
             continue;
         }
         if (grad != WEFTI_NONE) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                 "both '%s' and '%s' are gradients of '%s' by their names: say "
-                                 "with --grads which one is",
-                                 graph->values[grad].name, graph->values[value].name,
-                                 graph->values[param].name);
+            status = wefti_error_field(
+                WEFT_ERR_INVALID_ARGUMENT, "grads_path",
+                "not set, but parameter '%s' has two gradients by name: '%s' and '%s'",
+                graph->values[param].name, graph->values[grad].name, graph->values[value].name);
             goto done;
         }
         grad = value;
@@ -177,7 +176,7 @@ weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradi
         }
     }
     if (map != NULL && f.found == 0) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--grads: the map names no gradient");
+        status = wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "grads_path", "map is empty");
     }
     *out_found = f.found;
 done:
@@ -277,9 +276,9 @@ static weft_status_t fix_others(wefti_graph_t *graph, const wefti_log_t *log)
         }
     }
     if (fixed > 0 && log != NULL) {
-        wefti_log(log, WEFT_LOG_WARN,
-                  "no gradient is given for %u of the weights, they stay as they are: %s%s", fixed,
-                  names.data != NULL ? names.data : "", fixed > NAMES_SHOWN ? ", .." : "");
+        wefti_log(log, WEFT_LOG_WARN, "%u weight%s without a gradient, not trained: %s%s", fixed,
+                  fixed == 1 ? "" : "s", names.data != NULL ? names.data : "",
+                  fixed > NAMES_SHOWN ? ", .." : "");
     }
     wefti_text_deinit(&names);
     wefti_free(graph->arena.allocator, has);
@@ -300,27 +299,21 @@ static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t value)
 {
     const wefti_value_t *grad = &graph->values[value], *param = &graph->values[grad->grad_of];
     bool same = grad->type.dtype == param->type.dtype && grad->type.rank == param->type.rank;
-    char shapes[2][160];
+    char texts[2][WEFTI_TYPE_TEXT_BYTES];
+
     for (uint32_t d = 0; same && d < grad->type.rank; d++) {
         same = grad->type.dims[d] == param->type.dims[d];
     }
-    for (uint32_t i = 0; i < 2 && !same; i++) {
-        const weft_tensor_desc_t *type = i == 0 ? &grad->type : &param->type;
-        int at = snprintf(shapes[i], sizeof shapes[i], "%s [", weft_dtype_name(type->dtype));
-        for (uint32_t d = 0; d < type->rank && at > 0 && (size_t)at < sizeof shapes[i]; d++) {
-            at += snprintf(shapes[i] + at, sizeof shapes[i] - (size_t)at, "%s%lld",
-                           d > 0 ? ", " : "", (long long)type->dims[d]);
-        }
-    }
+
     if (!same) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "'%s' is given as the gradient of '%s', but it is %s], not %s]",
-                           grad->name, param->name, shapes[0], shapes[1]);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "gradient '%s': type or shape does not match parameter '%s': %s, parameter %s",
+            grad->name, param->name, wefti_type_text(&grad->type, texts[0]),
+            wefti_type_text(&param->type, texts[1]));
     }
     if (weft_tensor_elem_count(&param->type) == 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "parameter '%s' has no elements, there is nothing to train",
-                           param->name);
+        return wefti_error_empty_param(param->name);
     }
     return WEFT_OK;
 }
@@ -448,8 +441,9 @@ weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph)
             continue;
         }
         if (graph->values[v].kind != WEFTI_VALUE_NODE) { /* folded: it is always the same */
-            status = wefti_error(WEFT_ERR_UNSUPPORTED, "'%s', the gradient of '%s', is a constant",
-                                 graph->values[v].name, graph->values[param].name);
+            status =
+                wefti_error(WEFT_ERR_UNSUPPORTED, "gradient '%s' of parameter '%s' is a constant",
+                            graph->values[v].name, graph->values[param].name);
             goto done;
         }
         WEFT_TRY(status, check_gradient(graph, v), done);

@@ -63,7 +63,7 @@ weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, weft
 {
     weft_status_t status;
     if (graph->value_count == WEFTI_NONE - 1) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the graph has too many values");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many values");
     }
     WEFT_TRY(status,
              wefti_array_reserve(graph->arena.allocator, &graph->values, &graph->value_capacity,

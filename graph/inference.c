@@ -25,9 +25,10 @@ static weft_status_t silence_dropout(wefti_graph_t *graph)
             continue;
         }
         if (node->output_count > 1 && node->outputs[1] != WEFTI_NONE) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s' (Dropout): its mask is not supported before opset 12",
-                               node->name);
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "node '%s' (Dropout): the mask output is not supported before opset 12",
+                node->name);
         }
         node->output_count = 1;
         node->attr_count = 0;

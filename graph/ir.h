@@ -191,6 +191,10 @@ void wefti_graph_value_text(const wefti_graph_t *graph, uint32_t value, wefti_te
 #define WEFTI_TYPE_TEXT_BYTES 208
 /* "f32 [3, 4]", for messages; returns buffer (WEFTI_TYPE_TEXT_BYTES). */
 const char *wefti_type_text(const weft_tensor_desc_t *type, char *buffer);
+/* Errors that several places raise. */
+weft_status_t wefti_error_no_gradients(void);
+weft_status_t wefti_error_empty_param(const char *name);
+weft_status_t wefti_error_split_graph(void); /* the batch decides which operators run */
 /* The model has no loss, and the compile parameter loss does not name one. */
 weft_status_t wefti_error_no_loss(const char *model);
 /* Removes nodes whose outputs nobody uses and that have no effects. */

@@ -73,8 +73,8 @@ static weft_status_t find_def(const wefti_graph_t *graph, const char *domain, co
     *out_def =
         weft_registry_find_op(graph->registry, domain, op, version > 0 ? version : INT32_MAX);
     if (!*out_def) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "operator %s%s%s is not known%s", domain,
-                           *domain ? "::" : "", op, version > 0 ? " in this version" : "");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "unknown operator %s%s%s%s", domain,
+                           *domain ? "::" : "", op, version > 0 ? " of this version" : "");
     }
     return WEFT_OK;
 }
@@ -90,8 +90,9 @@ static weft_status_t wrong_count(const weft_op_def_t *def, const char *name, uin
     } else {
         snprintf(takes, sizeof(takes), "%u to %u", least, most);
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s) has %u %s, expected %s", name,
-                       def->name, count, what, takes);
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "node '%s' (%s): wrong number of %s: %u, expected %s", name, def->name, what,
+                       count, takes);
 }
 
 static weft_status_t check_counts(const weft_op_def_t *def, const char *name, uint32_t input_count,
@@ -122,8 +123,8 @@ static weft_status_t fill_node(wefti_graph_t *graph, const wefti_node_params_t *
     WEFT_TRY(status, check_counts(def, name, params->input_count, params->output_count), fail);
     for (uint32_t i = 0; i < params->input_count; i++) {
         if (params->inputs[i] != WEFTI_NONE && params->inputs[i] >= graph->value_count) {
-            return wefti_error(WEFT_ERR_INTERNAL, "node '%s' reads value %u, which does not exist",
-                               name, params->inputs[i]);
+            return wefti_error(WEFT_ERR_INTERNAL, "node '%s': input value %u does not exist", name,
+                               params->inputs[i]);
         }
     }
     *node = (wefti_node_t){.def = def,
@@ -329,13 +330,14 @@ static weft_status_t take_output_type(wefti_value_t *value, const weft_tensor_de
 {
     if (type->rank > WEFT_MAX_DIMS) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "output '%s' would have %u dimensions, at most %d are supported",
-                           value->name, type->rank, WEFT_MAX_DIMS);
+                           "output '%s': too many dimensions: %u, limit %d", value->name,
+                           type->rank, WEFT_MAX_DIMS);
     }
     for (uint32_t i = 0; i < type->rank; i++) {
         if (type->dims[i] < -1) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "output '%s' would have a negative dimension", value->name);
+                               "output '%s': dimension %u is negative: %lld", value->name, i,
+                               (long long)type->dims[i]);
         }
     }
     value->type.dtype = type->dtype;

@@ -252,7 +252,12 @@ static weft_status_t add_node(import_t *import, size_t index)
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
     WEFT_TRY(status, connect(import, node, index, &params), fail);
-    WEFT_TRY(status, wefti_graph_add_node(import->graph, &params, &id), place);
+    status = wefti_graph_add_node(import->graph, &params, &id);
+    if (status < 0) { /* names the node, but a node without a name by a made-up one */
+        bool named = node->name != NULL && node->name[0] != '\0';
+        return named ? wefti_error_prefix(status, "%s", import->file->label)
+                     : wefti_error_prefix(status, "%s: node %zu", import->file->label, index);
+    }
     if (import->compiled.ids != NULL) {
         import->compiled.ids[index] = id;
     }

@@ -52,8 +52,7 @@ static weft_status_t index_initializers(save_t *save)
     for (size_t i = 0; i < graph->n_initializer; i++) {
         const char *name = graph->initializer[i]->name;
         if (name == NULL || wefti_name_index_find(&save->initializers, name) != WEFTI_NONE) {
-            return wefti_error(WEFT_ERR_FORMAT,
-                               "initializer %zu: missing or duplicate name", i);
+            return wefti_error(WEFT_ERR_FORMAT, "initializer %zu: missing or duplicate name", i);
         }
         WEFT_TRY(status,
                  wefti_name_index_add(&save->initializers, &save->file.arena, name, (uint32_t)i,

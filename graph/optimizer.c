@@ -61,7 +61,7 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
             (weft_attr_t){.name = "epsilon", .type = WEFT_ATTR_FLOAT, .f = (float)p->epsilon};
         break;
     default:
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "optimizer %d does not exist", (int)p->kind);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown optimizer %d", (int)p->kind);
     }
     if (p->divisor > 1) {
         attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_INT, .i = p->divisor};
@@ -109,6 +109,11 @@ done:
     return status;
 }
 
+weft_status_t wefti_error_no_gradients(void)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "graph has no gradients to train with");
+}
+
 weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
                                         const wefti_optimizer_params_t *params)
 {
@@ -139,7 +144,7 @@ weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
         }
     }
     if (!update_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the graph has no gradients to train with");
+        return wefti_error_no_gradients();
     }
 done:
     return status;

@@ -32,10 +32,10 @@ static weft_status_t end_lines(pair_t *pair)
         memcmp(pair->line_a.data, pair->line_b.data, pair->line_a.length) == 0) {
         return WEFT_OK;
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "the models differ in more than initializers' contents: %s has '%.200s', "
-                       "%s has '%.200s'",
-                       pair->label_a, pair->line_a.data, pair->label_b, pair->line_b.data);
+    return wefti_error_field(
+        WEFT_ERR_INVALID_ARGUMENT, "rank_models",
+        "models differ in more than the contents of initializers: %s has '%.200s', %s has '%.200s'",
+        pair->label_a, pair->line_a.data, pair->label_b, pair->line_b.data);
 }
 
 static weft_status_t compare_counts(pair_t *pair, const char *what, uint32_t a, uint32_t b)
@@ -122,7 +122,7 @@ static bool contents_differ(const wefti_graph_t *const *graphs, uint32_t count, 
     return false;
 }
 
-/* Do the outputs have the same types if nobody looks into the constants that differ? */
+/* Do the shapes of the outputs depend on the contents of the constants that differ? */
 static bool shapes_need(const wefti_graph_t *graph, uint32_t id, const bool *differs,
                         wefti_arena_t *arena, weft_status_t *status)
 {
@@ -187,8 +187,8 @@ static weft_status_t check_shapes(const wefti_graph_t *const *graphs, uint32_t c
             WEFT_TRY(status, status, done);
             if (needed) {
                 status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                                     "node '%s' (%s): its constant '%s' decides a shape and "
-                                     "differs between the models of ranks",
+                                     "node '%s' (%s): constant '%s' determines a shape and differs "
+                                     "between the models of the ranks",
                                      node->name, node->def->name, graph->values[value].name);
                 goto done;
             }

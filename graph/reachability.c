@@ -76,8 +76,8 @@ static weft_status_t build(wefti_reachability_t *reach, const weft_graph_view_t 
     memset(reach->position, 0xff, (size_t)view->op_count * sizeof(uint32_t));
     for (uint32_t i = 0; i < view->order_count; i++) {
         if (view->order[i] >= view->op_count) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "order[%u] of the view is no operator",
-                               i);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: order[%u] is not an operator: %u",
+                               i, view->order[i]);
         }
         reach->position[view->order[i]] = i;
     }

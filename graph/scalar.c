@@ -20,7 +20,7 @@ weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, we
     if (other != WEFTI_NONE) { /* scalars are fed by their name: the model's tensor steps aside */
         if (graph->values[other].kind != WEFTI_VALUE_NODE || graph->values[other].flags) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "the model has a tensor '%s', the name of a scalar plan input",
+                               "tensor '%s': the name is reserved for a scalar input of the plan",
                                name);
         }
         char renamed[32];

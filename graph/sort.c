@@ -115,7 +115,7 @@ static weft_status_t build_edges(sorter_t *sorter)
     for (uint32_t i = 0; i < graph->node_count; i++) {
         total += sorter->first_next[i + 1];
         if (total > UINT32_MAX) {
-            status = wefti_error(WEFT_ERR_UNSUPPORTED, "the graph has too many edges");
+            status = wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many edges");
             goto done;
         }
         sorter->first_next[i + 1] += sorter->first_next[i];
@@ -181,8 +181,8 @@ static weft_status_t cycle_error(const sorter_t *sorter)
             break;
         }
     }
-    weft_status_t status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the graph has a cycle%s",
-                                       names.data ? names.data : "");
+    weft_status_t status =
+        wefti_error(WEFT_ERR_INVALID_ARGUMENT, "graph has a cycle%s", names.data ? names.data : "");
     wefti_text_deinit(&names);
     wefti_free(graph->arena.allocator, needs);
     return status;

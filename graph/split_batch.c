@@ -73,21 +73,21 @@ static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whol
     share_t share = compare(&graph->values[input].type, type, ranks);
     char name[256];
     if ((graph->values[input].flags & WEFTI_VALUE_OUTPUT) != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "--split-batch: input '%s' is an output, too",
-                           graph->values[input].name);
+        return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
+                                 "input '%s' is also an output", graph->values[input].name);
     }
     if (share == SHARE_OTHER) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "--split-batch: the batch is not the first dimension of input '%s'",
-                           graph->values[input].name);
+        return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
+                                 "the batch is not the first dimension of input '%s'",
+                                 graph->values[input].name);
     }
     snprintf(name, sizeof(name), "%.200s.share", graph->values[input].name);
     graph->values[input].type = *type;
     WEFT_TRY(status,
              add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast", input, name,
                             ranks,
-                            share == SHARE_FIRST ? "ranks get their shares of rank 0's batch"
-                                                 : "ranks get what rank 0 was fed",
+                            share == SHARE_FIRST ? "scatters rank 0's batch over the ranks"
+                                                 : "broadcasts the input of rank 0",
                             &part),
              fail);
     wefti_graph_replace_uses(graph, input, part, graph->values[part].producer);
@@ -104,16 +104,14 @@ static weft_status_t gather_output(wefti_graph_t *graph, const wefti_graph_t *wh
     const weft_tensor_desc_t *type = &whole->values[whole->outputs[index]].type;
     char name[256];
     if (compare(&graph->values[output].type, type, ranks) != SHARE_FIRST) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "--split-batch: output '%s' does not have the batch as its first "
-                           "dimension, so ranks' shares cannot be put together",
-                           old_name);
+        return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
+                                 "the batch is not the first dimension of output '%s'", old_name);
     }
     snprintf(name, sizeof(name), "%.200s.share", old_name);
     WEFT_TRY(status, wefti_graph_rename_value(graph, output, name), fail);
     WEFT_TRY(status,
              add_collective(graph, "Gather", output, old_name, ranks,
-                            "rank 0 gets the results of all", &all),
+                            "gathers the results on rank 0", &all),
              fail);
     graph->values[output].flags &= ~WEFTI_VALUE_OUTPUT;
     graph->values[all].flags |= WEFTI_VALUE_OUTPUT;
@@ -127,8 +125,7 @@ weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t 
 {
     weft_status_t status = WEFT_OK;
     if (graph->input_count != whole->input_count || graph->output_count != whole->output_count) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "--split-batch: the batch decides what the graph computes");
+        return wefti_error_split_graph();
     }
     if (world_size == 1) {
         return WEFT_OK;

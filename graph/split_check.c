@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * May a batch be split? Only where samples do not meet: what a rank makes of its share has to be a
- * share of what one rank makes of all. Which dimension carries samples is seen by comparing with
- * the model bound to the whole batch: the one that is as many times as long as there are ranks.
- * What depends on the batch and has none, or more than one, was made of several samples; operators
- * that let samples meet and keep the dimension are known by name, others are taken not to.
- * Collectives that the graph holds are its own affair.
+ * May a batch be split over ranks? Only where samples are independent: the results of a rank's share
+ * must be a share of the results of the whole batch.
+ *
+ *   - The sample dimension of a value is found by comparing two bindings of the model, to a share and
+ *     to the whole batch: it is the dimension that grows by the number of ranks.
+ *   - A value that depends on the batch and has no such dimension, or several, combines samples.
+ *   - Operators that mix samples and keep the dimension are known by name; others are assumed not to.
+ *   - Collectives of the graph itself are not checked.
  */
 #include <string.h>
 
@@ -20,11 +22,16 @@ typedef struct check {
     uint32_t *dims; /* by value: the dimension of samples; NO_DIM: does not depend on the batch */
 } check_t;
 
+weft_status_t wefti_error_split_graph(void)
+{
+    return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
+                             "the operators of the graph depend on the batch size");
+}
+
 static weft_status_t refuse(const wefti_node_t *node, const char *why)
 {
-    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "--split-batch: node '%s' (%s) %s, so ranks cannot have shares of the batch",
-                       node->name, node->def->name, why);
+    return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch", "node '%s' (%s) %s", node->name,
+                             node->def->name, why);
 }
 
 /* The only dimension that differs, and by the number of ranks. */
@@ -111,7 +118,7 @@ static weft_status_t check_node(check_t *check, const wefti_node_t *node)
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t input = node->inputs[i];
         if (input != WEFTI_NONE && takes_size(check, node, i)) {
-            return refuse(node, "takes a number made of the batch's size");
+            return refuse(node, "has an input computed from the batch size");
         }
         depends = depends || (input != WEFTI_NONE && check->dims[input] != NO_DIM);
     }
@@ -122,13 +129,13 @@ static weft_status_t check_node(check_t *check, const wefti_node_t *node)
         }
         check->dims[output] = sample_dim(check, output);
         if (check->dims[output] == NO_DIM && !communicates) {
-            return refuse(node, "makes one result of several samples");
+            return refuse(node, "combines several samples into one result");
         }
     }
     uint32_t first = depends && node->input_count > 0 ? node->inputs[0] : WEFTI_NONE;
     if (first != WEFTI_NONE && check->dims[first] != NO_DIM && !communicates &&
         mixes(check, node, check->dims[first])) {
-        return refuse(node, "lets samples meet");
+        return refuse(node, "mixes samples");
     }
     return WEFT_OK;
 }
@@ -146,8 +153,7 @@ weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_gra
                strcmp(a->domain, b->domain) == 0;
     }
     if (!same) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "--split-batch: the batch decides what the graph computes");
+        return wefti_error_split_graph();
     }
     check.dims = wefti_arena_array(arena, (size_t)part->value_count + 1, sizeof(*check.dims));
     if (check.dims == NULL) {

@@ -10,18 +10,20 @@
 static weft_status_t check_type(const wefti_value_t *value)
 {
     if (value->type.dtype > WEFT_DTYPE_BOOL) {
-        return BROKEN("value '%s' has no such type: %d", value->name, (int)value->type.dtype);
+        return BROKEN("value '%s': unknown type %d", value->name, (int)value->type.dtype);
     }
     if (value->type.rank > WEFT_MAX_DIMS) {
-        return BROKEN("value '%s' has %u dimensions", value->name, value->type.rank);
+        return BROKEN("value '%s': too many dimensions: %u, limit %d", value->name,
+                      value->type.rank, WEFT_MAX_DIMS);
     }
     for (uint32_t i = 0; i < value->type.rank; i++) {
         if (value->type.dims[i] < -1) {
-            return BROKEN("value '%s' has a negative dimension", value->name);
+            return BROKEN("value '%s': dimension %u is negative: %lld", value->name, i,
+                          (long long)value->type.dims[i]);
         }
     }
     if (value->type.layout == WEFT_LAYOUT_CHANNELS_LAST && value->type.rank != 4) {
-        return BROKEN("value '%s' is channels-last but has %u dimensions", value->name,
+        return BROKEN("value '%s': channels-last layout requires 4 dimensions, got %u", value->name,
                       value->type.rank);
     }
     return WEFT_OK;
@@ -31,29 +33,29 @@ static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
 {
     const wefti_value_t *value = &graph->values[id];
     if (wefti_graph_find_value(graph, value->name) != id) {
-        return BROKEN("value '%s' is not found by its name", value->name);
+        return BROKEN("value '%s': missing from the name index", value->name);
     }
     if (value->kind != WEFTI_VALUE_NODE && value->producer != WEFTI_NONE) {
-        return BROKEN("value '%s' is no node's output but has a producer", value->name);
+        return BROKEN("value '%s': has a producer, but is not the output of a node", value->name);
     }
     if (value->kind == WEFTI_VALUE_NODE) {
         if (value->producer >= graph->node_count) {
-            return BROKEN("value '%s' has no producer", value->name);
+            return BROKEN("value '%s': missing producer", value->name);
         }
         const wefti_node_t *node = &graph->nodes[value->producer];
         if (!node->dead && (value->producer_output >= node->output_count ||
                             node->outputs[value->producer_output] != id)) {
-            return BROKEN("value '%s' is not the output of '%s' that it says", value->name,
-                          node->name);
+            return BROKEN("value '%s': not output %u of its producer '%s'", value->name,
+                          value->producer_output, node->name);
         }
     }
     if (value->kind == WEFTI_VALUE_CONST && !value->type.data && wefti_value_bytes(value)) {
-        return BROKEN("constant '%s' has no contents", value->name);
+        return BROKEN("constant '%s': no contents", value->name);
     }
     if (value->kind == WEFTI_VALUE_STATE &&
         (value->state_of >= graph->value_count ||
          graph->values[value->state_of].kind != WEFTI_VALUE_PARAM)) {
-        return BROKEN("state '%s' belongs to no parameter", value->name);
+        return BROKEN("state '%s': missing parameter", value->name);
     }
     return WEFT_OK;
 }
@@ -66,17 +68,20 @@ static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t id, uin
     }
     if (value->grad_of >= graph->value_count ||
         graph->values[value->grad_of].kind != WEFTI_VALUE_PARAM) {
-        return BROKEN("gradient '%s' belongs to no parameter", value->name);
+        return BROKEN("gradient '%s': missing parameter", value->name);
     }
     const wefti_value_t *param = &graph->values[value->grad_of];
+    char texts[2][WEFTI_TYPE_TEXT_BYTES];
     if (has_gradient[value->grad_of]++) {
-        return BROKEN("parameter '%s' has two gradients, one is '%s'", param->name, value->name);
+        return BROKEN("parameter '%s': duplicate gradient '%s'", param->name, value->name);
     }
     if (value->type.dtype != WEFT_DTYPE_NONE &&
         (value->type.dtype != param->type.dtype || value->type.rank != param->type.rank ||
          memcmp(value->type.dims, param->type.dims, param->type.rank * sizeof(int64_t)) != 0)) {
-        return BROKEN("gradient '%s' and parameter '%s' differ in type or shape", value->name,
-                      param->name);
+        return BROKEN(
+            "gradient '%s': type or shape does not match parameter '%s': %s, parameter %s",
+            value->name, param->name, wefti_type_text(&value->type, texts[0]),
+            wefti_type_text(&param->type, texts[1]));
     }
     return WEFT_OK;
 }
@@ -90,7 +95,7 @@ static weft_status_t check_values(const wefti_graph_t *graph)
     }
     for (uint32_t i = 0; i < graph->value_count; i++) {
         if (!graph->values[i].name) {
-            status = BROKEN("value %u has no name", i);
+            status = BROKEN("value %u: missing name", i);
             goto done;
         }
         WEFT_TRY(status, check_type(&graph->values[i]), done);
@@ -108,11 +113,11 @@ static weft_status_t check_node(const wefti_graph_t *graph, uint32_t id, const u
     const wefti_node_t *node = &graph->nodes[id];
     const weft_op_def_t *def = node->def;
     if (!def || !node->name) {
-        return BROKEN("node %u has no name or no operator", id);
+        return BROKEN("node %u: missing name or operator", id);
     }
     if (node->dead != (place[id] == 0)) {
-        return BROKEN("node '%s' is %s", node->name,
-                      node->dead ? "dead but ordered" : "missing from the order");
+        return BROKEN("node '%s': %s", node->name,
+                      node->dead ? "removed, but in the order" : "missing from the order");
     }
     if (node->dead) {
         return WEFT_OK;
@@ -121,15 +126,15 @@ static weft_status_t check_node(const wefti_graph_t *graph, uint32_t id, const u
         (def->inputs_max != WEFT_VARIADIC && node->input_count > def->inputs_max) ||
         node->output_count < def->outputs_min ||
         (def->outputs_max != WEFT_VARIADIC && node->output_count > def->outputs_max)) {
-        return BROKEN("node '%s' (%s) has a wrong number of inputs or outputs", node->name,
-                      def->name);
+        return BROKEN("node '%s' (%s): wrong number of inputs or outputs: %u inputs, %u outputs",
+                      node->name, def->name, node->input_count, node->output_count);
     }
     for (uint32_t i = 0; i < node->output_count; i++) {
         uint32_t value = node->outputs[i];
         if (value != WEFTI_NONE &&
             (value >= graph->value_count || graph->values[value].producer != id ||
              graph->values[value].producer_output != i)) {
-            return BROKEN("output %u of node '%s' does not belong to it", i, node->name);
+            return BROKEN("node '%s': output %u does not belong to it", node->name, i);
         }
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -138,12 +143,12 @@ static weft_status_t check_node(const wefti_graph_t *graph, uint32_t id, const u
             continue;
         }
         if (value >= graph->value_count) {
-            return BROKEN("input %u of node '%s' does not exist", i, node->name);
+            return BROKEN("node '%s': input %u does not exist", node->name, i);
         }
         uint32_t producer = graph->values[value].producer;
         if (producer != WEFTI_NONE &&
             (graph->nodes[producer].dead || place[producer] >= place[id])) {
-            return BROKEN("node '%s' reads '%s' before it is made", node->name,
+            return BROKEN("node '%s': reads '%s' before its producer runs", node->name,
                           graph->values[value].name);
         }
     }
@@ -176,7 +181,7 @@ static weft_status_t check_nodes(const wefti_graph_t *graph)
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         if (id >= graph->node_count || place[id]) {
-            status = BROKEN("the order is wrong at position %u", i);
+            status = BROKEN("order[%u]: node %u does not exist or is a duplicate", i, id);
             goto done;
         }
         place[id] = i + 1;
@@ -195,7 +200,7 @@ static weft_status_t check_ids(const wefti_graph_t *graph, const char *what, con
 {
     for (uint32_t i = 0; i < count; i++) {
         if (ids[i] >= graph->value_count) {
-            return BROKEN("%s %u does not exist", what, i);
+            return BROKEN("%s %u: value %u does not exist", what, i, ids[i]);
         }
     }
     return WEFT_OK;
@@ -205,7 +210,7 @@ static weft_status_t check_marked(const wefti_graph_t *graph, const char *what, 
                                   wefti_value_flags_t flag)
 {
     if (id != WEFTI_NONE && (id >= graph->value_count || !(graph->values[id].flags & flag))) {
-        return BROKEN("the %s is not a value that says so", what);
+        return BROKEN("%s: value %u does not exist or has no such mark", what, id);
     }
     return WEFT_OK;
 }

@@ -112,7 +112,7 @@ weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena,
         output_count += graph->nodes[graph->order[i]].output_count;
     }
     if (input_count > UINT32_MAX || output_count > UINT32_MAX || edge_count > UINT32_MAX / 2) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "the graph has too many edges");
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many edges");
         goto done;
     }
     view_arrays_t to = {

@@ -496,9 +496,9 @@ static void test_open_batch(void **state)
     weft_plan_release(plan);
     params.shape_count = 0;
     params.open_batch = 0;
-    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "is open");
+    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "shapes: no size for dimension 0");
     params.open_batch = -3;
-    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "the batch is -3");
+    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "batch: must not be negative: -3");
 }
 
 /* Fails the allocation number fail_at, and counts what is not given back. */

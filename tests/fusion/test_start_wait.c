@@ -168,7 +168,7 @@ static void test_what_is_in_flight_is_not_read(void **state)
     uint32_t flying = add(graph, "weft", "AllReduceStart", "start", &x, 1);
     relu(graph, "reader", flying);
     add(graph, "weft", "AllReduceWait", "wait", &flying, 1);
-    expect_refused(graph, "'reader' (Relu) reads 'start', which is in flight");
+    expect_refused(graph, "'reader' (Relu): reads 'start', which is in flight: missing wait");
 }
 
 static void test_a_start_without_a_wait(void **state)
@@ -176,7 +176,7 @@ static void test_a_start_without_a_wait(void **state)
     wefti_graph_t *graph = ((fixture_t *)*state)->graph;
     uint32_t x = input(graph);
     add(graph, "weft", "AllReduceStart", "start", &x, 1);
-    expect_refused(graph, "'start' (AllReduceStart): 0 of its 1 outputs are waited for");
+    expect_refused(graph, "'start' (AllReduceStart): only 0 of 1 outputs have a wait");
 }
 
 static void test_a_wait_of_something_else(void **state)
@@ -185,7 +185,7 @@ static void test_a_wait_of_something_else(void **state)
     uint32_t x = input(graph);
     uint32_t flying = add(graph, "weft", "BroadcastStart", "start", &x, 1);
     add(graph, "weft", "AllReduceWait", "wait", &flying, 1);
-    expect_refused(graph, "AllReduceStart has to make it");
+    expect_refused(graph, "must be the output of AllReduceStart");
 }
 
 static void test_a_wait_twice(void **state)
@@ -195,7 +195,7 @@ static void test_a_wait_twice(void **state)
     uint32_t flying = add(graph, "weft", "AllReduceStart", "start", &x, 1);
     add(graph, "weft", "AllReduceWait", "wait", &flying, 1);
     add(graph, "weft", "AllReduceWait", "again", &flying, 1);
-    expect_refused(graph, "'start' is waited for twice");
+    expect_refused(graph, "duplicate wait for 'start'");
 }
 
 static void test_an_output_in_flight(void **state)

@@ -49,15 +49,18 @@ static void batch_table(void **state)
         {4, NULL, 4, NULL, 0, 64, NULL}, /* a fixed one is replaced on all that share it */
         {4, NULL, 4, NULL, 0, 0, NULL},  /* and kept without --batch */
         {4, NULL, 4, NULL, 4, 4, NULL},  /* what the constant says is fine */
-        {4, NULL, 4, NULL, 4, 64, "'reshape' (Reshape): its shape starts with 4"},
+        {4, NULL, 4, NULL, 4, 64,
+         "'reshape' (Reshape): target shape holds the exported batch size: 4, batch is 64"},
         {4, NULL, 5, NULL, 0, 64, "'loss' (SoftmaxCrossEntropyLoss)"},
         {-1, "N", 4, NULL, 0, 64, "'loss' (SoftmaxCrossEntropyLoss)"},
         {-1, "N", -1, "N", 5, 64, "'reshape' (Reshape)"}, /* 384 is no multiple of 5 */
         {-1, "N", -1, "N", 4, 64, "'fc' (MatMul)"}, /* 4 x 96: the first node that cannot be */
-        {-1, "N", -1, "M", 0, 64, "two first dimensions, 'N' and 'M'"},
+        {-1, "N", -1, "M", 0, 64,
+         "batch: ambiguous: the first dimensions of inputs 'x' and 'label' are 'N' and 'M'"},
         {-1, "N", -1, "N", 0, 0,
-         "dimension 0 ('N') of input 'x' is open: fix it with --shape, or with --batch"},
-        {4, NULL, 4, NULL, 0, -1, "batch is -1"},
+         "shapes: no size for dimension 0 ('N') of input 'x'; set the shape of the input, or "
+         "batch"},
+        {4, NULL, 4, NULL, 0, -1, "batch: must not be negative: -1"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         model_t m = make_model(cases[i].x_dim, cases[i].x_name, cases[i].label_dim,
@@ -91,7 +94,8 @@ static void graphs_with_gradients_need_a_symbol(void **state)
         if (symbolic) {
             CHECK(status);
         } else {
-            test_expect_error(status, WEFT_ERR_INVALID_ARGUMENT, "already holds gradients");
+            test_expect_error(status, WEFT_ERR_INVALID_ARGUMENT,
+                              "is fixed to 4 in a graph with gradients");
         }
         test_graph_free(m.graph, m.registry);
         m = make_model(4, "N", 4, "N", 0);
@@ -116,16 +120,16 @@ static void overrides(void **state)
     m = make_model(-1, "N", -1, "N", 0);
     shape.name = "y";
     test_expect_error(wefti_graph_bind_shapes(m.graph, 0, &shape, 1), WEFT_ERR_INVALID_ARGUMENT,
-                      "no input 'y'");
+                      "no input 'y'; its inputs: 'x', 'label'");
     shape = (wefti_shape_override_t){"x", 1, {7}};
     test_expect_error(wefti_graph_bind_shapes(m.graph, 0, &shape, 1), WEFT_ERR_INVALID_ARGUMENT,
-                      "2 dimensions");
+                      "input 'x': 1 dimensions, the model has 2");
     shape = (wefti_shape_override_t){"x", 2, {0, 6}};
     test_expect_error(wefti_graph_bind_shapes(m.graph, 0, &shape, 1), WEFT_ERR_INVALID_ARGUMENT,
-                      "is 0");
+                      "dimension 0 must be at least 1: 0");
     shape = (wefti_shape_override_t){"x", 2, {7, 6}};
     test_expect_error(wefti_graph_bind_shapes(m.graph, 8, &shape, 1), WEFT_ERR_INVALID_ARGUMENT,
-                      "'N' is to be 7 and 8");
+                      "'N': conflicting sizes 7 and 8");
     test_graph_free(m.graph, m.registry);
 }
 
@@ -144,7 +148,7 @@ static void batch_is_found(void **state)
     assert_int_equal(graph->values[graph->label].type.dims[0], 9);
     wefti_shape_override_t shapes[] = {{"mask", 2, {1, 6}}, {"x", 2, {7, 6}}, {"label", 1, {7}}};
     test_expect_error(wefti_graph_bind_shapes(graph, 8, shapes, 3), WEFT_ERR_INVALID_ARGUMENT,
-                      "no input can have the batch 8");
+                      "batch: no input with a first dimension of 8");
     CHECK(wefti_graph_bind_shapes(graph, 7, shapes, 3));
     test_graph_free(graph, registry);
 }
@@ -158,7 +162,7 @@ static void too_large_is_refused(void **state)
     uint32_t a = test_input(graph, "a", DIMS(half, 1)), b = test_input(graph, "b", DIMS(1, half));
     test_node(graph, "Mul", "m", INPUTS(a, b), NULL, 0);
     test_expect_error(wefti_graph_bind_shapes(graph, 0, NULL, 0), WEFT_ERR_UNSUPPORTED,
-                      "'m' (Mul): its output 'm' is too");
+                      "'m' (Mul): output 'm' is too large");
     test_graph_free(graph, registry);
 }
 

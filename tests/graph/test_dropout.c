@@ -151,24 +151,25 @@ static void refusals(void **state)
         test_value(f.graph, "mode", WEFTI_VALUE_INPUT, WEFT_DTYPE_BOOL, (const int64_t[]){0}, NULL);
     dropout(&f, f.x, WEFTI_NONE, mode, 1);
     test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
-                      "training_mode is not a constant");
+                      "training_mode must be a constant");
     finish(&f);
     start(&f);
     dropout(&f, f.x, test_input(f.graph, "r", (const int64_t[]){0}),
             scalar(&f, "on", WEFT_DTYPE_BOOL, &on), 1);
     test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
-                      "ratio is not a constant");
+                      "ratio must be a constant");
     finish(&f);
     start(&f);
     uint32_t node = dropout(&f, f.x, WEFTI_NONE, scalar(&f, "on", WEFT_DTYPE_BOOL, &on), 2);
     CHECK(wefti_graph_add_output(f.graph, f.graph->nodes[node].outputs[1]));
-    test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED, "mask is read");
+    test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
+                      "readers of the mask");
     finish(&f);
     start(&f);
     test_input(f.graph, "seed", DIMS(2));
     old_dropout(&f, f.x, 0.5f, 7);
     test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
-                      "a tensor 'seed', the name of a scalar plan input");
+                      "tensor 'seed': the name is reserved for a scalar input of the plan");
     finish(&f);
 }
 

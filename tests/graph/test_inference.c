@@ -157,7 +157,7 @@ static void test_what_cannot_be_split(void **state)
                 graphs[i], test_node(graphs[i], "Transpose", "y", INPUTS(x), &perm, 1)));
         }
         test_expect_error(wefti_graph_split_batch(graphs[0], graphs[1], 2), WEFT_ERR_UNSUPPORTED,
-                          form == 0 ? "output 'y' does not have the batch"
+                          form == 0 ? "not the first dimension of output 'y'"
                                     : "not the first dimension of input 'x'");
         test_graph_free(graphs[0], rs);
         test_graph_free(graphs[1], rw);

@@ -135,7 +135,7 @@ class Compile(Case):
         kept = [n for n in proto.graph.node if n.name != "d_fc1_b"]
         del proto.graph.node[:]
         proto.graph.node.extend(kept)
-        with self.assertWarnsRegex(UserWarning, "no gradient is given for 1 of the weights.*fc1.bias"):
+        with self.assertWarnsRegex(UserWarning, "1 weight without a gradient, not trained: fc1.bias"):
             weft.compile(proto, world=2, batch=8)
         with warnings.catch_warnings(), self.assertRaises(UserWarning):
             warnings.simplefilter("error")
@@ -182,7 +182,7 @@ class Wrong(Case):
             (weft.WeftArgumentError, "^world N is missing", dict(model=MLP)),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, costs="nowhere.json")),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, ops="nowhere.json")),
-            (weft.WeftArgumentError, "has 4 dimensions, the shape given for it 2",
+            (weft.WeftArgumentError, "input 'image': 2 dimensions, the model has 4",
              dict(model=MLP, world=2, shape={"image": (6, 784)})),
             (weft.WeftArgumentError, "global_micro_batches.*accumulate",
              dict(model=MLP, world=2, batch=8, global_micro_batches=8, accumulate=2)),

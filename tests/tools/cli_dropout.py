@@ -134,7 +134,7 @@ class Dropout(Case):
         compile_with(0.25)
         self.assertGreater(json.loads(self.weft("explain", self.dir / "p.weft", "--json").stdout)["kernels"], 0)
         failed = compile_with(1.5, code=2)
-        self.assertRegex(failed.stderr, "Dropout.*ratio is 1.5, it must be at least 0 and below 1")
+        self.assertRegex(failed.stderr, "Dropout.*ratio must be at least 0 and below 1: 1.5")
         self.assert_one_line(failed.stderr)
 
 

@@ -136,7 +136,7 @@ class TensorParallel(Infer):
         self.infer(models([[1, 0], [1, 0]]), 2)
         np.testing.assert_array_equal(self.output("y", 1), [0, 11, 12, 13])
         message = self.weft("compile", *models([[1, 0], [0, 1]]), "-o", "p.weft", "--infer", "--world", 2, code=2).stderr
-        self.assertIn("node 'Pad_y' (Pad): its constant 'pads' decides a shape and differs", message)
+        self.assertIn("node 'Pad_y' (Pad): constant 'pads' determines a shape and differs", message)
 
     def test_plan_is_explained_and_verified(self):
         self.weft("compile", *self.split(Mlp(self.rng), 2), "-o", "p.weft", "--infer", "--world", 2, "--batch", 1)
@@ -284,7 +284,7 @@ class Collectives(Infer):
         refused([node("AllToAll", ["x"], "y", "weft")], {"x": (3, 2)}, ["y"], r"'AllToAll_y'.*does not divide")
         refused([node("Reduce", ["x"], "y", "weft", root=2)], {"x": (4,)}, ["y"], r"root 2 is none of 2 ranks")
         refused([node("AllReduce", ["x"], "y", "weft", group=1)], {"x": (4,)}, ["y"], r"'AllReduce_y'.*group")
-        refused([node("AllGather", ["x"], "y", "weft", group_size=3)], {"x": (4,)}, ["y"], r"group_size is 3")
+        refused([node("AllGather", ["x"], "y", "weft", group_size=3)], {"x": (4,)}, ["y"], r"group_size does not match world_size: 3")
         refused([node("AllReduce", ["x"], "y", "weft", reduction="xor")], {"x": (4,)}, ["y"], r"xor")
 
 
@@ -322,7 +322,7 @@ class SplitBatch(Infer):
         self.assertIn("needs --batch", refused(path, "--infer", "--split-batch"))
         self.assertIn("without --infer", refused(path, "--split-batch", "--batch", 8))
         turned = self.save(model([node("Transpose", ["x"], "y", perm=[1, 0])], {"x": ["batch", 3]}, ["y"]), "turned.onnx")
-        self.assertIn("output 'y' does not have the batch as its first dimension",
+        self.assertIn("the batch is not the first dimension of output 'y'",
                       refused(turned, "--infer", "--split-batch", "--batch", 4))
 
     def test_samples_that_meet(self):
@@ -330,16 +330,16 @@ class SplitBatch(Infer):
         i64 = np.int64
         size = [node("Shape", ["x"], "shape"), node("Cast", ["shape"], "size", to=TensorProto.FLOAT)]
         for nodes, words in (
-                ([node("Softmax", ["x"], "y", axis=0)], "lets samples meet"),
-                ([node("LogSoftmax", ["x"], "y", axis=-2)], "lets samples meet"),
+                ([node("Softmax", ["x"], "y", axis=0)], "mixes samples"),
+                ([node("LogSoftmax", ["x"], "y", axis=-2)], "mixes samples"),
                 ([node("Transpose", ["x"], "t", perm=[1, 0]), node("MatMul", ["t", "x"], "g"),
-                  node("MatMul", ["x", "g"], "y")], "makes one result of several samples"),
+                  node("MatMul", ["x", "g"], "y")], "combines several samples into one result"),
                 ([node("Gemm", ["x", "x"], "g", transA=1), node("MatMul", ["x", "g"], "y")],
-                 "makes one result of several samples"),
+                 "combines several samples into one result"),
                 ([node("Transpose", ["x"], "t", perm=[1, 0]), node("Softmax", ["t"], "s"),
-                  node("Transpose", ["s"], "y", perm=[1, 0])], "(Softmax) lets samples meet"),
-                ([node("Transpose", ["x"], "t", perm=[1, 0]), node("Reshape", ["t", "flat"], "y")], "lets samples meet"),
-                (size + [node("Gather", ["size", "zero"], "n"), node("Div", ["x", "n"], "y")], "batch's size")):
+                  node("Transpose", ["s"], "y", perm=[1, 0])], "(Softmax) mixes samples"),
+                ([node("Transpose", ["x"], "t", perm=[1, 0]), node("Reshape", ["t", "flat"], "y")], "mixes samples"),
+                (size + [node("Gather", ["size", "zero"], "n"), node("Div", ["x", "n"], "y")], "has an input computed from the batch size")):
             path = self.save(model(nodes, {"x": ["batch", 3]}, ["y"], {"flat": np.array([-1, 1], i64),
                                                                       "zero": np.array([0], i64)}), "meet.onnx")
             with self.subTest(last=nodes[-1].op_type):

@@ -52,7 +52,8 @@ Done after $SECONDS s. Next:
   - demo/mlp-trained.onnx runs in any ONNX runtime
   - $weft run samples/models/lenet.onnx -n 2 --batch 64 --optimizer adam --data $data
   - $weft help, $weft compile --help, $weft info
-  - cmake --install build --prefix DIR, then link with pkg-config or find_package: include/README.md
-  - pip install ./python in a virtual environment, then samples/python: the same from Python and torch
+  - cmake --install build --prefix DIR, then link with pkg-config or find_package: docs/getting-started.md
+  - from Python and torch: samples/python, after apt-get install python3-dev python3-venv and, in a virtual
+    environment, pip install ./python
   - scripts/test.sh runs all tests
 TEXT

@@ -14,6 +14,9 @@ add_test(NAME tree_includes
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 
+add_test(NAME tree_format COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_format.py ${PROJECT_SOURCE_DIR})
+set_tests_properties(tree_format PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+
 # The demo in a bare Debian; skipped, with the reason, where no such room can be made. Once per CI run.
 if(NOT WEFT_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
   add_test(NAME bare_demo COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bare/run.sh -- tests/bare/demo.sh)

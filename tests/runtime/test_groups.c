@@ -775,7 +775,8 @@ static void test_more_than_32_bits(void **state)
         getenv("WEFT_TEST_HUGE") != NULL) {
         support_rank_threads(2, run_huge, NULL);
     } else {
-        print_message("skipped: WEFT_TEST_HUGE=1 is not set, or less than 8 GiB of memory are free\n");
+        print_message(
+            "skipped: WEFT_TEST_HUGE=1 is not set, or less than 8 GiB of memory are free\n");
         skip();
     }
 }

@@ -1,37 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * @file collective.h Collectives without a graph.
+ * @file collective.h
+ * Collectives without a graph.
  *
- * Every call is asynchronous in stream's order: buffers must live, and not be written, until it is
- * done there. stream NULL: the call runs on the calling thread and returns when it is done (the
- * quickest way for small sizes). WEFT_AGAIN: the stream or the group (64 calls in flight) is full,
- * retry after progress.
+ * Rules for all calls of this header:
  *
- * Counts are elements. In place: send == recv for all-reduce, broadcast, reduce and all-to-all;
- * send lies where this rank's block of recv is for all-gather and gather; recv lies where this
- * rank's block of send is for reduce-scatter and scatter. Otherwise the buffers do not overlap.
- * Buffers that only the root uses may be NULL elsewhere. Reductions combine ranks in the group's
- * order (weft_group_set_order; the in-order tree over the group unless set otherwise), so bits depend
- * neither on the algorithm, nor on the path that data takes, nor on timing; but for WEFT_ORDER_ANY.
- * Which algorithm carries a call out is chosen by cost, or asked for by weft_group_set_algorithm.
+ * Order. All ranks of the group issue the same calls in the same order. stream not NULL: the call
+ * is asynchronous and ordered in stream; buffers must stay valid and unchanged until it is done
+ * there. stream NULL: the call runs on the calling thread and returns when it is done, which is the
+ * fastest way for small sizes. One thread at a time issues calls on a group.
  *
- * After an error the results of calls that were in flight are undefined, and a peer that was moving
- * data just then may still read or write this rank's buffers of them until it notices.
+ * Counts are elements. A buffer may be NULL if it holds no elements, or if only the root uses it
+ * and this rank is not the root.
  *
- * WEFT_ERR_LINK: a link between two ranks of the group broke, though both live. What each rank had in
- * flight in the group ends with it, or its next call does; then the group is made whole again, within
- * the next call of every rank, and goes on over the path that is left (WEFT_FALLBACK=off: it stays
- * broken). Calls of the ranks stay in step by their count, failed ones counted, and the last one that
- * fails is the same on all ranks: whoever starts over after each such error starts over with the
- * others. Sends that were not received are lost. A stream that had such a call stays broken: destroy
- * it and create another. Until a later call succeeds, peers may still write to buffers of those that
- * failed.
+ * In place. send == recv for all-reduce, broadcast, reduce and all-to-all. For all-gather and
+ * gather, send is this rank's block of recv. For reduce-scatter and scatter, recv is this rank's
+ * block of send. Otherwise buffers do not overlap.
  *
- * On a context with a card buffers are memory of the card (or of the host), and calls are staged
- * through the host, ordered in stream like its other work; bits are those of the CPU device. 16 calls
- * are in flight then. An error breaks stream: what is queued behind the call does not run. The host's
- * part goes on inside calls that wait or query (weft_stream_query, _synchronize, ...), or on a thread
- * of the group where progress is WEFT_PROGRESS_THREAD.
+ * Bits. Reductions combine ranks in the group's order (weft_group_set_order; the in-order tree by
+ * default). Bits then depend neither on the algorithm, nor on the data path, nor on timing, except
+ * with WEFT_ORDER_ANY. The algorithm is chosen by cost or set by weft_group_set_algorithm.
+ *
+ * Status of every call:
+ * - WEFT_AGAIN: the stream or the group (64 calls in flight) is full; retry after progress
+ * - WEFT_ERR_INVALID_ARGUMENT: a NULL or overlapping buffer, an unknown type, reduction or rank
+ * - WEFT_ERR_UNSUPPORTED: the type has no such reduction, or the algorithm that was set is not
+ *   eligible
+ * - WEFT_ERR_MISMATCH, on all ranks: operators, counts, types, reductions or roots differ
+ * - WEFT_ERR_PEER_DIED, WEFT_ERR_TIMEOUT, WEFT_ERR_ABORTED: the group is broken, on all ranks
+ * - WEFT_ERR_LINK: see below
+ *
+ * A call with a stream may return WEFT_OK and fail later; the stream (weft_stream_synchronize) and
+ * the group (weft_group_status) then report the error.
+ *
+ * After an error the results of calls in flight are undefined. A peer that was moving data may
+ * still read or write this rank's buffers of these calls until it notices.
+ *
+ * WEFT_ERR_LINK: a link between two ranks of the group broke, but both live. On each rank the calls
+ * in flight end with this error, or the next call does. Within the next call of every rank the
+ * group recovers and continues over the remaining path (WEFT_FALLBACK=off: it stays broken). Calls
+ * of the ranks stay in step by their sequence numbers, failed calls included, and the last call
+ * that fails is the same on all ranks. A program that starts over after each such error therefore
+ * starts over together with the others. Sends that were not received are lost. A stream that had
+ * such a call stays broken: destroy it and create another. Until a later call succeeds, peers may
+ * still write to the buffers of failed calls.
+ *
+ * Accelerators. Buffers are device or host memory. Calls are staged through the host, ordered in
+ * stream like its other work, and give the bits of the CPU device. 16 calls may be in flight. An
+ * error breaks stream: work queued after the call does not run. The host's part progresses inside
+ * calls that wait or query (weft_stream_query, weft_stream_synchronize, ...), or on a thread of the
+ * group with WEFT_PROGRESS_THREAD.
  */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H
@@ -39,80 +57,257 @@
 #include <weft/group.h>
 
 WEFT_EXTERN_C_BEGIN
-/** recv[i] = reduction over ranks of send[i]. */
+/**
+ * All-reduce: every rank receives the reduction of all ranks' vectors.
+ * @param[in]  send      count elements, shape [count]; may be recv (in place)
+ * @param[out] recv      count elements, shape [count]
+ * @param[in]  count     elements, equal on all ranks
+ * @param[in]  dtype     type of the elements
+ * @param[in]  reduction operation
+ * @param[in]  group     the group
+ * @param[in]  stream    NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Iallreduce, ncclAllReduce
+ */
 WEFT_API weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count,
                                        weft_dtype_t dtype, weft_reduction_t reduction,
                                        weft_group_t *group, weft_stream_t *stream);
-/** send holds size * count elements; this rank gets the reduced block number rank. */
+/**
+ * Reduce-scatter: rank r receives block r of the reduction of all ranks' vectors.
+ * @param[in]  send      size * count elements, shape [size, count]
+ * @param[out] recv      count elements; may be send + rank * count (in place)
+ * @param[in]  count     elements per block, equal on all ranks
+ * @param[in]  dtype     type of the elements
+ * @param[in]  reduction operation
+ * @param[in]  group     the group, of size ranks
+ * @param[in]  stream    NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ireduce_scatter_block, ncclReduceScatter
+ */
 WEFT_API weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count,
                                            weft_dtype_t dtype, weft_reduction_t reduction,
                                            weft_group_t *group, weft_stream_t *stream);
-/** recv holds size * count elements: the blocks of all ranks in order. */
+/**
+ * All-gather: every rank receives the blocks of all ranks in rank order.
+ * @param[in]  send   count elements; may be recv + rank * count (in place)
+ * @param[out] recv   size * count elements, shape [size, count]
+ * @param[in]  count  elements per block, equal on all ranks
+ * @param[in]  dtype  type of the elements
+ * @param[in]  group  the group, of size ranks
+ * @param[in]  stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Iallgather, ncclAllGather
+ */
 WEFT_API weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count,
                                        weft_dtype_t dtype, weft_group_t *group,
                                        weft_stream_t *stream);
+/**
+ * Broadcast: every rank receives the root's vector.
+ * @param[in]  send   root: count elements; may be recv (in place); else unused
+ * @param[out] recv   count elements
+ * @param[in]  count  elements, equal on all ranks
+ * @param[in]  dtype  type of the elements
+ * @param[in]  root   rank in group that sends, equal on all ranks
+ * @param[in]  group  the group
+ * @param[in]  stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ibcast, ncclBroadcast
+ */
 WEFT_API weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count,
                                       weft_dtype_t dtype, uint32_t root, weft_group_t *group,
                                       weft_stream_t *stream);
+/**
+ * Reduce: the root receives the reduction of all ranks' vectors.
+ * @param[in]  send      count elements; may be recv (in place)
+ * @param[out] recv      root: count elements; else unused
+ * @param[in]  count     elements, equal on all ranks
+ * @param[in]  dtype     type of the elements
+ * @param[in]  reduction operation
+ * @param[in]  root      rank in group that receives, equal on all ranks
+ * @param[in]  group     the group
+ * @param[in]  stream    NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ireduce, ncclReduce
+ */
 WEFT_API weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                                    weft_reduction_t reduction, uint32_t root, weft_group_t *group,
                                    weft_stream_t *stream);
-/** recv, on root, holds size * count elements. */
+/**
+ * Gather: the root receives the blocks of all ranks in rank order.
+ * @param[in]  send   count elements; root: may be recv + root * count (in place)
+ * @param[out] recv   root: size * count elements, shape [size, count]; else unused
+ * @param[in]  count  elements per block, equal on all ranks
+ * @param[in]  dtype  type of the elements
+ * @param[in]  root   rank in group that receives, equal on all ranks
+ * @param[in]  group  the group, of size ranks
+ * @param[in]  stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Igather
+ */
 WEFT_API weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                                    uint32_t root, weft_group_t *group, weft_stream_t *stream);
-/** send, on root, holds size * count elements. */
+/**
+ * Scatter: rank r receives block r of the root's vector.
+ * @param[in]  send   root: size * count elements, shape [size, count]; else unused
+ * @param[out] recv   count elements; root: may be send + root * count (in place)
+ * @param[in]  count  elements per block, equal on all ranks
+ * @param[in]  dtype  type of the elements
+ * @param[in]  root   rank in group that sends, equal on all ranks
+ * @param[in]  group  the group, of size ranks
+ * @param[in]  stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Iscatter
+ */
 WEFT_API weft_status_t weft_scatter(const void *send, void *recv, uint64_t count,
                                     weft_dtype_t dtype, uint32_t root, weft_group_t *group,
                                     weft_stream_t *stream);
-/** Both hold size * count elements: block d goes to rank d, block s came from rank s. */
+/**
+ * All-to-all: block d of rank s becomes block s of rank d.
+ * @param[in]  send   size * count elements, block d goes to rank d; may be recv (in place)
+ * @param[out] recv   size * count elements, block s comes from rank s
+ * @param[in]  count  elements per block, equal on all ranks
+ * @param[in]  dtype  type of the elements
+ * @param[in]  group  the group, of size ranks
+ * @param[in]  stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ialltoall
+ */
 WEFT_API weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count,
                                        weft_dtype_t dtype, weft_group_t *group,
                                        weft_stream_t *stream);
 /**
- * Blocks of different lengths: rank r's has counts[r] elements and lies at displacements[r] of recv
- * (NULL: one after the other). Arrays of size elements, copied by the call; counts are equal on all
- * ranks.
+ * All-gather of blocks of different lengths.
+ * @param[in]  send          counts[rank] elements; may be this rank's block of recv (in place)
+ * @param[out] recv          rank r's block has counts[r] elements and starts at displacements[r]
+ * @param[in]  counts        [size] elements per block, equal on all ranks, copied
+ * @param[in]  displacements [size] elements, copied; NULL: one block after the other
+ * @param[in]  dtype         type of the elements
+ * @param[in]  group         the group, of size ranks
+ * @param[in]  stream        NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Iallgatherv
  */
 WEFT_API weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
                                          const uint64_t *displacements, weft_dtype_t dtype,
                                          weft_group_t *group, weft_stream_t *stream);
-/** The same for blocks of send. */
+/**
+ * Reduce-scatter of blocks of different lengths.
+ * @param[in]  send          block r has counts[r] elements and starts at displacements[r]
+ * @param[out] recv          counts[rank] elements; may be this rank's block of send (in place)
+ * @param[in]  counts        [size] elements per block, equal on all ranks, copied
+ * @param[in]  displacements [size] elements, copied; NULL: one block after the other
+ * @param[in]  dtype         type of the elements
+ * @param[in]  reduction     operation
+ * @param[in]  group         the group, of size ranks
+ * @param[in]  stream        NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ireduce_scatter
+ */
 WEFT_API weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t *counts,
                                              const uint64_t *displacements, weft_dtype_t dtype,
                                              weft_reduction_t reduction, weft_group_t *group,
                                              weft_stream_t *stream);
-/** Every pair has its own length; what s sends to d and what d expects from s must agree. Not in
- * place. */
+/**
+ * All-to-all of blocks of different lengths. send_counts[d] of rank s equals recv_counts[s] of rank
+ * d. Not in place.
+ * @param[in]  send               block d goes to rank d and starts at send_displacements[d]
+ * @param[in]  send_counts        [size] elements of each block of send, copied
+ * @param[in]  send_displacements [size] elements, copied; NULL: one block after the other
+ * @param[out] recv               block s comes from rank s and starts at recv_displacements[s]
+ * @param[in]  recv_counts        [size] elements of each block of recv, copied
+ * @param[in]  recv_displacements [size] elements, copied; NULL: one block after the other
+ * @param[in]  dtype              type of the elements
+ * @param[in]  group              the group, of size ranks
+ * @param[in]  stream             NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ialltoallv
+ */
 WEFT_API weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
                                          const uint64_t *send_displacements, void *recv,
                                          const uint64_t *recv_counts,
                                          const uint64_t *recv_displacements, weft_dtype_t dtype,
                                          weft_group_t *group, weft_stream_t *stream);
-/** Done when data may be overwritten. Calls between the same two ranks match in order. */
+/**
+ * Sends a vector to one rank. Done when data may be overwritten. Calls between the same two ranks
+ * match in order.
+ * @param[in] data   count elements
+ * @param[in] count  elements, equal to that of the matching weft_recv
+ * @param[in] dtype  type of the elements
+ * @param[in] peer   rank in group that receives
+ * @param[in] group  the group
+ * @param[in] stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Isend, ncclSend
+ */
 WEFT_API weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype,
                                  uint32_t peer, weft_group_t *group, weft_stream_t *stream);
+/**
+ * Receives a vector from one rank. Calls between the same two ranks match in order.
+ * @param[out] data   count elements
+ * @param[in]  count  elements, equal to that of the matching weft_send
+ * @param[in]  dtype  type of the elements
+ * @param[in]  peer   rank in group that sends
+ * @param[in]  group  the group
+ * @param[in]  stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Irecv, ncclRecv
+ */
 WEFT_API weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                                  weft_group_t *group, weft_stream_t *stream);
+/**
+ * Barrier: done when all ranks of the group have reached it.
+ * @param[in] group  the group
+ * @param[in] stream NULL: blocking
+ * @return see collective.h
+ *
+ * Equivalent to: MPI_Ibarrier
+ */
 WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
 /**
- * Calls on group between begin and end only check their arguments; end submits them, on its stream,
- * and their own stream is ignored. None of them may use what another one writes. Sends and receives
- * (at most 64) come first and run side by side, so that an exchange needs no order. Then the
- * collectives: small ones of the same operator, type, reduction and root become one call (together
- * up to about 7 KiB per rank, at most 64), the others follow one by one. All ranks issue the same
- * collectives in the same order; where they disagree, the error says which call of the batch it is,
- * counted from 0 without sends and receives. Bits are the same as without a batch (unless the group's
- * order is WEFT_ORDER_ANY).
- * @return WEFT_AGAIN from end: the stream or the group is full, and the batch still open; end it
- * again after progress
- * Equivalent to: ncclGroupStart, ncclGroupEnd
+ * Begins a batch. Calls on group until weft_batch_end only check their arguments. weft_batch_end
+ * submits them on the stream that it gets; their own streams are ignored. No call of a batch may
+ * use memory that another one writes.
+ *
+ * Sends and receives (at most 64) come first and run concurrently, so that an exchange needs no
+ * order. Then the collectives run. Small ones (together up to about 7 KiB per rank, at most 64) of
+ * the same operator, type, reduction and root become one call; the others follow one by one. All
+ * ranks issue the same collectives in the same order. A mismatch names the call by its index among
+ * the collectives of the batch, from 0. Bits are those without a batch, except with WEFT_ORDER_ANY.
+ * @param[in] group the group
+ * @return WEFT_ERR_STATE if a batch or a capture is open
+ *
+ * Equivalent to: ncclGroupStart
  */
 WEFT_API weft_status_t weft_batch_begin(weft_group_t *group);
+/**
+ * Submits the calls of a batch and ends it. See weft_batch_begin.
+ * @param[in] group  the group
+ * @param[in] stream NULL: blocking
+ * @return WEFT_AGAIN if the stream or the group is full: the batch is still open, end it again
+ *         after progress; WEFT_ERR_STATE if no batch is open; else see collective.h
+ *
+ * Equivalent to: ncclGroupEnd
+ */
 WEFT_API weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream);
 /**
- * Drops what was noted since begin, in place of end: none of it is called. For the caller that found something wrong
- * in between; whether the other ranks still make these calls is for it to know. Local.
- * @return WEFT_ERR_STATE when no batch was begun, or an end that was WEFT_AGAIN has submitted part of it
+ * Drops the calls of a batch instead of submitting them, for a caller that detects an error in
+ * between. Local: the caller must know whether the other ranks still make these calls.
+ * @param[in] group the group
+ * @return WEFT_ERR_STATE if no batch is open, or if weft_batch_end returned WEFT_AGAIN after it
+ *         submitted part of it
  */
 WEFT_API weft_status_t weft_batch_cancel(weft_group_t *group);
 WEFT_EXTERN_C_END

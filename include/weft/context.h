@@ -1,138 +1,250 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * @file context.h A context holds everything one rank has; there are no globals.
+ * @file context.h
+ * A context is one rank's membership in a world of ranks. There are no globals.
  *
- * Ranks are processes, on one host or several, or threads of one process (a hub). Who they are and where they meet is
- * said by the parameters, else by whatever started them, looked for in this order: WEFT_RANK, WEFT_WORLD_SIZE and
- * WEFT_ADDRESS; torchrun; PMIx (mpirun, prterun, srun); PMI-1 (hydra); RANK, WORLD_SIZE and MASTER_ADDR; WEFT_GROUP (one
- * host); else a world of one.
+ * Ranks are processes, on one host or several, or threads of one process (a hub). Rank, world size
+ * and address come from the parameters, or from the launcher's environment. The environment is
+ * searched in this order: WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS; torchrun; PMIx (mpirun,
+ * prterun, srun); PMI-1 (hydra); RANK, WORLD_SIZE and MASTER_ADDR; WEFT_GROUP (one host). If
+ * nothing is found, the world has one rank.
  */
 #ifndef WEFT_CONTEXT_H
 #define WEFT_CONTEXT_H
 
 #include <weft/device.h>
 
+/** One rank's membership in a world. Reference counted. */
 typedef struct weft_context weft_context_t;
-/** Where ranks that are threads of one process meet. */
+/** Rendezvous of ranks that are threads of one process. */
 typedef struct weft_hub weft_hub_t;
 
+/** Which thread makes progress on communication. */
 typedef enum weft_progress {
-    WEFT_PROGRESS_DEFAULT = 0, /**< what WEFT_PROGRESS says, else auto */
-    WEFT_PROGRESS_AUTO = 1,    /**< a thread where every rank has a core to spare, and between hosts; else inline */
+    /** The setting WEFT_PROGRESS, else WEFT_PROGRESS_AUTO. */
+    WEFT_PROGRESS_DEFAULT = 0,
+    /** A thread if every rank has a spare core or the world spans hosts, else inline. */
+    WEFT_PROGRESS_AUTO = 1,
+    /** The caller's thread, inside calls. */
     WEFT_PROGRESS_INLINE = 2,
+    /** A thread of the library. */
     WEFT_PROGRESS_THREAD = 3,
 } weft_progress_t;
 
 /**
- * For programs whose users press Ctrl-C, and for language bindings: asked every 10 to 50 ms by each thread that has been
- * waiting for other ranks for some while, and by threads of the library that look around. Must be quick and must not
- * call Weft; on which thread it is called, it finds out itself.
- * @return not 0, and the same from then on: the wait ends, and with it the world: WEFT_ERR_ABORTED, "rank 1 was
- * interrupted", on all ranks
+ * Reports whether the user has interrupted the program, as by Ctrl-C.
+ *
+ * Each thread that has waited for other ranks for some time calls it every 10 to 50 ms, and so do
+ * idle threads of the library. It must be quick, must not call Weft, and finds out itself which
+ * thread it runs on. Once it has returned a value other than 0 it must keep doing so. The wait then
+ * ends, and with it the world: all ranks get WEFT_ERR_ABORTED and "rank 1 was interrupted".
  */
 typedef int (*weft_interrupt_fn)(void *user);
 
+/** Parameters of weft_context_create. Start from WEFT_CONTEXT_PARAMS_INIT. */
 typedef struct weft_context_params {
-    size_t struct_size;
-    int32_t rank;         /**< -1: from WEFT_RANK, else 0 */
-    int32_t world_size;   /**< -1: from WEFT_WORLD_SIZE, else 1 */
+    size_t struct_size; /**< size of this struct */
+    int32_t rank;       /**< this rank; -1: from the environment */
+    int32_t world_size; /**< number of ranks; -1: from the environment */
     /**
-     * NULL: WEFT_ADDRESS. "unix:@name" (abstract socket) or "unix:/path": ranks of one host; "host:port" (rank 0
-     * listens there; "[v6]:port") or "file:///shared/path": ranks of any hosts
+     * Where ranks meet; NULL: from the environment. Ranks of one host: "unix:@name" (abstract
+     * socket) or "unix:/path". Ranks of any hosts: "host:port" (rank 0 listens there;
+     * "[v6]:port") or "file:///shared/path".
      */
     const char *address;
-    weft_hub_t *hub;      /**< not NULL: ranks are threads meeting here; address is not used */
-    weft_device_t *device; /**< NULL: the CPU device; borrowed */
-    weft_progress_t progress;
-    int isa;              /**< -1: WEFT_ISA; else 0 portable, 1 AVX2, 2 AVX-512, limited to what the CPU has */
-    const weft_allocator_t *allocator;
-    weft_log_fn log;
-    void *log_user;
+    weft_hub_t *hub;          /**< not NULL: ranks are threads and meet here; address is unused */
+    weft_device_t *device;    /**< borrowed; NULL: the CPU device */
+    weft_progress_t progress; /**< which thread makes progress */
+    int isa; /**< 0 portable, 1 AVX2, 2 AVX-512, at most what the CPU has; -1: WEFT_ISA */
+    const weft_allocator_t *allocator; /**< copied; NULL: malloc */
+    weft_log_fn log;                   /**< receives log lines; NULL: standard error */
+    void *log_user;                    /**< first argument of log */
     /**
-     * NULL, or algorithms (weft_registry_add_algorithm) that calls of groups may run beside the built-in ones.
-     * Borrowed; added to before the first group is made, the same ones on all ranks.
+     * Algorithms (weft_registry_add_algorithm) that groups may use in addition to the built-in
+     * ones; NULL: none. Borrowed. All ranks add the same algorithms before they make a group.
      */
     const weft_registry_t *registry;
-    weft_interrupt_fn interrupt; /**< NULL: waits end by themselves only; asked while ranks meet, too */
-    void *interrupt_user;
+    weft_interrupt_fn interrupt; /**< ends waits, also that for all ranks to join; NULL: none */
+    void *interrupt_user;        /**< argument of interrupt */
 } weft_context_params_t;
 
-#define WEFT_CONTEXT_PARAMS_INIT                                                                                       \
-    {sizeof(weft_context_params_t), -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0, 0, 0, 0}
+/** Defaults of weft_context_params_t. */
+#define WEFT_CONTEXT_PARAMS_INIT                                                                   \
+    WEFT_STRUCT_INIT(weft_context_params_t, -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0,   \
+                     0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
-/** A meeting place for world_size ranks as threads. */
+/**
+ * Creates the rendezvous of world_size ranks that are threads. Any thread.
+ * @param[in]  world_size number of ranks
+ * @param[out] out_hub    the hub; the caller destroys it
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_NO_MEMORY
+ */
 WEFT_API weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub);
-/** After all contexts that used it are released; NULL is fine. */
+/**
+ * Destroys a hub, after all contexts that used it are released.
+ * @param[in] hub NULL: nothing happens
+ */
 WEFT_API void weft_hub_destroy(weft_hub_t *hub);
 
 /**
- * Joins the world: every rank calls this, and it returns when all have (or with WEFT_ERR_TIMEOUT naming who
- * is missing). Ranks must agree on world_size and on the settings flagged collective (WEFT_ERR_MISMATCH).
+ * Joins the world. Collective: every rank calls it, and it returns when all ranks have joined.
+ * @param[in]  params      rank, world size, address and options
+ * @param[out] out_context the context, with one reference; the caller releases it
+ * @return WEFT_ERR_TIMEOUT naming the missing ranks; WEFT_ERR_MISMATCH if ranks disagree about
+ *         world_size or a collective setting; WEFT_ERR_INVALID_ARGUMENT; WEFT_ERR_SYSTEM
+ *
+ * Equivalent to: MPI_Init, ncclCommInitRank
  */
-WEFT_API weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context);
+WEFT_API weft_status_t weft_context_create(const weft_context_params_t *params,
+                                           weft_context_t **out_context);
+/**
+ * Adds a reference. Any thread.
+ * @param[in] context NULL: nothing happens
+ */
 WEFT_API void weft_context_retain(weft_context_t *context);
-/** Leaves the world; NULL is fine. Not collective. */
+/**
+ * Drops a reference; the last one leaves the world. Not collective.
+ * @param[in] context NULL: nothing happens
+ *
+ * Equivalent to: MPI_Finalize, ncclCommDestroy
+ */
 WEFT_API void weft_context_release(weft_context_t *context);
 /**
- * Selects the card of this rank, for programs that learn which one only when they know their rank. A rank has one
- * device; a process with several cards has a rank (a context, on a thread of its own) for each.
- * @param[in] device NULL: the CPU device; borrowed
- * @return WEFT_ERR_STATE once streams, events, memory, groups or sessions were made from the context
+ * Selects the device of this rank, for programs that choose it by their rank. A rank has one
+ * device. A process with several devices has one rank (a context, on a thread of its own) for each.
+ * @param[in] context the context
+ * @param[in] device  borrowed; NULL: the CPU device
+ * @return WEFT_ERR_STATE after streams, events, memory, groups or sessions were created from the
+ *         context
+ *
  * Equivalent to: cudaSetDevice, aclrtSetDevice
  */
 WEFT_API weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *device);
-/** @return the context's device, NULL for the CPU device. */
+/**
+ * Returns the device of a context. Any thread.
+ * @param[in] context the context
+ * @return the device, borrowed; NULL for the CPU device or if context is NULL
+ */
 WEFT_API weft_device_t *weft_context_device(const weft_context_t *context);
+/**
+ * Returns the rank of the caller in the world. Any thread.
+ * @param[in] context the context
+ * @return 0 to world size - 1; UINT32_MAX if context is NULL
+ *
+ * Equivalent to: MPI_Comm_rank(MPI_COMM_WORLD)
+ */
 WEFT_API uint32_t weft_context_rank(const weft_context_t *context);
+/**
+ * Returns the number of ranks in the world. Any thread.
+ * @param[in] context the context
+ * @return at least 1; 0 if context is NULL
+ *
+ * Equivalent to: MPI_Comm_size(MPI_COMM_WORLD)
+ */
 WEFT_API uint32_t weft_context_world_size(const weft_context_t *context);
 
-/** How this rank and another one reach each other. Text stays valid as long as the context. */
+/** The connection between this rank and another one. */
 typedef struct weft_peer_info {
-    size_t struct_size;
-    uint32_t host;         /**< number of the rank's host; hosts are numbered by their lowest rank */
-    char host_name[64];    /**< "" where there are no names */
-    char transport[16];    /**< "self", "shm", "inproc", "tcp" or "verbs" */
-    char reason[160];      /**< for people: addresses, interfaces, devices, and why it is this transport */
+    size_t struct_size; /**< size of this struct */
+    uint32_t host;      /**< index of the peer's host; hosts are ordered by their lowest rank */
+    char host_name[64]; /**< "" if hosts have no names */
+    char transport[16]; /**< "self", "shm", "inproc", "tcp" or "verbs" */
+    char reason[160];   /**< for people: addresses, interfaces, devices, reason for the transport */
 } weft_peer_info_t;
-#define WEFT_PEER_INFO_INIT {sizeof(weft_peer_info_t), 0, "", "", ""}
-/** @return WEFT_ERR_INVALID_ARGUMENT for a rank that there is not. Local. */
-WEFT_API weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank, weft_peer_info_t *out_info);
-/** What went between this rank and another one over a link that moves messages; all zero where memory is shared. */
-typedef struct weft_link_stats {
-    size_t struct_size;
-    uint64_t bytes_sent, bytes_received;       /**< of data, without what the transport adds */
-    uint64_t messages_sent, messages_received;
-    double busy_s; /**< seconds in which something for that rank was waiting to be sent: bytes_sent / busy_s is the link's rate */
-} weft_link_stats_t;
-#define WEFT_LINK_STATS_INIT {sizeof(weft_link_stats_t), 0, 0, 0, 0, 0}
+/** Initial value of weft_peer_info_t. */
+#define WEFT_PEER_INFO_INIT WEFT_STRUCT_INIT(weft_peer_info_t, 0, "", "", "")
 /**
- * Since the context was created. For finding links that are slower than others; `weft run` prints them by pairs of hosts.
- * @return WEFT_ERR_INVALID_ARGUMENT for a rank that there is not. Local; from any thread.
+ * Describes the connection to another rank. Local; any thread.
+ * @param[in]  context  the context
+ * @param[in]  rank     the other rank
+ * @param[out] out_info set struct_size before the call
+ * @return WEFT_ERR_INVALID_ARGUMENT if rank is not in the world
  */
-WEFT_API weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t rank, weft_link_stats_t *out_stats);
-/** @return what started the ranks: "arguments", "environment", "torchrun", "pmix", "pmi-1", "plain", "group", "alone", "hub". */
+WEFT_API weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank,
+                                              weft_peer_info_t *out_info);
+/** Traffic between this rank and another one over a message link; all 0 over shared memory. */
+typedef struct weft_link_stats {
+    size_t struct_size;         /**< size of this struct */
+    uint64_t bytes_sent;        /**< payload sent, without transport headers */
+    uint64_t bytes_received;    /**< payload received */
+    uint64_t messages_sent;     /**< messages sent */
+    uint64_t messages_received; /**< messages received */
+    /** Seconds in which data for that rank waited to be sent; the link sends bytes_sent / busy_s
+     * bytes per second. */
+    double busy_s;
+} weft_link_stats_t;
+/** Initial value of weft_link_stats_t. */
+#define WEFT_LINK_STATS_INIT WEFT_STRUCT_INIT(weft_link_stats_t, 0, 0, 0, 0, 0)
+/**
+ * Returns the traffic with another rank since the context was created. `weft run` prints it by
+ * pairs of hosts, to find slow links. Local; any thread.
+ * @param[in]  context   the context
+ * @param[in]  rank      the other rank
+ * @param[out] out_stats set struct_size before the call
+ * @return WEFT_ERR_INVALID_ARGUMENT if rank is not in the world
+ */
+WEFT_API weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t rank,
+                                               weft_link_stats_t *out_stats);
+/**
+ * Returns where rank and world size came from. Any thread.
+ * @param[in] context the context
+ * @return "arguments", "environment", "torchrun", "pmix", "pmi-1", "plain", "group", "alone" or
+ *         "hub"; "unknown" if context is NULL; static storage
+ */
 WEFT_API const char *weft_context_launcher(const weft_context_t *context);
-/** @return number of hosts that the world's ranks are on. */
+/**
+ * Returns the number of hosts of the world. Any thread.
+ * @param[in] context the context
+ * @return at least 1; 0 if context is NULL
+ */
 WEFT_API uint32_t weft_context_host_count(const weft_context_t *context);
 
 /**
- * Describes the world: hosts, sockets, NUMA nodes, caches, cores with the ranks that are bound to them, network
- * interfaces, cards, and by what each pair of ranks (with many ranks: each class of pairs) is connected, and why.
- * Collective; takes some 50 ms where nobody has looked at the machines yet.
- * @param[in]  json     0: text for people, in lines of up to width columns; 1: the cluster description that
- *                      WEFT_TOPOLOGY takes, with an array "pairs"
- * @param[in]  width    0: 100
- * @param[out] out_text freed by the caller; the same on all ranks
- * Equivalent to: nothing in MPI; `nvidia-smi topo -m`
+ * Describes the world: hosts, sockets, NUMA nodes, caches, cores with the ranks bound to them,
+ * network interfaces, devices, and the connection of each pair of ranks (with many ranks: of each
+ * class of pairs) with its reason. Collective; the first call takes about 50 ms.
+ * @param[in]  context  the context
+ * @param[in]  json     0: text for people; 1: the cluster description that WEFT_TOPOLOGY takes,
+ *                      with an array "pairs"
+ * @param[in]  width    most columns of the text; 0: 100
+ * @param[out] out_text the same on all ranks; the caller frees it
+ * @return WEFT_ERR_NO_MEMORY, or the error that ended the world
+ *
+ * Equivalent to: nvidia-smi topo -m
  */
-WEFT_API weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width, char **out_text);
+WEFT_API weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width,
+                                             char **out_text);
 
-/** Waits for all ranks; host side, for start and end rather than for steps. */
+/**
+ * Waits until all ranks have called it. Collective, blocking, on the host; meant for start and end
+ * of a program rather than for steps.
+ * @param[in] context the context
+ * @return the error that ended the world
+ *
+ * Equivalent to: MPI_Barrier(MPI_COMM_WORLD)
+ */
 WEFT_API weft_status_t weft_context_barrier(weft_context_t *context);
-/** Host-side all-gather of bytes per rank, equal on all ranks; recv holds world_size * bytes. */
-WEFT_API weft_status_t weft_context_all_gather(weft_context_t *context, const void *send, size_t bytes, void *recv);
-/** Ends the world: every rank's waits return WEFT_ERR_ABORTED with message. */
+/**
+ * Gathers bytes of every rank on all ranks. Collective, blocking, on the host.
+ * @param[in]  context the context
+ * @param[in]  send    bytes of this rank; may be NULL if bytes is 0
+ * @param[in]  bytes   bytes per rank, equal on all ranks
+ * @param[out] recv    world size * bytes: the contributions in rank order; may be NULL if bytes is
+ *                     0
+ * @return the error that ended the world
+ *
+ * Equivalent to: MPI_Allgather
+ */
+WEFT_API weft_status_t weft_context_all_gather(weft_context_t *context, const void *send,
+                                               size_t bytes, void *recv);
+/**
+ * Ends the world: waits of all ranks return WEFT_ERR_ABORTED. Any thread.
+ * @param[in] context NULL: nothing happens
+ * @param[in] message the message that all ranks get; NULL: a default
+ *
+ * Equivalent to: MPI_Abort without the exit, ncclCommAbort
+ */
 WEFT_API void weft_context_abort(weft_context_t *context, const char *message);
 WEFT_EXTERN_C_END
 

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * @file group.h Groups: ordered sets of ranks that collectives run over.
+ * @file group.h
+ * Groups: ordered sets of ranks that collectives run over, as MPI communicators.
  *
- * A group is made by all its ranks together, from the world or from another group; several are
- * alive at once, also over the same ranks. All ranks of a group issue its calls in the same order;
- * a call takes its number when it is issued. One thread at a time issues calls on a group:
- * concurrent threads use duplicates of it. One thread of a rank at a time makes and destroys groups.
+ * All ranks of a group create it together, from the world or from another group. Several groups may
+ * exist at once, also over the same ranks. All ranks of a group issue its calls in the same order;
+ * a call gets its sequence number when it is issued. One thread at a time issues calls on a group:
+ * concurrent threads use duplicates of it. One thread of a rank at a time creates and destroys
+ * groups.
  *
- * Whoever first finds something wrong (ranks that disagree, one that died or left, one that is late for longer than
- * WEFT_TIMEOUT) writes it down for the group: every rank's calls, those in flight too, return it.
+ * The first rank that detects an error (ranks that disagree, a rank that died or left, a rank that
+ * is late by more than WEFT_TIMEOUT) records it for the group. Calls of all ranks then return it,
+ * calls in flight included.
  */
 #ifndef WEFT_GROUP_H
 #define WEFT_GROUP_H
@@ -16,94 +19,180 @@
 #include <weft/algo.h>
 #include <weft/stream.h>
 
+/** An ordered set of ranks. Equivalent to: MPI_Comm, ncclComm_t. */
 typedef struct weft_group weft_group_t;
 
-#define WEFT_COLOR_NONE UINT32_MAX /**< weft_group_split: no group for this rank */
+/** Colour of weft_group_split: no group for this rank. Equivalent to: MPI_UNDEFINED. */
+#define WEFT_COLOR_NONE UINT32_MAX
 
 WEFT_EXTERN_C_BEGIN
-/** All ranks of the context, in their order. Collective over the world. */
+/**
+ * Creates a group of all ranks of the context, in their order. Collective over the world, blocking.
+ * @param[in]  context   retained by the group
+ * @param[out] out_group the group; the caller destroys it
+ * @return WEFT_ERR_MISMATCH, WEFT_ERR_NO_MEMORY, or the error that ended the world
+ *
+ * Equivalent to: MPI_Comm_dup(MPI_COMM_WORLD), ncclCommInitRank
+ */
 WEFT_API weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **out_group);
 /**
- * One group per colour, of the ranks that gave it, ordered by key and then by rank in parent.
- * Collective over parent. *out_group is NULL for WEFT_COLOR_NONE.
- * @return WEFT_ERR_NO_MEMORY when parent is not the world and the memory for groups made from such
- * parents is used up: make the group from the world, or destroy one
+ * Creates one group per colour from the ranks that passed it. Collective over parent, blocking.
+ * @param[in]  parent    the group to split
+ * @param[in]  color     ranks with equal colours form a group; WEFT_COLOR_NONE: no group
+ * @param[in]  key       order of the ranks in their group; equal keys keep the order of parent
+ * @param[out] out_group the group, which the caller destroys; NULL for WEFT_COLOR_NONE
+ * @return WEFT_ERR_NO_MEMORY if parent is not the world and the memory for groups of such parents
+ *         is used up: create the group from the world, or destroy one
+ *
+ * Equivalent to: MPI_Comm_split, ncclCommSplit
  */
 WEFT_API weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key,
                                         weft_group_t **out_group);
 /**
- * The group of these ranks of parent, in this order. Collective over parent: all its ranks pass the
- * same list, and those not in it get NULL.
+ * Creates a group of given ranks of parent. Collective over parent, blocking: all ranks of parent
+ * pass the same list.
+ * @param[in]  parent    the group to choose from
+ * @param[in]  ranks     [count] ranks in parent, in the order of the new group
+ * @param[in]  count     1 to the size of parent
+ * @param[out] out_group the group, which the caller destroys; NULL on ranks outside the list
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_MISMATCH, WEFT_ERR_NO_MEMORY as weft_group_split
+ *
+ * Equivalent to: MPI_Comm_create
  */
 WEFT_API weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *ranks,
                                                uint32_t count, weft_group_t **out_group);
-/** The same ranks in the same order, with calls of its own. Collective over group. */
+/**
+ * Creates a group of the same ranks in the same order, with calls of its own. Collective over
+ * group, blocking.
+ * @param[in]  group     the group to duplicate
+ * @param[out] out_group the new group; the caller destroys it
+ * @return WEFT_ERR_MISMATCH, WEFT_ERR_NO_MEMORY as weft_group_split
+ *
+ * Equivalent to: MPI_Comm_dup
+ */
 WEFT_API weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group);
 /**
- * A group of processes of one user on one host that know nothing but its name, their number and the
- * size: started by hand in several terminals. Brings a context of its own (weft_group_context).
- * Collective.
- * @return WEFT_ERR_TIMEOUT naming who is missing
+ * Creates a group of processes that share only a name: for processes of one user on one host that
+ * are started by hand in several terminals. Collective, blocking. The group has a context of its
+ * own (weft_group_context).
+ * @param[in]  name      name of the group, printable characters, equal on all ranks
+ * @param[in]  size      number of ranks
+ * @param[in]  rank      this rank, 0 to size - 1
+ * @param[out] out_group the group; the caller destroys it
+ * @return WEFT_ERR_TIMEOUT naming the missing ranks, WEFT_ERR_INVALID_ARGUMENT
  */
 WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
                                                weft_group_t **out_group);
 /**
- * Waits until this rank's calls are done and all ranks got here (unless the group is broken);
- * collective. NULL is fine. Streams may still be in use, but not for calls of this group.
+ * Destroys a group. Collective, blocking: waits until this rank's calls are done and all ranks have
+ * called it, unless the group is broken. Streams may still be in use, but not for calls of this
+ * group.
+ * @param[in] group NULL: nothing happens
+ *
+ * Equivalent to: MPI_Comm_free, ncclCommDestroy
  */
 WEFT_API void weft_group_destroy(weft_group_t *group);
 /**
- * Lets go of group without the others, who may go on with calls that this rank has issued: for the end of a program that
- * does not know where its peers are. Waits until this rank's calls are done; not collective. Who destroys the group in
- * place of that waits for this rank until it has left the world. The group's share of the context's memory comes back
- * with the context only. NULL is fine.
+ * Releases a group without the other ranks, for the end of a program that does not know the state
+ * of its peers. Not collective; waits until this rank's calls are done. The other ranks may
+ * continue with calls that this rank has issued. A rank that calls weft_group_destroy waits until
+ * this rank has left the world. The group's share of the context's memory is freed with the
+ * context.
+ * @param[in] group NULL: nothing happens
  */
 WEFT_API void weft_group_leave(weft_group_t *group);
 
+/**
+ * Returns the number of ranks of a group. Any thread.
+ * @param[in] group the group
+ * @return at least 1; 0 if group is NULL
+ *
+ * Equivalent to: MPI_Comm_size, ncclCommCount
+ */
 WEFT_API uint32_t weft_group_size(const weft_group_t *group);
-/** @return the caller's rank in group. */
+/**
+ * Returns the caller's rank in a group. Any thread.
+ * @param[in] group the group
+ * @return 0 to size - 1; UINT32_MAX if group is NULL
+ *
+ * Equivalent to: MPI_Comm_rank, ncclCommUserRank
+ */
 WEFT_API uint32_t weft_group_rank(const weft_group_t *group);
-/** @return the rank in the world of a rank in group, UINT32_MAX when there is no such rank. */
+/**
+ * Translates a rank of a group to a rank of the world. Any thread.
+ * @param[in] group the group
+ * @param[in] rank  rank in group
+ * @return the rank in the world; UINT32_MAX if rank is not in the group or group is NULL
+ *
+ * Equivalent to: MPI_Group_translate_ranks
+ */
 WEFT_API uint32_t weft_group_world_rank(const weft_group_t *group, uint32_t rank);
-/** @return the context that group belongs to; alive as long as group. */
+/**
+ * Returns the context of a group. Any thread.
+ * @param[in] group the group
+ * @return the context, borrowed, valid as long as group; NULL if group is NULL
+ */
 WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
-/** @return WEFT_OK, or the error that broke the group, which every later call returns too; but for WEFT_ERR_LINK, which
- * later calls get over (collective.h). */
+/**
+ * Returns the error that broke a group. Later calls return the same error, except WEFT_ERR_LINK,
+ * from which later calls recover (collective.h).
+ * @param[in] group the group
+ * @return WEFT_OK or the error
+ *
+ * Equivalent to: ncclCommGetAsyncError
+ */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 /**
- * In which order the group's reductions combine ranks, from the next call on: part of their bits.
- * All ranks set it alike, between the same calls: calls of ranks that differ are an error. A new
- * group of the world has what WEFT_ORDER says (tree); one made from another has that one's order,
- * but blocks only where it has the same ranks, else the tree. WEFT_ORDER_ANY admits algorithms that
- * follow no tree (ring, log-step): then bits depend on the algorithm, and so on size and group.
+ * Sets the order in which reductions of a group combine ranks, from the next call on. The order is
+ * part of the bits of the results. All ranks set it alike, between the same calls; calls of ranks
+ * that differ are an error. A new group of the world has the order of the setting WEFT_ORDER
+ * (tree). A group made from another group inherits its order, except that WEFT_ORDER_BLOCKS is
+ * inherited only by the same ranks and becomes the tree otherwise. WEFT_ORDER_ANY admits algorithms
+ * that follow no tree (ring, log-step); bits then depend on the algorithm, hence on size and group.
  * Waits until this rank's calls in flight are done.
- * @param[in] block_sizes WEFT_ORDER_BLOCKS: ranks of each of count blocks, group size in all; else ignored
+ * @param[in] group       the group
+ * @param[in] order       the order
+ * @param[in] block_sizes WEFT_ORDER_BLOCKS: [count] ranks of each block, in all the group size;
+ *                        else ignored and may be NULL
+ * @param[in] count       WEFT_ORDER_BLOCKS: number of blocks
+ * @return WEFT_ERR_INVALID_ARGUMENT, or the error that broke the group
  */
 WEFT_API weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
                                             const uint32_t *block_sizes, uint32_t count);
+/**
+ * Returns the order of a group's reductions.
+ * @param[in] group the group
+ * @return the order; WEFT_ORDER_TREE if group is NULL
+ */
 WEFT_API weft_order_t weft_group_order(const weft_group_t *group);
 /**
- * Carries out op by the algorithm called name (`weft algos` lists them; or one of the context's registry, which is proved
- * before it runs) from the next call on; NULL: chosen by
- * the cost table again. All ranks set it alike; calls of ranks that differ are an error. A call for which
- * it cannot be honoured (it is not eligible for the group's order, ranks or links) is WEFT_ERR_UNSUPPORTED with
- * the reason on every rank, at every size; the group stays usable. WEFT_ALGO does the same for all
- * groups; groups made from this one start with what it has. Waits until this rank's calls in
- * flight are done.
- * @return WEFT_ERR_INVALID_ARGUMENT when op has no algorithm of that name
+ * Sets the algorithm of an operator, from the next call on. All ranks set it alike; calls of ranks
+ * that differ are an error. If the algorithm is not eligible for a call (order, ranks or links of
+ * the group), that call returns WEFT_ERR_UNSUPPORTED with the reason on every rank, at every size,
+ * and the group stays usable. The setting WEFT_ALGO does the same for all groups. A group made from
+ * this one inherits the choice. Waits until this rank's calls in flight are done.
+ * @param[in] group the group
+ * @param[in] op    the operator
+ * @param[in] name  a built-in algorithm (`weft algos` lists them) or one of the context's registry,
+ *                  which is verified before it runs; NULL: choose by cost again
+ * @return WEFT_ERR_INVALID_ARGUMENT if op has no algorithm of that name
  */
 WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op,
                                                 const char *name);
 /**
- * @return the algorithm of the group's last collective on this rank: "mesh" and "one-shot" may be hand-written
- *         executors (weft_group_last_path tells), else a schedule was run. "ring (order any)" and
- *         the like say that the result's bits depend on the algorithm. "none" before the first.
+ * Returns the algorithm of the group's last collective on this rank.
+ * @param[in] group the group
+ * @return its name; "mesh" and "one-shot" may be hand-written executors (see weft_group_last_path).
+ *         A suffix such as "ring (order any)" tells that the bits depend on the algorithm. "none"
+ *         before the first collective or if group is NULL
  */
 WEFT_API const char *weft_group_last_algorithm(const weft_group_t *group);
 /**
- * @return how the group's last collective went on this rank, for those who tune: "posting" (data beside the
- *         signal), "direct" (in place), "attached" (plain memory, read or written in one copy), "staged",
- *         "schedule" (an algorithm as data, interpreted), or "none".
+ * Returns the data path of the group's last collective on this rank, for tuning.
+ * @param[in] group the group
+ * @return "posting" (data next to the signal), "direct" (in place), "attached" (plain memory, read
+ *         or written in one copy), "staged", "schedule" (an interpreted schedule), or "none" before
+ *         the first collective or if group is NULL
  */
 WEFT_API const char *weft_group_last_path(const weft_group_t *group);
 WEFT_EXTERN_C_END

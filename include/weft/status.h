@@ -1,16 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * @file status.h Status codes: 0 is ok, positive is "not yet", negative is an error.
+ * @file status.h
+ * Status codes and error messages.
  *
- * A code says what the caller should do; the message of weft_last_error() says exactly what went
- * wrong. The place that first decides an error records its message; everyone above passes the code up.
+ * 0 is success, a positive code means "not yet", a negative code is an error. The code tells the
+ * caller what to do. weft_last_error() tells what went wrong, in one line. The function that
+ * detects an error records its message; every caller above passes the code up.
+ *
+ * Rules for all functions of this interface:
+ * - A pointer argument must not be NULL unless its description allows NULL. A function that returns
+ *   a status then returns WEFT_ERR_INVALID_ARGUMENT with the message "<function>: <argument> is
+ *   NULL". A function that returns a value returns the neutral value in its description.
+ * - Release and destroy functions accept NULL and do nothing.
+ * - On failure an output that holds a handle, an address or a text is NULL. Other outputs are
+ *   unchanged.
+ * - Pointer arguments are borrowed for the duration of the call unless the description says
+ *   otherwise.
  */
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
 #include <weft/attributes.h>
 
-/* name, value, what the caller should do */
+/** All status codes: name, value, what the caller should do. */
 #define WEFT_STATUS_MAP(X)                                                                         \
     X(OK, 0, "success")                                                                            \
     X(IN_PROGRESS, 1, "not finished yet, ask again")                                               \
@@ -29,26 +41,44 @@
     X(ERR_INTERNAL, -12, "a bug in Weft, please report it")                                        \
     X(ERR_LINK, -13, "a link between two live ranks broke, call again: another path is taken")
 
+/** Result of a call: 0 success, positive "not yet", negative an error. */
 typedef enum weft_status {
-#define WEFT_STATUS_ENUM(name, value, text) WEFT_##name = (value),
+/** One value of WEFT_STATUS_MAP. */
+#define WEFT_STATUS_ENUM(name, value, text) WEFT_##name = (value), /**< text */
     WEFT_STATUS_MAP(WEFT_STATUS_ENUM)
 #undef WEFT_STATUS_ENUM
 } weft_status_t;
 
 WEFT_EXTERN_C_BEGIN
-/** @return the code's name, such as "ERR_FORMAT"; "unknown" for anything else. */
+/**
+ * Returns the name of a status code. Any thread.
+ * @param[in] status any value
+ * @return name without prefix, such as "ERR_FORMAT"; "unknown" for an unknown value; static storage
+ *
+ * Equivalent to: ncclGetErrorString, MPI_Error_string
+ */
 WEFT_API const char *weft_status_name(weft_status_t status);
-/** @return one line saying what to do; never NULL. */
+/**
+ * Returns what the caller should do about a status code. Any thread.
+ * @param[in] status any value
+ * @return one line, never NULL, static storage
+ */
 WEFT_API const char *weft_status_text(weft_status_t status);
 /**
- * @return the message of the last error on the calling thread (one line, no newline), "" if there was
- * none; valid until the next Weft call on this thread.
+ * Returns the message of the last error on the calling thread.
+ * @return one line without a newline, "" before the first error; valid until the next Weft call on
+ *         this thread
+ *
+ * Equivalent to: ncclGetLastError
  */
 WEFT_API const char *weft_last_error(void);
 /**
- * @return the field of a parameter struct that the last error on the calling thread is about, such as "in_flight"; NULL
- * if the error is not about a field; valid until the next Weft call on this thread. Front ends use it to name their own
- * spelling of the field: `weft compile` adds "--in-flight", Python the keyword.
+ * Returns the parameter field that the last error on the calling thread is about.
+ *
+ * A front end adds its own name of the field: `weft compile` adds "--in-flight", Python its
+ * keyword.
+ * @return name of the field, such as "in_flight"; NULL if the error is not about a field; valid
+ *         until the next Weft call on this thread
  */
 WEFT_API const char *weft_last_error_field(void);
 WEFT_EXTERN_C_END

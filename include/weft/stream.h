@@ -1,86 +1,217 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * @file stream.h Streams, events and notifies.
+ * @file stream.h
+ * Streams, events and notifies, as CUDA has them.
  *
  * A stream is an ordered queue of work on the context's device. An event is a point on a stream's
- * timeline that other streams and the host wait for. The calls mirror what accelerator programmers know.
- * On the CPU device a stream runs either on a thread of its own or inline, on whichever thread waits for it, for a call
- * of a group, or for other ranks in what is collective (WEFT_STREAM_THREAD). One thread at a time may enqueue on a stream; different streams are
- * independent.
+ * timeline that other streams and the host can wait for. On the CPU device a stream runs on a
+ * thread of its own (WEFT_STREAM_THREAD) or inline. An inline stream runs on the thread that waits
+ * for it, for a call of a group, or for other ranks in a collective call. One thread at a time
+ * enqueues on a stream. Different streams are independent.
  */
 #ifndef WEFT_STREAM_H
 #define WEFT_STREAM_H
 
 #include <weft/context.h>
 
+/** An ordered queue of work. Equivalent to: cudaStream_t, aclrtStream. */
 typedef struct weft_stream weft_stream_t;
+/** A point on a stream's timeline. Equivalent to: cudaEvent_t, aclrtEvent. */
 typedef struct weft_event weft_event_t;
+/** A self-resetting signal between two streams. Equivalent to: aclrtNotify. */
 typedef struct weft_notify weft_notify_t;
 
+/** Options of a stream: WEFT_STREAM_ bits. */
 typedef uint32_t weft_stream_flags_t;
-#define WEFT_STREAM_INLINE 0u        /**< progresses inside wait, query and synchronise calls */
-#define WEFT_STREAM_THREAD (1u << 0) /**< progresses on a thread of its own */
-#define WEFT_STREAM_AUTO (1u << 1)   /**< on a thread where the context's progress has one (WEFT_PROGRESS), else inline */
+/** Progresses inside wait, query and synchronize calls. */
+#define WEFT_STREAM_INLINE 0u
+/** Progresses on a thread of its own. */
+#define WEFT_STREAM_THREAD (1u << 0)
+/** On a thread if the context's progress has one (WEFT_PROGRESS), else inline. */
+#define WEFT_STREAM_AUTO (1u << 1)
 
+/** Parameters of weft_stream_create. Zero means the default. */
 typedef struct weft_stream_params {
-    size_t struct_size;
-    const char *name; /**< shown in the timeline; NULL: "stream" */
-    weft_stream_flags_t flags;
-    uint32_t capacity; /**< work items in flight; 0: 1024 */
+    size_t struct_size;        /**< size of this struct */
+    const char *name;          /**< name in the timeline, copied; NULL: "stream" */
+    weft_stream_flags_t flags; /**< options */
+    uint32_t capacity;         /**< most work items in flight; 0: 1024 */
 } weft_stream_params_t;
 
-/** Work on the host; must not call back into the stream. An error breaks the stream. */
+/** Work on the host. Must not call back into the stream. An error breaks the stream. */
 typedef weft_status_t (*weft_host_fn)(void *user);
 
 WEFT_EXTERN_C_BEGIN
-/** @param[in] params NULL: defaults */
-WEFT_API weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_params_t *params,
+/**
+ * Creates a stream on the context's device. Local.
+ * @param[in]  context    retained
+ * @param[in]  params     NULL: defaults
+ * @param[out] out_stream the stream; the caller destroys it
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_NO_MEMORY, WEFT_ERR_SYSTEM
+ *
+ * Equivalent to: cudaStreamCreate, aclrtCreateStream
+ */
+WEFT_API weft_status_t weft_stream_create(weft_context_t *context,
+                                          const weft_stream_params_t *params,
                                           weft_stream_t **out_stream);
-/** Waits for everything enqueued, then destroys; NULL is fine. */
+/**
+ * Waits for all enqueued work, then destroys the stream.
+ * @param[in] stream NULL: nothing happens
+ */
 WEFT_API void weft_stream_destroy(weft_stream_t *stream);
-/** Enqueues fn(user). WEFT_AGAIN when the stream is full. */
+/**
+ * Enqueues a call of fn on the host. Non-blocking.
+ * @param[in] stream the stream
+ * @param[in] fn     the function
+ * @param[in] user   argument of fn; must stay valid until fn has run
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ *
+ * Equivalent to: cudaLaunchHostFunc
+ */
 WEFT_API weft_status_t weft_stream_launch_host(weft_stream_t *stream, weft_host_fn fn, void *user);
-/** Enqueues a prepared kernel; arrays of call are copied, memory they point to must live until it ran. */
+/**
+ * Enqueues a prepared kernel. Non-blocking. Memory that call's arrays point to must stay valid
+ * until the kernel has run.
+ * @param[in] stream       the stream
+ * @param[in] kernel       the kernel; must stay valid until it has run
+ * @param[in] call         its arrays are copied
+ * @param[in] input_count  length of call->inputs
+ * @param[in] output_count length of call->outputs
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ *
+ * Equivalent to: cudaLaunchKernel
+ */
 WEFT_API weft_status_t weft_stream_launch(weft_stream_t *stream, const weft_kernel_t *kernel,
                                           const weft_kernel_call_t *call, uint32_t input_count,
                                           uint32_t output_count);
-/** Enqueues a copy of bytes; dst and src are device or host addresses, not overlapping. */
-WEFT_API weft_status_t weft_stream_copy(weft_stream_t *stream, void *dst, const void *src, size_t bytes);
-/** @return WEFT_OK when everything enqueued is done, WEFT_IN_PROGRESS, or the error that broke the stream. */
+/**
+ * Enqueues a copy. Non-blocking; both ranges must stay valid until it has run.
+ * @param[in]  stream the stream
+ * @param[out] dst    device or host address; may be NULL if bytes is 0
+ * @param[in]  src    device or host address, not overlapping dst; may be NULL if bytes is 0
+ * @param[in]  bytes  bytes to copy
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ *
+ * Equivalent to: cudaMemcpyAsync, aclrtMemcpyAsync
+ */
+WEFT_API weft_status_t weft_stream_copy(weft_stream_t *stream, void *dst, const void *src,
+                                        size_t bytes);
+/**
+ * Tests whether all enqueued work is done; makes progress. Non-blocking.
+ * @param[in] stream the stream
+ * @return WEFT_OK, WEFT_IN_PROGRESS, or the error that broke the stream
+ *
+ * Equivalent to: cudaStreamQuery
+ */
 WEFT_API weft_status_t weft_stream_query(weft_stream_t *stream);
-/** Waits until everything enqueued is done. @return the first error of the stream */
+/**
+ * Waits until all enqueued work is done.
+ * @param[in] stream the stream
+ * @return the first error of the stream
+ *
+ * Equivalent to: cudaStreamSynchronize
+ */
 WEFT_API weft_status_t weft_stream_synchronize(weft_stream_t *stream);
 
+/**
+ * Creates an event without a record. Any thread.
+ * @param[in]  context   retained
+ * @param[out] out_event the event; the caller destroys it
+ * @return WEFT_ERR_NO_MEMORY
+ *
+ * Equivalent to: cudaEventCreate
+ */
 WEFT_API weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event);
-/** The event must not be waited for any more; NULL is fine. */
+/**
+ * Destroys an event. No thread may be waiting for it.
+ * @param[in] event NULL: nothing happens
+ */
 WEFT_API void weft_event_destroy(weft_event_t *event);
-/** Marks this point of stream's timeline; recording again moves the event. */
+/**
+ * Marks this point of the stream's timeline. A new record replaces the old one. Non-blocking.
+ * @param[in] event  the event
+ * @param[in] stream the stream
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ *
+ * Equivalent to: cudaEventRecord
+ */
 WEFT_API weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream);
-/** Later work of stream waits for the latest record of event (nothing if there was none). */
+/**
+ * Makes later work of stream wait for the latest record of event; for nothing if there is none.
+ * Non-blocking.
+ * @param[in] stream the stream that waits
+ * @param[in] event  the event
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ *
+ * Equivalent to: cudaStreamWaitEvent
+ */
 WEFT_API weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_t *event);
-/** WEFT_OK when the latest record was reached, WEFT_IN_PROGRESS, or the recording stream's error. */
+/**
+ * Tests whether the latest record was reached; makes progress. Non-blocking.
+ * @param[in] event the event
+ * @return WEFT_OK (also without a record), WEFT_IN_PROGRESS, or the recording stream's error
+ *
+ * Equivalent to: cudaEventQuery
+ */
 WEFT_API weft_status_t weft_event_query(weft_event_t *event);
+/**
+ * Waits until the latest record was reached.
+ * @param[in] event the event
+ * @return the recording stream's error
+ *
+ * Equivalent to: cudaEventSynchronize
+ */
 WEFT_API weft_status_t weft_event_synchronize(weft_event_t *event);
-/** The same for timeout_ns at most, after which it is WEFT_IN_PROGRESS, and nothing has happened to the event. */
+/**
+ * Waits until the latest record was reached, for a limited time. A timeout does not change the
+ * event.
+ * @param[in] event      the event
+ * @param[in] timeout_ns most nanoseconds to wait
+ * @return WEFT_IN_PROGRESS after timeout_ns, or the recording stream's error
+ */
 WEFT_API weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns);
-/** Nanoseconds of CLOCK_MONOTONIC at which the latest record was reached; WEFT_ERR_STATE before. */
+/**
+ * Returns when the latest record was reached.
+ * @param[in]  event       the event
+ * @param[out] out_time_ns nanoseconds of CLOCK_MONOTONIC
+ * @return WEFT_ERR_STATE if it was not reached yet, WEFT_ERR_UNSUPPORTED on an accelerator
+ *
+ * Equivalent to: cudaEventElapsedTime
+ */
 WEFT_API weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns);
 
 /**
- * A self-resetting signal from one stream to another of the same context: each wait consumes one record, so it
- * serves round after round and nothing is ever set back. For authors of algorithms, who order the main and the side
- * streams of a rank by it: one notify for each direction between two streams (samples/mesh_all_gather). Unlike an
- * event's, a notify's wait may be enqueued before its record.
+ * Creates a self-resetting signal between two streams of one context. Each wait consumes one
+ * record, so a notify serves round after round without a reset. Authors of algorithms order the
+ * main and side streams of a rank with one notify per direction (samples/mesh_all_gather). Unlike
+ * an event's, a notify's wait may be enqueued before its record.
+ * @param[in]  context    retained
+ * @param[out] out_notify the notify; the caller destroys it
+ * @return WEFT_ERR_NO_MEMORY
+ *
+ * Equivalent to: aclrtCreateNotify
  */
 WEFT_API weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_notify);
 /**
- * NULL is fine. What is enqueued keeps what it needs; a wait that is left without a record breaks its stream with
- * WEFT_ERR_ABORTED.
+ * Destroys a notify. Enqueued work keeps what it needs. A wait left without a record breaks its
+ * stream with WEFT_ERR_ABORTED.
+ * @param[in] notify NULL: nothing happens
  */
 WEFT_API void weft_notify_destroy(weft_notify_t *notify);
-/** At this point of stream one more wait may go on. An error of stream goes on to all later waits. */
+/**
+ * Lets one more wait proceed from this point of stream on. An error of stream passes to all later
+ * waits. Non-blocking.
+ * @param[in] notify the notify
+ * @param[in] stream the stream
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ */
 WEFT_API weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream);
-/** Later work of stream waits for the next record that no wait has consumed. */
+/**
+ * Makes later work of stream wait for the next record that no wait has consumed. Non-blocking.
+ * @param[in] notify the notify
+ * @param[in] stream the stream that waits
+ * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ */
 WEFT_API weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream);
 WEFT_EXTERN_C_END
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file types.h Element types, reductions, tensor and node descriptions, allocator, log callback. */
+/**
+ * @file types.h
+ * Element types, reductions, tensor and node descriptions, allocator, log callback.
+ */
 #ifndef WEFT_TYPES_H
 #define WEFT_TYPES_H
 
@@ -9,9 +12,10 @@
 #include <weft/attributes.h>
 #include <weft/status.h>
 
+/** Largest number of dimensions of a tensor. */
 #define WEFT_MAX_DIMS 8
 
-/* name, value, bytes per element, text, ONNX TensorProto.DataType */
+/** All element types: name, value, bytes per element, text, ONNX TensorProto.DataType. */
 #define WEFT_DTYPE_MAP(X)                                                                          \
     X(F64, 1, 8, "f64", 11)                                                                        \
     X(F32, 2, 4, "f32", 1)                                                                         \
@@ -27,113 +31,171 @@
     X(U8, 12, 1, "u8", 2)                                                                          \
     X(BOOL, 13, 1, "bool", 9)
 
+/** Type of the elements of a tensor. Equivalent to: MPI_Datatype, ncclDataType_t. */
 typedef enum weft_dtype {
     WEFT_DTYPE_NONE = 0, /**< no tensor: an optional input or output that is absent */
-#define WEFT_DTYPE_ENUM(name, value, bytes, text, onnx) WEFT_DTYPE_##name = (value),
+/** One value of WEFT_DTYPE_MAP. */
+#define WEFT_DTYPE_ENUM(name, value, bytes, text, onnx) WEFT_DTYPE_##name = (value), /**< text */
     WEFT_DTYPE_MAP(WEFT_DTYPE_ENUM)
 #undef WEFT_DTYPE_ENUM
 } weft_dtype_t;
 
+/** Bit of an element type in a mask of types (weft_op_def_t.dtypes). */
 #define WEFT_DTYPE_BIT(dtype) (1u << (dtype))
 
+/** How a reducing collective combines elements. Equivalent to: MPI_Op, ncclRedOp_t. */
 typedef enum weft_reduction {
-    WEFT_SUM = 0,
-    WEFT_AVG = 1, /**< divides once, at the end, in the accumulation type */
-    WEFT_PROD = 2,
-    WEFT_MIN = 3,
-    WEFT_MAX = 4,
+    WEFT_SUM = 0,  /**< sum */
+    WEFT_AVG = 1,  /**< sum divided by the number of ranks, once, in the accumulation type */
+    WEFT_PROD = 2, /**< product */
+    WEFT_MIN = 3,  /**< minimum */
+    WEFT_MAX = 4,  /**< maximum */
 } weft_reduction_t;
 
-/** How the elements of a rank-4 tensor [N, C, H, W] lie in memory; dims are always in NCHW order. */
+/** Memory layout of a rank-4 tensor [N, C, H, W]; its dims are always in NCHW order. */
 typedef enum weft_layout {
     WEFT_LAYOUT_PLAIN = 0,         /**< row-major, the last dimension is contiguous */
     WEFT_LAYOUT_CHANNELS_LAST = 1, /**< rank 4 only: N, H, W, C with C contiguous */
 } weft_layout_t;
 
-/** Type, shape and, where it is known, the contents of one tensor. */
+/** Type, shape and, if known, the contents of one tensor. */
 typedef struct weft_tensor_desc {
-    weft_dtype_t dtype;   /**< WEFT_DTYPE_NONE: the tensor is absent */
-    weft_layout_t layout; /**< how it lies in memory */
-    uint32_t rank;        /**< number of dimensions, at most WEFT_MAX_DIMS; 0 is a scalar */
-    int64_t dims[WEFT_MAX_DIMS]; /**< -1: unknown or symbolic */
-    const void *data; /**< contents (plain layout, may be unaligned), or NULL when not constant */
+    weft_dtype_t dtype;          /**< WEFT_DTYPE_NONE: the tensor is absent */
+    weft_layout_t layout;        /**< order of the elements in memory */
+    uint32_t rank;               /**< number of dimensions, at most WEFT_MAX_DIMS; 0: a scalar */
+    int64_t dims[WEFT_MAX_DIMS]; /**< elements along each dimension; -1: unknown or symbolic */
+    const void *data;            /**< contents, plain layout, any alignment; NULL: not constant */
 } weft_tensor_desc_t;
 
+/** Type of an attribute. The values are ours, not ONNX's. */
 typedef enum weft_attr_type {
-    WEFT_ATTR_INT = 1,
-    WEFT_ATTR_FLOAT = 2,
-    WEFT_ATTR_STRING = 3,
-    WEFT_ATTR_INTS = 4,
-    WEFT_ATTR_FLOATS = 5,
-    WEFT_ATTR_STRINGS = 6,
-    WEFT_ATTR_TENSOR = 7, /**< a constant, in tensor */
+    WEFT_ATTR_INT = 1,     /**< one integer, in weft_attr_t.i */
+    WEFT_ATTR_FLOAT = 2,   /**< one float, in weft_attr_t.f */
+    WEFT_ATTR_STRING = 3,  /**< one string, in weft_attr_t.s */
+    WEFT_ATTR_INTS = 4,    /**< a list of integers, in weft_attr_t.ints */
+    WEFT_ATTR_FLOATS = 5,  /**< a list of floats, in weft_attr_t.floats */
+    WEFT_ATTR_STRINGS = 6, /**< a list of strings, in weft_attr_t.strings */
+    WEFT_ATTR_TENSOR = 7,  /**< a constant, in weft_attr_t.tensor */
 } weft_attr_type_t;
 
-/** One attribute of a node; only the fields of its type are set. */
+/** One attribute of a node. Only the fields of its type are set. */
 typedef struct weft_attr {
-    const char *name;
-    weft_attr_type_t type;
-    int64_t i;
-    float f;
-    const char *s;
-    size_t count; /**< elements of ints, floats or strings */
-    const int64_t *ints;
-    const float *floats;
-    const char *const *strings;
-    const weft_tensor_desc_t *tensor;
+    const char *name;                 /**< unique in the node */
+    weft_attr_type_t type;            /**< which of the following fields are set */
+    int64_t i;                        /**< value of WEFT_ATTR_INT */
+    float f;                          /**< value of WEFT_ATTR_FLOAT */
+    const char *s;                    /**< value of WEFT_ATTR_STRING */
+    size_t count;                     /**< elements of ints, floats or strings */
+    const int64_t *ints;              /**< [count] values of WEFT_ATTR_INTS */
+    const float *floats;              /**< [count] values of WEFT_ATTR_FLOATS */
+    const char *const *strings;       /**< [count] values of WEFT_ATTR_STRINGS */
+    const weft_tensor_desc_t *tensor; /**< value of WEFT_ATTR_TENSOR */
 } weft_attr_t;
 
-/** One node as shape rules, cost rules and kernels see it. Everything is borrowed. */
+/** One node as shape rules, cost rules and kernels see it. All pointers are borrowed. */
 typedef struct weft_node_desc {
-    const char *domain; /**< "" is ai.onnx */
-    const char *op;
-    int32_t version;  /**< opset version of the domain */
-    const char *name; /**< for messages */
-    uint32_t input_count;
-    const weft_tensor_desc_t *inputs;
-    uint32_t output_count;
-    weft_tensor_desc_t *outputs; /**< written by shape rules, read by all others */
-    uint32_t attr_count;
-    const weft_attr_t *attrs;
+    const char *domain;               /**< domain of the operator; "" is ai.onnx */
+    const char *op;                   /**< name of the operator */
+    int32_t version;                  /**< opset version of the domain */
+    const char *name;                 /**< name of the node, for messages */
+    uint32_t input_count;             /**< length of inputs */
+    const weft_tensor_desc_t *inputs; /**< [input_count] */
+    uint32_t output_count;            /**< length of outputs */
+    weft_tensor_desc_t *outputs;      /**< [output_count] written by shape rules, read by others */
+    uint32_t attr_count;              /**< length of attrs */
+    const weft_attr_t *attrs;         /**< [attr_count] */
 } weft_node_desc_t;
 
-/** Where host memory comes from. All three are called from any thread. */
+/** Source of host memory. Any thread may call the functions. */
 typedef struct weft_allocator {
-    void *(*alloc)(void *user, size_t bytes); /**< NULL when there is none */
+    /** Allocates bytes; returns NULL if there is no memory. */
+    void *(*alloc)(void *user, size_t bytes);
+    /** Resizes an allocation of old_bytes; returns NULL, with ptr intact, if there is no memory. */
     void *(*realloc)(void *user, void *ptr, size_t old_bytes, size_t bytes);
+    /** Frees an allocation; ptr may be NULL. */
     void (*free)(void *user, void *ptr);
-    void *user;
+    void *user; /**< first argument of the functions */
 } weft_allocator_t;
 
+/** Severity of a log line. */
 typedef enum weft_log_level {
-    WEFT_LOG_ERROR = 0, /**< cannot continue */
-    WEFT_LOG_WARN = 1,  /**< continues */
-    WEFT_LOG_INFO = 2,
-    WEFT_LOG_DEBUG = 3, /**< per object */
-    WEFT_LOG_TRACE = 4, /**< per operation */
+    WEFT_LOG_ERROR = 0, /**< the operation cannot continue */
+    WEFT_LOG_WARN = 1,  /**< the operation continues */
+    WEFT_LOG_INFO = 2,  /**< one line per decision that a user may ask about */
+    WEFT_LOG_DEBUG = 3, /**< one line per object */
+    WEFT_LOG_TRACE = 4, /**< one line per operation */
 } weft_log_level_t;
 
-/** Receives one line without a newline; called from any thread. */
+/** Receives one log line without a newline. Called from any thread. */
 typedef void (*weft_log_fn)(void *user, weft_log_level_t level, const char *line);
 
 WEFT_EXTERN_C_BEGIN
-/** @return bytes per element, 0 for WEFT_DTYPE_NONE or an unknown value. */
+/**
+ * Returns the size of an element. Any thread.
+ * @param[in] dtype any value
+ * @return bytes per element; 0 for WEFT_DTYPE_NONE and unknown values
+ *
+ * Equivalent to: MPI_Type_size
+ */
 WEFT_API size_t weft_dtype_size_bytes(weft_dtype_t dtype);
-/** @return "f32" and so on; "none" for anything unknown. */
+/**
+ * Returns the name of an element type. Any thread.
+ * @param[in] dtype any value
+ * @return such as "f32"; "none" for WEFT_DTYPE_NONE and unknown values; static storage
+ */
 WEFT_API const char *weft_dtype_name(weft_dtype_t dtype);
-/** @return the type called name, or WEFT_DTYPE_NONE. */
+/**
+ * Finds an element type by its name. Any thread.
+ * @param[in] name such as "f32"
+ * @return the type; WEFT_DTYPE_NONE if the name is unknown or NULL
+ */
 WEFT_API weft_dtype_t weft_dtype_from_name(const char *name);
-/** @return "sum", "avg", "prod", "min", "max", or "unknown". */
+/**
+ * Returns the name of a reduction. Any thread.
+ * @param[in] reduction any value
+ * @return "sum", "avg", "prod", "min", "max" or "unknown"; static storage
+ */
 WEFT_API const char *weft_reduction_name(weft_reduction_t reduction);
-/** @return the number of elements; -1 if a dimension is unknown or the product overflows. */
+/**
+ * Returns the number of elements of a tensor. Any thread.
+ * @param[in] desc type and shape
+ * @return the product of the dimensions; -1 if a dimension is unknown, the product overflows or
+ *         desc is NULL
+ */
 WEFT_API int64_t weft_tensor_elem_count(const weft_tensor_desc_t *desc);
-/** @return the attribute called name, or NULL. */
+/**
+ * Finds an attribute of a node. Any thread.
+ * @param[in] node the node
+ * @param[in] name name of the attribute
+ * @return the attribute, borrowed from node; NULL if it is absent or an argument is NULL
+ */
 WEFT_API const weft_attr_t *weft_node_attr(const weft_node_desc_t *node, const char *name);
-/** @return the integer attribute called name, or otherwise. */
-WEFT_API int64_t weft_node_attr_int(const weft_node_desc_t *node, const char *name, int64_t otherwise);
-/** @return the float attribute called name, or otherwise. */
-WEFT_API float weft_node_attr_float(const weft_node_desc_t *node, const char *name, float otherwise);
-/** @return the string attribute called name, or otherwise. */
+/**
+ * Reads an integer attribute of a node. Any thread.
+ * @param[in] node      the node
+ * @param[in] name      name of the attribute
+ * @param[in] otherwise the default
+ * @return its value; otherwise if it is absent, has another type, or node or name is NULL
+ */
+WEFT_API int64_t weft_node_attr_int(const weft_node_desc_t *node, const char *name,
+                                    int64_t otherwise);
+/**
+ * Reads a float attribute of a node. Any thread.
+ * @param[in] node      the node
+ * @param[in] name      name of the attribute
+ * @param[in] otherwise the default
+ * @return its value; otherwise if it is absent, has another type, or node or name is NULL
+ */
+WEFT_API float weft_node_attr_float(const weft_node_desc_t *node, const char *name,
+                                    float otherwise);
+/**
+ * Reads a string attribute of a node. Any thread.
+ * @param[in] node      the node
+ * @param[in] name      name of the attribute
+ * @param[in] otherwise the default; may be NULL
+ * @return its value, borrowed from node; otherwise if it is absent, has another type, or node or
+ *         name is NULL
+ */
 WEFT_API const char *weft_node_attr_string(const weft_node_desc_t *node, const char *name,
                                            const char *otherwise);
 WEFT_EXTERN_C_END

@@ -86,11 +86,11 @@ static const char *why_no_update(const weft_session_t *session, const weft_algor
 {
     *out_records = session->put_links == NULL;
     if (strcmp(algorithm->name, "mesh") != 0) {
-        return "only a mesh updates what it reduces";
+        return "only algorithm mesh supports a fused update";
     }
     return *out_records || session->context->device == NULL
                ? NULL
-               : "the device needs memory that all ranks share";
+               : "a fused update on a device requires memory shared by all ranks";
 }
 
 /* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */
@@ -104,7 +104,7 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
         return why_no_update(session, algorithm, out_records);
     }
     if (reason != NULL || session->endpoint->world_size == 1) {
-        return reason; /* alone: what there is to do is the same by any */
+        return reason; /* world size 1: every algorithm does the same */
     }
     weft_algo_resources_t resources = {0};
     algorithm->resources(&params, &resources);
@@ -112,7 +112,7 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
         resources.lanes <= 1 && resources.scratch_slots == 0 && session->put_links == NULL;
     return *out_records || session->context->device == NULL
                ? NULL
-               : "only one lane without scratch runs on this device";
+               : "devices support only algorithms with one lane and no scratch";
 }
 
 /* Algorithms of the caller's are proved before they run, once for each context. */
@@ -132,7 +132,7 @@ static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
     bool records = false;
     const char *reason = why_not(session, collective, wanted, &records);
     if (reason != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: WEFT_ALGO asks for %s by \"%s\": %s",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: WEFT_ALGO selects %s algorithm \"%s\": %s",
                            session->plan->collectives[collective].name,
                            weft_collective_name(wanted->op), wanted->name, reason);
     }
@@ -191,7 +191,7 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
     if (session->put_links != NULL && (common & WEFTI_CAP_PUT) && (common & WEFTI_CAP_SIGNAL)) {
         common |= WEFTI_CAP_DIRECT;
     }
-    const char *why = "not known here, or the links cannot do it"; /* of the last one */
+    const char *why = "unknown algorithm, or not supported by the links"; /* of the last one */
     for (uint32_t i = 0; i < planned->algorithm_count; i++) {
         const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
         const weft_algorithm_t *algorithm = weft_registry_find_algorithm(
@@ -208,7 +208,7 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
         }
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "%s: none of its %u algorithms can run over %s on all ranks (%s)",
+                       "%s: none of its %u algorithms can run over %s on all ranks: %s",
                        planned->name, planned->algorithm_count, session->endpoint->ops->name, why);
 }
 
@@ -240,15 +240,16 @@ static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
     return WEFT_OK;
 }
 
-/* A plan says neither who receives nor how long blocks are, if they differ. */
+/* A plan has no place for the peers of SendRecv or for counts per rank. */
 static weft_status_t check_operator(const wefti_plan_collective_t *planned)
 {
     bool variable = planned->op == WEFT_OP_ALL_GATHER_V ||
                     planned->op == WEFT_OP_REDUCE_SCATTER_V || planned->op == WEFT_OP_ALL_TO_ALL_V;
     if (!wefti_collective_known(planned->op) || variable || planned->op == WEFT_OP_SEND_RECV) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: operator %s in a plan: nothing says %s",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: operator %s is not supported in plans: a plan has no %s",
                            planned->name, weft_collective_name(planned->op),
-                           variable ? "how long blocks are" : "who gets what");
+                           variable ? "counts per rank" : "send and receive pairs");
     }
     return WEFT_OK;
 }
@@ -283,8 +284,8 @@ static weft_status_t agree_on_choice(weft_session_t *session)
     for (uint32_t rank = 1; rank < endpoint->world_size && status >= 0; rank++) {
         if (memcmp(&all[rank].digest, &all[0].digest, sizeof(own.digest)) != 0) {
             status = wefti_error(WEFT_ERR_MISMATCH,
-                                 "ranks choose different algorithms for the plan's collectives: "
-                                 "rank 0 with WEFT_ALGO \"%s\", rank %u with \"%s\"",
+                                 "plan: ranks chose different algorithms: rank 0 has WEFT_ALGO "
+                                 "\"%s\", rank %u has \"%s\"",
                                  all[0].asked, rank, all[rank].asked);
         }
     }

@@ -150,8 +150,8 @@ static weft_status_t add_task(wefti_lowering_t *lowering, uint32_t index, const 
         record->copy.size_bytes = task->elem_count * weft_dtype_size_bytes(collective->dtype);
         break;
     default:
-        status = wefti_error(WEFT_ERR_INTERNAL, "%s: task %u is not for shared memory",
-                             collective->name, task->op);
+        status = wefti_error(WEFT_ERR_INTERNAL, "%s: task %u requires a put link", collective->name,
+                             task->op);
         break;
     }
     return status;

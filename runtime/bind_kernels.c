@@ -15,7 +15,7 @@ static weft_status_t find_stream(weft_session_t *session, uint32_t kernel, uint3
     uint32_t *found = &session->kernel_stream[kernel];
     if (*found != WEFTI_PLAN_NONE && *found != stream) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "kernel \"%s\" stands in programs on different streams",
+                           "kernel \"%s\": used by programs on different streams",
                            session->plan->kernels[kernel].name);
     }
     *found = stream;
@@ -56,13 +56,14 @@ static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan
         session->registry, family, kernel->domain, kernel->op, kernel->version);
     if (found == NULL) {
         return wefti_error(WEFT_ERR_NOT_FOUND,
-                           "no kernel for operator %s%s%s version %d of node \"%s\"",
-                           kernel->domain, kernel->domain[0] != '\0' ? "." : "", kernel->op,
-                           kernel->version, kernel->name);
+                           "node \"%s\": no kernel registered for operator %s%s%s version %d",
+                           kernel->name, kernel->domain, kernel->domain[0] != '\0' ? "." : "",
+                           kernel->op, kernel->version);
     }
     if (found->abi_version != WEFT_KERNEL_ABI_VERSION) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "kernel %s.%s has abi version %u, not %u",
-                           kernel->domain, kernel->op, found->abi_version, WEFT_KERNEL_ABI_VERSION);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "kernel %s.%s: unsupported abi_version %u: expected %u", kernel->domain,
+                           kernel->op, found->abi_version, WEFT_KERNEL_ABI_VERSION);
     }
     *out_found = found;
     return WEFT_OK;
@@ -142,7 +143,8 @@ static weft_status_t make_scratch(weft_session_t *session)
             continue;
         }
         if (bytes > SIZE_MAX / 2) {
-            return wefti_error(WEFT_ERR_NO_MEMORY, "a kernel asks for %zu bytes of scratch", bytes);
+            return wefti_error(WEFT_ERR_NO_MEMORY,
+                               "out of memory: cannot allocate %zu bytes of kernel scratch", bytes);
         }
         bytes = wefti_align_up(bytes, SCRATCH_ALIGNMENT);
         if (device != NULL) {
@@ -153,7 +155,8 @@ static weft_status_t make_scratch(weft_session_t *session)
         } else {
             session->scratch[s] = aligned_alloc(SCRATCH_ALIGNMENT, bytes);
             if (session->scratch[s] == NULL) {
-                return wefti_error(WEFT_ERR_NO_MEMORY, "no room for %zu bytes of kernel scratch",
+                return wefti_error(WEFT_ERR_NO_MEMORY,
+                                   "out of memory: cannot allocate %zu bytes of kernel scratch",
                                    bytes);
             }
             memset(session->scratch[s], 0, bytes); /* touched at bind, not in the first step */

@@ -212,7 +212,8 @@ weft_status_t wefti_bind_records(weft_session_t *session)
         return WEFT_ERR_NO_MEMORY;
     }
     if (plan->stream_count >= UINT16_MAX) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the plan has %u streams", plan->stream_count);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "plan: too many streams: %u, at most %u",
+                           plan->stream_count, UINT16_MAX - 1u);
     }
     weft_status_t status = lower_programs(&lowering);
     for (uint32_t i = 0; i < plan->collective_count; i++) {

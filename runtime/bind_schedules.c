@@ -51,9 +51,11 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     size_t work = wefti_run_work_bytes(bound->run, form->dtype, planned->reduction, &counts, 0);
     work = work < most ? work : most;
     if (wefti_run_chunk(bound->run, form->dtype, planned->reduction, &counts, work) == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s by \"%s\": WEFT_STAGING_BYTES is too small for one element",
-                           planned->name, form->algorithm->name);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s, algorithm %s: staging buffers too small for one element: %zu bytes; "
+            "increase WEFT_STAGING_BYTES",
+            planned->name, form->algorithm->name, work);
     }
     *bytes = wefti_align_up(*bytes, sizeof(wefti_signal_t));
     bound->memory.area = *bytes;

@@ -32,7 +32,7 @@ static weft_status_t place_operand(const weft_session_t *session,
     out->elem_bytes = elem_bytes;
     return planned->size_bytes == wefti_bind_shard_elems(session, collective) * elem_bytes
                ? WEFT_OK
-               : bad(collective, "its update has an operand that is not as long as a shard");
+               : bad(collective, "an operand of its update does not have the length of a shard");
 }
 
 /* The update as it is on count elements. */
@@ -88,8 +88,9 @@ static weft_status_t place_operands(weft_session_t *session,
             writes = true;
         }
     }
-    return reads && writes ? WEFT_OK
-                           : bad(collective, "its update does not take gradients to parameters");
+    return reads && writes
+               ? WEFT_OK
+               : bad(collective, "its update does not read the gradients and write the parameters");
 }
 
 /* Gradients of the block at hand are not where the plan has them: there is no need to write them.
@@ -142,7 +143,8 @@ static weft_status_t make_memory(weft_session_t *session, wefti_sweep_t *sweep)
                          : sweep->last.scratch_bytes;
     size_t bytes = WEFTI_SWEEP_BLOCK_BYTES + 2 * ALIGNMENT;
     if (scratch > SIZE_MAX / 2) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "a kernel asks for %zu bytes of scratch", scratch);
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: cannot allocate %zu bytes of kernel scratch", scratch);
     }
     sweep->memory = wefti_alloc(session->allocator, bytes + scratch);
     if (sweep->memory == NULL) {
@@ -205,7 +207,7 @@ static weft_status_t check_update(const weft_session_t *session, uint32_t index)
     weft_status_t status = WEFT_OK;
     if (collective->op != WEFT_OP_ALL_REDUCE ||
         collective->elem_count % session->endpoint->world_size != 0) {
-        return bad(collective, "only an all-reduce in equal shards has an update");
+        return bad(collective, "only an all-reduce with equal shards supports a fused update");
     }
     const wefti_plan_kernel_t *kernel = &session->plan->kernels[collective->update];
     for (uint32_t i = 0; i < kernel->input_count + kernel->output_count && status >= 0; i++) {

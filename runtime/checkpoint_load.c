@@ -23,16 +23,17 @@ static weft_status_t read_number(const wefti_safetensors_t *file, const char *ke
     uint64_t value = 0;
     *out_value = 0;
     if (text == NULL) {
-        return required ? wefti_error(WEFT_ERR_FORMAT, "no \"%s\" in its metadata", key) : WEFT_OK;
+        return required ? wefti_error(WEFT_ERR_FORMAT, "metadata: no \"%s\"", key) : WEFT_OK;
     }
     for (const char *c = text; *c != '\0'; c++) {
         if (*c < '0' || *c > '9' || __builtin_mul_overflow(value, 10, &value) ||
             __builtin_add_overflow(value, (uint64_t)(*c - '0'), &value)) {
-            return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\" is not a number", key);
+            return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": invalid number '%.40s'", key,
+                               text);
         }
     }
     if (*text == '\0') {
-        return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\" is empty", key);
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": empty", key);
     }
     *out_value = value;
     return WEFT_OK;
@@ -53,7 +54,7 @@ static weft_status_t read_real(const wefti_safetensors_t *file, const char *key,
         value = strtod(buffer, &end);
     }
     if (end == buffer || *end != '\0' || !(value == value)) {
-        return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\" is not a number", key);
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": invalid number '%.40s'", key, text);
     }
     *out_value = value;
     return WEFT_OK;
@@ -67,12 +68,13 @@ static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_
     *info =
         (weft_checkpoint_info_t){.struct_size = sizeof *info, .tensor_count = file->tensor_count};
     if (wefti_safetensors_text(file, "weft.format") == NULL) {
-        return wefti_error(WEFT_ERR_FORMAT, "not a checkpoint: no \"weft.format\" in its metadata");
+        return wefti_error(WEFT_ERR_FORMAT, "not a checkpoint: no \"weft.format\" in the metadata");
     }
     WEFT_TRY(status, read_number(file, "weft.format", true, &format), done);
     if (format != WEFTI_CHECKPOINT_FORMAT) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "checkpoint format %" PRIu64 ", known is %u",
-                           format, WEFTI_CHECKPOINT_FORMAT);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "unsupported checkpoint format %" PRIu64 ": expected %u", format,
+                           WEFTI_CHECKPOINT_FORMAT);
     }
     WEFT_TRY(status, read_number(file, "weft.step", true, &info->step), done);
     WEFT_TRY(status, read_number(file, "weft.seed", false, &info->seed), done);
@@ -83,10 +85,10 @@ static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_
     WEFT_TRY(status, read_number(file, "weft.world_size", false, &world_size), done);
     WEFT_TRY(status, read_real(file, "weft.lr", &info->lr), done);
     if (info->step > MAX_STEPS) {
-        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.step\" is too large");
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.step\": too large");
     }
     if (isinf(info->lr)) {
-        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.lr\" is not finite");
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.lr\": not finite");
     }
     info->world_size = world_size > UINT32_MAX ? UINT32_MAX : (uint32_t)world_size;
     snprintf(info->optimizer, sizeof info->optimizer, "%s", optimizer != NULL ? optimizer : "");
@@ -116,9 +118,11 @@ static weft_status_t match_tensor(const wefti_stored_tensor_t *stored,
     if (stored->desc.dtype != tensor->desc.dtype || stored->desc.rank != tensor->desc.rank ||
         memcmp(stored->desc.dims, tensor->desc.dims,
                tensor->desc.rank * sizeof tensor->desc.dims[0]) != 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "tensor \"%.100s\" is %s, the plan has %s",
-                           stored->name, shape_text(&stored->desc, has, sizeof has),
-                           shape_text(&tensor->desc, wants, sizeof wants));
+        return wefti_error(
+            WEFT_ERR_FORMAT,
+            "tensor \"%.100s\": type or shape mismatch: the checkpoint has %s, the plan %s",
+            stored->name, shape_text(&stored->desc, has, sizeof has),
+            shape_text(&tensor->desc, wants, sizeof wants));
     }
     return WEFT_OK;
 }
@@ -130,7 +134,7 @@ weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft
     const char *optimizer = wefti_safetensors_text(file, "weft.optimizer");
     if (optimizer != NULL && plan->optimizer != NULL && strcmp(optimizer, plan->optimizer) != 0) {
         return wefti_error(WEFT_ERR_FORMAT,
-                           "a checkpoint of optimizer \"%.40s\", the plan's is \"%.40s\"",
+                           "optimizer mismatch: the checkpoint has \"%.40s\", the plan \"%.40s\"",
                            optimizer, plan->optimizer);
     }
     /* Both are by name. */
@@ -139,11 +143,12 @@ weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft
                     : i >= file->tensor_count ? 1
                                               : strcmp(file->tensors[i].name, tensors[i].name);
         if (order < 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "the plan has no tensor \"%.100s\"",
+            return wefti_error(WEFT_ERR_FORMAT, "tensor \"%.100s\": not in the plan",
                                file->tensors[i].name);
         }
         if (order > 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "no tensor \"%.100s\", which the plan has",
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "tensor \"%.100s\": in the plan but not in the checkpoint",
                                tensors[i].name);
         }
         status = match_tensor(&file->tensors[i], &tensors[i]);
@@ -176,8 +181,8 @@ static weft_status_t digest_contents(const wefti_safetensors_t *file, wefti_dige
     wefti_hasher_destroy(hasher);
     if (stored != NULL && strcmp(stored, wefti_digest_hex(out_digest, text)) != 0) {
         return wefti_error(WEFT_ERR_FORMAT,
-                           "its contents are not what was saved: damaged, or changed by a "
-                           "program that left \"" WEFTI_CHECKPOINT_DIGEST "\" in its metadata");
+                           "digest mismatch: the file is damaged, or a program changed it without "
+                           "removing \"" WEFTI_CHECKPOINT_DIGEST "\" from the metadata");
     }
     return WEFT_OK;
 }
@@ -197,9 +202,8 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
     weft_status_t status;
     wefti_arena_init(&arena, NULL, 0);
     if (path == NULL || (out_info != NULL && out_info->struct_size < sizeof *out_info)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           path == NULL ? "a checkpoint needs a path"
-                                        : "checkpoint info: struct_size is not set");
+        return path == NULL ? wefti_error_null(__func__, "path")
+                            : wefti_error_struct_size("out_info");
     }
     WEFT_TRY(status, wefti_safetensors_open(path, NULL, &file), done);
     WEFT_TRY(status, read_info(&file, &info), named);
@@ -299,8 +303,8 @@ static weft_status_t agree_on_file(loader_t *loader)
             char first[65], other[65];
             status =
                 wefti_error(WEFT_ERR_MISMATCH,
-                            "ranks read different checkpoints: rank 0's is %.16s, rank %u's "
-                            "%.16s",
+                            "ranks read different checkpoints: rank 0 has digest %.16s, rank %u "
+                            "has %.16s",
                             wefti_digest_hex(&all[0], first), r, wefti_digest_hex(&all[r], other));
         }
     }
@@ -349,9 +353,10 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
     } else if (out_info != NULL && out_info->struct_size < sizeof *out_info) {
         status = wefti_error_struct_size("out_info");
     } else if (session->micro_count != 0) {
-        status = wefti_error(WEFT_ERR_STATE,
-                             "%u of a step's %u micro-batches are done: nothing is loaded there",
-                             session->micro_count, session->plan->accumulate);
+        status = wefti_error(
+            WEFT_ERR_STATE,
+            "session: cannot load a checkpoint within a step: %u of %u micro-batches are done",
+            session->micro_count, session->plan->accumulate);
     } else {
         status = read_file(&loader, path);
     }

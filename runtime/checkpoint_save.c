@@ -304,9 +304,10 @@ static weft_status_t check_call(const weft_session_t *session, const char *path,
         return wefti_error_struct_size("info");
     }
     if (session->micro_count != 0) {
-        return wefti_error(WEFT_ERR_STATE,
-                           "%u of a step's %u micro-batches are done: no checkpoint in between",
-                           session->micro_count, session->plan->accumulate);
+        return wefti_error(
+            WEFT_ERR_STATE,
+            "session: cannot save a checkpoint within a step: %u of %u micro-batches are done",
+            session->micro_count, session->plan->accumulate);
     }
     return WEFT_OK;
 }

@@ -23,8 +23,7 @@ static void add_param(wefti_checkpoint_tensor_t *tensor, const wefti_plan_buffer
 static weft_status_t add_state(wefti_checkpoint_tensor_t *tensor, const wefti_state_t *state)
 {
     if (!state->whole) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "no update writes all of \"%s\", or two do",
-                           state->name);
+        return wefti_state_not_whole(state);
     }
     tensor->name = state->name;
     tensor->state = state;
@@ -40,7 +39,8 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
     weft_status_t status = WEFT_OK;
     uint32_t count = 0;
     if (plan->kind == WEFT_PLAN_INFERENCE || (plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the plan does not train: it has no checkpoints");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "plan: not a training plan: it has no checkpoints");
     }
     wefti_checkpoint_tensor_t *tensors =
         wefti_arena_array(arena, (size_t)plan->buffer_count + states->count + 1, sizeof *tensors);
@@ -58,8 +58,8 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
     qsort(tensors, count, sizeof *tensors, by_name);
     for (uint32_t i = 1; i < count && status >= 0; i++) {
         if (by_name(&tensors[i - 1], &tensors[i]) == 0) {
-            status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                                 "two tensors of a checkpoint would be \"%s\"", tensors[i].name);
+            status = wefti_error(WEFT_ERR_UNSUPPORTED, "checkpoint: duplicate tensor name \"%s\"",
+                                 tensors[i].name);
         }
     }
     *out_tensors = tensors;

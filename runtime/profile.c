@@ -164,8 +164,9 @@ static weft_status_t write_file(const weft_session_t *session, const double *ns,
     wefti_json_end_object(&json);
     wefti_text_add(&text, "\n");
     wefti_piece_t piece = {text.data, text.length};
-    weft_status_t status = text.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "no room for the profile")
-                                       : wefti_file_write(path, &piece, 1);
+    weft_status_t status =
+        text.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the profile")
+                    : wefti_file_write(path, &piece, 1);
     wefti_text_deinit(&text);
     return status;
 }
@@ -183,9 +184,9 @@ weft_status_t weft_session_write_profile(weft_session_t *session, const char *pa
         return status;
     }
     if (!session->trace || session->context->device != NULL) {
-        status =
-            wefti_error(WEFT_ERR_STATE, session->trace ? "a profile needs the CPU device"
-                                                       : "the session was created without a trace");
+        status = wefti_error(WEFT_ERR_STATE,
+                             session->trace ? "profile: requires the CPU device"
+                                            : "profile: the session was created without a trace");
     } else if (path == NULL) {
         status = wefti_error_null(__func__, "path");
     } else {

@@ -41,7 +41,7 @@ weft_dtype_t wefti_safetensors_dtype(const char *name)
     return WEFT_DTYPE_NONE;
 }
 
-/* Tensor name: what. */
+/* "tensor <name>: <what>" */
 static weft_status_t bad_tensor(const char *name, const char *what)
 {
     return wefti_error(WEFT_ERR_FORMAT, "tensor \"%.100s\": %s", name, what);
@@ -61,13 +61,14 @@ static weft_status_t read_shape(const wefti_json_tree_t *json, const wefti_json_
                                 wefti_stored_tensor_t *tensor)
 {
     if (shape->kind != WEFTI_JSON_ARRAY || shape->count > WEFT_MAX_DIMS) {
-        return bad_tensor(tensor->name, "its shape is not a list of at most 8 dimensions");
+        return bad_tensor(tensor->name, "invalid shape: expected a list of at most 8 dimensions");
     }
     for (const wefti_json_node_t *dim = wefti_json_first(json, shape); dim != NULL;
          dim = wefti_json_after(json, dim)) {
         uint64_t count;
         if (!read_count(dim, &count)) {
-            return bad_tensor(tensor->name, "a dimension is not a whole number from 0");
+            return bad_tensor(tensor->name,
+                              "invalid shape: a dimension is not a whole number of at least 0");
         }
         tensor->desc.dims[tensor->desc.rank++] = (int64_t)count;
     }
@@ -101,17 +102,19 @@ static weft_status_t read_offsets(const wefti_safetensors_t *file, const wefti_j
     if (offsets->kind != WEFTI_JSON_ARRAY || offsets->count != 2 ||
         !read_count(begin, &tensor->begin_bytes) ||
         !read_count(wefti_json_after(&file->json, begin), &tensor->end_bytes)) {
-        return bad_tensor(tensor->name, "its data_offsets are not two whole numbers from 0");
+        return bad_tensor(tensor->name,
+                          "invalid data_offsets: expected two whole numbers of at least 0");
     }
     if (tensor->begin_bytes > tensor->end_bytes || tensor->end_bytes > file->data_bytes) {
-        return wefti_error(
-            WEFT_ERR_FORMAT, "tensor \"%.100s\": bytes %llu to %llu, but there are %llu",
-            tensor->name, (unsigned long long)tensor->begin_bytes,
-            (unsigned long long)tensor->end_bytes, (unsigned long long)file->data_bytes);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "tensor \"%.100s\": data_offsets out of range: bytes %llu to %llu of "
+                           "%llu bytes of data",
+                           tensor->name, (unsigned long long)tensor->begin_bytes,
+                           (unsigned long long)tensor->end_bytes,
+                           (unsigned long long)file->data_bytes);
     }
     if (!count_bytes(&tensor->desc, &bytes) || bytes != tensor->end_bytes - tensor->begin_bytes) {
-        return bad_tensor(tensor->name,
-                          "type and shape ask for another number of bytes than it has");
+        return bad_tensor(tensor->name, "size mismatch: dtype and shape do not match data_offsets");
     }
     return WEFT_OK;
 }
@@ -125,11 +128,11 @@ static weft_status_t read_tensor(const wefti_safetensors_t *file, const wefti_js
     tensor->name = node->key;
     if (node->kind != WEFTI_JSON_OBJECT || node->count != 3 || dtype == NULL || shape == NULL ||
         offsets == NULL || dtype->kind != WEFTI_JSON_STRING) {
-        return bad_tensor(tensor->name, "expected its dtype, shape and data_offsets");
+        return bad_tensor(tensor->name, "expected dtype, shape and data_offsets");
     }
     tensor->desc.dtype = wefti_safetensors_dtype(dtype->string);
     if (tensor->desc.dtype == WEFT_DTYPE_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": type \"%.20s\" is not known",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": unknown dtype \"%.20s\"",
                            tensor->name, dtype->string);
     }
     weft_status_t status = read_shape(&file->json, shape, tensor);
@@ -156,7 +159,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const wefti_stored_text_t *)a)->key, ((const wefti_stored_text_t *)b)->key);
 }
 
-/* One behind the other from the begin to the end, then each name once. Leaves them by name. */
+/* Tensors must be contiguous from the first byte to the last, with unique names. Sorts by name. */
 static weft_status_t check_tensors(wefti_safetensors_t *file)
 {
     wefti_stored_tensor_t *tensors = file->tensors;
@@ -165,19 +168,19 @@ static weft_status_t check_tensors(wefti_safetensors_t *file)
     for (uint32_t i = 0; i < file->tensor_count; i++) {
         if (tensors[i].begin_bytes != at) {
             return bad_tensor(tensors[i].name, tensors[i].begin_bytes < at
-                                                   ? "it overlaps the tensor before it"
-                                                   : "there is a gap before it");
+                                                   ? "overlaps the preceding tensor"
+                                                   : "gap after the preceding tensor");
         }
         at = tensors[i].end_bytes;
     }
     if (at != file->data_bytes) {
-        return wefti_error(WEFT_ERR_FORMAT, "%llu bytes behind the last tensor",
+        return wefti_error(WEFT_ERR_FORMAT, "%llu trailing bytes after the last tensor",
                            (unsigned long long)(file->data_bytes - at));
     }
     qsort(tensors, file->tensor_count, sizeof *tensors, by_name);
     for (uint32_t i = 1; i < file->tensor_count; i++) {
         if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {
-            return bad_tensor(tensors[i].name, "the name is there twice");
+            return bad_tensor(tensors[i].name, "duplicate name");
         }
     }
     return WEFT_OK;
@@ -186,7 +189,7 @@ static weft_status_t check_tensors(wefti_safetensors_t *file)
 static weft_status_t read_texts(wefti_safetensors_t *file, const wefti_json_node_t *metadata)
 {
     if (file->texts != NULL || metadata->kind != WEFTI_JSON_OBJECT) {
-        return wefti_error(WEFT_ERR_FORMAT, "__metadata__ is not one object");
+        return wefti_error(WEFT_ERR_FORMAT, "__metadata__: expected one JSON object");
     }
     file->texts = wefti_alloc(file->allocator, (metadata->count + 1u) * sizeof *file->texts);
     if (file->texts == NULL) {
@@ -195,7 +198,7 @@ static weft_status_t read_texts(wefti_safetensors_t *file, const wefti_json_node
     for (const wefti_json_node_t *node = wefti_json_first(&file->json, metadata); node != NULL;
          node = wefti_json_after(&file->json, node)) {
         if (node->kind != WEFTI_JSON_STRING) {
-            return wefti_error(WEFT_ERR_FORMAT, "__metadata__ \"%.100s\" is not a string",
+            return wefti_error(WEFT_ERR_FORMAT, "__metadata__: value of \"%.100s\" is not a string",
                                node->key);
         }
         file->texts[file->text_count++] = (wefti_stored_text_t){node->key, node->string};
@@ -203,7 +206,7 @@ static weft_status_t read_texts(wefti_safetensors_t *file, const wefti_json_node
     qsort(file->texts, file->text_count, sizeof *file->texts, by_key);
     for (uint32_t i = 1; i < file->text_count; i++) {
         if (strcmp(file->texts[i - 1].key, file->texts[i].key) == 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "__metadata__ \"%.100s\" is there twice",
+            return wefti_error(WEFT_ERR_FORMAT, "__metadata__: duplicate key \"%.100s\"",
                                file->texts[i].key);
         }
     }
@@ -215,7 +218,7 @@ static weft_status_t read_header(wefti_safetensors_t *file)
     const wefti_json_node_t *top = file->json.nodes;
     weft_status_t status = WEFT_OK;
     if (top->kind != WEFTI_JSON_OBJECT) {
-        return wefti_error(WEFT_ERR_FORMAT, "the header is not a JSON object");
+        return wefti_error(WEFT_ERR_FORMAT, "header: not a JSON object");
     }
     file->tensors = wefti_alloc(file->allocator, (top->count + 1u) * sizeof *file->tensors);
     if (file->tensors == NULL) {
@@ -239,15 +242,17 @@ static weft_status_t find_header(wefti_safetensors_t *file, const char **out_tex
     uint64_t length = 0;
     size_t size = file->mapping.size_bytes;
     if (size < LENGTH_BYTES) {
-        return wefti_error(WEFT_ERR_FORMAT, "%zu bytes are no safetensors file", size);
+        return wefti_error(
+            WEFT_ERR_FORMAT,
+            "not a safetensors file: %zu bytes is shorter than the 8-byte header length", size);
     }
     for (uint32_t i = 0; i < LENGTH_BYTES; i++) {
         length |= (uint64_t)file->mapping.data[i] << (8 * i);
     }
     if (length > size - LENGTH_BYTES) {
         return wefti_error(WEFT_ERR_FORMAT,
-                           "a header of %llu bytes in a file of %zu: cut short, or no "
-                           "safetensors file",
+                           "truncated, or not a safetensors file: the header length is %llu bytes, "
+                           "the file has %zu bytes",
                            (unsigned long long)length, size);
     }
     *out_text = (const char *)file->mapping.data + LENGTH_BYTES;

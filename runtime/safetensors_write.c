@@ -42,13 +42,15 @@ static weft_status_t check_names(const wefti_stored_tensor_t *tensors, uint32_t 
         const char *name = tensors[i].name;
         const char *what = !is_utf8(name)                                        ? "is not UTF-8"
                            : strcmp(name, "__metadata__") == 0                   ? "is reserved"
-                           : i > 0 && by_name(&tensors[i - 1], &tensors[i]) == 0 ? "is there twice"
+                           : i > 0 && by_name(&tensors[i - 1], &tensors[i]) == 0 ? "is a duplicate"
                                                                                  : NULL;
         if (what != NULL) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "the name \"%.100s\" %s", name, what);
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": the name %s", name, what);
         }
         if (wefti_safetensors_dtype_name(tensors[i].desc.dtype) == NULL) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "\"%.100s\" has no type to store", name);
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "tensor \"%.100s\": dtype %s cannot be stored in a safetensors file",
+                               name, weft_dtype_name(tensors[i].desc.dtype));
         }
     }
     return WEFT_OK;
@@ -63,7 +65,7 @@ static weft_status_t place(wefti_stored_tensor_t *tensors, uint32_t count)
         tensors[i].begin_bytes = at;
         if (elems < 0 || !wefti_mul_size(bytes, (size_t)elems, &bytes) ||
             !wefti_add_size(at, bytes, &at)) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "\"%.100s\": too large to store",
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": too large to store",
                                tensors[i].name);
         }
         tensors[i].end_bytes = at;

@@ -41,20 +41,21 @@ static weft_status_t agree_on_plan(weft_session_t *session)
     for (uint32_t rank = 1; rank < endpoint->world_size; rank++) {
         if (memcmp(&all[rank].cluster, &all[0].cluster, sizeof(own.cluster)) != 0) {
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "rank %u and rank 0 have different descriptions of the cluster",
+                               "ranks 0 and %u have different cluster descriptions; set "
+                               "WEFT_TOPOLOGY to the same file on all ranks",
                                rank);
         }
         if (memcmp(&all[rank], &all[0], sizeof(own)) != 0) {
             char first[64], other[64];
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "ranks have different plans: rank 0 has %s, rank %u has %s",
+                               "ranks have different plans: rank 0 has digest %s, rank %u has %s",
                                identity_text(&all[0], first, sizeof(first)), rank,
                                identity_text(&all[rank], other, sizeof(other)));
         }
     }
     if (plan->world_size != endpoint->world_size) {
         status =
-            wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the plan is for %u ranks, the world has %u",
+            wefti_error(WEFT_ERR_INVALID_ARGUMENT, "plan: compiled for %u ranks, world size is %u",
                         plan->world_size, endpoint->world_size);
     } else {
         wefti_context_compare_placement(session->context, plan);
@@ -164,8 +165,7 @@ static weft_status_t map_memory(weft_session_t *session)
     weft_status_t status = WEFT_OK;
     if (!fits ||
         !wefti_add_size(session->signals_offset, wefti_bind_signal_bytes(session), &bytes)) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "the plan's arena of %zu bytes is too large",
-                             arena_bytes);
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "plan: arena too large: %zu bytes", arena_bytes);
     }
     if (status >= 0) {
         status = wefti_bind_schedules(session, &bytes);
@@ -244,8 +244,8 @@ weft_status_t weft_session_create(const weft_session_params_t *params, weft_sess
         return wefti_error_struct_size("params");
     }
     if (params->context == NULL || params->plan == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params: %s is NULL",
-                           params->context == NULL ? "context" : "plan");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT,
+                                 params->context == NULL ? "context" : "plan", "must not be NULL");
     }
     const weft_allocator_t *allocator = params->context->allocator;
     weft_session_t *session = wefti_alloc(allocator, sizeof(*session));

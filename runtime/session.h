@@ -121,7 +121,7 @@ struct weft_session {
     uint32_t micro_count;                          /* micro-batches since the last step */
     bool behind; /* other ranks' shards of the weights are those of the step before */
     uint64_t run_count;
-    uint64_t step_now; /* number of the step that runs, from 1; 0: init, eval, flush */
+    uint64_t step_now;        /* number of the step that runs, from 1; 0: init, eval, flush */
     wefti_cursor_t *cursors;  /* per stream */
     wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
     bool *on_worker;          /* per stream */
@@ -201,6 +201,9 @@ void wefti_exec_device_close(weft_session_t *session);
 weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program);
 /* Copies between host and arena, to completion, on either kind of device. */
 weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes);
+/* The error of a caller's buffer whose size is not the tensor's. kind: "input", "parameter", ... */
+weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
+                                     size_t buffer_bytes);
 
 /* session_step.c: what reads weights calls this first. Collective where the plan is decoupled. */
 weft_status_t wefti_session_gather_weights(weft_session_t *session);

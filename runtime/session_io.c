@@ -71,7 +71,7 @@ static weft_status_t scalar_check(const char *name, weft_dtype_t dtype)
                            WEFT_DTYPE_BIT(WEFT_DTYPE_I64) | WEFT_DTYPE_BIT(WEFT_DTYPE_U64) |
                            WEFT_DTYPE_BIT(WEFT_DTYPE_I32) | WEFT_DTYPE_BIT(WEFT_DTYPE_U32);
     if (!(WEFT_DTYPE_BIT(dtype) & known)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "scalar \"%s\": type %s", name,
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "scalar \"%s\": unsupported dtype %s", name,
                            weft_dtype_name(dtype));
     }
     return WEFT_OK;
@@ -135,12 +135,21 @@ static const wefti_plan_binding_t *find_binding(const weft_session_t *session, c
 #define INPUT_ROLES (1u << WEFT_ROLE_INPUT | 1u << WEFT_ROLE_LABEL)
 #define OUTPUT_ROLES (1u << WEFT_ROLE_LOSS | 1u << WEFT_ROLE_LOGITS | 1u << WEFT_ROLE_OUTPUT)
 
+weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
+                                     size_t buffer_bytes)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "%s \"%s\": size mismatch: the tensor has %llu bytes, the caller's buffer "
+                       "%zu bytes",
+                       kind, name, (unsigned long long)tensor_bytes, buffer_bytes);
+}
+
 static weft_status_t find_input(const weft_session_t *session, const char *name,
                                 const wefti_plan_buffer_t **out_buffer)
 {
     const wefti_plan_binding_t *binding = find_binding(session, name, INPUT_ROLES);
     if (binding == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no input \"%s\"",
+        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no input \"%s\"",
                            name != NULL ? name : "(null)");
     }
     *out_buffer = &session->plan->buffers[binding->buffer];
@@ -169,8 +178,7 @@ weft_status_t weft_session_set_input(weft_session_t *session, const char *name, 
         return status;
     }
     if (bytes != buffer->size_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input \"%s\" has %llu bytes, not %zu", name,
-                           (unsigned long long)buffer->size_bytes, bytes);
+        return wefti_session_bad_size("input", name, buffer->size_bytes, bytes);
     }
     return wefti_session_copy(session, address_of(session, buffer), data, bytes);
 }
@@ -189,7 +197,9 @@ weft_status_t weft_session_input_memory(weft_session_t *session, const char *nam
         return status;
     }
     if (device != NULL && !(device->ops->caps & WEFT_DEVICE_HOST_ACCESS)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the host cannot reach memory of device \"%s\"",
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "input memory: device \"%s\" is not accessible by the host; use "
+                           "weft_session_set_input",
                            device->ops->name);
     }
     *out_data = address_of(session, buffer);
@@ -202,7 +212,7 @@ static weft_status_t find_scalar(const weft_session_t *session, const char *name
 {
     const wefti_plan_binding_t *binding = find_binding(session, name, 1u << WEFT_ROLE_SCALAR);
     if (binding == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no scalar \"%s\"",
+        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no scalar \"%s\"",
                            name != NULL ? name : "(null)");
     }
     *out_buffer = &session->plan->buffers[binding->buffer];
@@ -264,14 +274,12 @@ weft_status_t weft_session_get_output(weft_session_t *session, const char *name,
         }
     }
     if (binding == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "the plan has no output \"%s\"",
+        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no output \"%s\"",
                            name != NULL ? name : "(null)");
     }
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[binding->buffer];
     if (bytes < buffer->size_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "output \"%s\" needs %llu bytes of room, not %zu", name,
-                           (unsigned long long)buffer->size_bytes, bytes);
+        return wefti_session_bad_size("output", name, buffer->size_bytes, bytes);
     }
     describe(buffer, out_desc);
     return wefti_session_read_plain(session, buffer, data);

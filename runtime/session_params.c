@@ -18,8 +18,9 @@ size_t weft_session_param_count(const weft_session_t *session)
 static weft_status_t check_param(const weft_session_t *session, size_t index)
 {
     if (index >= session->param_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "index %zu: the plan has %u parameters",
-                           index, session->param_count);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "index: invalid parameter index %zu: the plan has %u parameters", index,
+                           session->param_count);
     }
     return WEFT_OK;
 }
@@ -53,8 +54,7 @@ static weft_status_t check_call(weft_session_t *session, size_t index, size_t by
     }
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[session->params[index]];
     if (bytes != buffer->size_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter \"%s\" has %llu bytes, not %zu",
-                           buffer->name, (unsigned long long)buffer->size_bytes, bytes);
+        return wefti_session_bad_size("parameter", buffer->name, buffer->size_bytes, bytes);
     }
     *out_buffer = buffer;
     return wefti_session_gather_weights(session);

@@ -136,9 +136,10 @@ static weft_status_t find_state(const weft_session_t *session, size_t index,
                                 const wefti_state_t **out_state)
 {
     if (index >= session->states.count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "index %zu: the plan has %u tensors of optimizer state", index,
-                           session->states.count);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "index: invalid state index %zu: the plan has %u optimizer state tensors", index,
+            session->states.count);
     }
     *out_state = &session->states.states[index];
     return WEFT_OK;
@@ -173,15 +174,13 @@ static weft_status_t check_call(const weft_session_t *session, size_t index, con
     }
     const wefti_state_t *state = *out_state;
     if (!state->whole) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "no update writes all of \"%s\", or two do",
-                           state->name);
+        return wefti_state_not_whole(state);
     }
     if (data == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "state \"%s\": data is NULL", state->name);
     }
     if (bytes != state->size_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "state \"%s\" has %llu bytes, not %zu",
-                           state->name, (unsigned long long)state->size_bytes, bytes);
+        return wefti_session_bad_size("state", state->name, state->size_bytes, bytes);
     }
     return WEFT_OK;
 }
@@ -252,20 +251,18 @@ weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, v
     }
     const wefti_state_t *gradient = find_gradient(session, session->params[index]);
     if (gradient == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "parameter \"%s\" has no gradient", name);
+        return wefti_error(WEFT_ERR_NOT_FOUND, "parameter \"%s\": no gradient in the plan", name);
     }
     if (session->steps == 0) {
-        return wefti_error(WEFT_ERR_STATE, "there are no gradients before the first step");
+        return wefti_error(WEFT_ERR_STATE, "session: no gradients before the first step");
     }
     if (gradient->sharded || !gradient->whole || gradient->desc.dtype != desc.dtype) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "the plan does not keep the whole gradient of \"%s\" as %s", name,
-                           weft_dtype_name(desc.dtype));
+                           "parameter \"%s\": the plan does not keep its whole gradient as %s",
+                           name, weft_dtype_name(desc.dtype));
     }
     if (bytes != gradient->size_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the gradient of \"%s\" has %llu bytes, not %zu", name,
-                           (unsigned long long)gradient->size_bytes, bytes);
+        return wefti_session_bad_size("gradient of", name, gradient->size_bytes, bytes);
     }
     WEFT_CHECK_ARG(data);
     return wefti_session_collect(session, gradient, data);

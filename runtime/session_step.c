@@ -65,10 +65,12 @@ weft_status_t weft_session_step(weft_session_t *session)
         return status;
     }
     if (session->step_program == WEFTI_PLAN_NONE) {
-        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"step\"");
+        return wefti_error(WEFT_ERR_STATE, "plan: no program \"step\"");
     }
     if (session->micro_count + 1 < plan->accumulate) {
-        return wefti_error(WEFT_ERR_STATE, "micro-batch %u of %u is not the last of its step",
+        return wefti_error(WEFT_ERR_STATE,
+                           "session: micro-batch %u of %u is not the last of its step; call "
+                           "weft_session_micro_step for it",
                            session->micro_count + 1, plan->accumulate);
     }
     status = set_numbers(session);
@@ -92,8 +94,10 @@ weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t step
     WEFT_CHECK_ARG(session);
     weft_status_t status = wefti_fault_get(&session->fault);
     if (status >= 0 && session->micro_count != 0) {
-        status = wefti_error(WEFT_ERR_STATE, "micro-batch %u of a step is the next one",
-                             session->micro_count + 1);
+        status = wefti_error(WEFT_ERR_STATE,
+                             "session: cannot set the step count within a step: %u of %u "
+                             "micro-batches are done",
+                             session->micro_count, session->plan->accumulate);
     }
     if (status >= 0) {
         session->steps_before = steps - session->steps; /* their sum counts, modulo 2^64 */
@@ -110,16 +114,19 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
         return status;
     }
     if (session->micro_count + 1 >= plan->accumulate) {
-        return wefti_error(WEFT_ERR_STATE,
-                           plan->accumulate > 1 ? "the last of a step's %u micro-batches is run by "
-                                                  "weft_session_step"
-                                                : "the plan has %u micro-batch in a step",
-                           plan->accumulate);
+        return wefti_error(
+            WEFT_ERR_STATE,
+            plan->accumulate > 1
+                ? "session: the next of %u micro-batches is the last of its step; call "
+                  "weft_session_step for it"
+                : "session: the plan has %u micro-batch per step; call "
+                  "weft_session_step",
+            plan->accumulate);
     }
     uint32_t folds = (uint32_t)__builtin_ctz(session->micro_count + 1);
     uint32_t program = session->micro_programs[folds];
     if (program == WEFTI_PLAN_NONE) {
-        return wefti_error(WEFT_ERR_STATE, "the plan has no program for micro-batch %u of %u",
+        return wefti_error(WEFT_ERR_STATE, "plan: no program for micro-batch %u of %u",
                            session->micro_count + 1, plan->accumulate);
     }
     /* Where the program does not gather the weights itself, they are gathered before it. */
@@ -152,7 +159,7 @@ weft_status_t wefti_session_gather_weights(weft_session_t *session)
         return WEFT_OK;
     }
     if (session->flush_program == WEFTI_PLAN_NONE) {
-        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"flush\"");
+        return wefti_error(WEFT_ERR_STATE, "plan: no program \"flush\"");
     }
     weft_status_t status = wefti_exec_run(session, session->flush_program);
     session->behind = status < 0;
@@ -174,7 +181,7 @@ weft_status_t weft_session_eval(weft_session_t *session)
         return status;
     }
     if (session->eval_program == WEFTI_PLAN_NONE) {
-        return wefti_error(WEFT_ERR_STATE, "the plan has no program \"eval\"");
+        return wefti_error(WEFT_ERR_STATE, "plan: no program \"eval\"");
     }
     status = wefti_session_gather_weights(session);
     return status < 0 ? status : wefti_exec_run(session, session->eval_program);

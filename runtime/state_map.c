@@ -291,6 +291,13 @@ static weft_status_t make_states(mapper_t *mapper, wefti_arena_t *arena, wefti_s
     return status;
 }
 
+weft_status_t wefti_state_not_whole(const wefti_state_t *state)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "state \"%s\": updates write only a part of it, or some elements twice",
+                       state->name);
+}
+
 weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry_t *registry,
                                     wefti_arena_t *arena, wefti_state_map_t *out_map)
 {

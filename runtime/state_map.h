@@ -21,7 +21,7 @@
 typedef struct wefti_state_piece {
     uint64_t begin_bytes, size_bytes; /* of the state tensor */
     uint64_t offset_bytes;            /* in the arena of rank */
-    uint32_t rank;                    /* WEFTI_ALL_RANKS: everybody has it */
+    uint32_t rank;                    /* WEFTI_ALL_RANKS: every rank holds it */
 } wefti_state_piece_t;
 
 typedef struct wefti_state {
@@ -41,9 +41,12 @@ typedef struct wefti_state_map {
     wefti_state_t *gradients; /* by parameter */
 } wefti_state_map_t;
 
-/* plan is verified. Memory comes from arena. Operators that registry does not know have no state.
- */
+/* plan is verified. Memory comes from arena. Operators unknown to registry have no
+ * state. */
 weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry_t *registry,
                                     wefti_arena_t *arena, wefti_state_map_t *out_map);
+
+/* The error of a state of which updates write only a part, or some elements twice. */
+weft_status_t wefti_state_not_whole(const wefti_state_t *state);
 
 #endif

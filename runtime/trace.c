@@ -218,7 +218,7 @@ static char *make_fragment(weft_session_t *session, const span_t *span)
     wefti_json_end_array(&json);
     char *fragment = wefti_text_take(&text);
     if (fragment == NULL) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "no room for the timeline of rank %u",
+        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the timeline of rank %u",
                     session->endpoint->rank);
     }
     return fragment;
@@ -333,8 +333,9 @@ static weft_status_t join(weft_session_t *session, const char *fragment, uint64_
         }
         wefti_text_add(&all, "\n]}\n");
         wefti_piece_t piece = {all.data, all.length};
-        status = all.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "no room for the timeline")
-                            : wefti_file_write(path, &piece, 1);
+        status = all.failed
+                     ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the timeline")
+                     : wefti_file_write(path, &piece, 1);
         wefti_text_deinit(&all);
     }
     status = wefti_endpoint_agree(endpoint, status);
@@ -361,7 +362,7 @@ weft_status_t weft_session_write_trace(weft_session_t *session, const char *path
     if (all == NULL) {
         status = WEFT_ERR_NO_MEMORY;
     } else if (!session->trace) {
-        status = wefti_error(WEFT_ERR_STATE, "the session was created without a trace");
+        status = wefti_error(WEFT_ERR_STATE, "trace: the session was created without a trace");
     } else if (path == NULL) {
         status = wefti_error_null(__func__, "path");
     }

@@ -163,13 +163,14 @@ static void count_to_five(weft_session_t *session, rank_world_t *world)
     static const uint32_t folds[] = {0, 1, 0, 2};
     for (uint32_t step = 1; step <= 3; step++) {
         for (uint32_t i = 0; i < 4; i++) {
-            refuse(weft_session_step(session), "is not the last of its step");
+            refuse(weft_session_step(session),
+                   "is not the last of its step; call weft_session_micro_step");
             RANK_CHECK(weft_session_micro_count(session) == i);
             RANK_OK(weft_session_micro_step(session));
             expect(session, folds[i], (float)(world->rank * 5 + i), (float)step, 0);
         }
         RANK_CHECK(weft_session_micro_count(session) == 4);
-        refuse(weft_session_micro_step(session), "is run by weft_session_step");
+        refuse(weft_session_micro_step(session), "call weft_session_step");
         RANK_OK(weft_session_step(session));
         expect(session, WHOLE, (float)(world->rank * 5 + 4), (float)step, 0);
         RANK_CHECK(weft_session_micro_count(session) == 0);

@@ -336,7 +336,7 @@ static void test_what_cannot_be_honoured_is_an_error_everywhere(void **state)
     run_ranks(plan, &ring, ranks);
     for (uint32_t r = 0; r < 3; r++) {
         assert_int_equal(ranks[r].status, WEFT_ERR_UNSUPPORTED);
-        assert_non_null(strstr(ranks[r].message, "WEFT_ALGO asks for AllReduce by \"ring\""));
+        assert_non_null(strstr(ranks[r].message, "WEFT_ALGO selects AllReduce algorithm \"ring\""));
     }
     options_t different = {.world = 3,
                            .rank_1 = wefti_algorithm_find(WEFT_OP_ALL_REDUCE, "doubling")};

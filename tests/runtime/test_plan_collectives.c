@@ -475,7 +475,7 @@ static void expect_refusal(rank_world_t *world)
     weft_session_params_t params = {sizeof(params), world->context, suite->plan, NULL, 0};
     weft_session_t *session = NULL;
     RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
-    RANK_CHECK(strstr(weft_last_error(), "nothing says") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "is not supported in plans") != NULL);
 }
 
 static void test_what_plans_cannot_say_is_refused(void **state)
@@ -500,7 +500,7 @@ static void expect_card_refusal(rank_world_t *world)
     weft_session_params_t params = {sizeof(params), world->context, suite->plan, NULL, 0};
     weft_session_t *session = NULL;
     RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
-    RANK_CHECK(strstr(weft_last_error(), "only one lane without scratch") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "one lane and no scratch") != NULL);
 }
 
 static void test_cards_refuse_what_needs_scratch(void **state)

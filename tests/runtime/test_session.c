@@ -171,7 +171,8 @@ static void test_session_refuses_another_world(void **state)
     training_t training = {.world = 2, .steps = 1, .buckets = 1, .wrong_world = true};
     (void)state;
     support_run_threads(&training, outcomes);
-    expect_failed(&training, outcomes, WEFT_ERR_INVALID_ARGUMENT, "3 ranks", "has 2");
+    expect_failed(&training, outcomes, WEFT_ERR_INVALID_ARGUMENT, "compiled for 3 ranks",
+                  "world size is 2");
 }
 
 static void test_session_names_a_missing_kernel(void **state)

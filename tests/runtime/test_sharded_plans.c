@@ -218,7 +218,7 @@ static void test_another_algorithm_than_the_sweeps_is_refused(void **state)
     unsetenv("WEFT_ALGO");
     for (uint32_t r = 0; r < 2; r++) {
         assert_int_equal(outcomes[r].status, WEFT_ERR_UNSUPPORTED);
-        assert_non_null(strstr(outcomes[r].message, "only a mesh updates what it reduces"));
+        assert_non_null(strstr(outcomes[r].message, "only algorithm mesh supports a fused update"));
     }
 }
 
@@ -251,13 +251,13 @@ static void test_updates_that_make_no_sense_are_refused(void **state)
         uint32_t *inputs = broken.plan->kernels[bucket->update].inputs;
         if (i == 0) { /* never sees the gradients */
             inputs[1] = inputs[0];
-            broken.what = "does not take gradients to parameters";
+            broken.what = "does not read the gradients and write the parameters";
         } else if (i == 1) { /* of everybody, not of a shard */
             inputs[1] = bucket->source;
-            broken.what = "not as long as a shard";
+            broken.what = "does not have the length of a shard";
         } else {
             bucket->elem_count--;
-            broken.what = "in equal shards";
+            broken.what = "with equal shards";
         }
         support_rank_threads(2, refuse, &broken);
         weft_registry_destroy(broken.registry);

@@ -379,7 +379,7 @@ class Operators(Doors):
         self.plan(self.proto(), *self.ops(self.FOO))
         doors.write_data(self.dir / "data", 256)
         done = self.weft("run", "p.weft", "-n", 2, "--data", "data", "--steps", 1, "--ops", "ops.json", code=2)
-        self.assertIn("no kernel for operator my.Foo version 1 of node \"foo\"", done.stderr)
+        self.assertIn("node \"foo\": no kernel registered for operator my.Foo version 1", done.stderr)
 
     def test_types_by_rule(self):
         """Shapes that follow from others, and from numbers."""

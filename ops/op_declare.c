@@ -28,7 +28,7 @@ static const wefti_json_node_t *get(const declare_t *d, const char *key)
 
 static weft_status_t wrong(const char *key, const char *expected)
 {
-    return wefti_error(WEFT_ERR_FORMAT, "\"%s\": expected %s", key, expected);
+    return wefti_error(WEFT_ERR_FORMAT, "key '%s': expected %s", key, expected);
 }
 
 static bool whole(const wefti_json_node_t *node, double low, double high, int64_t *out)
@@ -239,7 +239,7 @@ static weft_status_t check_keys(const declare_t *d)
             found = found || strcmp(known[i], item->key) == 0;
         }
         if (!found) {
-            return wefti_error(WEFT_ERR_FORMAT, "\"%s\" is not known", item->key);
+            return wefti_error(WEFT_ERR_FORMAT, "unknown key '%s'", item->key);
         }
     }
     return WEFT_OK;
@@ -264,8 +264,7 @@ static weft_status_t read_op(const declare_t *d)
     def->rules = d->rules;
     if (def->domain[0] == '\0' || strcmp(def->domain, "ai.onnx") == 0 ||
         strcmp(def->domain, "weft") == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "domain '%s' is not the user's to declare",
-                           def->domain);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "domain '%s' is reserved", def->domain);
     }
 fail:
     return status;
@@ -285,7 +284,7 @@ static weft_status_t add_op(const wefti_json_tree_t *tree, const wefti_json_node
         return WEFT_ERR_NO_MEMORY;
     }
     if (object->kind != WEFTI_JSON_OBJECT) {
-        return wefti_error(WEFT_ERR_FORMAT, "operator %zu is no object", index);
+        return wefti_error(WEFT_ERR_FORMAT, "operator %zu: expected an object", index);
     }
     WEFT_TRY(status, read_text(&d, "name", NULL, &d.def->name), fail);
     WEFT_TRY(status, read_op(&d), fail);

@@ -17,7 +17,7 @@ static weft_status_t infer_tree_fold(weft_node_desc_t *node)
     }
     if (strcmp(type, "f32") != 0 && strcmp(type, "bf16") != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "attribute type is \"%s\", expected f32 or bf16", type);
+                           "attribute type: unknown value '%s': expected f32 or bf16", type);
     }
     wefti_infer_set(node, 0, type[0] == 'b' ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32,
                     node->inputs[0].rank, node->inputs[0].dims);
@@ -46,7 +46,7 @@ static weft_status_t infer_square_sum(weft_node_desc_t *node)
     for (uint32_t i = 1; i < node->input_count; i++) {
         const weft_tensor_desc_t *x = wefti_infer_input(node, i);
         if (x == NULL || (x->dtype != WEFT_DTYPE_F32 && x->dtype != WEFT_DTYPE_BF16)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be f32 or bf16", i);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u: expected type f32 or bf16", i);
         }
     }
     wefti_infer_set(node, 0, WEFT_DTYPE_I64, 1, dims);

@@ -14,8 +14,9 @@ static weft_status_t check_reduction(const weft_node_desc_t *node)
             return WEFT_OK;
         }
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "attribute reduction is \"%s\", expected sum, avg, prod, min or max", name);
+    return wefti_error(
+        WEFT_ERR_INVALID_ARGUMENT,
+        "attribute reduction: unknown value '%s': expected sum, avg, prod, min or max", name);
 }
 
 /* Every output is like its input; a bucket has one type. */
@@ -26,8 +27,9 @@ static weft_status_t infer_variadic(weft_node_desc_t *node)
         return status;
     }
     if (node->input_count != node->output_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%u inputs but %u outputs", node->input_count,
-                           node->output_count);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u inputs but %u outputs: expected as many outputs as inputs",
+                           node->input_count, node->output_count);
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         if (node->inputs[i].dtype != node->inputs[0].dtype) {
@@ -49,13 +51,14 @@ static weft_status_t infer_scaled(weft_node_desc_t *node, bool grow)
         return status;
     }
     if (size < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute group_size is %" PRId64, size);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attribute group_size: invalid value %" PRId64, size);
     }
     for (uint32_t i = 0; i < node->output_count; i++) {
         weft_tensor_desc_t *y = &node->outputs[i];
         if (y->rank == 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u is a scalar, it has no blocks",
-                               i);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "input %u is a scalar: expected at least 1 dimension", i);
         }
         int64_t dim = y->dims[0];
         if (size == 0 || dim < 0) {
@@ -89,7 +92,8 @@ static weft_status_t infer_variable(weft_node_desc_t *node)
     }
     weft_tensor_desc_t y = node->inputs[0];
     if (y.rank == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input 0 is a scalar, it has no blocks");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "input 0 is a scalar: expected at least 1 dimension");
     }
     y.dims[0] = -1;
     const weft_attr_t *counts = weft_node_attr(node, "recv_counts");
@@ -101,7 +105,8 @@ static weft_status_t infer_variable(weft_node_desc_t *node)
         for (size_t i = 0; i < counts->count; i++) {
             if (counts->ints[i] < 0 ||
                 __builtin_add_overflow(y.dims[0], counts->ints[i], &y.dims[0])) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "count of rank %zu is %" PRId64, i,
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "counts: invalid count of rank %zu: %" PRId64, i,
                                    counts->ints[i]);
             }
         }
@@ -129,8 +134,8 @@ static weft_status_t infer_recv(weft_node_desc_t *node)
     }
     for (uint32_t d = 0; d < y.rank; d++) {
         if (y.dims[d] < 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "entry %u of shape is %" PRId64, d,
-                               y.dims[d]);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "attribute shape: invalid entry %u: %" PRId64, d, y.dims[d]);
         }
     }
     wefti_infer_set_like(node, 0, &y);
@@ -145,8 +150,9 @@ static weft_status_t infer_wait(weft_node_desc_t *node)
         return status;
     }
     if (node->input_count != node->output_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%u inputs but %u outputs", node->input_count,
-                           node->output_count);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u inputs but %u outputs: expected as many outputs as inputs",
+                           node->input_count, node->output_count);
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         wefti_infer_set_like(node, i, &node->inputs[i]);

@@ -34,7 +34,7 @@ static weft_status_t infer_pad_grad(weft_node_desc_t *node)
             (dx.dims[d] >= 0 && (begin > dx.dims[d] || end > dx.dims[d] - begin))) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "pads %" PRId64 " and %" PRId64
-                               " do not fit into dimension %u of %" PRId64,
+                               " exceed dimension %u of size %" PRId64,
                                begin, end, d, dx.dims[d]);
         }
         dx.dims[d] = dx.dims[d] < 0 ? -1 : dx.dims[d] - begin - end;

@@ -43,8 +43,8 @@ static weft_status_t infer_gemm(weft_node_desc_t *node)
     int64_t k;
     if (!wefti_dim_merge(a->dims[1 - ta], b->dims[tb], &k)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "A gives %" PRId64 " to sum over and B %" PRId64, a->dims[1 - ta],
-                           b->dims[tb]);
+                           "inner dimensions differ: A has %" PRId64 ", B has %" PRId64,
+                           a->dims[1 - ta], b->dims[tb]);
     }
     weft_tensor_desc_t y = {.dtype = a->dtype, .rank = 2, .dims = {a->dims[ta], b->dims[1 - tb]}};
     if (c != NULL) {
@@ -56,7 +56,7 @@ static weft_status_t infer_gemm(weft_node_desc_t *node)
         }
         if (rank != 2 || (y.dims[0] >= 0 && dims[0] != y.dims[0]) ||
             (y.dims[1] >= 0 && dims[1] != y.dims[1])) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "C is larger than the product");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "C has more elements than the product");
         }
         /* C may only tell a dimension that it does not broadcast. */
     }
@@ -87,17 +87,18 @@ static weft_status_t infer_matmul(weft_node_desc_t *node)
     }
     const weft_tensor_desc_t *a = &node->inputs[0], *b = &node->inputs[1];
     if (a->rank == 0 || b->rank == 0 || a->dtype != b->dtype) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "A is %s with %u dimensions, B is %s with %u dimensions",
-                           weft_dtype_name(a->dtype), a->rank, weft_dtype_name(b->dtype), b->rank);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "type or shape mismatch: A is %s with %u dimensions, B is %s with %u dimensions",
+            weft_dtype_name(a->dtype), a->rank, weft_dtype_name(b->dtype), b->rank);
     }
     weft_tensor_desc_t x = as_matrices(a, true, weft_node_attr_int(node, "transA", 0) != 0);
     weft_tensor_desc_t y = as_matrices(b, false, weft_node_attr_int(node, "transB", 0) != 0);
     int64_t rows = x.dims[x.rank - 2], columns = y.dims[y.rank - 1], k;
     if (!wefti_dim_merge(x.dims[x.rank - 1], y.dims[y.rank - 2], &k)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "A gives %" PRId64 " to sum over and B %" PRId64, x.dims[x.rank - 1],
-                           y.dims[y.rank - 2]);
+                           "inner dimensions differ: A has %" PRId64 ", B has %" PRId64,
+                           x.dims[x.rank - 1], y.dims[y.rank - 2]);
     }
     int64_t dims[WEFT_MAX_DIMS];
     uint32_t rank;

@@ -16,8 +16,9 @@ static weft_status_t infer_each(weft_node_desc_t *node)
         return status;
     }
     if (node->input_count != node->output_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%u inputs but %u outputs", node->input_count,
-                           node->output_count);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u inputs but %u outputs: expected as many outputs as inputs",
+                           node->input_count, node->output_count);
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         wefti_infer_set_like(node, i, &node->inputs[i]);
@@ -35,7 +36,8 @@ static weft_status_t infer_gather(weft_node_desc_t *node)
         return status;
     }
     if (size < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute group_size is %" PRId64, size);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attribute group_size: invalid value %" PRId64, size);
     }
     for (uint32_t i = 0; i < node->output_count; i++) {
         weft_tensor_desc_t *y = &node->outputs[i];

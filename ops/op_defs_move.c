@@ -17,7 +17,7 @@ static weft_status_t spread_pads(const weft_node_desc_t *node, int64_t *pads, ui
     if (!wefti_const_ints(&node->inputs[3], axes, WEFT_MAX_DIMS, &axis_count) ||
         *count != 2 * axis_count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "axes must be constant, with two pads for each entry");
+                           "axes must be constant, and pads must have two entries per axis");
     }
     for (uint32_t i = 0; i < axis_count; i++) {
         uint32_t axis;
@@ -72,7 +72,7 @@ static weft_status_t infer_pad(weft_node_desc_t *node)
                           __builtin_add_overflow(size, pads[y.rank + d], &size) || size < 0)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "pads %" PRId64 " and %" PRId64
-                               " do not suit dimension %u of %" PRId64,
+                               " are invalid for dimension %u of size %" PRId64,
                                pads[d], pads[y.rank + d], d, y.dims[d]);
         }
         y.dims[d] = size;
@@ -102,7 +102,7 @@ static weft_status_t infer_transpose(weft_node_desc_t *node)
     }
     if (count != x->rank || seen != (1u << x->rank) - 1) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "attribute perm is not an order of the %u dimensions", x->rank);
+                           "attribute perm is not a permutation of the %u dimensions", x->rank);
     }
     wefti_infer_set(node, 0, x->dtype, x->rank, dims);
 out:
@@ -132,7 +132,8 @@ static weft_status_t infer_concat(weft_node_desc_t *node)
         }
         if (!fits) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "input %u does not fit input 0 outside axis %u", i, axis);
+                               "the shape of input %u differs from input 0 outside axis %u", i,
+                               axis);
         }
     }
     wefti_infer_set_like(node, 0, &y);

@@ -16,9 +16,10 @@ static weft_status_t infer_conv(weft_node_desc_t *node)
     const weft_tensor_desc_t *x = &node->inputs[0], *w = &node->inputs[1];
     const weft_tensor_desc_t *b = wefti_infer_input(node, 2);
     if (w->rank != x->rank || w->dtype != x->dtype) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "X is %s with %u dimensions, W is %s with %u dimensions",
-                           weft_dtype_name(x->dtype), x->rank, weft_dtype_name(w->dtype), w->rank);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "type or shape mismatch: X is %s with %u dimensions, W is %s with %u dimensions",
+            weft_dtype_name(x->dtype), x->rank, weft_dtype_name(w->dtype), w->rank);
     }
     status =
         wefti_window_resolve(node, x->rank, x->dims, x->rank > 2 ? w->dims + 2 : NULL, &window);
@@ -29,17 +30,18 @@ static weft_status_t infer_conv(weft_node_desc_t *node)
     if (group < 1 || (channels >= 0 && __builtin_mul_overflow(channels, group, &channels)) ||
         !wefti_dim_merge(x->dims[1], channels, &channels)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "X has %" PRId64 " channels, W takes %" PRId64 " in %" PRId64 " groups",
+                           "channel mismatch: X has %" PRId64 ", W has %" PRId64 " in %" PRId64
+                           " groups",
                            x->dims[1], w->dims[1], group);
     }
     if (w->dims[0] >= 0 && w->dims[0] % group != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%" PRId64 " output channels do not split into %" PRId64 " groups",
+                           "%" PRId64 " output channels are not divisible by %" PRId64 " groups",
                            w->dims[0], group);
     }
     int64_t features = w->dims[0];
     if (b != NULL && (b->rank != 1 || !wefti_dim_merge(features, b->dims[0], &features))) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "B must hold one value per output channel");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "B: expected one value per output channel");
     }
     int64_t dims[WEFT_MAX_DIMS] = {x->dims[0], features};
     memcpy(dims + 2, window.out, sizeof(window.out));
@@ -72,7 +74,7 @@ static weft_status_t check_ratio(const weft_node_desc_t *node)
     return ratio >= 0.0 && ratio <= 1.0
                ? WEFT_OK
                : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "attribute ratio is %g, expected a number from 0 to 1", ratio);
+                             "attribute ratio: invalid value %g: must be between 0 and 1", ratio);
 }
 
 /* X, seed, step and, where ranks draw different numbers, rank: scalars that a session sets. */
@@ -85,7 +87,8 @@ static weft_status_t infer_dropout_mask(weft_node_desc_t *node)
         const weft_tensor_desc_t *scalar = wefti_infer_input(node, i);
         int64_t count = scalar == NULL ? 1 : weft_tensor_elem_count(scalar);
         if (scalar != NULL && (scalar->dtype != dtypes[i - 1] || (count >= 0 && count != 1))) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one %s", i,
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "input %u: expected one element of type %s", i,
                                weft_dtype_name(dtypes[i - 1]));
         }
     }
@@ -108,7 +111,8 @@ static weft_status_t infer_dropout_grad(weft_node_desc_t *node)
         same = wefti_dim_merge(dy->dims[d], mask->dims[d], &merged);
     }
     if (!same) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the mask is not u8 of the shape of dY");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the mask must have type u8 and the shape of dY");
     }
     status = wefti_infer_same(node);
 out:
@@ -124,13 +128,13 @@ static void cost_dropout(const weft_node_desc_t *node, double *out_flops, double
 static weft_status_t check_label(const weft_tensor_desc_t *x, const weft_tensor_desc_t *label)
 {
     if (x->rank < 2 || label->rank + 1 != x->rank) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "scores have %u dimensions and labels %u, expected one less and at least 1", x->rank,
-            label->rank);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "shape mismatch: scores have %u dimensions and labels %u: labels need "
+                           "one less and at least 1",
+                           x->rank, label->rank);
     }
     if (label->dtype != WEFT_DTYPE_I64 && label->dtype != WEFT_DTYPE_I32) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "labels are %s, expected i64 or i32",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "labels have type %s, expected i64 or i32",
                            weft_dtype_name(label->dtype));
     }
     for (uint32_t d = 0; d < label->rank; d++) {
@@ -160,7 +164,7 @@ static weft_status_t infer_loss(weft_node_desc_t *node)
     int64_t classes = x->dims[1];
     if (weights != NULL && (weights->rank != 1 || weights->dtype != x->dtype ||
                             !wefti_dim_merge(classes, weights->dims[0], &classes))) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weights must hold one %s per class",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weights: expected one %s per class",
                            weft_dtype_name(x->dtype));
     }
     const char *reduction = weft_node_attr_string(node, "reduction", "mean");
@@ -170,7 +174,8 @@ static weft_status_t infer_loss(weft_node_desc_t *node)
         wefti_infer_set(node, 0, x->dtype, 0, NULL);
     } else {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "attribute reduction is \"%s\", expected mean, sum or none", reduction);
+                           "attribute reduction: unknown value '%s': expected mean, sum or none",
+                           reduction);
     }
     wefti_infer_set_like(node, 1, x);
     return WEFT_OK;
@@ -217,7 +222,7 @@ static weft_status_t infer_conv_grad(weft_node_desc_t *node)
     int64_t merged;
     for (uint32_t d = 0; d < y.rank; d++) {
         if (dy->rank != y.rank || !wefti_dim_merge(dy->dims[d], y.dims[d], &merged)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dY does not have the shape of Y");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the shape of dY differs from Y");
         }
     }
     wefti_infer_set_like(node, 0, x);

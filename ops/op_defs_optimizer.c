@@ -29,7 +29,8 @@ static weft_status_t infer_update(weft_node_desc_t *node, uint32_t tensors, uint
         const weft_tensor_desc_t *s = wefti_infer_input(node, i);
         int64_t count = s == NULL ? 1 : weft_tensor_elem_count(s);
         if (s != NULL && (s->dtype != WEFT_DTYPE_F32 || (count >= 0 && count != 1))) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one f32", i);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "input %u: expected one element of type f32", i);
         }
     }
     if (weft_node_attr_int(node, "divisor", 1) < 1) {

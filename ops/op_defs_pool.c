@@ -57,7 +57,7 @@ static weft_status_t infer_max_pool_mask(weft_node_desc_t *node)
     for (uint32_t d = 0; d < count; d++) {
         if (__builtin_mul_overflow(area, kernel[d], &area) || area > 255) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "the window has more than 255 elements, the mask cannot count them");
+                               "the window has more than 255 elements; the mask cannot index them");
         }
     }
     weft_tensor_desc_t mask = node->outputs[0];
@@ -111,8 +111,9 @@ static weft_status_t infer_pool_grad(weft_node_desc_t *node)
     for (uint32_t d = 0; d < y.rank; d++) {
         int64_t merged;
         if (dy->rank != y.rank || !wefti_dim_merge(y.dims[d], dy->dims[d], &merged)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "pooling input_shape does not give the shape of dY");
+            return wefti_error(
+                WEFT_ERR_INVALID_ARGUMENT,
+                "attribute input_shape: pooling it does not result in the shape of dY");
         }
     }
     wefti_infer_set_like(node, 0, &x);
@@ -127,7 +128,7 @@ static weft_status_t infer_max_pool_grad(weft_node_desc_t *node)
     }
     weft_tensor_desc_t pair[2] = {node->inputs[0], node->inputs[1]};
     if (pair[1].dtype != WEFT_DTYPE_U8) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Mask is %s, expected u8",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Mask has type %s, expected u8",
                            weft_dtype_name(pair[1].dtype));
     }
     pair[1].dtype = pair[0].dtype;

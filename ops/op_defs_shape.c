@@ -24,14 +24,15 @@ static weft_status_t reshape_to(weft_node_desc_t *node, const int64_t *want, uin
         }
         if (want[d] == 0 && !allow_zero) {
             if (d >= x->rank) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "entry %u of the shape copies a dimension that is not there", d);
+                return wefti_error(
+                    WEFT_ERR_INVALID_ARGUMENT,
+                    "entry %u of the shape is 0, but the input has no such dimension", d);
             }
             y.dims[d] = x->dims[d];
             all_known = all_known && y.dims[d] >= 0;
         }
         if (want[d] < 0 || (y.dims[d] >= 0 && __builtin_mul_overflow(known, y.dims[d], &known))) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "entry %u of the shape is %" PRId64, d,
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "shape: invalid entry %u: %" PRId64, d,
                                want[d]);
         }
     }
@@ -41,8 +42,7 @@ static weft_status_t reshape_to(weft_node_desc_t *node, const int64_t *want, uin
             y.dims[rest] = total / known;
         } else if (rest != UINT32_MAX || known != total) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "%" PRId64 " elements do not fit the shape, which has %" PRId64,
-                               total, known);
+                               "%" PRId64 " elements cannot be reshaped to %" PRId64, total, known);
         }
     }
     wefti_infer_set_like(node, 0, &y);
@@ -126,7 +126,7 @@ static weft_status_t infer_constant(weft_node_desc_t *node)
         wefti_infer_set(node, 0, WEFT_DTYPE_I64, 1, &(int64_t){(int64_t)attr->count});
     } else {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "a constant needs value, value_float(s) or value_int(s)");
+                           "attribute value, value_float(s) or value_int(s) is required");
     }
     return WEFT_OK;
 }
@@ -168,7 +168,7 @@ static weft_status_t read_axes(const weft_node_desc_t *node, uint32_t rank, uint
         uint32_t axis;
         status = wefti_infer_axis(axes[i], rank, "axis", &axis);
         if (status >= 0 && (*out_mask & (1u << axis)) != 0) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "axis %u is given twice", axis);
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "duplicate axis %u", axis);
         }
         if (status >= 0) {
             *out_mask |= 1u << axis;
@@ -194,7 +194,7 @@ static weft_status_t infer_unsqueeze(weft_node_desc_t *node)
     }
     if (status >= 0 && (added == 0 || x->rank + added > WEFT_MAX_DIMS)) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%u dimensions and %u more are not 1 to %d together", x->rank, added,
+                             "too many dimensions: %u and %u more: at most %d", x->rank, added,
                              WEFT_MAX_DIMS);
     }
     if (status < 0) {
@@ -230,8 +230,9 @@ static weft_status_t infer_squeeze(weft_node_desc_t *node)
     for (uint32_t d = 0; d < x->rank; d++) {
         bool drop = given ? (mask & (1u << d)) != 0 : x->dims[d] == 1;
         if (!given && x->dims[d] < 0) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "dimension %u is unknown, so whether it goes is too", d);
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "dimension %u is unknown; Squeeze without axes requires known dimensions", d);
         }
         if (drop && x->dims[d] >= 0 && x->dims[d] != 1) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -277,8 +278,7 @@ static weft_status_t infer_cast(weft_node_desc_t *node)
     }
     weft_dtype_t to = type_from_onnx(number);
     if (to == WEFT_DTYPE_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "attribute to names type %" PRId64 ", not supported", number);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute to: unsupported type %" PRId64, number);
     }
     wefti_infer_set(node, 0, to, node->inputs[0].rank, node->inputs[0].dims);
     return WEFT_OK;

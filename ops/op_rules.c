@@ -11,8 +11,9 @@ static weft_status_t apply_rule(const weft_output_rule_t *rule, weft_node_desc_t
         wefti_infer_input(node, rule->like < 0 ? 0u : (uint32_t)rule->like);
     weft_tensor_desc_t y = {.dtype = rule->dtype, .rank = rule->rank};
     if (like == NULL && (rule->like >= 0 || rule->dtype == WEFT_DTYPE_NONE)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "output %u is like input %d, which is absent",
-                           index, rule->like < 0 ? 0 : rule->like);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "output %u has the shape of input %d, which is missing", index,
+                           rule->like < 0 ? 0 : rule->like);
     }
     if (rule->like >= 0) {
         y = *like;
@@ -26,10 +27,10 @@ static weft_status_t apply_rule(const weft_output_rule_t *rule, weft_node_desc_t
         }
         const weft_tensor_desc_t *from = wefti_infer_input(node, (uint32_t)rule->of_input[d]);
         if (from == NULL || rule->dims[d] < 0 || rule->dims[d] >= from->rank) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "dimension %u of output %u is that of a dimension which input %d "
-                               "has not",
-                               d, index, rule->of_input[d]);
+            return wefti_error(
+                WEFT_ERR_INVALID_ARGUMENT,
+                "dimension %u of output %u refers to a dimension that input %d does not have", d,
+                index, rule->of_input[d]);
         }
         y.dims[d] = from->dims[rule->dims[d]];
     }

@@ -57,7 +57,8 @@ static weft_status_t read_attributes(const weft_node_desc_t *node, const int64_t
         if (weft_node_attr(node, "kernel_shape") != NULL && kernel[d] >= 0 &&
             kernel[d] != window->kernel[d]) {
             status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                 "kernel_shape says %" PRId64 " where the weights have %" PRId64,
+                                 "kernel_shape mismatch: attribute has %" PRId64
+                                 ", the weights have %" PRId64,
                                  window->kernel[d], kernel[d]);
             goto out;
         }
@@ -98,7 +99,7 @@ static weft_status_t resolve_dim(const char *auto_pad, bool ceil_mode, int64_t i
     int64_t room = in + w->pad_begin[d] + w->pad_end[d] - extent;
     if (room < 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "a window of %" PRId64 " does not fit into %" PRId64
+                           "window of %" PRId64 " is larger than the input of %" PRId64
                            " with padding %" PRId64 " and %" PRId64,
                            extent, in, w->pad_begin[d], w->pad_end[d]);
     }

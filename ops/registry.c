@@ -87,18 +87,19 @@ static size_t kernel_upper(const weft_registry_t *registry, const registry_key_t
 static weft_status_t check_def(const weft_op_def_t *def)
 {
     if (def == NULL || def->domain == NULL || def->name == NULL || def->name[0] == '\0') {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator definition without domain or name");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "operator definition: domain and name are required");
     }
     if ((def->infer == NULL && def->rules == NULL) || def->since_version < 1 ||
         def->inputs_min > def->inputs_max || def->outputs_min > def->outputs_max ||
         (def->attr_count > 0 && def->attrs == NULL)) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "operator %s.%s needs a shape rule, a version of at least 1 and sane counts",
-            def->domain, def->name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "operator %s.%s: invalid definition: a shape rule, a version of at "
+                           "least 1 and valid input and output counts are required",
+                           def->domain, def->name);
     }
     if (def->infer == NULL && (def->rules->outputs == NULL || def->rules->output_count == 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: its rules are empty",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: the table of rules is empty",
                            def->domain, def->name);
     }
     for (size_t i = 0; i < 4; i++) {
@@ -125,9 +126,8 @@ weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_
     if (at > 0) {
         registry_key_t before = def_key(registry->defs[at - 1]);
         if (compare_keys(&before, &key) == 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "operator %s.%s version %d exists already", def->domain, def->name,
-                               def->since_version);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "duplicate operator %s.%s version %d",
+                               def->domain, def->name, def->since_version);
         }
     }
     status = wefti_array_reserve(registry->allocator, &registry->defs, &registry->def_capacity,
@@ -168,12 +168,14 @@ weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_ker
     WEFT_CHECK_ARG(kernel);
     if (kernel->domain == NULL || kernel->op == NULL || kernel->prepare == NULL ||
         kernel->run == NULL || kernel->destroy == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "kernel with an empty slot");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "kernel definition: a function or name is NULL");
     }
     if (kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
-        return wefti_error(
-            WEFT_ERR_UNSUPPORTED, "kernel %s.%s was built for interface version %u, this is %u",
-            kernel->domain, kernel->op, kernel->abi_version, WEFT_KERNEL_ABI_VERSION);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "kernel %s.%s: ABI version mismatch: built for %u, this library has %u",
+                           kernel->domain, kernel->op, kernel->abi_version,
+                           WEFT_KERNEL_ABI_VERSION);
     }
     registry_key_t key = kernel_key(kernel);
     if (key.family[0] == '\0') {
@@ -229,15 +231,16 @@ weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
     WEFT_CHECK_ARG(algorithm);
     if (!wefti_collective_known(algorithm->op) || algorithm->name == NULL ||
         algorithm->eligible == NULL || algorithm->resources == NULL || algorithm->build == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "algorithm definition: a function or name is NULL");
     }
     if (algorithm->abi_version != WEFT_ALGO_ABI_VERSION) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "algorithm %s was built for interface version %u, this is %u",
+                           "algorithm %s: ABI version mismatch: built for %u, this library has %u",
                            algorithm->name, algorithm->abi_version, WEFT_ALGO_ABI_VERSION);
     }
     if (weft_registry_find_algorithm(registry, algorithm->op, algorithm->name) != NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has an algorithm called %s already",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: duplicate algorithm '%s'",
                            weft_collective_name(algorithm->op), algorithm->name);
     }
     weft_status_t status = wefti_array_reserve(
@@ -404,7 +407,8 @@ weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *p
     memcpy(&init, &symbol, sizeof(init)); /* ISO C has no cast between the two */
     if (symbol == NULL) {
         dlclose(library);
-        return wefti_error(WEFT_ERR_FORMAT, "%s has no weft_plugin_init", path);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "%s: not a Weft plugin: symbol weft_plugin_init not found", path);
     }
     /* Kept even when init fails: what it has added so far points into it. */
     registry->plugins[registry->plugin_count++] = library;

@@ -184,10 +184,10 @@ static weft_status_t lower_read(wefti_lowering_t *l, const wefti_sim_t *sim, uin
 {
     uint32_t anchor, lane;
     if (!last_post_seen(sim, thread, part->rank, &anchor, &lane)) {
-        return wefti_sim_error(sim, thread,
-                               "reads from rank %u without having waited for it: no link could do "
-                               "that but shared memory",
-                               part->rank);
+        return wefti_sim_error(
+            sim, thread,
+            "reads from rank %u without waiting for it: only shared memory allows that",
+            part->rank);
     }
     return l->puts ? put_read(l, sim, thread, lane, anchor, blocks, part)
                    : stage_read(l, lane, anchor, blocks, part);
@@ -348,7 +348,7 @@ static weft_status_t add_changed(changed_move_t *move, uint32_t at)
         return WEFT_OK;
     }
     if (move->count > UINT16_MAX) {
-        return wefti_sim_error(move->sim, move->thread, "more than 65535 places in one step");
+        return wefti_sim_error(move->sim, move->thread, "more than 65535 operands in one step");
     }
     changed.move.operand = (uint32_t)move->l->operand_count;
     changed.move.source_count = (uint16_t)move->source_count;

@@ -67,15 +67,15 @@ weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
         const wefti_step_t *step = &schedule->steps[i];
         if (wefti_step_is_move(step) && !is_rounded_right(params, schedule, step)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "rank %u, step %zu: sums that are not rounded yet meet users' "
-                               "elements; verify the algorithm",
+                               "rank %u, step %zu: unrounded partial sums are mixed with elements "
+                               "of the user's buffer; verify the algorithm",
                                schedule->rank, i);
         }
         if (wefti_step_is_move(step) && !is_inside(params, schedule, step)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "rank %u, step %zu: a block outside its buffer; verify the "
-                               "algorithm",
-                               schedule->rank, i);
+            return wefti_error(
+                WEFT_ERR_INVALID_ARGUMENT,
+                "rank %u, step %zu: block out of range of its buffer; verify the algorithm",
+                schedule->rank, i);
         }
     }
     return WEFT_OK;

@@ -40,7 +40,7 @@ weft_status_t wefti_schedule_add_operands(wefti_schedule_t *schedule,
         return status;
     }
     if (first + count > UINT32_MAX) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "a schedule has more than 2^32 operands");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "schedule: more than 2^32 operands");
     }
     if (count > 0) {
         memcpy(schedule->operands + first, operands, count * sizeof *operands);
@@ -55,7 +55,7 @@ static bool lane_known(weft_schedule_builder_t *builder, uint32_t lane)
     if (lane < builder->schedule->resources.lanes) {
         return builder->status >= 0;
     }
-    fail(builder, "the lane is beyond those that resources asked for");
+    fail(builder, "lane is out of range of the requested resources");
     return false;
 }
 
@@ -64,7 +64,7 @@ static bool count_moves(weft_schedule_builder_t *builder, uint64_t blocks)
 {
     builder->moves += 1 + blocks;
     if (builder->moves > WEFTI_MAX_MOVES) {
-        fail(builder, "more steps and blocks than a schedule can have");
+        fail(builder, "too many steps and blocks for one schedule");
     }
     return builder->moves <= WEFTI_MAX_MOVES;
 }
@@ -86,7 +86,7 @@ void weft_schedule_post(weft_schedule_builder_t *builder, uint32_t lane, uint32_
         return;
     }
     if (phase == 0 || phase > builder->schedule->resources.phases) {
-        fail(builder, "posts a phase beyond those that resources asked for");
+        fail(builder, "post: phase is out of range of the requested resources");
         return;
     }
     wefti_step_t step = {.op = WEFTI_DO_POST, .lane = (uint16_t)lane, .post = {phase}};
@@ -103,11 +103,11 @@ void weft_schedule_wait(weft_schedule_builder_t *builder, uint32_t lane, uint32_
         return;
     }
     if (first_rank >= group || rank_count > group - first_rank) {
-        fail(builder, "waits for a rank outside the group");
+        fail(builder, "wait: rank is outside the group");
         return;
     }
     if (phase == 0 || phase > builder->schedule->resources.phases || runs_back > 2) {
-        fail(builder, "waits for a phase or a run that there is not");
+        fail(builder, "wait: phase or run is out of range");
         return;
     }
     bool own = lane == their_lane && first_rank == builder->params->rank;
@@ -129,11 +129,11 @@ static bool place_known(weft_schedule_builder_t *builder, const weft_place_t *pl
     uint32_t group = builder->params->group_size;
     uint32_t ranks = place->rank_count > 0 ? place->rank_count : 1;
     if (place->rank >= group || ranks > group - place->rank) {
-        fail(builder, "moves data of a rank outside the group");
+        fail(builder, "data movement: rank is outside the group");
         return false;
     }
     if ((uint32_t)place->buffer > WEFT_ALGO_SCRATCH) {
-        fail(builder, "names a buffer that there is not");
+        fail(builder, "data movement: unknown buffer");
         return false;
     }
     return true;
@@ -177,7 +177,7 @@ void weft_schedule_copy(weft_schedule_builder_t *builder, uint32_t lane, weft_pl
 {
     WEFT_CHECK_ARG_VOID(builder);
     if (destination.rank_count > 1 || source.rank_count > 1) {
-        fail(builder, "a copy has one source and one destination");
+        fail(builder, "copy: expected one source and one destination");
         return;
     }
     wefti_step_t step = {.op = WEFTI_DO_COPY, .lane = (uint16_t)lane};
@@ -193,7 +193,7 @@ void weft_schedule_reduce(weft_schedule_builder_t *builder, uint32_t lane,
     WEFT_CHECK_ARG_VOID(builder);
     if (source_count == 0 || destination_count == 0 || source_count > UINT16_MAX ||
         destination_count > UINT16_MAX) {
-        fail(builder, "a reduction needs sources and destinations, 65535 at most");
+        fail(builder, "reduction: expected 1 to 65535 sources and destinations");
         return;
     }
     wefti_step_t step = {
@@ -241,8 +241,8 @@ static weft_status_t check_sizes(const weft_algo_params_t *params, const char *w
     }
     if (sum != params->group_size) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the %ss hold %" PRIu64 " ranks together, the group %u", what, sum,
-                           params->group_size);
+                           "sizes of the %ss sum to %" PRIu64 " ranks, but the group has %u", what,
+                           sum, params->group_size);
     }
     return WEFT_OK;
 }
@@ -252,7 +252,8 @@ static weft_status_t check_placement(const weft_algo_params_t *params)
 {
     uint32_t hosts = params->host_of_count;
     if (hosts == 0 || hosts > params->group_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: %u hosts of a group of %u", hosts,
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "host_of: invalid number of hosts %u for a group of %u ranks", hosts,
                            params->group_size);
     }
     uint8_t *seen = wefti_alloc(NULL, hosts);
@@ -263,8 +264,9 @@ static weft_status_t check_placement(const weft_algo_params_t *params)
     uint32_t count = 0;
     for (uint32_t r = 0; r < params->group_size && status == WEFT_OK; r++) {
         if (params->host_of[r] >= hosts) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: rank %u on host %u of %u", r,
-                                 params->host_of[r], hosts);
+            status =
+                wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: rank %u: invalid host %u of %u", r,
+                            params->host_of[r], hosts);
             break;
         }
         count += !seen[params->host_of[r]];
@@ -272,8 +274,8 @@ static weft_status_t check_placement(const weft_algo_params_t *params)
     }
     wefti_free(NULL, seen);
     if (status == WEFT_OK && count != hosts) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: %u of %u hosts have ranks", count,
-                             hosts);
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "host_of: only %u of %u hosts have ranks",
+                             count, hosts);
     }
     return status;
 }
@@ -281,27 +283,31 @@ static weft_status_t check_placement(const weft_algo_params_t *params)
 weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
 {
     if (!wefti_collective_known(params->op)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "op %d is unknown", (int)params->op);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown collective operator %d",
+                           (int)params->op);
     }
     if (params->group_size == 0 || params->group_size > WEFTI_MAX_GROUP) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group_size %u is not within 1 to %u",
-                           params->group_size, WEFTI_MAX_GROUP);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "invalid group size %u: must be between 1 and %u", params->group_size,
+                           WEFTI_MAX_GROUP);
     }
     if (params->rank >= params->group_size || params->root >= params->group_size ||
         params->peer >= params->group_size) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "rank %u, root %u or peer %u is outside a group of %u", params->rank,
-                           params->root, params->peer, params->group_size);
+                           "rank %u, root %u or peer %u is out of range for a group of %u ranks",
+                           params->rank, params->root, params->peer, params->group_size);
     }
     if ((uint32_t)params->order > WEFT_ORDER_ANY) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "order %d is unknown", (int)params->order);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown reduction order %d",
+                           (int)params->order);
     }
     if (params->op == WEFT_OP_SEND_RECV && params->root == params->peer) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u sends to itself", params->root);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "invalid send: rank %u is both sender and receiver", params->root);
     }
     if (params->in_place &&
         (params->op == WEFT_OP_ALL_TO_ALL_V || params->op == WEFT_OP_SEND_RECV)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s cannot run in place",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: in place is not supported",
                            weft_collective_name(params->op));
     }
     weft_status_t status = WEFT_OK;
@@ -329,8 +335,8 @@ static weft_status_t ask_resources(const weft_algorithm_t *algorithm,
         out->blocks > WEFTI_MAX_BLOCKS || out->scratch_slots > WEFTI_MAX_BLOCKS ||
         out->scratch_sets > 2) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s %s asks for %u lanes, %u phases, %u blocks, %u scratch slots in %u "
-                           "sets: more than there can be",
+                           "%s %s: requested resources exceed the limits: %u lanes, %u phases, %u "
+                           "blocks, %u scratch slots in %u sets",
                            weft_collective_name(params->op), algorithm->name, out->lanes,
                            out->phases, out->blocks, out->scratch_slots, out->scratch_sets);
     }

@@ -111,7 +111,7 @@ static weft_status_t check_barrier(const wefti_sim_t *sim, uint32_t rank, uint32
         uint32_t clock = sim->rank[other].begin_clock[run];
         if (clock == 0 || !wefti_sim_knows(sim, rank * sim->lanes, other * sim->lanes, clock)) {
             return wefti_sim_error(sim, rank * sim->lanes,
-                                   "leaves the barrier without knowing that rank %u has come",
+                                   "leaves the barrier before it knows that rank %u has arrived",
                                    other);
         }
     }
@@ -148,9 +148,9 @@ static weft_status_t check_links(const wefti_sim_t *sim, uint32_t thread, const 
     uint32_t rank = sim->thread[thread].rank;
     for (uint32_t i = 0; step->op == WEFTI_DO_WAIT && i < step->wait.rank_count; i++) {
         if (is_put_link(sim, rank, step->wait.first_rank + i)) {
-            return wefti_sim_error(sim, thread,
-                                   "reads the counter of rank %u, which it cannot load",
-                                   step->wait.first_rank + i);
+            return wefti_sim_error(
+                sim, thread, "reads the counter of rank %u, but the link between them has no loads",
+                step->wait.first_rank + i);
         }
     }
     if (step->op != WEFTI_DO_COPY && step->op != WEFTI_DO_REDUCE && step->op != WEFTI_DO_PUT) {
@@ -162,13 +162,16 @@ static weft_status_t check_links(const wefti_sim_t *sim, uint32_t thread, const 
         for (uint32_t other = operand->rank; other - operand->rank < operand->rank_count; other++) {
             bool put = step->op == WEFTI_DO_PUT && o >= step->move.source_count;
             if (!put && is_put_link(sim, rank, other)) {
-                return wefti_sim_error(sim, thread, "touches memory of rank %u, which it cannot",
+                return wefti_sim_error(sim, thread,
+                                       "accesses the memory of rank %u, but the link between them "
+                                       "has no loads or stores",
                                        other);
             }
             if (other != rank && operand->buffer < WEFTI_SCRATCH && sim->links->hidden != NULL &&
                 sim->links->hidden[other]) {
                 return wefti_sim_error(
-                    sim, thread, "touches a user's buffer of rank %u, which peers cannot", other);
+                    sim, thread, "accesses a user buffer of rank %u, which peers cannot reach",
+                    other);
             }
         }
     }
@@ -272,7 +275,7 @@ static weft_status_t stuck(const wefti_sim_t *sim)
         wefti_step_text(&sim->schedules[other->rank], &sim->schedules[other->rank].steps[other->at],
                         text, sizeof text);
     }
-    return wefti_sim_error(sim, found, "waits for ever: rank %u, lane %u, is in run %u at %s",
+    return wefti_sim_error(sim, found, "deadlock: rank %u, lane %u, is in run %u at %s",
                            other->rank, other->lane, other->run, text);
 }
 
@@ -321,8 +324,8 @@ weft_status_t wefti_sim_init(wefti_sim_t *sim, const weft_algo_params_t *params,
     for (uint32_t rank = 0; rank < sim->ranks; rank++) {
         const wefti_schedule_t *schedule = &schedules[rank];
         if (memcmp(&schedule->resources, &sim->resources, sizeof sim->resources) != 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u asks for other resources than 0",
-                               rank);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "ranks %u and 0 request different resources", rank);
         }
         for (uint32_t lane = 0; lane < sim->lanes; lane++) {
             wefti_sim_thread_t *thread = &sim->thread[rank * sim->lanes + lane];

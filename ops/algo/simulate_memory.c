@@ -159,8 +159,8 @@ static weft_status_t check_write_known(const wefti_sim_t *sim, uint32_t thread,
         return WEFT_OK;
     }
     bool put = cell->channel != WEFTI_NOBODY;
-    return wefti_sim_error(sim, thread, "%s %s[%llu] of rank %u while rank %u may %s it", does,
-                           buffer_names[at->buffer], (unsigned long long)index, rank,
+    return wefti_sim_error(sim, thread, "data race: %s %s[%llu] of rank %u while rank %u may %s it",
+                           does, buffer_names[at->buffer], (unsigned long long)index, rank,
                            sim->thread[cell->writer].rank,
                            put ? "not have finished putting" : "be writing");
 }
@@ -220,7 +220,7 @@ weft_status_t wefti_sim_touch_write(wefti_sim_t *sim, uint32_t thread, wefti_cel
     cell->readers = 0;
     if (reader != WEFTI_NOBODY) {
         return wefti_sim_error(
-            sim, thread, "writes %s[%llu] of rank %u while rank %u may be reading it",
+            sim, thread, "data race: writes %s[%llu] of rank %u while rank %u may be reading it",
             buffer_names[at->buffer], (unsigned long long)index, rank, sim->thread[reader].rank);
     }
     cell->reader = WEFTI_NOBODY;
@@ -259,7 +259,8 @@ static weft_status_t read_one(wefti_sim_t *sim, uint32_t thread, const wefti_ste
                       : cell->length;
     if (is != length) {
         return wefti_sim_error(
-            sim, thread, "%s[%llu] of rank %u has the length of block %u, not of block %u",
+            sim, thread,
+            "length mismatch: %s[%llu] of rank %u has the length of block %u, expected block %u",
             buffer_names[source->buffer], (unsigned long long)index, rank, is, length);
     }
     *out_value = cell->value;
@@ -274,7 +275,7 @@ static weft_status_t check_put_rule(wefti_sim_t *sim, uint32_t thread, const wef
         step->op == WEFTI_DO_REDUCE && (step->flags & WEFTI_STEP_REPEATABLE) != 0;
     if (cell->put_target && cell->repeatable_output) {
         return wefti_sim_error(sim, thread,
-                               "a put goes to the output of a reduction that may be repeated");
+                               "put into the output of a reduction that may be repeated");
     }
     return WEFT_OK;
 }
@@ -299,7 +300,7 @@ static weft_status_t write_one(wefti_sim_t *sim, uint32_t thread, const wefti_st
     if (destination->buffer < WEFTI_SCRATCH &&
         user_length(sim, rank, destination->buffer, (uint32_t)index) != length) {
         return wefti_sim_error(
-            sim, thread, "%s[%llu] of rank %u is made for another length than block %u has",
+            sim, thread, "length mismatch: %s[%llu] of rank %u has another length than block %u",
             buffer_names[destination->buffer], (unsigned long long)index, rank, length);
     }
     if (step->op == WEFTI_DO_PUT) {
@@ -324,16 +325,17 @@ static weft_status_t check_types(const wefti_sim_t *sim, uint32_t thread, const 
     for (uint32_t i = 0; i < step->move.destination_count; i++) {
         bool wide = is_wide(sim, operands[sources + i].buffer);
         if (step->op != WEFTI_DO_REDUCE && wide != is_wide(sim, operands[0].buffer)) {
-            return wefti_sim_error(sim, thread, "copies between sums and users' elements");
+            return wefti_sim_error(sim, thread,
+                                   "copy between partial sums and elements of a user buffer");
         }
         if (step->op == WEFTI_DO_REDUCE && wide == finish) {
             return wefti_sim_error(sim, thread,
-                                   wide ? "stores a finished result among sums"
-                                        : "stores a sum that is not finished where users see it");
+                                   wide ? "stores a final result among partial sums"
+                                        : "stores a partial sum in a user buffer");
         }
     }
     if (step->op == WEFTI_DO_PUT && (step->flags & WEFTI_STEP_FINISH)) {
-        return wefti_sim_error(sim, thread, "a put cannot finish a sum");
+        return wefti_sim_error(sim, thread, "a put cannot round a partial sum");
     }
     return WEFT_OK;
 }
@@ -345,7 +347,7 @@ static weft_status_t combine(wefti_sim_t *sim, uint32_t thread, const wefti_step
     if (step->op == WEFTI_DO_REDUCE) {
         for (uint32_t i = 0; i < count; i++) {
             if (sim->exprs.nodes[sim->values[i]].kind == WEFTI_EXPR_FINISHED) {
-                return wefti_sim_error(sim, thread, "reduces a result that is finished already");
+                return wefti_sim_error(sim, thread, "reduces a final result again");
             }
         }
         value = wefti_expr_tree(&sim->exprs, sim->values, count);

@@ -82,7 +82,8 @@ weft_status_t wefti_sim_post(wefti_sim_t *sim, uint32_t thread, const wefti_step
     uint64_t before = (uint64_t)own->run * sim->resources.phases;
     uint64_t value = before + step->post.phase;
     if (value <= own->phase) {
-        return wefti_sim_error(sim, thread, "its counter is there already, phases must grow");
+        return wefti_sim_error(sim, thread,
+                               "the counter already has this value; phases must increase");
     }
     uint32_t references = 0;
     uint64_t last = own->phase > before ? own->phase - before : 0;
@@ -138,7 +139,7 @@ weft_status_t wefti_sim_signal(wefti_sim_t *sim, uint32_t thread, const wefti_st
     wefti_channel_t *channel = &sim->channels[(size_t)thread * sim->ranks + step->signal.peer];
     uint64_t value = (uint64_t)own->run * channel->per_run + step->signal.index;
     if (value != channel->sent.count + 1) {
-        return wefti_sim_error(sim, thread, "signal %u to rank %u is out of turn",
+        return wefti_sim_error(sim, thread, "signal %u to rank %u is out of order",
                                step->signal.index, step->signal.peer);
     }
     weft_status_t status =
@@ -220,12 +221,11 @@ static weft_status_t count_await(wefti_sim_t *sim, uint32_t rank, const wefti_st
     uint32_t other = step->signal.peer * sim->lanes + step->signal.lane;
     wefti_channel_t *channel = &sim->channels[(size_t)other * sim->ranks + rank];
     if (step->signal.index == 0 || step->signal.index > channel->per_run) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "rank %u, lane %u, step %zu: waits for signal %u of rank %u, which sends "
-            "%u: it would wait for ever",
-            rank, step->lane, (size_t)(step - sim->schedules[rank].steps), step->signal.index,
-            step->signal.peer, channel->per_run);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "rank %u, lane %u, step %zu: deadlock: waits for signal %u of rank %u, "
+                           "which sends only %u",
+                           rank, step->lane, (size_t)(step - sim->schedules[rank].steps),
+                           step->signal.index, step->signal.peer, channel->per_run);
     }
     channel->wait_counts[step->signal.index]++;
     return WEFT_OK;

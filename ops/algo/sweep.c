@@ -285,8 +285,8 @@ static weft_status_t check_effort(const weft_algorithm_t *algorithm,
     if (params->group_size * places > MAX_PROVED_PLACES ||
         params->group_size * posts > MAX_PROVED_PLACES) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s %s: %u blocks, %u scratch slots, %u phases of %u lanes on %u ranks "
-                           "are more than can be proved",
+                           "%s %s: too large to verify: %u blocks, %u scratch slots, %u phases of "
+                           "%u lanes on %u ranks",
                            weft_collective_name(params->op), algorithm->name, need.blocks,
                            need.scratch_slots, need.phases, need.lanes, params->group_size);
     }
@@ -302,7 +302,7 @@ weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
     weft_algo_params_t own;
     if (algorithm->eligible == NULL || algorithm->resources == NULL || algorithm->build == NULL ||
         algorithm->name == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm with an empty slot");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm definition: a function is NULL");
     }
     /* What was appended since the caller was built is not there. */
     memset(&own, 0, sizeof own);
@@ -313,7 +313,8 @@ weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
     own.rank = 0;
     weft_status_t status = wefti_algo_params_check(&own);
     if (status >= 0 && own.group_size > MAX_PROVED_RANKS) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "group_size %u is above %u", own.group_size,
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "invalid group size %u: at most %u can be verified", own.group_size,
                              MAX_PROVED_RANKS);
     }
     status = status < 0 ? status : check_effort(algorithm, &own);

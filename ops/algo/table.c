@@ -58,7 +58,7 @@ weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
         if (status >= 0 && memcmp(&schedules[own.rank].resources, &schedules[0].resources,
                                   sizeof schedules[0].resources) != 0) {
             status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                 "%s %s: ranks 0 and %u are told different resources",
+                                 "%s %s: ranks 0 and %u request different resources",
                                  weft_collective_name(params->op), algorithm->name, own.rank);
         }
     }

@@ -139,8 +139,8 @@ static weft_status_t prepare_square_sum(const weft_node_desc_t *node, const weft
         const weft_tensor_desc_t *x = wefti_infer_input(node, i);
         WEFT_TRY(status, wefti_need_known(x, "input", i), fail);
         if (x->dtype != WEFT_DTYPE_F32 && x->dtype != WEFT_DTYPE_BF16) {
-            status = wefti_error(WEFT_ERR_UNSUPPORTED, "input %u is %s, not f32 or bf16", i,
-                                 weft_dtype_name(x->dtype));
+            status = wefti_error(WEFT_ERR_UNSUPPORTED, "input %u has type %s, expected f32 or bf16",
+                                 i, weft_dtype_name(x->dtype));
             goto fail;
         }
         state->inputs[i] = (operand_t){weft_tensor_elem_count(x), x->dtype == WEFT_DTYPE_BF16};
@@ -173,9 +173,7 @@ static weft_status_t prepare_clip_scale(const weft_node_desc_t *node, const weft
     WEFT_TRY(status, check_limbs(wefti_infer_input(node, 0), "input"), out);
     if (node->output_count != 2) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%u outputs, expected 2, of which the second "
-                           "may be absent",
-                           node->output_count);
+                           "%u outputs, expected 2 (the second may be absent)", node->output_count);
     }
     for (uint32_t i = 0; i < 2; i++) {
         const weft_tensor_desc_t *out = wefti_node_output(node, i);
@@ -195,7 +193,8 @@ static weft_status_t prepare_clip_scale(const weft_node_desc_t *node, const weft
     state->divisor = (double)weft_node_attr_int(node, "divisor", 1);
     if (!(state->max_norm > 0) || state->divisor < 1) {
         wefti_state_free(state);
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "max_norm or divisor is not above 0");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attributes max_norm and divisor must be above 0");
     }
     *out_state = state;
     *out_scratch_bytes = 0;

@@ -47,7 +47,7 @@ static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_k
     weft_status_t status;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_output(node, 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: needs two inputs and an output");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: expected two inputs and one output");
     }
     WEFT_TRY(status,
              wefti_conv_describe(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], env,
@@ -94,7 +94,8 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     weft_status_t status;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_input(node, 2) || !wefti_node_has_output(node, 1)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ConvGrad: needs dY, X, W and the output dW");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "ConvGrad: expected inputs dY, X, W and output dW");
     }
     const weft_tensor_desc_t *dy = &node->inputs[0], *x = &node->inputs[1], *w = &node->inputs[2];
     wefti_conv_t *c = &state->conv;

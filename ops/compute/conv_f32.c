@@ -34,7 +34,7 @@ static weft_status_t check_size(const wefti_planes_t *p)
         __builtin_mul_overflow(elems, p->channels, &elems) ||
         __builtin_mul_overflow(elems, p->phase[0] * p->phase[1], &elems) || elems > INT32_MAX / 2 ||
         p->channels * p->phase[0] * p->phase[1] > INT32_MAX / 64) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "a convolution's padded image is too large");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: the padded image is too large");
     }
     return WEFT_OK;
 }
@@ -125,7 +125,7 @@ static weft_status_t finish_pass(const wefti_conv_t *c, bool mirrored, wefti_con
     pass->k = p->channels * c->kernel[0] * c->kernel[1];
     pass->vectors_elems = round_up((pass->out[0] - 1) * p->size[1] + pass->out[1]);
     if (pass->rows > (INT64_C(1) << 40) / pass->vectors_elems) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "a convolution's output is too large");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: the output is too large");
     }
     pass->scratch_elems = wefti_planes_elems(p) + pass->rows * pass->vectors_elems;
     pass->at = wefti_alloc(NULL, (size_t)pass->k * sizeof *pass->at);
@@ -261,7 +261,7 @@ weft_status_t wefti_conv_dw_plan(const wefti_conv_t *c, wefti_conv_dw_t *dw)
     dw->vectors = round_up((c->out[0] - 1) * x.size[1] + c->out[1]) / VECTOR;
     int64_t sums;
     if (__builtin_mul_overflow(dw->rows, dw->taps * VECTOR, &sums) || sums > INT32_MAX) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "a convolution's weights are too large");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: the weights are too large");
     }
     /* X's planes and a plane of ones, then dY's planes, for a block of images; then the sums. */
     dw->scratch_elems =

@@ -21,13 +21,13 @@ static weft_status_t read_ints(const weft_node_desc_t *node, const char *name, s
         return WEFT_OK;
     }
     if (attr->type != WEFT_ATTR_INTS || attr->count != count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s must be %zu integers", node->op, name,
-                           count);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: attribute %s: expected %zu integers",
+                           node->op, name, count);
     }
     for (size_t i = 0; i < count; i++) {
         if (attr->ints[i] < low || attr->ints[i] > LARGEST) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s holds %lld", node->op, name,
-                               (long long)attr->ints[i]);
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: attribute %s: invalid value %lld",
+                               node->op, name, (long long)attr->ints[i]);
         }
         out[i] = attr->ints[i];
     }
@@ -57,7 +57,8 @@ static weft_status_t read_pads(const weft_node_desc_t *node, uint32_t spatial, w
             c->pad[i] = strcmp(mode, "SAME_LOWER") == 0 ? total - total / 2 : total / 2;
             pad_end[i] = total - c->pad[i];
         } else if (strcmp(mode, "VALID") != 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: auto_pad is %s", node->op, mode);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "%s: attribute auto_pad: unsupported value '%s'", node->op, mode);
         }
     }
     return WEFT_OK;
@@ -107,10 +108,11 @@ weft_status_t wefti_conv_describe(const weft_node_desc_t *node, const weft_tenso
     c->out_last = y->layout == WEFT_LAYOUT_CHANNELS_LAST;
     if (c->groups < 1 || c->in_channels % c->groups != 0 || c->out_channels % c->groups != 0 ||
         w->dims[1] != c->in_channels / c->groups) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: %lld channels in %lld groups do not fit weights of %lld x %lld",
-                           node->op, (long long)c->in_channels, (long long)c->groups,
-                           (long long)w->dims[0], (long long)w->dims[1]);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s: shape mismatch: %lld channels in %lld groups, weights of %lld x %lld", node->op,
+            (long long)c->in_channels, (long long)c->groups, (long long)w->dims[0],
+            (long long)w->dims[1]);
     }
     WEFT_TRY(status, read_ints(node, "strides", spatial, 1, 1, c->stride + first), out);
     WEFT_TRY(status, read_ints(node, "dilations", spatial, 1, 1, c->dilation + first), out);
@@ -118,7 +120,8 @@ weft_status_t wefti_conv_describe(const weft_node_desc_t *node, const weft_tenso
     for (uint32_t i = 0; i < spatial; i++) {
         if (kernel[i] != 0 && kernel[i] != c->kernel[first + i]) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "%s: kernel_shape contradicts the weights", node->op);
+                               "%s: attribute kernel_shape differs from the shape of the weights",
+                               node->op);
         }
     }
     WEFT_TRY(status, read_pads(node, spatial, c, pad_end), out);

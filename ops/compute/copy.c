@@ -94,7 +94,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     WEFT_TRY(status, wefti_need_known(wefti_node_output(node, 0), "output", 0), out);
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->dtype != y->dtype || weft_tensor_elem_count(x) != weft_tensor_elem_count(y)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input and output differ in type or size");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "input 0 and output 0 differ in type or size");
     }
     state_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {

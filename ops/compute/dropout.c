@@ -111,7 +111,8 @@ static weft_status_t set_ratio(const weft_node_desc_t *node, state_t *state)
 {
     double ratio = (double)weft_node_attr_float(node, "ratio", 0.5f);
     if (!(ratio >= 0.0 && ratio <= 1.0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ratio %g is not between 0 and 1", ratio);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid ratio %g: must be between 0 and 1",
+                           ratio);
     }
     state->all = ratio >= 1.0;
     state->scale = state->all ? 0.0f : (float)(1.0 / (1.0 - ratio));
@@ -130,8 +131,8 @@ static weft_status_t need_scalar(const weft_node_desc_t *node, uint32_t index, w
 {
     const weft_tensor_desc_t *desc = index < node->input_count ? &node->inputs[index] : NULL;
     if (desc == NULL || desc->dtype != dtype || weft_tensor_elem_count(desc) != 1) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u must be one %s", index,
-                           weft_dtype_name(dtype));
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u: expected one element of type %s",
+                           index, weft_dtype_name(dtype));
     }
     return WEFT_OK;
 }
@@ -144,7 +145,8 @@ static weft_status_t need_pair(const weft_node_desc_t *node)
     WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
     if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
         node->inputs[0].layout != WEFT_LAYOUT_PLAIN) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "input 0 and the output differ, or are not plain");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "input 0 and output 0 must have one type and shape, in plain layout");
     }
 out:
     return status;
@@ -179,7 +181,8 @@ static weft_status_t prepare_mask(const weft_node_desc_t *node, const weft_kerne
     }
     state.has_mask = mask != NULL && mask->dtype != WEFT_DTYPE_NONE;
     if (state.has_mask && !is_mask(mask, &node->inputs[0])) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the mask is not u8 of the input's shape");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the mask must have type u8 and the shape of the input");
     }
     WEFT_TRY(status, set_ratio(node, &state), out);
     state.salt = (uint32_t)weft_node_attr_int(node, "salt", 0);
@@ -195,7 +198,8 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
     state_t state = {.grad = dropout_grad[wefti_kernel_isa(env)]};
     WEFT_TRY(status, need_pair(node), out);
     if (node->input_count < 2 || !is_mask(&node->inputs[1], &node->inputs[0])) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the mask is not u8 of the input's shape");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the mask must have type u8 and the shape of the input");
     }
     WEFT_TRY(status, set_ratio(node, &state), out);
     status = finish(node, &state, out_state, out_scratch_bytes);
@@ -213,8 +217,8 @@ static weft_status_t prepare_inference(const weft_node_desc_t *node, const weft_
     for (uint32_t i = 1; i < node->input_count; i++) {
         if (node->inputs[i].dtype != WEFT_DTYPE_NONE) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "input %u: only the form for inference has a kernel, training runs "
-                               "weft DropoutMask",
+                               "input %u: only the inference form of Dropout has a kernel; "
+                               "training uses weft.DropoutMask",
                                i);
         }
     }
@@ -224,7 +228,8 @@ static weft_status_t prepare_inference(const weft_node_desc_t *node, const weft_
         state.mask_dtype = mask->dtype;
         if (!wefti_same_shape(mask, &node->inputs[0]) ||
             (mask->dtype != WEFT_DTYPE_BOOL && mask->dtype != WEFT_DTYPE_F32)) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "the mask is of type %s, or not of X's shape",
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "the mask has type %s or a shape that differs from X",
                                weft_dtype_name(mask->dtype));
         }
     }

@@ -39,7 +39,7 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
     weft_status_t status;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_output(node, 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Gemm: needs two inputs and an output");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Gemm: expected two inputs and one output");
     }
     const weft_tensor_desc_t *a = &node->inputs[0], *b = &node->inputs[1], *y = &node->outputs[0];
     WEFT_TRY(status, wefti_check_f32(node, a, "input 0", false), out);

@@ -131,9 +131,8 @@ weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
     const int64_t m = gemm->m, n = gemm->n, k = gemm->k;
     const int64_t limit = INT64_C(1) << 40;
     if (m > limit / n || n > limit / k || k > limit / m || m > INT32_MAX || n > INT32_MAX) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "a matrix product of %lld x %lld x %lld is too large", (long long)m,
-                           (long long)n, (long long)k);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "matrix product too large: %lld x %lld x %lld",
+                           (long long)m, (long long)n, (long long)k);
     }
     gemm->threads = gemm->threads == 0 ? 1 : gemm->threads;
     /* Elements moved beside the product itself, and products of lanes that hold nothing (a product

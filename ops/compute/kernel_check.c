@@ -17,11 +17,12 @@ weft_status_t wefti_check_f32(const weft_node_desc_t *node, const weft_tensor_de
                               const char *what, bool channels_last_allowed)
 {
     if (desc->dtype != WEFT_DTYPE_F32) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s is %s, only f32 is supported", node->op,
-                           what, weft_dtype_name(desc->dtype));
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s has unsupported type %s: expected f32",
+                           node->op, what, weft_dtype_name(desc->dtype));
     }
     if (desc->rank > WEFT_MAX_DIMS) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s has %u dimensions", node->op, what,
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: %s has an unsupported number of dimensions: %u", node->op, what,
                            desc->rank);
     }
     if (desc->layout != WEFT_LAYOUT_PLAIN && !(channels_last_allowed && desc->rank == 4)) {
@@ -50,8 +51,8 @@ weft_status_t wefti_check_shape(const weft_node_desc_t *node, const weft_tensor_
         equal = desc->dims[i] == dims[i];
     }
     if (!equal) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: the shape of %s contradicts the inputs",
-                           node->op, what);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: the shape of %s does not match the inputs", node->op, what);
     }
     return WEFT_OK;
 }

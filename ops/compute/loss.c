@@ -178,8 +178,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     const weft_tensor_desc_t *weights = wefti_infer_input(node, scores + 2);
     if (x->rank < 2 || x->layout != WEFT_LAYOUT_PLAIN || label->layout != WEFT_LAYOUT_PLAIN ||
         (label->dtype != WEFT_DTYPE_I64 && label->dtype != WEFT_DTYPE_I32)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "scores must be plain with at least 2 dimensions, labels i64 or i32");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "expected scores in plain layout with at least 2 "
+                                                 "dimensions and labels of type i64 or i32");
     }
     s->n = x->dims[0];
     s->c = x->dims[1];
@@ -189,13 +189,12 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     }
     if (weft_tensor_elem_count(label) != s->n * s->inner) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "there must be one label for each row of scores");
+                           "labels: expected one label per row of scores");
     }
     if (weights != NULL) {
         WEFT_TRY(status, wefti_need_f32(node, scores + 2), out);
         if (weft_tensor_elem_count(weights) != s->c) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "there must be one weight for each class");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weights: expected one weight per class");
         }
     }
     const char *reduce = weft_node_attr_string(node, "reduction", "mean");

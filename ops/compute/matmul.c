@@ -102,7 +102,7 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
     uint32_t rank = 0;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_output(node, 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: needs two inputs and an output",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: expected two inputs and one output",
                            node->op);
     }
     if (weft_node_attr_int(node, "transBatchA", 0) != 0 ||

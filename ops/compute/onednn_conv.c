@@ -150,7 +150,7 @@ static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_k
     uint32_t x, w, y, x_own, w_own, y_own;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_output(node, 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: needs two inputs and an output");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: expected two inputs and one output");
     }
     const bool has_bias = wefti_node_has_input(node, 2);
     WEFT_TRY(
@@ -297,7 +297,8 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     grad_t g = {.node = node};
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_input(node, 2) || !wefti_node_has_output(node, 1)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "ConvGrad: needs dY, X, W and the output dW");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "ConvGrad: expected inputs dY, X, W and output dW");
     }
     WEFT_TRY(
         status,

@@ -115,7 +115,7 @@ static weft_status_t check_operands(const weft_node_desc_t *node)
     weft_status_t status;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_output(node, 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: needs two inputs and an output",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: expected two inputs and one output",
                            node->op);
     }
     WEFT_TRY(status, wefti_check_f32(node, &node->inputs[0], "input 0", false), out);
@@ -151,7 +151,8 @@ static weft_status_t read_c(const weft_node_desc_t *node, product_t *p)
                            (long long)p->y[1]);
     }
     if (beta != 0 && beta != 1) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "oneDNN cannot scale input 2 by beta");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "oneDNN: scaling input 2 by beta is not supported");
     }
     set_matrix(2, dims, false, p->c, p->c_stride);
     p->has_c = beta != 0;

@@ -19,10 +19,10 @@ weft_status_t wefti_onednn_status(dnnl_status_t status, const char *what)
     case dnnl_success:
         return WEFT_OK;
     case dnnl_out_of_memory:
-        return wefti_error(WEFT_ERR_NO_MEMORY, "oneDNN: no memory for %s", what);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "oneDNN: out of memory for %s", what);
     case dnnl_unimplemented:
     case dnnl_invalid_arguments: /* shapes were checked: this is what oneDNN cannot express */
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "oneDNN cannot compute %s", what);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "oneDNN: unsupported operation: %s", what);
     default:
         return wefti_error(WEFT_ERR_INTERNAL, "oneDNN: %s failed with status %d", what,
                            (int)status);
@@ -53,7 +53,8 @@ static weft_status_t open_program(const weft_kernel_env_t *env, wefti_onednn_pro
     static const char *const names[] = {"SSE4.1", "AVX2", "AVX-512"};
     const uint32_t isa = library_isa();
     if (env->isa < isa || isa == 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "oneDNN uses %s in this process", names[isa]);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "oneDNN: already initialised for %s in this process", names[isa]);
     }
     program->threads = env->thread_count == 0 ? 1 : env->thread_count;
     WEFT_TRY(status,
@@ -183,8 +184,7 @@ weft_status_t wefti_onednn_tensor(wefti_onednn_program_t *program, const dnnl_me
     }
     const size_t bytes = dnnl_memory_desc_get_size(desc);
     if (bytes > LARGEST_BYTES) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "a tensor of %zu bytes is too large for oneDNN",
-                           bytes);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "oneDNN: tensor too large: %zu bytes", bytes);
     }
     wefti_onednn_tensor_t *tensor = &program->tensors[program->tensor_count];
     *tensor = (wefti_onednn_tensor_t){
@@ -294,7 +294,8 @@ weft_status_t wefti_onednn_choose(wefti_onednn_program_t *program, const void *o
                  "a name"),
              fail);
     if (label != NULL && is_reference(implementation)) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "oneDNN has only its reference code (%s%s)",
+        status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "oneDNN: no optimised implementation, only reference code (%s%s)",
                              label, implementation);
         goto fail;
     }

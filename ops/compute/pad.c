@@ -122,7 +122,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const int64_t *pads, 
         if (__builtin_add_overflow(size, begin[d], &size) ||
             __builtin_add_overflow(size, sign * pads[x->rank + d], &size) || size != y->dims[d]) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "pads do not give the output's dimension %u", d);
+                               "pads do not match dimension %u of the output", d);
         }
     }
     state_t *state = wefti_state_alloc(sizeof(*state));
@@ -146,16 +146,16 @@ static weft_status_t prepare_pad(const weft_node_desc_t *node, const weft_kernel
     (void)env;
     const char *mode = weft_node_attr_string(node, "mode", "constant");
     if (strcmp(mode, "constant") != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "mode \"%s\" of Pad has no kernel", mode);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Pad: unsupported mode '%s'", mode);
     }
     WEFT_TRY(status, wefti_pad_amounts(node, pads, &known), out);
     if (!known) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "pads must be constant");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Pad: pads must be constant");
     }
     if (node->version >= 11 && wefti_infer_input(node, 2) != NULL) {
         WEFT_TRY(status, wefti_need_f32(node, 2), out);
         if (weft_tensor_elem_count(&node->inputs[2]) != 1) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input 2 must be one element");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Pad: input 2 must have one element");
         }
     }
     WEFT_TRY(status, prepare(node, pads, 1, &state, out_scratch_bytes), out);

@@ -71,8 +71,7 @@ static weft_status_t read_geometry(const weft_node_desc_t *node, const weft_tens
     if (x->rank < 3 || x->rank > 4 || x->rank != y->rank || x->layout != y->layout) {
         return wefti_error(
             WEFT_ERR_UNSUPPORTED,
-            "poolings have kernels for one or two spatial dimensions, input and output of "
-            "one layout");
+            "pooling: expected one or two spatial dimensions and one layout for input and output");
     }
     weft_tensor_desc_t inferred = {0};
     weft_node_desc_t forward = *node;
@@ -83,7 +82,9 @@ static weft_status_t read_geometry(const weft_node_desc_t *node, const weft_tens
     weft_status_t status;
     WEFT_TRY(status, wefti_infer_pool(&forward), out);
     if (memcmp(inferred.dims, y->dims, y->rank * sizeof(y->dims[0])) != 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the output does not have the pooled shape");
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "pooling: the shape of the output does not match the input and the window");
     }
     WEFT_TRY(status, wefti_window_resolve(node, x->rank, x->dims, NULL, window), out);
     pool->n = x->dims[0];
@@ -119,7 +120,7 @@ weft_status_t wefti_pool_create(const weft_node_desc_t *node, const weft_kernel_
     if (!dim_bytes(&pool.y, &rows) || !dim_bytes(&pool.x, &columns) ||
         !wefti_add_size(rows, columns, &bytes) ||
         !wefti_add_size(bytes, wefti_align_up(sizeof(pool), 8), &bytes)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the pooling is too large");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "pooling: the tensor is too large");
     }
     wefti_pool_t *made = wefti_state_alloc(bytes);
     if (made == NULL) {

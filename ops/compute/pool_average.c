@@ -267,7 +267,8 @@ static weft_status_t prepare_global(const weft_node_desc_t *node, const weft_ker
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->rank < 3 || y->rank != x->rank || y->layout != x->layout ||
         weft_tensor_elem_count(y) != x->dims[0] * x->dims[1]) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "input and output do not fit together");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "average pooling: the shapes of input and output do not match");
     }
     global_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {

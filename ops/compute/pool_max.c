@@ -172,7 +172,7 @@ static weft_status_t prepare_max(const weft_node_desc_t *node, const weft_kernel
     WEFT_TRY(status, wefti_need_f32(node, 0), out);
     WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
     if (wefti_node_output(node, 1) != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "MaxPool with Indices has no kernel");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "MaxPool: the output Indices is not supported");
     }
     WEFT_TRY(status, wefti_pool_create(node, env, &node->inputs[0], &node->outputs[0], &pool), out);
     *out_state = pool;
@@ -184,7 +184,8 @@ out:
 static weft_status_t need_mask(const weft_tensor_desc_t *mask, const weft_tensor_desc_t *y)
 {
     if (mask == NULL || mask->dtype != WEFT_DTYPE_U8 || !wefti_same_shape(mask, y)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Mask must be u8 and have the shape of Y");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "MaxPool: Mask must have type u8 and the shape of Y");
     }
     return WEFT_OK;
 }
@@ -193,7 +194,7 @@ static weft_status_t check_area(const wefti_pool_t *pool)
 {
     int64_t area;
     if (__builtin_mul_overflow(pool->y.kernel, pool->x.kernel, &area) || area > 255) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the window has more than 255 elements");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "MaxPool: the window has more than 255 elements");
     }
     return WEFT_OK;
 }

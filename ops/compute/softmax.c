@@ -50,7 +50,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
     if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
         node->inputs[0].layout != WEFT_LAYOUT_PLAIN) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "input and output must be plain and of one shape");
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "Softmax: input and output must have one shape, in plain layout");
     }
     WEFT_TRY(status, wefti_softmax_axis(node, &made.outer, &made.length, &made.inner), out);
     state_t *state = wefti_state_alloc(sizeof(*state));

@@ -99,7 +99,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
         bool kept = d >= skipped && y->dims[d - skipped] == x->dims[d];
         if (!kept && d >= skipped && y->dims[d - skipped] != 1) {
             wefti_state_free(state);
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX does not broadcast to dY");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX cannot be broadcast to dY");
         }
         wefti_nest_add(&state->nest, x->dims[d], from[d], kept ? to[d - skipped] : 0);
     }

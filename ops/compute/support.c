@@ -21,16 +21,17 @@ weft_status_t wefti_need_known(const weft_tensor_desc_t *desc, const char *what,
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s %u is missing", what, index);
     }
     if (desc->rank > WEFT_MAX_DIMS || weft_dtype_size_bytes(desc->dtype) == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s %u has a bad type or rank", what, index);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s %u has an invalid type or rank", what,
+                           index);
     }
     int64_t count = weft_tensor_elem_count(desc);
     if (count < 0 || count > INT64_MAX / 16) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s %u has no known size", what, index);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s %u has an unknown size", what, index);
     }
     if (desc->layout != WEFT_LAYOUT_PLAIN &&
         (desc->layout != WEFT_LAYOUT_CHANNELS_LAST || desc->rank != 4)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s %u: only rank 4 has another layout", what,
-                           index);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s %u: a layout other than plain requires 4 dimensions", what, index);
     }
     return WEFT_OK;
 }
@@ -39,8 +40,8 @@ static weft_status_t need_f32(const weft_tensor_desc_t *desc, const char *what, 
 {
     weft_status_t status = wefti_need_known(desc, what, index);
     if (status >= 0 && desc->dtype != WEFT_DTYPE_F32) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s %u is %s, the kernel computes f32", what,
-                             index, weft_dtype_name(desc->dtype));
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s %u has type %s, expected f32", what, index,
+                             weft_dtype_name(desc->dtype));
     }
     return status;
 }

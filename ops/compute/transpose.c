@@ -80,13 +80,14 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->layout != WEFT_LAYOUT_PLAIN || y->layout != WEFT_LAYOUT_PLAIN || x->dtype != y->dtype ||
         x->rank != y->rank || (weft_node_attr(node, "perm") != NULL && count != x->rank)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "input, output and perm do not fit together");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Transpose: input, output and perm do not match");
     }
     for (uint32_t d = 0; d < x->rank; d++) {
         perm[d] = count == 0 ? (int64_t)x->rank - 1 - d : perm[d];
         if (perm[d] < 0 || perm[d] >= x->rank || (seen & (1u << perm[d])) != 0 ||
             x->dims[perm[d]] != y->dims[d]) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "perm does not give the output's shape");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "Transpose: perm does not match the shape of the output");
         }
         seen |= 1u << perm[d];
     }

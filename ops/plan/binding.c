@@ -17,8 +17,7 @@ weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t index, weft_
     WEFT_CHECK_ARG(plan);
     WEFT_CHECK_ARG(binding);
     if (index >= plan->binding_count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_plan_get_binding: no binding %zu",
-                           index);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "index: no binding %zu in this plan", index);
     }
     if (binding->struct_size != sizeof *binding) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

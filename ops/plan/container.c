@@ -99,7 +99,7 @@ static weft_status_t read_header(const uint8_t *data, size_t size_bytes,
                            WEFTI_PLAN_MAGIC);
     }
     if (size_bytes < WEFTI_CONTAINER_HEADER_BYTES) {
-        return wefti_error(WEFT_ERR_FORMAT, "truncated: %zu bytes are not even a header",
+        return wefti_error(WEFT_ERR_FORMAT, "truncated: %zu bytes is shorter than the header",
                            size_bytes);
     }
     uint32_t format = get32(data + AT_FORMAT);
@@ -107,23 +107,24 @@ static weft_status_t read_header(const uint8_t *data, size_t size_bytes,
     uint64_t file_bytes = get64(data + AT_FILE_BYTES);
     if (format != WEFTI_PLAN_FORMAT) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "plan format %u, this build reads %u: compile anew", format,
-                           WEFTI_PLAN_FORMAT);
+                           "unsupported plan format version %u: this build reads version %u; "
+                           "compile the model again",
+                           format, WEFTI_PLAN_FORMAT);
     }
     if (features & ~KNOWN_FEATURES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "needs features %#llx that this build does not have",
+                           "unsupported features %#llx: this build does not have them",
                            (unsigned long long)(features & ~KNOWN_FEATURES));
     }
     if (file_bytes != size_bytes) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: %zu bytes, the header says %llu",
-                           file_bytes > size_bytes ? "truncated" : "bytes behind the end",
-                           size_bytes, (unsigned long long)file_bytes);
+                           file_bytes > size_bytes ? "truncated" : "trailing bytes", size_bytes,
+                           (unsigned long long)file_bytes);
     }
     uint32_t count = get32(data + AT_SECTION_COUNT);
     if (count > WEFTI_CONTAINER_MAX_SECTIONS ||
         WEFTI_CONTAINER_HEADER_BYTES + (size_t)count * WEFTI_CONTAINER_ENTRY_BYTES > size_bytes) {
-        return wefti_error(WEFT_ERR_FORMAT, "%u sections do not fit", count);
+        return wefti_error(WEFT_ERR_FORMAT, "too many sections: %u", count);
     }
     if (!all_zero(data + AT_RESERVED, WEFTI_CONTAINER_HEADER_BYTES - AT_RESERVED)) {
         return wefti_error(WEFT_ERR_FORMAT, "reserved bytes of the header are not zero");
@@ -157,8 +158,8 @@ weft_status_t wefti_container_read(const uint8_t *data, size_t size_bytes,
         if (offset % WEFTI_PLAN_ALIGNMENT != 0 || offset < free_from || offset > size_bytes ||
             bytes > size_bytes - offset || !all_zero(entry + AT_ENTRY_RESERVED, 8)) {
             return wefti_error(WEFT_ERR_FORMAT,
-                               "section %u (kind %u) of %llu bytes at %llu is misplaced", i, kind,
-                               (unsigned long long)bytes, (unsigned long long)offset);
+                               "section %u (kind %u): %llu bytes at offset %llu are out of range",
+                               i, kind, (unsigned long long)bytes, (unsigned long long)offset);
         }
         free_from = offset + bytes;
         if (kind == 0 || kind > WEFTI_SECTION_COUNT) {
@@ -169,7 +170,7 @@ weft_status_t wefti_container_read(const uint8_t *data, size_t size_bytes,
         }
         if (flags & ~SECTION_OPTIONAL || out_sections[kind - 1].data) {
             return wefti_error(WEFT_ERR_FORMAT, "section %u (kind %u) %s", i, kind,
-                               out_sections[kind - 1].data ? "is there twice"
+                               out_sections[kind - 1].data ? "is a duplicate"
                                                            : "has unknown flags");
         }
         out_sections[kind - 1] = (wefti_section_t){data + offset, (size_t)bytes};

@@ -285,7 +285,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     source_t source = {&plan->arena, 0};
     ProtobufCAllocator allocator = {source_alloc, source_free, &source};
     if (bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
-        return wefti_error(WEFT_ERR_FORMAT, "structure of %zu bytes, at most %zu are allowed",
+        return wefti_error(WEFT_ERR_FORMAT, "structure section too large: %zu bytes, at most %zu",
                            bytes, WEFTI_PLAN_MAX_STRUCTURE_BYTES);
     }
     plan->arena.budget_bytes = BUDGET_BASE_BYTES + BUDGET_FACTOR * bytes;
@@ -294,7 +294,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
         return wefti_error_prefix(WEFT_ERR_NO_MEMORY, "the structure section of %zu bytes", bytes);
     }
     if (!message) {
-        return wefti_error(WEFT_ERR_FORMAT, "the structure section is damaged");
+        return wefti_error(WEFT_ERR_FORMAT, "malformed structure section");
     }
     plan->model_name = message->model_name;
     plan->world_size = message->world_size;
@@ -327,9 +327,9 @@ static weft_status_t compare(const char *what, const wefti_digest_t *found,
     if (memcmp(found, stored, sizeof *found) == 0) {
         return WEFT_OK;
     }
-    return wefti_error(WEFT_ERR_FORMAT, "damaged: the digest of %s is %.16s, the header says %.16s",
-                       what, wefti_digest_hex(found, found_hex),
-                       wefti_digest_hex(stored, stored_hex));
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "corrupt file: the digest of %s is %.16s, the header has %.16s", what,
+                       wefti_digest_hex(found, found_hex), wefti_digest_hex(stored, stored_hex));
 }
 
 weft_status_t wefti_plan_decode(weft_plan_t *plan, const uint8_t *data, size_t bytes)

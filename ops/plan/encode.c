@@ -90,7 +90,7 @@ static weft_status_t encode_attr(const weft_attr_t *attr, Weft__Plan__Attr *out)
     case WEFT_ATTR_TENSOR:
         break;
     }
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute %s: a plan cannot hold type %d", attr->name,
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute %s: unsupported type %d", attr->name,
                        (int)attr->type);
 }
 
@@ -186,7 +186,7 @@ static weft_status_t encode_stream_program(const wefti_plan_stream_program_t *pr
     }
     for (uint32_t i = 0; i < program->step_count; i++) {
         if (program->steps[i].index > UINT32_MAX >> 4) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "a plan cannot hold step index %u",
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "step index too large: %u",
                                program->steps[i].index);
         }
         out->steps[i] = program->steps[i].index << 4 | ((uint32_t)program->steps[i].kind & 15u);
@@ -326,7 +326,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     *out_bytes = weft__plan__plan__get_packed_size(&message);
     if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "the structure takes %zu bytes, at most %zu are allowed", *out_bytes,
+                           "structure section too large: %zu bytes, at most %zu", *out_bytes,
                            WEFTI_PLAN_MAX_STRUCTURE_BYTES);
     }
     uint8_t *data = wefti_arena_alloc(arena, *out_bytes);
@@ -351,7 +351,7 @@ weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)
     WEFT_TRY(status, wefti_plan_digests(plan, &structure, &weights), done);
     if (memcmp(&structure, &plan->structure_digest, sizeof structure) != 0 ||
         memcmp(&weights, &plan->weights_digest, sizeof weights) != 0) {
-        status = wefti_error(WEFT_ERR_STATE, "the plan was changed after it was sealed");
+        status = wefti_error(WEFT_ERR_STATE, "plan: changed after it was sealed");
         goto done;
     }
     WEFT_TRY(status,

@@ -87,22 +87,24 @@ static const char *check_kind(const weft_plan_t *plan)
 static weft_status_t check_whole(const weft_plan_t *plan)
 {
     if (plan->world_size == 0 || plan->world_size > WEFTI_PLAN_MAX_WORLD) {
-        return wefti_error(WEFT_ERR_FORMAT, "world size %u", plan->world_size);
+        return wefti_error(WEFT_ERR_FORMAT, "invalid world size %u", plan->world_size);
     }
     if (plan->batch < 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "batch %lld", (long long)plan->batch);
+        return wefti_error(WEFT_ERR_FORMAT, "invalid batch %lld", (long long)plan->batch);
     }
     if (plan->arena_bytes > INT64_MAX || plan->arena_bytes > SIZE_MAX) {
-        return wefti_error(WEFT_ERR_FORMAT, "arena of %llu bytes",
+        return wefti_error(WEFT_ERR_FORMAT, "invalid arena size: %llu bytes",
                            (unsigned long long)plan->arena_bytes);
     }
     if (plan->stream_count == 0 || plan->stream_count > WEFTI_PLAN_MAX_STREAMS) {
-        return wefti_error(WEFT_ERR_FORMAT, "%u streams, must be 1 to %u", plan->stream_count,
-                           WEFTI_PLAN_MAX_STREAMS);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "invalid number of streams %u: must be between 1 and %u",
+                           plan->stream_count, WEFTI_PLAN_MAX_STREAMS);
     }
     if (plan->program_count > WEFTI_PLAN_MAX_PROGRAMS ||
         plan->binding_count > WEFTI_PLAN_MAX_BINDINGS) {
-        return wefti_error(WEFT_ERR_FORMAT, "%u programs and %u bindings are too many",
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "too many programs or bindings: %u programs, %u bindings",
                            plan->program_count, plan->binding_count);
     }
     const char *what = check_kind(plan);

@@ -36,9 +36,11 @@ static weft_status_t check_shape(const weft_plan_t *plan, uint32_t id)
     int64_t count = weft_tensor_elem_count(&desc);
     if (count < 0 || __builtin_mul_overflow((uint64_t)count, elem_bytes, &bytes) ||
         bytes != buffer->size_bytes) {
-        return wefti_error(
-            WEFT_ERR_FORMAT, "buffer %u (%.100s): %llu bytes, its shape takes %lld elements of %zu",
-            id, buffer->name, (unsigned long long)buffer->size_bytes, (long long)count, elem_bytes);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "buffer %u (%.100s): size mismatch: %llu bytes, its shape has %lld "
+                           "elements of %zu bytes",
+                           id, buffer->name, (unsigned long long)buffer->size_bytes,
+                           (long long)count, elem_bytes);
     }
     return WEFT_OK;
 }
@@ -57,12 +59,13 @@ static weft_status_t check_place(const weft_plan_t *plan, uint32_t id)
         span > plan->arena_bytes - buffer->offset_bytes ||
         wefti_plan_padded_bytes(buffer->size_bytes) >
             plan->arena_bytes - buffer->offset_bytes - span) {
-        return wefti_error(
-            WEFT_ERR_FORMAT,
-            "buffer %u (%.100s): %llu bytes at %llu, rank stride %llu, leave the arena of %llu", id,
-            buffer->name, (unsigned long long)buffer->size_bytes,
-            (unsigned long long)buffer->offset_bytes, (unsigned long long)buffer->rank_stride_bytes,
-            (unsigned long long)plan->arena_bytes);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "buffer %u (%.100s): out of range: %llu bytes at offset %llu, rank "
+                           "stride %llu, arena size %llu",
+                           id, buffer->name, (unsigned long long)buffer->size_bytes,
+                           (unsigned long long)buffer->offset_bytes,
+                           (unsigned long long)buffer->rank_stride_bytes,
+                           (unsigned long long)plan->arena_bytes);
     }
     return WEFT_OK;
 }

@@ -55,12 +55,12 @@ static weft_status_t check_once(const weft_plan_t *plan, const piece_t *pieces, 
     for (size_t i = 1; i < count; i++) {
         if (pieces[i].begin < pieces[i - 1].end) {
             const wefti_plan_collective_t *collective = &plan->collectives[pieces[i].collective];
-            return wefti_error(
-                WEFT_ERR_FORMAT,
-                "program step: %.100s is reduced twice, by collectives %u (%.100s) and %u (%.100s)",
-                plan->buffers[collective->members[0]].name, pieces[i - 1].collective,
-                plan->collectives[pieces[i - 1].collective].name, pieces[i].collective,
-                collective->name);
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "program step: gradient %.100s is reduced twice: by collectives %u "
+                               "(%.100s) and %u (%.100s)",
+                               plan->buffers[collective->members[0]].name, pieces[i - 1].collective,
+                               plan->collectives[pieces[i - 1].collective].name,
+                               pieces[i].collective, collective->name);
         }
     }
     return WEFT_OK;
@@ -215,9 +215,10 @@ static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *piece
         found = find_uncovered(plan, pieces, count, &readers, &byte);
     }
     if (status == WEFT_OK && found != WEFTI_PLAN_NONE) {
-        status = wefti_error(WEFT_ERR_FORMAT,
-                             "program step: gradient %.100s is not reduced from byte %llu on",
-                             plan->buffers[found].name, (unsigned long long)byte);
+        status =
+            wefti_error(WEFT_ERR_FORMAT,
+                        "program step: gradient %.100s is not reduced from byte %llu to its end",
+                        plan->buffers[found].name, (unsigned long long)byte);
     }
     wefti_free(plan->arena.allocator, readers.used.pieces);
     wefti_free(plan->arena.allocator, readers.updated.pieces);

@@ -158,7 +158,7 @@ static uint32_t micro_programs(const weft_plan_t *plan)
 
 static weft_status_t missing(const char *name)
 {
-    return wefti_error(WEFT_ERR_FORMAT, "program %s is missing", name);
+    return wefti_error(WEFT_ERR_FORMAT, "missing program '%s'", name);
 }
 
 /* The programs that such a plan needs, each once, and no others. */
@@ -176,8 +176,7 @@ static weft_status_t check_names(const weft_plan_t *plan)
     }
     for (uint32_t folds = 0; folds < micro; folds++) {
         if (!wefti_plan_micro_step(plan, folds)) {
-            return wefti_error(WEFT_ERR_FORMAT,
-                               "the program of micro-steps that fold %u is missing", folds);
+            return wefti_error(WEFT_ERR_FORMAT, "missing micro_step program for %u folds", folds);
         }
         wanted++;
     }
@@ -190,7 +189,8 @@ static weft_status_t check_names(const weft_plan_t *plan)
     wanted += wefti_plan_program(plan, trains ? "eval" : "init") != NULL;
     return wanted == plan->program_count
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_FORMAT, "%u programs, %u of which such a plan runs",
+               : wefti_error(WEFT_ERR_FORMAT,
+                             "unexpected programs: %u programs, a plan of this kind has %u",
                              plan->program_count, wanted);
 }
 
@@ -209,8 +209,8 @@ weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan)
         }
     }
     if (plan->event_count > steps) {
-        return wefti_error(WEFT_ERR_FORMAT, "%u events in %llu steps", plan->event_count,
-                           (unsigned long long)steps);
+        return wefti_error(WEFT_ERR_FORMAT, "too many events: %u events in %llu steps",
+                           plan->event_count, (unsigned long long)steps);
     }
     scratch = wefti_alloc(plan->arena.allocator, 2 * (size_t)plan->event_count);
     if (!scratch) {

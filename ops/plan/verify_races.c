@@ -113,8 +113,7 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
         wefti_buffer_kind_t kind = plan->buffers[i].kind;
         races->work += races->end[i] - races->first[i];
         if (races->work > WORK_LIMIT) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "the buffers overlap in too many ways to be checked");
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "too many overlapping buffers to verify");
         }
         if (kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT) {
             memset(races->made + races->first[i], 1, races->end[i] - races->first[i]);
@@ -143,8 +142,8 @@ static weft_status_t prepare(races_t *races, wefti_arena_t *arena)
     if ((uint64_t)plan->event_count * streams > CLOCK_LIMIT ||
         (uint64_t)races->segment_count * streams > CLOCK_LIMIT) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%u events and %u pieces of memory are too many to be checked",
-                           plan->event_count, races->segment_count);
+                           "too large to verify: %u events and %u memory ranges", plan->event_count,
+                           races->segment_count);
     }
     races->writers = wefti_arena_array(arena, races->segment_count, sizeof *races->writers);
     races->reads = wefti_arena_array(arena, races->segment_count * streams, sizeof *races->reads);
@@ -222,7 +221,7 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
     }
     races->work += races->end[buffer] - races->first[buffer];
     if (races->work > WORK_LIMIT) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the programs are too long to be checked");
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "programs too long to verify");
     }
     if (races->plan->world_size <= 1) { /* its own is all there is, and nothing is reduced */
         access &= READ | WRITE;
@@ -405,7 +404,7 @@ static weft_status_t check_gathered(const races_t *races, const char *program)
     for (uint32_t i = 0; i < races->segment_count; i++) {
         if ((races->holds[i] & SHARD) && !races->made[i]) {
             return wefti_error(WEFT_ERR_FORMAT,
-                               "program %s: what ranks have updated at %llu is not gathered",
+                               "program %s: the updated shard at offset %llu is not gathered",
                                program, (unsigned long long)races->edges[i]);
         }
     }
@@ -437,8 +436,8 @@ static weft_status_t run_init(races_t *races)
              i < races->end[b] && plan->buffers[b].kind == WEFTI_BUFFER_PARAM; i++) {
             if (!(races->holds[i] & WRITTEN)) {
                 return wefti_error(WEFT_ERR_FORMAT,
-                                   "program init: buffer %u (%.100s) is not given to all ranks", b,
-                                   plan->buffers[b].name);
+                                   "program init: buffer %u (%.100s) is not broadcast to all ranks",
+                                   b, plan->buffers[b].name);
             }
         }
     }

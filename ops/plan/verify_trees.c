@@ -186,8 +186,8 @@ static weft_status_t check_divisors(const weft_plan_t *plan)
             if (strcmp(kernel->domain, "weft") == 0 && attr->type == WEFT_ATTR_INT &&
                 strcmp(attr->name, "divisor") == 0 && attr->i != 1 && (uint64_t)attr->i != leaves) {
                 return wefti_error(WEFT_ERR_FORMAT,
-                                   "kernel %u (%.100s): it divides by %lld, a step has %llu "
-                                   "micro-batches",
+                                   "kernel %u (%.100s): divisor mismatch: it divides by %lld, a "
+                                   "step has %llu micro-batches",
                                    i, kernel->name, (long long)attr->i, (unsigned long long)leaves);
             }
         }

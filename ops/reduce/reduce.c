@@ -36,7 +36,8 @@ static weft_status_t check_addresses(const char *what, const void *const *addres
                                      uint64_t elem_count)
 {
     if (count == 0 || count > WEFT_MAX_GROUP_DIRECT || !addresses) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: %u %ss, must be 1 to %u", count,
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "reduce: invalid number %u of %ss: must be between 1 and %u", count,
                            what, WEFT_MAX_GROUP_DIRECT);
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -52,7 +53,7 @@ static weft_status_t check(const wefti_reduce_step_t *step)
     weft_status_t status;
     const size_t most_bytes = 8; /* of an element, wide or not */
     if (step->dtype < WEFT_DTYPE_F64 || step->dtype > WEFT_DTYPE_U8) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "reduce: no reductions of dtype %s (%d)",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "reduce: unsupported dtype %s (%d)",
                            weft_dtype_name(step->dtype), (int)step->dtype);
     }
     if ((int)step->reduction < (int)WEFT_SUM || (int)step->reduction > (int)WEFT_MAX) {
@@ -60,12 +61,12 @@ static weft_status_t check(const wefti_reduce_step_t *step)
                            (int)step->reduction);
     }
     if (step->elem_count > SIZE_MAX / most_bytes) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: %llu elements are too many",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: too many elements: %llu",
                            (unsigned long long)step->elem_count);
     }
     if (step->reduction == WEFT_AVG && step->finish &&
         (step->divisor == 0 || step->divisor > 1u << 24)) { /* exact in f32 */
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: an average over %u ranks",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: invalid average over %u ranks",
                            step->divisor);
     }
     status = check_addresses("source", step->sources, step->source_count, step->elem_count);

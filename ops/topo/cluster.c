@@ -40,7 +40,7 @@ weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
 {
     static const wefti_hardware_t unknown = {.cpu = ""};
     if (cluster->host_count == WEFTI_TOPO_MAX_HOSTS) {
-        return wefti_error(WEFT_ERR_FORMAT, "more than %u hosts", WEFTI_TOPO_MAX_HOSTS);
+        return wefti_error(WEFT_ERR_FORMAT, "too many hosts: at most %u", WEFTI_TOPO_MAX_HOSTS);
     }
     wefti_topo_host_t *hosts =
         grown(&cluster->arena, cluster->hosts, cluster->host_count, sizeof *hosts);
@@ -67,7 +67,7 @@ weft_status_t wefti_cluster_set_ranks(wefti_cluster_t *cluster, const uint32_t *
     }
     for (uint32_t r = 0; r < rank_count; r++) {
         if (host_of[r] >= cluster->host_count) {
-            return wefti_error(WEFT_ERR_FORMAT, "rank %u is on host %u of %u", r, host_of[r],
+            return wefti_error(WEFT_ERR_FORMAT, "rank %u: invalid host %u of %u", r, host_of[r],
                                cluster->host_count);
         }
         cluster->hosts[host_of[r]].rank_count++;
@@ -94,7 +94,8 @@ weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count
     uint32_t *host_of = wefti_alloc(NULL, (rank_count + 1ul) * sizeof *host_of);
     weft_status_t status = host_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     if (cluster->host_count == 0) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no hosts for %u ranks", rank_count);
+        status =
+            wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no hosts for a world of %u ranks", rank_count);
     }
     for (uint32_t h = 0; h < cluster->host_count; h++) {
         uint32_t cores = cluster->hosts[h].hardware->core_count;

@@ -221,7 +221,7 @@ weft_status_t wefti_hardware_pack(const wefti_hardware_t *hardware, wefti_text_t
     walk(&codec, &copy);
     flush_run(&codec);
     return out->failed ? WEFT_ERR_NO_MEMORY
-           : codec.bad ? wefti_error(WEFT_ERR_FORMAT, "a host's description is too large to send")
+           : codec.bad ? wefti_error(WEFT_ERR_FORMAT, "host description: too large to send")
                        : WEFT_OK;
 }
 
@@ -234,8 +234,7 @@ weft_status_t wefti_hardware_unpack(const void *bytes, size_t size_bytes, wefti_
     walk(&codec, out);
     if (codec.bad || codec.run != 0 || codec.at != codec.end) {
         *out = (wefti_hardware_t){.cpu = ""};
-        return wefti_error(WEFT_ERR_FORMAT, "a host's description of %zu bytes is damaged",
-                           size_bytes);
+        return wefti_error(WEFT_ERR_FORMAT, "malformed host description of %zu bytes", size_bytes);
     }
     weft_status_t status = wefti_hardware_check(out);
     if (status < 0) {

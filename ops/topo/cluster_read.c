@@ -25,14 +25,14 @@ typedef struct reader {
 
 static weft_status_t bad_ranks(uint32_t host)
 {
-    return wefti_error(WEFT_ERR_FORMAT, "host %u has no number of ranks, or there are over %u",
-                       host, WEFTI_TOPO_MAX_RANKS);
+    return wefti_error(WEFT_ERR_FORMAT, "host %u: 'ranks' is missing or above %u", host,
+                       WEFTI_TOPO_MAX_RANKS);
 }
 
 static weft_status_t take_rank(reader_t *reader, uint32_t rank, uint32_t host)
 {
     if (reader->host_of[rank] != WEFTI_TOPO_NONE) {
-        return wefti_error(WEFT_ERR_FORMAT, "rank %u is on hosts %u and %u", rank,
+        return wefti_error(WEFT_ERR_FORMAT, "duplicate rank %u: on hosts %u and %u", rank,
                            reader->host_of[rank], host);
     }
     reader->host_of[rank] = host;
@@ -69,15 +69,14 @@ static weft_status_t read_file(reader_t *reader, const char *name, wefti_hardwar
     char path[1024];
     if (reader->read_file == NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: files of hwloc are not read here; weft topo --json makes one "
-                           "description of them",
+                           "%s: hwloc files are not supported here; convert them with `weft topo`",
                            name);
     }
     int length = snprintf(path, sizeof path, "%s%s%s",
                           reader->base != NULL && name[0] != '/' ? reader->base : "",
                           reader->base != NULL && name[0] != '/' ? "/" : "", name);
     if (length < 0 || (size_t)length >= sizeof path) {
-        return wefti_error(WEFT_ERR_FORMAT, "hwloc: the path is too long");
+        return wefti_error(WEFT_ERR_FORMAT, "key 'hwloc': the path is too long");
     }
     weft_status_t status = reader->read_file(path, &reader->cluster->arena, out);
     return status < 0 ? status : wefti_hardware_check(out);
@@ -111,13 +110,13 @@ static weft_status_t read_hardware(reader_t *reader, const wefti_json_node_t *no
     if (hardware != NULL && file != NULL) {
         status = file->kind == WEFTI_JSON_STRING
                      ? read_file(reader, file->string, hardware)
-                     : wefti_error(WEFT_ERR_FORMAT, "hwloc: not the name of a file");
+                     : wefti_error(WEFT_ERR_FORMAT, "key 'hwloc': expected a file name");
     } else if (hardware != NULL) {
         status = wefti_topo_read_hardware(reader->tree, node, &reader->cluster->arena, hardware);
     }
     reader->core_count += status >= 0 ? hardware->core_count : 0;
     if (reader->core_count > MAX_CLUSTER_CORES) {
-        status = wefti_error(WEFT_ERR_FORMAT, "more than %u cores", MAX_CLUSTER_CORES);
+        status = wefti_error(WEFT_ERR_FORMAT, "too many cores: at most %u", MAX_CLUSTER_CORES);
     }
     *out = hardware;
     return status;
@@ -141,7 +140,8 @@ static weft_status_t add_host(reader_t *reader, const wefti_json_node_t *node)
     }
     const char *text = named != NULL && named->kind == WEFTI_JSON_STRING ? named->string : name;
     if (strlen(text) >= 64 || text[0] == '\0') {
-        return wefti_error(WEFT_ERR_FORMAT, "host %u: the name has 1 to 63 letters", index);
+        return wefti_error(WEFT_ERR_FORMAT, "host %u: key 'name': expected 1 to 63 characters",
+                           index);
     }
     reader->nodes[index] = node;
     return wefti_cluster_add_host(reader->cluster, text, hardware);
@@ -164,7 +164,8 @@ static weft_status_t read_placement(reader_t *reader)
     }
     for (uint32_t r = 0; r < reader->rank_count && status >= 0; r++) {
         if (reader->host_of[r] == WEFTI_TOPO_NONE) {
-            status = wefti_error(WEFT_ERR_FORMAT, "of %u ranks, rank %u is on no host",
+            status = wefti_error(WEFT_ERR_FORMAT,
+                                 "invalid description of %u ranks: rank %u is on no host",
                                  reader->rank_count, r);
         }
     }
@@ -185,8 +186,8 @@ static weft_status_t read_binding(reader_t *reader, uint32_t host)
          (binding->kind != WEFTI_JSON_ARRAY || binding->count != it->rank_count)) ||
         (cards != NULL && (cards->kind != WEFTI_JSON_ARRAY || cards->count != it->rank_count))) {
         return wefti_error(WEFT_ERR_FORMAT,
-                           "host %u: binding and rank_cards are lists, of something for each of "
-                           "its %u ranks",
+                           "host %u: keys 'binding' and 'rank_cards': expected lists with one "
+                           "entry for each of its %u ranks",
                            host, it->rank_count);
     }
     const wefti_json_node_t *at = binding != NULL ? wefti_json_first(reader->tree, binding) : NULL;
@@ -202,7 +203,7 @@ static weft_status_t read_binding(reader_t *reader, uint32_t host)
         if (at->kind != WEFTI_JSON_NULL &&
             (it->hardware->card_count == 0 ||
              !wefti_topo_whole(at, it->hardware->card_count - 1, &card))) {
-            status = wefti_error(WEFT_ERR_FORMAT, "rank %u: there is no such card", it->ranks[i]);
+            status = wefti_error(WEFT_ERR_FORMAT, "rank %u: unknown device", it->ranks[i]);
         }
         cluster->ranks[it->ranks[i]].card = card;
     }
@@ -221,7 +222,7 @@ static weft_status_t find_host(const reader_t *reader, const wefti_json_node_t *
             return WEFT_OK;
         }
     }
-    return wefti_error(WEFT_ERR_FORMAT, "hosts: neither a host's name nor its number");
+    return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected host names or indices");
 }
 
 static weft_status_t read_link(reader_t *reader, const wefti_json_node_t *node, bool all,
@@ -232,18 +233,18 @@ static weft_status_t read_link(reader_t *reader, const wefti_json_node_t *node, 
     const wefti_json_node_t *hosts = wefti_json_get(reader->tree, node, "hosts");
     *out = (wefti_topo_link_t){.hosts = {WEFTI_TOPO_NONE, WEFTI_TOPO_NONE}};
     if (node->kind != WEFTI_JSON_OBJECT) {
-        return wefti_error(WEFT_ERR_FORMAT, "not an object");
+        return wefti_error(WEFT_ERR_FORMAT, "expected an object");
     }
     if (!all) {
         if (hosts == NULL || hosts->kind != WEFTI_JSON_ARRAY || hosts->count != 2) {
-            return wefti_error(WEFT_ERR_FORMAT, "hosts: not two of them");
+            return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected two hosts");
         }
         const wefti_json_node_t *first = wefti_json_first(reader->tree, hosts);
         WEFT_TRY(status, find_host(reader, first, &out->hosts[0]), fail);
         WEFT_TRY(status, find_host(reader, wefti_json_after(reader->tree, first), &out->hosts[1]),
                  fail);
         if (out->hosts[0] == out->hosts[1]) {
-            return wefti_error(WEFT_ERR_FORMAT, "hosts: twice the same");
+            return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': the two hosts must differ");
         }
     }
     WEFT_TRY(status, wefti_topo_number(reader->tree, node, "gbit_per_s", 1e6, &gbit), fail);
@@ -263,7 +264,7 @@ static weft_status_t read_links(reader_t *reader, const wefti_json_node_t *top)
     const wefti_json_node_t *one = wefti_json_get(reader->tree, top, "link"),
                             *list = wefti_json_get(reader->tree, top, "links");
     if (list != NULL && list->kind != WEFTI_JSON_ARRAY) {
-        return wefti_error(WEFT_ERR_FORMAT, "links: no list");
+        return wefti_error(WEFT_ERR_FORMAT, "key 'links': expected a list");
     }
     uint32_t count = (list != NULL ? list->count : 0) + (one != NULL);
     cluster->links = wefti_arena_array(&cluster->arena, count + 1ul, sizeof *cluster->links);
@@ -292,7 +293,9 @@ static weft_status_t read_cluster(reader_t *reader)
     if (format == NULL || format->kind != WEFTI_JSON_NUMBER || format->number != FORMAT ||
         hosts == NULL || hosts->kind != WEFTI_JSON_ARRAY || hosts->count == 0 ||
         hosts->count > WEFTI_TOPO_MAX_HOSTS) {
-        return wefti_error(WEFT_ERR_FORMAT, "no topology of format %d with hosts", FORMAT);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "not a topology description: expected format %d and a list of hosts",
+                           FORMAT);
     }
     wefti_arena_t *arena = &reader->cluster->arena;
     reader->nodes = wefti_arena_array(arena, hosts->count, sizeof(*reader->nodes));

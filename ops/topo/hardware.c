@@ -15,8 +15,8 @@ static weft_status_t check_shape(const wefti_regular_t *s)
                 (uint64_t)s->cores * s->threads <= WEFTI_TOPO_MAX_CPUS;
     return good ? WEFT_OK
                 : wefti_error(WEFT_ERR_FORMAT,
-                              "%u cores of %u threads, %u sockets, %u NUMA nodes, %u L3 and %u L2 "
-                              "caches are no machine",
+                              "invalid machine: %u cores, %u threads per core, %u sockets, %u NUMA "
+                              "nodes, %u L3 and %u L2 caches",
                               s->cores, s->threads, s->sockets, s->numas, s->l3s, s->l2s);
 }
 
@@ -140,10 +140,10 @@ static weft_status_t check_devices(const wefti_hardware_t *h, const wefti_topo_d
         if (device->name == NULL || device->name[0] == '\0' ||
             !within(device->socket, h->socket_count) || !within(device->numa, h->numa_count) ||
             device->bits_per_s > 1ull << 50) {
-            return wefti_error(WEFT_ERR_FORMAT,
-                               "%s %u (%s): no name, or a socket, NUMA node or speed that there is "
-                               "not",
-                               what, i, device->name != NULL ? device->name : "");
+            return wefti_error(
+                WEFT_ERR_FORMAT,
+                "%s %u (%s): the name is missing, or the socket, NUMA node or speed is invalid",
+                what, i, device->name != NULL ? device->name : "");
         }
     }
     return WEFT_OK;
@@ -158,16 +158,15 @@ static weft_status_t check_cores(const wefti_hardware_t *h)
             core->first_cpu != next || core->cpu_count == 0 ||
             core->cpu_count > h->cpu_count - next || !within(core->l2, h->core_count) ||
             !within(core->l3, h->core_count)) {
-            return wefti_error(WEFT_ERR_FORMAT,
-                               "core %u: no processor, or a socket, NUMA node or cache that there "
-                               "is not",
-                               c);
+            return wefti_error(
+                WEFT_ERR_FORMAT,
+                "core %u: it has no cpu, or its socket, NUMA node or cache is invalid", c);
         }
         next += core->cpu_count;
     }
     return next == h->cpu_count
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_FORMAT, "%u processors are on no core", h->cpu_count - next);
+               : wefti_error(WEFT_ERR_FORMAT, "%u cpus are on no core", h->cpu_count - next);
 }
 
 /* Each processor is on one core; a bit for each. */
@@ -178,8 +177,8 @@ static weft_status_t check_cpus(const wefti_hardware_t *h)
     for (uint32_t i = 0; i < h->cpu_count && status >= 0; i++) {
         uint32_t cpu = h->cpus[i];
         if (cpu >= WEFTI_TOPO_MAX_CPUS || (seen[cpu / 8] & (1u << cpu % 8)) != 0) {
-            status = wefti_error(WEFT_ERR_FORMAT, "processor %u is %s", cpu,
-                                 cpu >= WEFTI_TOPO_MAX_CPUS ? "too high a number" : "on two cores");
+            status = wefti_error(WEFT_ERR_FORMAT, "cpu %u is %s", cpu,
+                                 cpu >= WEFTI_TOPO_MAX_CPUS ? "out of range" : "on two cores");
         } else {
             seen[cpu / 8] |= (uint8_t)(1u << cpu % 8);
         }
@@ -200,7 +199,7 @@ weft_status_t wefti_hardware_check(const wefti_hardware_t *hardware)
     }
     for (uint32_t n = 0; n < hardware->numa_count; n++) {
         if (!within(hardware->numas[n].socket, hardware->socket_count)) {
-            return wefti_error(WEFT_ERR_FORMAT, "NUMA node %u: there is no socket %u", n,
+            return wefti_error(WEFT_ERR_FORMAT, "NUMA node %u: unknown socket %u", n,
                                hardware->numas[n].socket);
         }
     }
@@ -283,8 +282,8 @@ weft_status_t wefti_cpulist_parse(const char *text, uint32_t limit, wefti_arena_
     *out_cpus = NULL;
     *out_count = 0;
     if (count == UINT32_MAX) {
-        return wefti_error(WEFT_ERR_FORMAT, "\"%.60s\" is no list of processors such as 0-3,8",
-                           text);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "invalid cpu list '%.60s': expected a list such as 0-3,8", text);
     }
     uint32_t *cpus = wefti_arena_array(arena, count, sizeof *cpus);
     if (cpus == NULL) {

@@ -24,7 +24,7 @@ weft_status_t wefti_topo_number(const wefti_json_tree_t *tree, const wefti_json_
         return WEFT_OK;
     }
     if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 0) || node->number > most) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: no number from 0 to %g", key, most);
+        return wefti_error(WEFT_ERR_FORMAT, "key '%s': expected a number from 0 to %g", key, most);
     }
     *out = node->number;
     return WEFT_OK;
@@ -36,7 +36,8 @@ static weft_status_t read_count(const wefti_json_tree_t *tree, const wefti_json_
     const wefti_json_node_t *node = wefti_json_get(tree, object, key);
     return node == NULL || wefti_topo_whole(node, most, out)
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_FORMAT, "%s: no whole number from 0 to %u", key, most);
+               : wefti_error(WEFT_ERR_FORMAT, "key '%s': expected an integer from 0 to %u", key,
+                             most);
 }
 
 static weft_status_t read_text(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
@@ -48,7 +49,8 @@ static weft_status_t read_text(const wefti_json_tree_t *tree, const wefti_json_n
         return WEFT_OK;
     }
     if (node->kind != WEFTI_JSON_STRING || strlen(node->string) > 127) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: no text of up to 127 letters", key);
+        return wefti_error(WEFT_ERR_FORMAT, "key '%s': expected a string of at most 127 characters",
+                           key);
     }
     *out = wefti_arena_strdup(arena, node->string);
     return *out != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
@@ -75,7 +77,8 @@ static weft_status_t read_devices(const wefti_json_tree_t *tree, const wefti_jso
         return WEFT_OK;
     }
     if (list->kind != WEFTI_JSON_ARRAY || list->count > WEFTI_TOPO_MAX_DEVICES) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: no list of up to %u", key, WEFTI_TOPO_MAX_DEVICES);
+        return wefti_error(WEFT_ERR_FORMAT, "key '%s': expected a list of at most %u entries", key,
+                           WEFTI_TOPO_MAX_DEVICES);
     }
     wefti_topo_device_t *devices = wefti_arena_array(arena, list->count + 1ul, sizeof *devices);
     if (devices == NULL) {
@@ -86,7 +89,7 @@ static weft_status_t read_devices(const wefti_json_tree_t *tree, const wefti_jso
         double gbit = 0;
         const wefti_json_node_t *down = wefti_json_get(tree, at, "down");
         if (at->kind != WEFTI_JSON_OBJECT) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: %u is no object", key, i);
+            return wefti_error(WEFT_ERR_FORMAT, "key '%s': entry %u: expected an object", key, i);
         }
         WEFT_TRY(status, read_text(tree, at, "name", arena, &devices[i].name), fail);
         WEFT_TRY(status, read_text(tree, at, "kind", arena, &devices[i].kind), fail);
@@ -114,7 +117,7 @@ static weft_status_t read_core(const wefti_json_tree_t *tree, const wefti_json_n
     wefti_arena_t scratch;
     const wefti_json_node_t *text = wefti_json_get(tree, node, "cpus");
     if (text == NULL || text->kind != WEFTI_JSON_STRING) {
-        return wefti_error(WEFT_ERR_FORMAT, "no cpus");
+        return wefti_error(WEFT_ERR_FORMAT, "key 'cpus' is missing");
     }
     wefti_arena_init(&scratch, NULL, 1u << 20);
     WEFT_TRY(
@@ -122,7 +125,7 @@ static weft_status_t read_core(const wefti_json_tree_t *tree, const wefti_json_n
         wefti_cpulist_parse(text->string, WEFTI_TOPO_MAX_CPUS, &scratch, &list, &core->cpu_count),
         fail);
     if (core->cpu_count == 0 || core->cpu_count > 16) {
-        status = wefti_error(WEFT_ERR_FORMAT, "%u processors of one core", core->cpu_count);
+        status = wefti_error(WEFT_ERR_FORMAT, "too many cpus on one core: %u", core->cpu_count);
     } else {
         memcpy(cpus, list, core->cpu_count * sizeof *list);
     }
@@ -141,7 +144,8 @@ static weft_status_t read_cores(const wefti_json_tree_t *tree, const wefti_json_
                                 wefti_arena_t *arena, wefti_hardware_t *out)
 {
     if (list->count == 0 || list->count > WEFTI_TOPO_MAX_CORES) {
-        return wefti_error(WEFT_ERR_FORMAT, "cores: not 1 to %u", WEFTI_TOPO_MAX_CORES);
+        return wefti_error(WEFT_ERR_FORMAT, "key 'cores': expected 1 to %u cores",
+                           WEFTI_TOPO_MAX_CORES);
     }
     out->core_count = list->count;
     out->cores = wefti_arena_array(arena, list->count, sizeof *out->cores);
@@ -201,7 +205,8 @@ static weft_status_t read_numas(const wefti_json_tree_t *tree, const wefti_json_
         return WEFT_OK;
     }
     if (list->kind != WEFTI_JSON_ARRAY || list->count != out->numa_count) {
-        return wefti_error(WEFT_ERR_FORMAT, "numa: no list of the %u NUMA nodes", out->numa_count);
+        return wefti_error(WEFT_ERR_FORMAT, "key 'numa': expected a list of the %u NUMA nodes",
+                           out->numa_count);
     }
     const wefti_json_node_t *at = wefti_json_first(tree, list);
     for (uint32_t n = 0; at != NULL && status >= 0; at = wefti_json_after(tree, at), n++) {
@@ -212,7 +217,7 @@ static weft_status_t read_numas(const wefti_json_tree_t *tree, const wefti_json_
             WEFT_TRY(status, read_index(tree, at, "socket", &out->numas[n].socket), fail);
         }
         if (!(bytes >= 0 && bytes <= 0x1p60)) {
-            status = wefti_error(WEFT_ERR_FORMAT, "numa: %g is no number of bytes", bytes);
+            status = wefti_error(WEFT_ERR_FORMAT, "key 'numa': invalid number of bytes %g", bytes);
         } else {
             out->numas[n].memory_bytes = (uint64_t)bytes;
         }

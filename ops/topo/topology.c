@@ -42,9 +42,10 @@ weft_status_t wefti_topology_from_cluster(const wefti_cluster_t *cluster,
 static weft_status_t from_file(wefti_cluster_t *cluster, const weft_allocator_t *allocator,
                                wefti_topology_t *out)
 {
-    weft_status_t status = cluster->rank_count > 0
-                               ? wefti_topology_from_cluster(cluster, allocator, out)
-                               : wefti_error(WEFT_ERR_FORMAT, "no host has a number of ranks");
+    weft_status_t status =
+        cluster->rank_count > 0
+            ? wefti_topology_from_cluster(cluster, allocator, out)
+            : wefti_error(WEFT_ERR_FORMAT, "no host has ranks; set 'ranks' of each host");
     wefti_cluster_deinit(cluster);
     return status;
 }

@@ -456,7 +456,7 @@ static void test_blocks_outside_are_refused(void **state)
             schedules[1].operands[step->move.operand + 1].block += what == 3 ? 3 : 0;
             assert_int_equal(wefti_schedule_resolve(&params, &schedules[1], &counts, NULL, &tasks),
                              WEFT_ERR_INVALID_ARGUMENT);
-            assert_non_null(strstr(weft_last_error(), "rank 1, step 1: a block outside"));
+            assert_non_null(strstr(weft_last_error(), "rank 1, step 1: block out of range"));
             wefti_schedules_free(NULL, schedules, 4);
         }
     }

@@ -127,9 +127,9 @@ static void test_build_names_what_is_wrong(void **state)
     weft_algo_params_t params = {.op = WEFT_OP_BROADCAST, .group_size = 4, .root = 4};
     expect_error(&params, "mesh", "root 4");
     params.group_size = 0;
-    expect_error(&params, "mesh", "group_size 0");
+    expect_error(&params, "mesh", "group size 0");
     params.group_size = UINT32_MAX;
-    expect_error(&params, "mesh", "group_size 4294967295");
+    expect_error(&params, "mesh", "group size 4294967295");
     params = (weft_algo_params_t){.op = WEFT_OP_ALL_REDUCE, .group_size = 4};
     expect_error(&params, "ring", "reduction order");
     params.order = WEFT_ORDER_BLOCKS;
@@ -139,7 +139,7 @@ static void test_build_names_what_is_wrong(void **state)
     params = (weft_algo_params_t){.op = WEFT_OP_ALL_TO_ALL_V, .group_size = 4, .in_place = 1};
     expect_error(&params, "mesh", "in place");
     params = (weft_algo_params_t){.op = WEFT_OP_SEND_RECV, .group_size = 4, .root = 2, .peer = 2};
-    expect_error(&params, "direct", "to itself");
+    expect_error(&params, "direct", "both sender and receiver");
 }
 
 int main(void)

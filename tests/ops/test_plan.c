@@ -404,16 +404,16 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(plan->flags, 1u << 9, "unknown flags");
     REFUSES(plan->flags, WEFTI_PLAN_RANK_DATA, "another kind");
     REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED, "not sharded");
-    REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_SHARDED, "flush is missing");
+    REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_SHARDED, "missing program 'flush'");
     REFUSES(plan->accumulate, 0, "micro-batches");
-    REFUSES(plan->accumulate, 3, "fold 0 is missing");
+    REFUSES(plan->accumulate, 3, "program for 0 folds");
     REFUSES(plan->global_micro_batches, 3, "global_micro_batches is not");
     REFUSES(plan->clip_norm, -1.0, "clip");
     REFUSES(plan->clip_norm, 0.0 / 0.0, "clip");
-    REFUSES(plan->arena_bytes, 64, "leave the arena");
+    REFUSES(plan->arena_bytes, 64, "arena size");
     REFUSES(b[GRAD_W].rank_stride_bytes, 32, "multiple of 64");
-    REFUSES(b[GRAD_W].rank_stride_bytes, UINT64_MAX - 63, "leave the arena");
-    REFUSES(b[LOGITS].rank_stride_bytes, 128, "leave the arena");
+    REFUSES(b[GRAD_W].rank_stride_bytes, UINT64_MAX - 63, "arena size");
+    REFUSES(b[LOGITS].rank_stride_bytes, 128, "arena size");
     REFUSES(b[GRAD_W].rank_stride_bytes, 64, "overlap");
     REFUSES(b[X].rank_stride_bytes, 64, "one place");
     REFUSES(b[SHAPE].rank_data_stride_bytes, 64, "weights section");
@@ -423,12 +423,12 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(b[W].kind, (wefti_buffer_kind_t)10, "unknown kind");
     REFUSES(b[W].dtype, (weft_dtype_t)77, "unknown dtype");
     REFUSES(b[W].layout, WEFT_LAYOUT_CHANNELS_LAST, "layout");
-    REFUSES(b[W].dims[0], 5, "its shape takes");
-    REFUSES(b[W].dims[0], -1, "its shape takes");
-    REFUSES(b[W].dims[0], INT64_MAX, "its shape takes");
+    REFUSES(b[W].dims[0], 5, "its shape has");
+    REFUSES(b[W].dims[0], -1, "its shape has");
+    REFUSES(b[W].dims[0], INT64_MAX, "its shape has");
     REFUSES(b[W].rank, 9, "dimensions");
     REFUSES(b[W].offset_bytes, 8, "multiple of 64");
-    REFUSES(b[X].offset_bytes, UINT64_MAX - 63, "leave the arena");
+    REFUSES(b[X].offset_bytes, UINT64_MAX - 63, "arena size");
     REFUSES(b[W].data_offset_bytes, UINT64_MAX - 8, "weights section");
     REFUSES(b[X].offset_bytes, b[LR].offset_bytes, "overlap");
     REFUSES(b[LOGITS].offset_bytes, b[W].offset_bytes, "overlap");
@@ -482,7 +482,7 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(step[0].steps[5], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, DW}), "before it is reduced");
     REFUSES(step[0].steps[5], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, UPDATE_W}),
             "before it is reduced");
-    REFUSES(plan->programs[0].streams[1].step_count, 0, "not given to all ranks");
+    REFUSES(plan->programs[0].streams[1].step_count, 0, "not broadcast to all ranks");
     REFUSES(step[1].steps[0], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, GEMM}), "another stream");
     REFUSES(step[0].steps[0], ((wefti_plan_step_t){WEFTI_STEP_KERNEL, RELU}),
             "before it is written");

@@ -199,7 +199,7 @@ static void test_own_blocks(void **state)
     f->buffers[PART].offset_bytes = 2048 - 4 * 64;
     expect(f, NULL); /* behind it on every rank */
     f->buffers[PART].offset_bytes = 2048 - 3 * 64;
-    expect(f, "leave the arena");
+    expect(f, "arena size");
     f->buffers[PART].offset_bytes = 0; /* of ranks 0 and 1 the input and the weights */
     expect(f, "overlap");
     set_buffer(f, PART, "part", WEFTI_BUFFER_TEMP, 1024, N * E);

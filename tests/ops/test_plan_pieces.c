@@ -158,7 +158,7 @@ static void test_pieces_that_cover_all_are_accepted(void **state)
     expect(f, WEFT_OK, "");
     move_piece(f, 1, 128, 64); /* any order of the steps */
     move_piece(f, 0, 64, 64);
-    expect(f, WEFT_ERR_FORMAT, "grad.w is not reduced from byte 0 on");
+    expect(f, WEFT_ERR_FORMAT, "grad.w is not reduced from byte 0 to its end");
     f->plan->world_size = 1; /* alone nothing is to be averaged */
     expect(f, WEFT_OK, "");
 }
@@ -167,7 +167,7 @@ static void test_pieces_that_leave_or_repeat_bytes_are_refused(void **state)
 {
     fixture_t *f = *state;
     move_piece(f, 1, 64, 64);
-    expect(f, WEFT_ERR_FORMAT, "grad.w is not reduced from byte 128 on");
+    expect(f, WEFT_ERR_FORMAT, "grad.w is not reduced from byte 128 to its end");
     move_piece(f, 1, 64, 192);
     expect(f, WEFT_ERR_FORMAT, "grad.w is reduced twice");
     move_piece(f, 1, 64, 124); /* a cut inside a unit */
@@ -176,7 +176,7 @@ static void test_pieces_that_leave_or_repeat_bytes_are_refused(void **state)
     move_piece(f, 2, 192, 128);
     expect(f, WEFT_ERR_FORMAT, "does not end with its last member");
     f->collectives[2].member_count = 1;
-    expect(f, WEFT_ERR_FORMAT, "grad.b is not reduced from byte 0 on");
+    expect(f, WEFT_ERR_FORMAT, "grad.b is not reduced from byte 0 to its end");
     f->comm[3].index = 1;
     expect(f, WEFT_ERR_FORMAT, "is reduced twice");
 }

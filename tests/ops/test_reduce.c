@@ -438,7 +438,7 @@ static void test_reduce_rejects_bad_arguments(void **in)
                                 .reduction = WEFT_AVG,
                                 .finish = true};
     assert_int_equal(wefti_reduce_step(&step, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
-    assert_string_equal(weft_last_error(), "reduce: an average over 0 ranks");
+    assert_string_equal(weft_last_error(), "reduce: invalid average over 0 ranks");
     bad = good;
     bad.elem_count = 0;
     assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_OK);

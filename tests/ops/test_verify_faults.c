@@ -114,7 +114,7 @@ static void test_wrong_data_is_caught(void **state)
     f = begin(WEFT_OP_SCATTER, "mesh",
               false); /* the root's copy to itself goes into the wrong buffer */
     *operand(&f, 1, find(&f, 1, WEFTI_DO_COPY, 0), 1) = (wefti_operand_t){1, 1, 3, 1, WEFTI_SEND};
-    expect(&f, "rank 1, lane 0", "made for another length");
+    expect(&f, "rank 1, lane 0", "has another length");
 }
 
 static void test_wrong_reduction_order_is_caught(void **state)
@@ -139,21 +139,21 @@ static void test_rounding_too_early_or_twice_is_caught(void **state)
     (void)state;
     fixture_t f = begin(WEFT_OP_ALL_REDUCE, "mesh", false);
     find(&f, 4, WEFTI_DO_REDUCE, 0)->flags = 0;
-    expect(&f, "rank 4, lane 0, step 2", "stores a sum that is not finished where users see it");
+    expect(&f, "rank 4, lane 0, step 2", "stores a partial sum in a user buffer");
 
     f = begin(WEFT_OP_ALL_REDUCE, "doubling", false);
     find(&f, 0, WEFTI_DO_REDUCE, 1)->flags = WEFTI_STEP_FINISH;
-    expect(&f, "rank 0", "stores a finished result among sums");
+    expect(&f, "rank 0", "stores a final result among partial sums");
 
     f = begin(WEFT_OP_ALL_REDUCE, "halving-doubling", false);
     wefti_step_t *copy = find(&f, 0, WEFTI_DO_COPY, 0);
     copy->op = WEFTI_DO_REDUCE;
     copy->flags = WEFTI_STEP_FINISH;
-    expect(&f, "rank 0", "reduces a result that is finished already");
+    expect(&f, "rank 0", "reduces a final result again");
 
     f = begin(WEFT_OP_ALL_REDUCE, "halving-doubling", false);
     operand(&f, 0, find(&f, 0, WEFTI_DO_COPY, 0), 1)->buffer = WEFTI_SCRATCH;
-    expect(&f, "rank 0", "copies between sums and users' elements");
+    expect(&f, "rank 0", "copy between partial sums and elements of a user buffer");
 }
 
 static void test_races_are_caught(void **state)
@@ -191,21 +191,21 @@ static void test_waiting_for_ever_is_caught(void **state)
     (void)state;
     fixture_t f = begin(WEFT_OP_GATHER, "mesh", false);
     drop(find(&f, 3, WEFTI_DO_POST, 0));
-    expect(&f, "rank 1, lane 0", "waits for ever: rank 3, lane 0, is in run 0 at wait for phase 2");
+    expect(&f, "rank 1, lane 0", "deadlock: rank 3, lane 0, is in run 0 at wait for phase 2");
 
     f = begin(WEFT_OP_ALL_GATHER, "ring", false); /* each waits for what comes after its own wait */
     for (uint32_t r = 0; r < RANKS; r++) {
         find(&f, r, WEFTI_DO_WAIT, 0)->wait.phase = 2;
     }
-    expect(&f, "rank 0, lane 0, step 2", "waits for ever");
+    expect(&f, "rank 0, lane 0, step 2", "deadlock");
 
     f = begin(WEFT_OP_ALL_GATHER, "ring", true);
     find(&f, 2, WEFTI_DO_AWAIT, 1)->signal.index = 99;
-    expect(&f, "rank 2", "it would wait for ever");
+    expect(&f, "rank 2", "deadlock");
 
     f = begin(WEFT_OP_ALL_GATHER, "ring", false);
     find(&f, 4, WEFTI_DO_POST, 2)->post.phase = 1;
-    expect(&f, "rank 4", "phases must grow");
+    expect(&f, "rank 4", "phases must increase");
 }
 
 static void test_accesses_outside_are_caught(void **state)
@@ -226,7 +226,7 @@ static void test_accesses_outside_are_caught(void **state)
 
     f = begin(WEFT_OP_ALL_GATHER_V, "bruck", false);
     find(&f, 3, WEFTI_DO_COPY, 1)->move.first = 1;
-    expect(&f, "rank 3", "has the length of block 4, not of block 1");
+    expect(&f, "rank 3", "has the length of block 4, expected block 1");
 
     f = begin(WEFT_OP_ALL_GATHER, "mesh", false);
     operand(&f, 1, find(&f, 1, WEFTI_DO_COPY, 2), 1)->buffer = WEFTI_STAGE;
@@ -238,17 +238,17 @@ static void test_links_are_respected(void **state)
     (void)state;
     fixture_t f = begin(WEFT_OP_ALL_GATHER, "mesh", false);
     f.links.put = f.put;
-    expect(&f, "rank 0, lane 0", "counter of rank 1, which it cannot load");
+    expect(&f, "rank 0, lane 0", "counter of rank 1, but the link between them has no loads");
 
     f = begin(WEFT_OP_ALL_GATHER, "mesh", true);
     wefti_step_t *put = find(&f, 1, WEFTI_DO_PUT, 0);
     put->op = WEFTI_DO_COPY;
-    expect(&f, "rank 1", "touches memory of rank 4, which it cannot");
+    expect(&f, "rank 1", "accesses the memory of rank 4, but the link");
 
     uint8_t hidden[RANKS] = {0, 0, 1, 0, 0};
     f = begin(WEFT_OP_BROADCAST, "chain", false);
     f.links.hidden = hidden;
-    expect(&f, "rank 3", "touches a user's buffer of rank 2");
+    expect(&f, "rank 3", "accesses a user buffer of rank 2");
 }
 
 static void test_puts_that_may_not_have_landed_are_caught(void **state)
@@ -272,7 +272,7 @@ static void test_puts_that_may_not_have_landed_are_caught(void **state)
     assert_int_equal(caught, tried);
     assert_int_equal(tried, RANKS - 1); /* shards to reduce; results come with the last signal */
     drop(find(&f, 2, WEFTI_DO_SIGNAL, 0));
-    expect(&f, "rank 4", "signal 3 of rank 2, which sends 2: it would wait for ever");
+    expect(&f, "rank 4", "signal 3 of rank 2, which sends only 2");
 }
 
 /* A legal, odd all-reduce: rank 1 also overwrites rank 0's result with its own. */
@@ -325,7 +325,7 @@ static void test_put_to_a_repeatable_output_is_caught(void **state)
     assert_int_equal(reduce->flags & WEFTI_STEP_REPEATABLE, 0); /* lowering saw the put */
     assert_true(find(&f, 1, WEFTI_DO_REDUCE, 0)->flags & WEFTI_STEP_REPEATABLE);
     reduce->flags |= WEFTI_STEP_REPEATABLE;
-    expect(&f, "rank 1", "a put goes to the output of a reduction that may be repeated");
+    expect(&f, "rank 1", "put into the output of a reduction that may be repeated");
 }
 
 static void test_barrier_that_lets_through_is_caught(void **state)
@@ -333,7 +333,7 @@ static void test_barrier_that_lets_through_is_caught(void **state)
     (void)state;
     fixture_t f = begin(WEFT_OP_BARRIER, "dissemination", false);
     drop(find(&f, 3, WEFTI_DO_WAIT, 1));
-    expect(&f, "rank 3", "leaves the barrier without knowing that rank ");
+    expect(&f, "rank 3", "leaves the barrier before it knows that rank ");
 }
 
 static void test_different_resources_are_caught(void **state)
@@ -341,7 +341,7 @@ static void test_different_resources_are_caught(void **state)
     (void)state;
     fixture_t f = begin(WEFT_OP_ALL_GATHER, "ring", false);
     f.schedules[4].resources.phases++;
-    expect(&f, "rank 4", "other resources");
+    expect(&f, "ranks 4 and 0", "request different resources");
 }
 
 /* Whatever moves data is needed: leaving any such step out is caught, on every algorithm. */
@@ -405,10 +405,10 @@ static void test_authors_are_told_what_is_wrong(void **state)
     const struct {
         void (*build)(const weft_algo_params_t *params, weft_schedule_builder_t *b);
         const char *text;
-    } rows[] = {{bad_lane, "the lane is beyond"},
-                {bad_phase, "posts a phase beyond"},
-                {bad_rank, "waits for a rank outside the group"},
-                {bad_place, "moves data of a rank outside the group"}};
+    } rows[] = {{bad_lane, "lane is out of range"},
+                {bad_phase, "post: phase is out of range"},
+                {bad_rank, "wait: rank is outside the group"},
+                {bad_place, "data movement: rank is outside the group"}};
     weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         weft_algorithm_t algorithm = odd;

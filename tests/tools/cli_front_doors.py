@@ -411,19 +411,19 @@ class Operators(Doors):
         def broken(**changes):
             return {"operators": [dict(self.FOO, **changes)]}
 
-        for value, words in ((broken(inputs="x"), '"inputs": expected a number'), (broken(effects="good"), '"effects"'),
-                             (broken(inputs=[2, 1]), '"inputs"'), (broken(inputs=-1), '"inputs"'),
-                             (broken(types=[]), '"types"'), (broken(types=[{}]), 'either "like" or "shape"'),
-                             (broken(types=[{"like": 0.5}]), '"like"'), (broken(types=[{"like": 0, "dtype": "f31"}]), '"dtype"'),
-                             (broken(types=[{"shape": [1] * 9}]), '"shape"'), (broken(types=[{"shape": [-1]}]), '"shape"'),
-                             (broken(types=[{"shape": [[0, 8]]}]), '"shape"'), (broken(types=3), '"types"'),
-                             (broken(in_place=[7]), "cannot overwrite input 7"), (broken(in_place=3), '"in_place"'),
-                             (broken(version=0), '"version"'), (broken(effect="pure"), '"effect" is not known'),
-                             (broken(domain=""), "not the user's"), (broken(name=7), '"name"'),
-                             (broken(domain="com.microsoft", name="ReluGrad"), "exists already"),
-                             (broken(flops_per_element=-1), '"flops_per_element"'),
-                             ({"operators": [7]}, "operator 0 is no object"), ([], "expected"), ({"operators": 1}, "expected"),
-                             ({"operators": [self.FOO, self.FOO]}, "exists already")):
+        for value, words in ((broken(inputs="x"), "key 'inputs': expected a number"), (broken(effects="good"), "key 'effects'"),
+                             (broken(inputs=[2, 1]), "key 'inputs'"), (broken(inputs=-1), "key 'inputs'"),
+                             (broken(types=[]), "key 'types'"), (broken(types=[{}]), 'either "like" or "shape"'),
+                             (broken(types=[{"like": 0.5}]), "key 'like'"), (broken(types=[{"like": 0, "dtype": "f31"}]), "key 'dtype'"),
+                             (broken(types=[{"shape": [1] * 9}]), "key 'shape'"), (broken(types=[{"shape": [-1]}]), "key 'shape'"),
+                             (broken(types=[{"shape": [[0, 8]]}]), "key 'shape'"), (broken(types=3), "key 'types'"),
+                             (broken(in_place=[7]), "cannot overwrite input 7"), (broken(in_place=3), "key 'in_place'"),
+                             (broken(version=0), "key 'version'"), (broken(effect="pure"), "unknown key 'effect'"),
+                             (broken(domain=""), "is reserved"), (broken(name=7), "key 'name'"),
+                             (broken(domain="com.microsoft", name="ReluGrad"), "duplicate operator"),
+                             (broken(flops_per_element=-1), "key 'flops_per_element'"),
+                             ({"operators": [7]}, "operator 0: expected an object"), ([], "expected"), ({"operators": 1}, "expected"),
+                             ({"operators": [self.FOO, self.FOO]}, "duplicate operator")):
             done = self.plan(self.proto(), "--ops", self.json(value, "ops.json"), code=2)
             self.assert_one_line(done.stderr)
             self.assertIn(words, done.stderr)

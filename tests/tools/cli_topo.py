@@ -197,7 +197,7 @@ class Compile(Case):
         done = self.weft("compile", model, "-o", self.dir / "p", "--topology", path, "--world", 3, code=2)
         self.assertIn("has 4 ranks, --world is 3", done.stderr)
         done = self.weft("compile", model, "-o", self.dir / "p", "--topology", MACHINES / "uneven.json", code=2)
-        self.assertIn("weft topo --json", done.stderr)
+        self.assertIn("convert them with `weft topo`", done.stderr)
         empty = self.describe([{"name": "a", "cores": 4}], name="empty.json")
         done = self.weft("compile", model, "-o", self.dir / "p", "--topology", empty, code=2)
         self.assertIn("--world N is missing", done.stderr)

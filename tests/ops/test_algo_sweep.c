@@ -135,7 +135,7 @@ static void test_build_names_what_is_wrong(void **state)
     params.order = WEFT_ORDER_BLOCKS;
     params.order_sizes = sizes;
     params.order_size_count = 2;
-    expect_error(&params, "mesh", "hold 3 ranks together, the group 4");
+    expect_error(&params, "mesh", "sum to 3 ranks, but the group has 4");
     params = (weft_algo_params_t){.op = WEFT_OP_ALL_TO_ALL_V, .group_size = 4, .in_place = 1};
     expect_error(&params, "mesh", "in place");
     params = (weft_algo_params_t){.op = WEFT_OP_SEND_RECV, .group_size = 4, .root = 2, .peer = 2};

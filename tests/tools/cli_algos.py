@@ -120,7 +120,7 @@ class Algos(unittest.TestCase):
     def test_bad_input_is_named(self):
         for args, text in ((("--op", "AllGarble"), "no operator 'AllGarble'"),
                            (("--hosts", "4,x"), "--hosts 4,x"),
-                           (("--hosts", "4,4", "-n", "9"), "hold 8 ranks together, the group 9"),
+                           (("--hosts", "4,4", "-n", "9"), "sum to 8 ranks, but the group has 9"),
                            (("--order", "odd"), "--order odd"),
                            (("--order", "blocks:2,x"), "--order blocks:2,x"),
                            (("--memory", "borrowed"), "--memory borrowed"),

@@ -74,7 +74,7 @@ class Bench(support.Case):
     def test_an_algorithm_that_cannot_is_refused(self):
         for arguments, why in ((["--algo", "ring"], "AllReduce ring: it cannot realise the group's reduction order"),
                                (["--algo", "doubling", "--order", "blocks:3,1"], "AllReduce doubling: "),
-                               (["--order", "blocks:3,2"], "hold 5 ranks together, the group 4"),
+                               (["--order", "blocks:3,2"], "sum to 5 ranks, but the group has 4"),
                                (["--order", "sorted"], '"sorted" is not tree, any, or blocks')):
             said = self.weft("bench", "all_reduce", "-n", "4", "--max", "64", *arguments, code=2).stderr
             self.assert_one_line(said)

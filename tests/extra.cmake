@@ -136,9 +136,7 @@ if(TARGET weft_sample_tensor_parallel)
   set(parts ${PROJECT_SOURCE_DIR}/samples/tensor_parallel)
   add_test(NAME sample_tensor_parallel COMMAND weft_sample_tensor_parallel ${parts}/whole.onnx
     ${parts}/block.rank0.onnx ${parts}/block.rank1.onnx)
-  # ThreadSanitizer does not see OpenMP's barriers
-  set_tests_properties(sample_tensor_parallel PROPERTIES LABELS "unit;threads" TIMEOUT 120
-    ENVIRONMENT "WEFT_THREADS=1")
+  set_tests_properties(sample_tensor_parallel PROPERTIES LABELS "unit;threads" TIMEOUT 120)
 endif()
 if(TARGET weft_sample_fuser)
   add_test(NAME sample_fuser COMMAND weft_sample_fuser)

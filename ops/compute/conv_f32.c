@@ -5,6 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/parallel.h"
 
 #define VECTOR 16 /* positions are rounded up to this on every machine */
 
@@ -220,19 +221,28 @@ static void run_images(const wefti_conv_pass_t *pass, const float *source, const
     }
 }
 
+typedef struct pass_job {
+    const wefti_conv_pass_t *pass;
+    const float *source, *weights, *bias;
+    float *dst, *scratch;
+    int64_t parts;
+} pass_job_t;
+
+static void run_pass_part(const void *context, int64_t part)
+{
+    const pass_job_t *job = context;
+    const wefti_conv_pass_t *pass = job->pass;
+    run_images(pass, job->source, job->weights, job->bias, job->dst,
+               job->scratch + part * pass->scratch_elems, pass->images * part / job->parts,
+               pass->images * (part + 1) / job->parts);
+}
+
 void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const float *source, const float *weights,
                          const float *bias, float *dst, float *scratch)
 {
     const int64_t parts = pass->images < pass->threads ? pass->images : pass->threads;
-    if (parts <= 1) {
-        run_images(pass, source, weights, bias, dst, scratch, 0, pass->images);
-        return;
-    }
-#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
-    for (int64_t part = 0; part < parts; part++) {
-        run_images(pass, source, weights, bias, dst, scratch + part * pass->scratch_elems,
-                   pass->images * part / parts, pass->images * (part + 1) / parts);
-    }
+    const pass_job_t job = {pass, source, weights, bias, dst, scratch, parts > 1 ? parts : 1};
+    wefti_parallel(job.parts, run_pass_part, &job);
 }
 
 weft_status_t wefti_conv_dw_plan(const wefti_conv_t *c, wefti_conv_dw_t *dw)
@@ -292,22 +302,31 @@ static void dot_column(const wefti_conv_dw_t *dw, const wefti_gemm_kernel_t *ker
     }
 }
 
-/* All tiles of one block of images. OpenMP allocates even for one thread, so that is a case of its
- * own. */
+typedef struct dot_job {
+    const wefti_conv_dw_t *dw;
+    const wefti_dot_tile_t *whole;
+    int64_t parts;
+} dot_job_t;
+
+static void dot_part(const void *context, int64_t part)
+{
+    const dot_job_t *job = context;
+    const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(job->dw->isa);
+    const int64_t step = kernel->dot_cols, columns = (job->dw->taps + step - 1) / step;
+    const int64_t end = columns * (part + 1) / job->parts;
+    for (int64_t column = columns * part / job->parts; column < end; column++) {
+        dot_column(job->dw, kernel, job->whole, column * step);
+    }
+}
+
+/* All tiles of one block of images. */
 static void dot_block(const wefti_conv_dw_t *dw, const wefti_dot_tile_t *whole)
 {
-    const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(dw->isa);
-    const int64_t step = kernel->dot_cols;
-    if (dw->threads == 1) {
-        for (int64_t j = 0; j < dw->taps; j += step) {
-            dot_column(dw, kernel, whole, j);
-        }
-        return;
-    }
-#pragma omp parallel for num_threads((int)dw->threads) schedule(static)
-    for (int64_t j = 0; j < dw->taps; j += step) {
-        dot_column(dw, kernel, whole, j);
-    }
+    const int64_t step = wefti_gemm_kernel(dw->isa)->dot_cols;
+    const int64_t columns = (dw->taps + step - 1) / step;
+    const int64_t parts = columns < dw->threads ? columns : dw->threads;
+    const dot_job_t job = {dw, whole, parts > 1 ? parts : 1};
+    wefti_parallel(job.parts, dot_part, &job);
 }
 
 /* Sixteen lanes to one, in the order of a tree. */

@@ -5,6 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/parallel.h"
 
 #define LANES WEFTI_DOT_LANES
 #define MOST_BYTES (INT64_C(1) << 20) /* of planes, so that they stay in the second-level cache */
@@ -290,6 +291,21 @@ static void run_blocks(const wefti_conv_lanes_t *pass, const float *source, cons
     }
 }
 
+typedef struct lanes_job {
+    const wefti_conv_lanes_t *pass;
+    const float *source, *weights, *bias;
+    float *dst, *planes;
+    int64_t blocks, parts;
+} lanes_job_t;
+
+static void run_lanes_part(const void *context, int64_t part)
+{
+    const lanes_job_t *job = context;
+    run_blocks(job->pass, job->source, job->weights, job->bias, job->dst,
+               job->planes + part * job->pass->thread_elems, job->blocks * part / job->parts,
+               job->blocks * (part + 1) / job->parts);
+}
+
 void wefti_conv_lanes_run(const wefti_conv_lanes_t *pass, const float *source, const float *weights,
                           const float *bias, float *dst, float *scratch)
 {
@@ -297,13 +313,7 @@ void wefti_conv_lanes_run(const wefti_conv_lanes_t *pass, const float *source, c
     const int64_t parts = min_i64(blocks, pass->threads);
     float *planes = scratch + pass->weight_elems;
     turn_weights(pass, weights, scratch);
-    if (parts <= 1) {
-        run_blocks(pass, source, scratch, bias, dst, planes, 0, blocks);
-        return;
-    }
-#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
-    for (int64_t part = 0; part < parts; part++) {
-        run_blocks(pass, source, scratch, bias, dst, planes + part * pass->thread_elems,
-                   blocks * part / parts, blocks * (part + 1) / parts);
-    }
+    const lanes_job_t job = {pass, source, scratch, bias,
+                             dst,  planes, blocks,  parts > 1 ? parts : 1};
+    wefti_parallel(job.parts, run_lanes_part, &job);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/memory.h"
+#include "runtime/base/parallel.h"
 
 #define LANES WEFTI_DOT_LANES
 
@@ -74,18 +75,25 @@ static void dot_taps(const wefti_lanes_dw_t *dw, const float *xs, const float *d
     }
 }
 
-/* OpenMP allocates even for one thread, so that is a case of its own. */
+typedef struct taps_job {
+    const wefti_lanes_dw_t *dw;
+    const float *xs, *dys;
+    float *sums;
+    int64_t parts;
+} taps_job_t;
+
+static void dot_part(const void *context, int64_t part)
+{
+    const taps_job_t *job = context;
+    dot_taps(job->dw, job->xs, job->dys, job->sums, job->dw->taps * part / job->parts,
+             job->dw->taps * (part + 1) / job->parts);
+}
+
 static void dot_block(const wefti_lanes_dw_t *dw, const float *xs, const float *dys, float *sums)
 {
     const int64_t parts = min_i64(dw->threads, dw->taps);
-    if (parts <= 1) {
-        dot_taps(dw, xs, dys, sums, 0, dw->taps);
-        return;
-    }
-#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
-    for (int64_t part = 0; part < parts; part++) {
-        dot_taps(dw, xs, dys, sums, dw->taps * part / parts, dw->taps * (part + 1) / parts);
-    }
+    const taps_job_t job = {dw, xs, dys, sums, parts > 1 ? parts : 1};
+    wefti_parallel(job.parts, dot_part, &job);
 }
 
 static float sum_lanes(float *lanes)

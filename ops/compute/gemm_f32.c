@@ -7,6 +7,7 @@
 #include "ops/compute/lanes_transpose.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/parallel.h"
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -258,6 +259,25 @@ void wefti_gemm_tiles(const wefti_gemm_kernel_t *kernel, const wefti_gemm_tile_t
     run_block(&job, 0, rows, 0, cols, 0);
 }
 
+typedef struct split_job {
+    const panel_job_t *job;
+    bool by_cols;
+    int64_t unit, units, total, parts;
+} split_job_t;
+
+static void run_part(const void *context, int64_t p)
+{
+    const split_job_t *split = context;
+    const panel_job_t *job = split->job;
+    const int64_t begin = split->units * p / split->parts * split->unit;
+    const int64_t end = min_i64(split->total, split->units * (p + 1) / split->parts * split->unit);
+    if (split->by_cols) {
+        run_block(job, 0, job->rows, begin, end, p);
+    } else {
+        run_block(job, begin, end, 0, job->cols, p);
+    }
+}
+
 /* Splits the longer side over threads, at multiples that keep tiles whole. */
 static void run_threads(const panel_job_t *job, uint32_t threads)
 {
@@ -270,16 +290,8 @@ static void run_threads(const panel_job_t *job, uint32_t threads)
         run_block(job, 0, job->rows, 0, job->cols, 0);
         return;
     }
-#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
-    for (int64_t p = 0; p < parts; p++) {
-        const int64_t begin = units * p / parts * unit;
-        const int64_t end = min_i64(total, units * (p + 1) / parts * unit);
-        if (by_cols) {
-            run_block(job, 0, job->rows, begin, end, p);
-        } else {
-            run_block(job, begin, end, 0, job->cols, p);
-        }
-    }
+    const split_job_t split = {job, by_cols, unit, units, total, parts};
+    wefti_parallel(parts, run_part, &split);
 }
 
 /* What is done once all blocks are summed: alpha and the addend. */

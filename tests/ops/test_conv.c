@@ -155,7 +155,7 @@ static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, 
     const struct mallinfo2 before = mallinfo2();
     assert_int_equal(kernel->run(&call), WEFT_OK);
     const struct mallinfo2 after = mallinfo2();
-    if (threads == 1) { /* OpenMP makes its threads at first use */
+    if (threads == 1) { /* workers are created at first use */
         assert_true(before.uordblks == after.uordblks && before.hblks == after.hblks);
     }
     for (size_t i = 0; i < 64; i++) {

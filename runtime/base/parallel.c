@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * caller                                     worker
+ *   job, then claim = {epoch, parts, 0}        spins, then sleeps on epoch
+ *   epoch + 1; wake those who sleep            reads claim
+ *   claims parts one by one           <----->  claims parts one by one
+ *   waits until done == parts         <-----   done + 1 for each part
+ *
+ * claim holds the epoch, so a worker that read it long ago cannot claim a part of a later call: its
+ * compare-and-swap fails, and what it read of the job is discarded.
+ */
+#include "runtime/base/parallel.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "runtime/base/sync.h"
+
+#define PART_BITS 16u
+#define PART_MASK 0xffffu
+/* Spans the serial kernels between two parallel ones; a wake-up costs 5 to 50 us. */
+#define WORKER_SPIN_NS 200000u
+/* For what a worker still executes: a part takes as long as the caller's own. */
+#define CALLER_SPIN_NS 100000u
+#define SPINS_PER_LOOK 64u
+#define FOREVER_NS 3600000000000ull
+
+_Static_assert(WEFTI_PARALLEL_PARTS <= PART_MASK, "parts are counted in 16 bits");
+
+typedef struct team {
+    _Atomic uint64_t claim; /* epoch << 32 | parts << 16 | next part */
+    _Atomic(wefti_part_fn) fn;
+    _Atomic(const void *) job;
+    uint8_t pad0[104];
+    _Atomic uint32_t epoch;    /* the futex word of workers */
+    _Atomic uint32_t sleepers; /* workers that may sleep on epoch */
+    _Atomic bool quit;
+    uint8_t pad1[116];
+    _Atomic uint32_t
+        done; /* parts of this epoch that workers have executed; the caller's futex word */
+    _Atomic uint32_t caller_sleeps;
+    uint8_t pad2[120];
+    uint32_t worker_count;
+    pthread_t workers[WEFTI_PARALLEL_PARTS];
+} team_t;
+
+static _Thread_local team_t *own_team;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t team_key;
+static bool have_key;
+
+static uint32_t count_of(uint64_t claim)
+{
+    return (uint32_t)(claim >> PART_BITS) & PART_MASK;
+}
+
+static uint32_t next_of(uint64_t claim)
+{
+    return (uint32_t)claim & PART_MASK;
+}
+
+/* The next part of the call whose epoch is given, or -1; fn and job are of that call. */
+static int64_t claim_part(team_t *team, uint32_t epoch, wefti_part_fn *out_fn, const void **out_job)
+{
+    /* acquire: the job, and what the caller wrote before it */
+    uint64_t claim = atomic_load_explicit(&team->claim, memory_order_acquire);
+    while ((uint32_t)(claim >> 32) == epoch && next_of(claim) < count_of(claim)) {
+        *out_fn = atomic_load_explicit(&team->fn, memory_order_relaxed);
+        *out_job = atomic_load_explicit(&team->job, memory_order_relaxed);
+        if (atomic_compare_exchange_weak_explicit(&team->claim, &claim, claim + 1,
+                                                  memory_order_acquire, memory_order_acquire)) {
+            return next_of(claim);
+        }
+    }
+    return -1;
+}
+
+/* Spins until *word differs from value. */
+static bool spin(const _Atomic uint32_t *word, uint32_t value, uint64_t spin_ns)
+{
+    uint64_t end_ns = wefti_now_ns() + spin_ns;
+    do {
+        for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != value) {
+                return true;
+            }
+            wefti_cpu_relax();
+        }
+    } while (wefti_now_ns() < end_ns);
+    return false;
+}
+
+static void execute_as_worker(team_t *team, uint32_t epoch)
+{
+    wefti_part_fn fn;
+    const void *job;
+    for (int64_t part; (part = claim_part(team, epoch, &fn, &job)) >= 0;) {
+        fn(job, part);
+        /* Sequentially consistent as in wefti_signal_post: no wake-up is lost. It also releases what
+         * the part wrote. */
+        atomic_fetch_add_explicit(&team->done, 1, memory_order_seq_cst);
+        if (atomic_load_explicit(&team->caller_sleeps, memory_order_seq_cst) != 0) {
+            wefti_futex_wake_all(&team->done);
+        }
+    }
+}
+
+static void *work(void *context)
+{
+    team_t *team = context;
+    uint32_t seen = 0;
+    for (;;) {
+        uint32_t epoch = atomic_load_explicit(&team->epoch, memory_order_acquire);
+        while (epoch == seen) {
+            if (!spin(&team->epoch, seen, WORKER_SPIN_NS)) {
+                atomic_fetch_add_explicit(&team->sleepers, 1, memory_order_seq_cst);
+                wefti_futex_wait(&team->epoch, seen, FOREVER_NS);
+            }
+            epoch = atomic_load_explicit(&team->epoch, memory_order_acquire);
+        }
+        seen = epoch;
+        if (atomic_load_explicit(&team->quit, memory_order_acquire)) {
+            return NULL;
+        }
+        execute_as_worker(team, epoch);
+    }
+}
+
+static void next_epoch(team_t *team, uint32_t epoch)
+{
+    atomic_store_explicit(&team->epoch, epoch, memory_order_seq_cst);
+    if (atomic_load_explicit(&team->sleepers, memory_order_seq_cst) != 0 &&
+        atomic_exchange_explicit(&team->sleepers, 0, memory_order_seq_cst) != 0) {
+        wefti_futex_wake_all(&team->epoch);
+    }
+}
+
+/* At the end of the calling thread. */
+static void destroy_team(void *context)
+{
+    team_t *team = context;
+    atomic_store_explicit(&team->quit, true, memory_order_release);
+    next_epoch(team, atomic_load_explicit(&team->epoch, memory_order_relaxed) + 1);
+    for (uint32_t i = 0; i < team->worker_count; i++) {
+        pthread_join(team->workers[i], NULL);
+    }
+    own_team = NULL;
+    free(team);
+}
+
+/* A forked child has none of its parent's workers: it makes its own. The memory is lost. */
+static void forget_team(void)
+{
+    own_team = NULL;
+    if (have_key) {
+        pthread_setspecific(team_key, NULL);
+    }
+}
+
+static void init_once(void)
+{
+    have_key = pthread_key_create(&team_key, destroy_team) == 0;
+    pthread_atfork(NULL, NULL, forget_team);
+}
+
+/* NULL: the caller executes all parts. */
+static team_t *get_team(void)
+{
+    if (own_team != NULL) {
+        return own_team;
+    }
+    pthread_once(&once, init_once);
+    team_t *team = NULL;
+    if (!have_key || posix_memalign((void **)&team, 128, sizeof *team) != 0) {
+        return NULL;
+    }
+    *team = (team_t){.worker_count = 0};
+    if (pthread_setspecific(team_key, team) != 0) {
+        free(team);
+        return NULL;
+    }
+    own_team = team;
+    return team;
+}
+
+/* Signals are for the threads of the application. */
+static void add_workers(team_t *team, uint32_t count)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (team->worker_count < count &&
+           pthread_create(&team->workers[team->worker_count], NULL, work, team) == 0) {
+        team->worker_count++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void await(team_t *team, uint32_t by_workers)
+{
+    uint32_t done;
+    while ((done = atomic_load_explicit(&team->done, memory_order_acquire)) != by_workers) {
+        if (spin(&team->done, done, CALLER_SPIN_NS)) {
+            continue;
+        }
+        atomic_store_explicit(&team->caller_sleeps, 1, memory_order_seq_cst);
+        done = atomic_load_explicit(&team->done, memory_order_seq_cst);
+        if (done != by_workers) {
+            wefti_futex_wait(&team->done, done, FOREVER_NS);
+        }
+        atomic_store_explicit(&team->caller_sleeps, 0, memory_order_relaxed);
+    }
+}
+
+void wefti_parallel(int64_t parts, wefti_part_fn fn, const void *job)
+{
+    team_t *team = parts > 1 && parts <= WEFTI_PARALLEL_PARTS ? get_team() : NULL;
+    if (team == NULL) {
+        for (int64_t part = 0; part < parts; part++) {
+            fn(job, part);
+        }
+        return;
+    }
+    if (team->worker_count + 1 < parts) {
+        add_workers(team, (uint32_t)parts - 1);
+    }
+    /* Every part of the call before has returned, so nobody reads the job or counts. */
+    uint32_t epoch = atomic_load_explicit(&team->epoch, memory_order_relaxed) + 1;
+    uint32_t by_workers = (uint32_t)parts;
+    atomic_store_explicit(&team->fn, fn, memory_order_relaxed);
+    atomic_store_explicit(&team->job, job, memory_order_relaxed);
+    atomic_store_explicit(&team->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&team->claim, (uint64_t)epoch << 32 | (uint64_t)parts << PART_BITS,
+                          memory_order_release);
+    next_epoch(team, epoch);
+    for (int64_t part; (part = claim_part(team, epoch, &fn, &job)) >= 0; by_workers--) {
+        fn(job, part);
+    }
+    await(team, by_workers);
+}

@@ -26,6 +26,9 @@ typedef struct bench_op {
     bool per_rank; /* bytes are those of the larger buffer, a block per rank */
 } bench_op_t;
 
+/* The operator of that name; EXIT_BAD_INPUT with one line printed if it cannot be measured. */
+int wefti_bench_find_op(const char *command, const char *option, const char *text,
+                        const bench_op_t **out_op);
 extern const bench_op_t wefti_bench_ops[BENCH_OP_COUNT];
 extern const char *const wefti_bench_memory_names[];
 

@@ -14,7 +14,7 @@
 
 enum {
     KEY_OP = 256,
-    KEY_HOSTS,
+    KEY_RANKS_PER_HOST,
     KEY_ROUND_ROBIN,
     KEY_LINKS,
     KEY_ORDER,
@@ -26,18 +26,22 @@ enum {
 };
 
 static const option_def_t own_options[] = {
-    {'n', "ranks", "N", "ranks of the group (default 2, or all of --hosts)"},
-    {KEY_OP, "op", "OP", "only this operator, such as AllReduce (default: all)"},
-    {KEY_HOSTS, "hosts", "N,N,..", "ranks on each host (default: one host)"},
-    {KEY_ROUND_ROBIN, "round-robin", NULL, "ranks go to the hosts in turn, not host by host"},
+    {'n', "world", "N",
+     "number of ranks of the group (default 2, or all ranks of --ranks-per-host)"},
+    {KEY_OP, "op", "OP", "show only this operator, such as all_reduce (default: all)"},
+    {KEY_RANKS_PER_HOST, "ranks-per-host", "N,N,..",
+     "number of ranks on each host (default: one host)"},
+    {KEY_ROUND_ROBIN, "round-robin", NULL,
+     "assign ranks to the hosts in turn (default: fill host after host)"},
     {KEY_LINKS, "links", "KIND",
-     "between hosts: tcp (default) or verbs; what the table says of them goes before"},
+     "default costs of links between hosts: tcp (default) or verbs; measured costs have priority"},
     {KEY_ORDER, "order", "ORDER",
-     "tree (default), blocks:N,N,.. (blocks alone: the hosts are the blocks) or any"},
-    {KEY_MEMORY, "memory", "KIND", "registered (default): memory that peers reach; or plain"},
+     "reduction order: tree (default), blocks:N,N,.., blocks (one block per host) or any"},
+    {KEY_MEMORY, "memory", "KIND", "registered (default: peers access it directly) or plain"},
     {KEY_DTYPE, "dtype", "TYPE", "element type (default f32)"},
-    {KEY_COSTS, "costs", "COSTS.json", "cost table (default: WEFT_COSTS, or the built-in one)"},
-    {KEY_ALGO, "algo", "NAME", "this one or nothing: an error where it cannot be had"},
+    {KEY_COSTS, "costs", "COSTS.json",
+     "read measured costs of collectives (default: WEFT_COSTS, or the built-in table)"},
+    {KEY_ALGO, "algo", "NAME", "show only this algorithm; an error if it is not eligible"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -47,20 +51,22 @@ static int run_algos_command(int argc, char **argv);
 const command_t wefti_algos_command = {
     .name = "algos",
     .brief = "show which algorithm a collective uses, and why",
-    .synopsis = "[-n N] [--op OP] [--hosts N,N,..] [--round-robin] [--links KIND] [--order ORDER] "
-                "[--costs COSTS.json] [--algo NAME] [--json]",
+    .synopsis =
+        "[-n N] [--op OP] [--ranks-per-host N,N,..] [--round-robin] [--links KIND] [--order "
+        "ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
     .summary =
-        "Shows over sizes which algorithm a group's calls take, as the runtime chooses: by what "
-        "was "
-        "measured (weft tune) where the table knows the group's size, else by what its schedule is "
-        "predicted to take. And how much slower the second best is, and why others are out.",
-    .epilogue = "BYTES is the larger of the two buffers of a rank; the choice is one for sizes up "
-                "to twice as\n"
-                "large. Algorithms marked * run on hand-written code for loads and stores and go "
-                "first unless\n"
-                "others are 5 % quicker; the rest is interpreted. Which of two marked ones runs, "
-                "calls decide\n"
-                "by size and memory: weft bench tells.\n",
+        "Shows which algorithm the runtime selects for each size, the predicted or measured "
+        "time, the second best algorithm, and why other algorithms are not eligible. The "
+        "selection uses measured times (weft tune) if the cost table has the group size, and "
+        "predicted times otherwise.",
+    .epilogue = "A size is that of the larger buffer of a rank; the choice holds for sizes up to "
+                "twice as large.\n"
+                "An algorithm marked * has hand-written code for loads and stores, and is selected "
+                "unless another\n"
+                "one is 5 % faster. Other schedules are interpreted.\n"
+                "\n"
+                "example:\n"
+                "  weft algos --op all_reduce --ranks-per-host 4,4\n",
     .options = {own_options},
     .run = run_algos_command,
 };
@@ -114,48 +120,45 @@ static int read_order(algos_command_t *command, const char *value)
                 read_sizes(value + sizeof prefix - 1, command->blocks, &command->block_count));
     }
     return good ? EXIT_OK
-                : wefti_usage_error("algos", "--order %s is not tree, any, blocks or blocks:N,N,..",
-                                    value);
+                : wefti_usage_error(
+                      "algos", "--order %s: must be tree, blocks, blocks:N,N,.. or any", value);
 }
 
 static int read_memory(algos_command_t *command, const char *value)
 {
-    command->plain = strcmp(value, "plain") == 0;
-    return command->plain || strcmp(value, "registered") == 0
-               ? EXIT_OK
-               : wefti_usage_error("algos", "--memory %s is neither registered nor plain", value);
+    static const char *const names[] = {"registered", "plain"};
+    size_t index = 0;
+    int code = wefti_option_choice("algos", "--memory", value, names, 2, &index);
+    command->plain = index == 1;
+    return code;
 }
 
 static int handle(void *user, int key, const char *value)
 {
     algos_command_t *command = user;
-    long long number;
+    static const char *const links[] = {"tcp", "verbs"};
+    size_t index = 0;
+    int code = EXIT_OK;
     switch (key) {
     case 'n':
-        if (!wefti_parse_int(value, 1, 4096, &number)) {
-            return wefti_usage_error("algos", "--ranks %s is not within 1 to 4096", value);
-        }
-        command->ranks = (uint32_t)number;
         command->ranks_given = true;
-        break;
+        return wefti_option_u32("algos", "--world", value, 1, MAX_RANKS, &command->ranks);
     case KEY_ROUND_ROBIN:
         command->round_robin = true;
         break;
     case KEY_LINKS:
-        command->verbs = strcmp(value, "verbs") == 0;
-        return command->verbs || strcmp(value, "tcp") == 0
-                   ? EXIT_OK
-                   : wefti_usage_error("algos", "--links %s is neither tcp nor verbs", value);
+        code = wefti_option_choice("algos", "--links", value, links, 2, &index);
+        command->verbs = index == 1;
+        return code;
     case KEY_OP:
-        command->op = wefti_collective_from_name(value);
-        if (command->op == 0) {
-            return wefti_usage_error("algos", "no operator '%s'", value);
-        }
-        break;
-    case KEY_HOSTS:
+        return wefti_option_op("algos", "--op", value, &command->op);
+    case KEY_RANKS_PER_HOST:
         return read_sizes(value, command->hosts, &command->host_count)
                    ? EXIT_OK
-                   : wefti_usage_error("algos", "--hosts %s is no list of sizes", value);
+                   : wefti_usage_error("algos",
+                                       "--ranks-per-host %s: must be numbers from 1 to 4096 "
+                                       "with commas between, such as 4,4",
+                                       value);
     case KEY_ORDER:
         return read_order(command, value);
     case KEY_MEMORY:
@@ -163,7 +166,7 @@ static int handle(void *user, int key, const char *value)
     case KEY_DTYPE:
         command->dtype = weft_dtype_from_name(value);
         if (command->dtype == WEFT_DTYPE_NONE) {
-            return wefti_usage_error("algos", "no type '%s'", value);
+            return wefti_usage_error("algos", "--dtype %s: unknown element type", value);
         }
         break;
     case KEY_COSTS:
@@ -202,7 +205,7 @@ static void print_reasons(const wefti_candidate_t *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (list[i].reason != NULL) {
-            printf("  not %s: %s\n", list[i].algorithm->name, list[i].reason);
+            printf("  not eligible: %s: %s\n", list[i].algorithm->name, list[i].reason);
         }
     }
 }
@@ -211,7 +214,7 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
                       weft_collective_t op, uint64_t bytes)
 {
     wefti_json_begin_object(json, NULL);
-    wefti_json_string(json, "op", weft_collective_name(op));
+    wefti_json_string(json, "op", wefti_op_name(op));
     wefti_json_int(json, "bytes", (int64_t)bytes);
     wefti_json_string(json, "algorithm", list[0].algorithm->name);
     wefti_json_begin_array(json, "candidates");
@@ -231,7 +234,7 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
     wefti_json_end_object(json);
 }
 
-/* Ranks to hosts in turn, as long as these have room. */
+/* Assigns ranks to hosts in turn while these have free slots. */
 static void deal_ranks(algos_command_t *command)
 {
     uint32_t left[MAX_HOSTS];
@@ -309,7 +312,8 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
             write_row(&command->writer, list, count, op, bytes);
         } else if (status >= 0) {
             if (bytes == 8 || barrier) {
-                printf("%s, %u ranks\n", weft_collective_name(op), command->ranks);
+                printf("%s, %u rank%s\n", wefti_op_name(op), command->ranks,
+                       wefti_plural(command->ranks));
             }
             print_row(list, count, bytes);
         }
@@ -322,11 +326,11 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
         uint64_t posted = wefti_cost_posting_bytes(&command->costs, &params);
         if (posted != UINT64_MAX && posted > 0) {
             char text[32];
-            printf("  blocks up to %s go with what ranks tell each other of a call\n",
+            printf("  blocks up to %s are sent together with the call's signature\n",
                    wefti_format_bytes(posted, text));
         }
         if (barrier || op == WEFT_OP_SEND_RECV) {
-            puts("  calls take hand-written code, where they are not told otherwise");
+            puts("  calls use hand-written code unless --algo or WEFT_ALGO selects an algorithm");
         }
     }
     return status;
@@ -338,7 +342,7 @@ static weft_status_t show_all(algos_command_t *command)
     bool any = false;
     for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER && status >= 0; op++) {
         weft_collective_t one = (weft_collective_t)op;
-        /* The V forms are chosen as their even siblings: lengths are not known here. */
+        /* Variants with lengths per rank use the choice of the plain operator. */
         bool variable = one == WEFT_OP_ALL_GATHER_V || one == WEFT_OP_REDUCE_SCATTER_V ||
                         one == WEFT_OP_ALL_TO_ALL_V;
         if ((command->op != 0 && command->op != one) || variable ||
@@ -372,15 +376,14 @@ static int run_algos_command(int argc, char **argv)
         placed += command.hosts[host];
     }
     if (placed > MAX_RANKS) {
-        return wefti_usage_error("algos", "--hosts: %llu ranks are more than %u",
+        return wefti_usage_error("algos", "--ranks-per-host: too many ranks: %llu, at most %u",
                                  (unsigned long long)placed, MAX_RANKS);
     }
     command.ranks = placed > 0 && !command.ranks_given ? (uint32_t)placed : command.ranks;
     if (command.round_robin && placed == command.ranks) {
         deal_ranks(&command);
     } else {
-        command.round_robin =
-            false; /* there are no hosts, or the check of sizes will say why not */
+        command.round_robin = false; /* one host, or sizes that the check of parameters refuses */
     }
     wefti_costs_default(&command.costs, NULL);
     wefti_costs_set_net(&command.costs, command.verbs);
@@ -409,7 +412,7 @@ static int run_algos_command(int argc, char **argv)
     wefti_text_deinit(&command.text);
     wefti_costs_deinit(&command.costs);
     if (status == (weft_status_t)1) {
-        return wefti_usage_error("algos", "no operator has what was asked for");
+        return wefti_usage_error("algos", "no operator matches these options");
     }
     return status < 0 ? wefti_status_error("algos", status) : EXIT_OK;
 }

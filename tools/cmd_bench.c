@@ -30,23 +30,23 @@ enum {
 };
 
 static const option_def_t own_options[] = {
-    {'n', "ranks", "N", "local ranks to start, each pinned to its cores (default 2)"},
+    {'n', "world", "N", "number of local ranks, each bound to its own cores (default 2)"},
     {KEY_MIN, "min", "BYTES", "smallest size, such as 8 or 4K (default 8)"},
     {KEY_MAX, "max", "BYTES", "largest size (default 64M)"},
-    {KEY_FACTOR, "factor", "F", "from one size to the next (default 8; the last is the largest)"},
-    {KEY_DTYPE, "dtype", "TYPE", "f32 (default), f64, f16, bf16, i64, i32, i16, i8, u64 ..."},
+    {KEY_FACTOR, "factor", "F", "factor between sizes (default 8)"},
+    {KEY_DTYPE, "dtype", "TYPE",
+     "element type: f32 (default), f64, f16, bf16, i64, i32, i16, i8, u64, u32, u16 or u8"},
     {KEY_REDUCTION, "reduction", "R", "sum (default), avg, prod, min or max"},
-    {KEY_MEMORY, "memory", "KIND", "registered (default), adopted or plain"},
-    {KEY_ALGO, "algo", "NAME",
-     "this algorithm or nothing (default: by the cost table); see weft algos"},
-    {KEY_ORDER, "order", "ORDER",
-     "tree (default), blocks:N,N,.. or any: who is added to whom first"},
-    {KEY_ITERS, "iterations", "I", "timed calls per size (default: by size)"},
+    {KEY_MEMORY, "memory", "KIND",
+     "registered (default), adopted (allocated by the caller, then registered) or plain"},
+    {KEY_ALGO, "algo", "NAME", "use this algorithm (default: the choice by cost; see weft algos)"},
+    {KEY_ORDER, "order", "ORDER", "reduction order: tree (default), blocks:N,N,.. or any"},
+    {KEY_ITERS, "iterations", "I", "timed calls per size (default: depends on the size)"},
     {KEY_STREAM, "stream", "KIND",
-     "none (default): calls run on the calling thread; inline or thread: on such a stream"},
+     "none (default: blocking calls), or inline or thread (calls on a stream of that kind)"},
     {KEY_OUT_OF_PLACE, "out-of-place", NULL,
-     "another buffer for the result where in place is possible"},
-    {KEY_CHECK, "check", NULL, "compare results with what they must be, bit for bit"},
+     "use separate send and receive buffers for operators that also work in place"},
+    {KEY_CHECK, "check", NULL, "compare all results with the expected values, bit for bit"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -56,15 +56,19 @@ static int run_bench_command(int argc, char **argv);
 const command_t wefti_bench_command = {
     .name = "bench",
     .brief = "measure the time of collectives",
-    .synopsis = "OP -n N [options]",
+    .synopsis = "OP [-n N] [options]",
     .summary =
-        "Times all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter or "
-        "all_to_all on N local ranks. Every rank rewrites its buffer before each call, as a "
-        "kernel would; a time is that of the slowest rank. The floor is the same movement of data "
-        "on the same ranks without a library: no agreement, one flag per step. Ranks that mpirun "
-        "or `weft run --hosts .. --` has started are taken as they are, without a floor.",
-    .epilogue = "examples:\n  weft bench all_reduce -n 2 --memory registered\n"
-                "  weft run -n 8 --hosts a:4,b:4 -- weft bench all_reduce\n",
+        "Measures all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter "
+        "or all_to_all on N local ranks. Every rank writes its buffer before each call, as a "
+        "kernel would. A time is that of the slowest rank. The floor column is the time of "
+        "the same data movement by a loop without a library: one flag per step, and no "
+        "agreement about the call.\n"
+        "\n"
+        "Ranks that mpirun or `weft run --hosts .. --` has started are used as they are; the "
+        "floor is then not measured.",
+    .epilogue = "examples:\n"
+                "  weft bench all_reduce -n 2 --memory registered\n"
+                "  weft run --hosts a:4,b:4 -- weft bench all_reduce\n",
     .options = {own_options},
     .run = run_bench_command,
 };
@@ -76,52 +80,56 @@ const bench_op_t wefti_bench_ops[BENCH_OP_COUNT] = {
     {"scatter", WEFT_OP_SCATTER, true},        {"all_to_all", WEFT_OP_ALL_TO_ALL, true},
 };
 
-static int parse_reduction(bench_t *bench, const char *value)
+int wefti_bench_find_op(const char *command, const char *option, const char *text,
+                        const bench_op_t **out_op)
 {
-    for (int r = WEFT_SUM; r <= WEFT_MAX; r++) {
-        if (strcmp(value, weft_reduction_name((weft_reduction_t)r)) == 0) {
-            bench->reduction = (weft_reduction_t)r;
+    weft_collective_t op = (weft_collective_t)0;
+    int code = wefti_option_op(command, option, text, &op);
+    if (code != EXIT_OK) {
+        return code;
+    }
+    for (size_t i = 0; i < BENCH_OP_COUNT; i++) {
+        if (wefti_bench_ops[i].op == op) {
+            *out_op = &wefti_bench_ops[i];
             return EXIT_OK;
         }
     }
-    return wefti_usage_error("bench", "--reduction '%s': expected sum, avg, prod, min or max",
-                             value);
+    return wefti_usage_error(command,
+                             "%s %s: cannot be measured; must be all_reduce, reduce_scatter, "
+                             "all_gather, broadcast, reduce, gather, scatter or all_to_all",
+                             option, text);
 }
 
-static int parse_memory(bench_t *bench, const char *value)
+static int parse_reduction(bench_t *bench, const char *value)
 {
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(value, wefti_bench_memory_names[i]) == 0) {
-            bench->memory = (memory_kind_t)i;
-            return EXIT_OK;
-        }
+    const char *names[WEFT_MAX + 1];
+    size_t count = 0, index = 0;
+    for (int r = WEFT_SUM; r <= WEFT_MAX; r++) {
+        names[count++] = weft_reduction_name((weft_reduction_t)r);
     }
-    return wefti_usage_error("bench", "--memory '%s': expected registered, adopted or plain",
-                             value);
+    int code = wefti_option_choice("bench", "--reduction", value, names, count, &index);
+    bench->reduction = (weft_reduction_t)(WEFT_SUM + (int)index);
+    return code;
 }
 
 static int parse_number(const char *option, const char *value, long long low, long long high,
                         uint64_t *out)
 {
     long long number = 0;
-    if (!wefti_parse_int(value, low, high, &number)) {
-        return wefti_usage_error("bench", "%s '%s': expected a number from %lld to %lld", option,
-                                 value, low, high);
-    }
+    int code = wefti_option_int("bench", option, value, low, high, &number);
     *out = (uint64_t)number;
-    return EXIT_OK;
+    return code;
 }
 
 static int handle(void *user, int key, const char *value)
 {
     bench_t *bench = user;
-    uint64_t number = 0;
+    static const char *const streams[] = {"none", "inline", "thread"};
+    size_t index = 0;
     int code = EXIT_OK;
     switch (key) {
     case 'n':
-        code = parse_number("-n", value, 1, BENCH_MAX_RANKS, &number);
-        bench->ranks = (uint32_t)number;
-        return code;
+        return wefti_option_u32("bench", "--world", value, 1, BENCH_MAX_RANKS, &bench->ranks);
     case KEY_MIN:
         return wefti_parse_size("bench", "--min", value, &bench->min_bytes);
     case KEY_MAX:
@@ -134,19 +142,21 @@ static int handle(void *user, int key, const char *value)
         bench->dtype = weft_dtype_from_name(value);
         return bench->dtype != WEFT_DTYPE_NONE && bench->dtype != WEFT_DTYPE_BOOL
                    ? EXIT_OK
-                   : wefti_usage_error("bench", "--dtype '%s': expected f32, bf16, i64 ...", value);
+                   : wefti_usage_error("bench",
+                                       "--dtype %s: must be f32, f64, f16, bf16, i64, i32, i16, "
+                                       "i8, u64, u32, u16 or u8",
+                                       value);
     case KEY_REDUCTION:
         return parse_reduction(bench, value);
     case KEY_MEMORY:
-        return parse_memory(bench, value);
+        code = wefti_option_choice("bench", "--memory", value, wefti_bench_memory_names, 3, &index);
+        bench->memory = (memory_kind_t)index;
+        return code;
     case KEY_STREAM:
-        bench->on_stream = strcmp(value, "none") != 0;
-        bench->stream_flags =
-            strcmp(value, "thread") == 0 ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
-        return !bench->on_stream || strcmp(value, "inline") == 0 || strcmp(value, "thread") == 0
-                   ? EXIT_OK
-                   : wefti_usage_error("bench", "--stream '%s': expected none, inline or thread",
-                                       value);
+        code = wefti_option_choice("bench", "--stream", value, streams, 3, &index);
+        bench->on_stream = index != 0;
+        bench->stream_flags = index == 2 ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
+        return code;
     case KEY_ALGO:
         bench->algorithm = value;
         return EXIT_OK;
@@ -170,7 +180,7 @@ static uint64_t next_size(const bench_t *bench, uint64_t bytes)
     return bytes < bench->max_bytes / bench->factor ? bytes * bench->factor : bench->max_bytes;
 }
 
-/* On a terminal that rows do not go to. */
+/* With --json, progress goes to a terminal on standard error. */
 static void show_progress(const bench_t *bench, uint64_t bytes)
 {
     char size[32];
@@ -210,7 +220,7 @@ static weft_status_t bench_rank(void *user, uint32_t rank, uint32_t world_size, 
     return status;
 }
 
-/* The names that --algo takes, for a name that it does not. */
+/* Reports an unknown --algo with the algorithms of the operator. */
 static int check_algorithm(const bench_t *bench)
 {
     const weft_algorithm_t *algorithm;
@@ -224,13 +234,14 @@ static int check_algorithm(const bench_t *bench)
             wefti_text_printf(&names, "%s%s", names.length > 0 ? ", " : "", algorithm->name);
         }
     }
-    int code = wefti_usage_error("bench", "--algo '%s': %s has %s", bench->algorithm,
-                                 bench->op->name, names.failed ? "others" : names.data);
+    int code =
+        wefti_usage_error("bench", "--algo %s: unknown algorithm of %s; must be one of %s",
+                          bench->algorithm, bench->op->name, names.failed ? "others" : names.data);
     wefti_text_deinit(&names);
     return code;
 }
 
-/* What the ranks would find: said once, and before they are started. */
+/* Reports errors that every rank would find once, before ranks are started. */
 static int check_eligible(const bench_t *bench)
 {
     wefti_settings_t settings;
@@ -251,13 +262,12 @@ static int check_eligible(const bench_t *bench)
     const weft_algorithm_t *algorithm =
         bench->algorithm != NULL ? wefti_algorithm_find(bench->op->op, bench->algorithm) : NULL;
     const char *reason = algorithm != NULL ? algorithm->eligible(&params) : NULL;
-    return reason == NULL
-               ? EXIT_OK
-               : wefti_usage_error("bench", "%s %s: %s", weft_collective_name(bench->op->op),
-                                   bench->algorithm, reason);
+    return reason == NULL ? EXIT_OK
+                          : wefti_usage_error("bench", "--algo %s: not eligible for %s: %s",
+                                              bench->algorithm, bench->op->name, reason);
 }
 
-/* Started by mpirun and the like: this process is one rank. */
+/* Started by mpirun or the like: this process is one rank. */
 static int bench_launched(bench_t *bench)
 {
     int code = wefti_launched_join("bench", NULL, &bench->world);
@@ -268,8 +278,8 @@ static int bench_launched(bench_t *bench)
     weft_status_t status = WEFT_OK;
     if (bench->ranks != 0 && bench->ranks != size) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "-n %u, but this process is one of %u ranks (%s)", bench->ranks, size,
-                             weft_context_launcher(bench->world));
+                             "--world %u: the launcher (%s) has started %u rank%s", bench->ranks,
+                             weft_context_launcher(bench->world), size, wefti_plural(size));
     }
     bench->ranks = size;
     code = wefti_launched_agree(bench->world, "bench", status);
@@ -291,16 +301,17 @@ static int run_bench_command(int argc, char **argv)
         return code < 0 ? EXIT_OK : code;
     }
     if (positional != 1) {
-        return wefti_usage_error("bench", "expected one operator, got %d arguments", positional);
+        return wefti_usage_error(
+            "bench", "expected one operator such as all_reduce, got %d arguments", positional);
     }
-    for (size_t i = 0; i < BENCH_OP_COUNT; i++) {
-        bench.op = strcmp(argv[1], wefti_bench_ops[i].name) == 0 ? &wefti_bench_ops[i] : bench.op;
-    }
-    if (bench.op == NULL) {
-        return wefti_usage_error("bench", "'%s' is not an operator that can be timed", argv[1]);
+    code = wefti_bench_find_op("bench", "OP", argv[1], &bench.op);
+    if (code != EXIT_OK) {
+        return code;
     }
     if (bench.min_bytes > bench.max_bytes) {
-        return wefti_usage_error("bench", "--min is larger than --max");
+        return wefti_usage_error("bench", "--min %llu is larger than --max %llu",
+                                 (unsigned long long)bench.min_bytes,
+                                 (unsigned long long)bench.max_bytes);
     }
     code = check_algorithm(&bench);
     if (code != EXIT_OK) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft check: what of a model is supported, and whether it compiles. */
+/* weft check: which parts of a model are supported, and whether it compiles. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@ enum { KEY_JSON = 256, KEY_GRADIENTS, KEY_SAMPLES, KEY_SEED };
 static const option_def_t own_options[] = {
     {KEY_GRADIENTS, "gradients", NULL,
      "compare gradients with finite differences of the loss, on random inputs"},
-    {KEY_SAMPLES, "samples", "N", "elements of each parameter that are moved (default 4)"},
-    {KEY_SEED, "seed", "K", "of inputs and samples (default 0)"},
+    {KEY_SAMPLES, "samples", "N", "with --gradients: elements to test per parameter (default 4)"},
+    {KEY_SEED, "seed", "K", "with --gradients: seed of the random inputs and elements (default 0)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -28,19 +28,16 @@ const command_t wefti_check_command = {
     .brief = "report which parts of a model are supported",
     .synopsis = "MODEL.onnx [--batch B] [--gradients] [options of compile] [--json]",
     .summary =
-        "Lists a model's operators (defined here? differentiable? with a kernel?) and inputs, "
-        "before "
-        "and after --batch and --shape, and says whether it compiles for training or what is in "
-        "the "
-        "way. Exit status 0 if it compiles, 2 if not.\n\n"
-        "--gradients then runs it on one rank with its own kernels: elements of every parameter "
-        "are "
-        "moved, and the slope of the loss is compared with the gradient. Of each parameter the "
-        "worst "
-        "is shown: ok; wrong; noise (the loss changes too little to tell); kink (the loss has "
-        "corners "
-        "near by, as at 0 of Relu, and the gradient is among the slopes there). Exit status 1 if a "
-        "gradient is wrong.",
+        "Lists the inputs of a model, before and after --batch and --shape, and its "
+        "operators: whether each is defined, differentiable and has a kernel. Then reports "
+        "whether the model compiles for training, or what prevents it. The exit status is 0 "
+        "if it compiles and 2 if not.\n"
+        "\n"
+        "With --gradients, one rank runs the model and compares each gradient with the slope "
+        "of the loss. The result for the worst element of each parameter is ok; wrong; noise "
+        "(the loss changes too little to measure); or kink (the loss has corners nearby, as "
+        "Relu at 0, and the gradient is within the range of slopes). The exit status is 1 if "
+        "a gradient is wrong.",
     .epilogue = "example:\n"
                 "  weft check lenet.onnx --batch 4 --gradients\n",
     .options = {own_options, wefti_compile_option_defs},
@@ -64,19 +61,15 @@ static int handle(void *user, int key, const char *value)
         command->gradients = true;
         return EXIT_OK;
     case KEY_SAMPLES:
-        return wefti_parse_int(value, 1, 1000000, &command->samples)
-                   ? EXIT_OK
-                   : wefti_usage_error("check", "--samples '%s': expected a number from 1", value);
+        return wefti_option_int("check", "--samples", value, 1, 1000000, &command->samples);
     case KEY_SEED:
-        return wefti_parse_int(value, 0, INT64_MAX, &command->seed)
-                   ? EXIT_OK
-                   : wefti_usage_error("check", "--seed '%s': expected a number from 0", value);
+        return wefti_option_int("check", "--seed", value, 0, INT64_MAX, &command->seed);
     default:
         return wefti_compile_option(&command->compile, "check", key, value);
     }
 }
 
-/* Behind what was found without running it: more text, or a member more of the JSON object. */
+/* Adds the result to the report about the model: more text, or one more member of the object. */
 static int check_gradients(check_command_t *command, const char *path, const char *before)
 {
     gradients_report_t report;
@@ -152,7 +145,7 @@ static int run_check_command(int argc, char **argv)
     if (code == EXIT_OK && positional != 1) {
         code = wefti_usage_error("check", "expected one MODEL.onnx, got %d arguments", positional);
     } else if (code == EXIT_OK && command.gradients && command.compile.params.infer) {
-        code = wefti_usage_error("check", "--infer: there are no gradients to check");
+        code = wefti_usage_error("check", "--gradients and --infer exclude each other");
     } else if (code == EXIT_OK) {
         code = check(&command, argv[1]);
     }

@@ -7,15 +7,13 @@
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256, KEY_PROFILE, KEY_EMIT };
+enum { KEY_JSON = 256, KEY_EMIT };
 
 static const option_def_t own_options[] = {
-    {'o', "output", "PLAN.weft", "where the plan goes (required)"},
-    {KEY_PROFILE, "profile", "P.json",
-     "measured times of kernels and collectives, by weft run --profile"},
+    {'o', "output", "PLAN.weft", "write the plan to this file (required)"},
     {KEY_EMIT, "emit-onnx", "OUT.onnx",
-     "write the compiled graph as ONNX, too; compiling that "
-     "gives the same plan, without further options"},
+     "also write the compiled graph as ONNX; compiling that file produces the same plan without "
+     "further options"},
     {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
     {0, NULL, NULL, NULL},
 };
@@ -25,17 +23,15 @@ static int run_compile_command(int argc, char **argv);
 const command_t wefti_compile_command = {
     .name = "compile",
     .brief = "compile an ONNX model to a plan",
-    .synopsis = "MODEL.onnx.. -o PLAN.weft --world N [options]",
-    .summary =
-        "Compiles a model with a loss into a training plan for N ranks, or with --infer any model "
-        "into "
-        "an inference plan. Several models are one per rank, equal but for initializers.",
-    .epilogue =
-        "example:\n"
-        "  weft compile samples/models/mlp.onnx -o mlp.weft --world 2 --batch 64 --lr 0.05\n"
-        "  weft compile mlp.onnx -o mlp.weft --world 2 --batch 64 --emit-onnx compiled.onnx\n"
-        "  weft compile compiled.onnx -o again.weft\n"
-        "  weft compile m.rank0.onnx m.rank1.onnx -o tp.weft --world 2 --infer --batch 1\n",
+    .synopsis = "MODEL.onnx.. -o PLAN.weft -n N [options]",
+    .summary = "Compiles a model with a loss to a training plan for N ranks, or with --infer any "
+               "model to an inference plan. With --infer, one model per rank may be passed; the "
+               "models may differ only in their initializers.",
+    .epilogue = "examples:\n"
+                "  weft compile samples/models/mlp.onnx -o mlp.weft -n 2 --batch 64 --lr 0.05\n"
+                "  weft compile mlp.onnx -o mlp.weft -n 2 --batch 64 --emit-onnx compiled.onnx\n"
+                "  weft compile compiled.onnx -o again.weft\n"
+                "  weft compile m.rank0.onnx m.rank1.onnx -o tp.weft -n 2 --infer --batch 1\n",
     .options = {own_options, wefti_compile_option_defs},
     .run = run_compile_command,
 };
@@ -53,10 +49,6 @@ static int handle(void *user, int key, const char *value)
         command->output = value;
         return EXIT_OK;
     }
-    if (key == KEY_PROFILE) {
-        command->compile.params.profile_path = value;
-        return EXIT_OK;
-    }
     if (key == KEY_EMIT) {
         command->compile.params.emit_path = value;
         return EXIT_OK;
@@ -68,7 +60,7 @@ static int handle(void *user, int key, const char *value)
     return wefti_compile_option(&command->compile, "compile", key, value);
 }
 
-/* ", decoupled, 4 micro-batches, clipped": what is not as in most plans. */
+/* ", decoupled, 4 micro-batches, clipped": the options that differ from their default. */
 static void describe_training(const weft_plan_info_t *info, char *out, size_t bytes)
 {
     size_t used = (size_t)snprintf(out, bytes, "%s",
@@ -99,10 +91,11 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
         }
         char more[96] = "";
         describe_training(info, more, sizeof more);
-        printf("%s: %u ranks, batch %lld per rank, %s%s, %u bucket%s (%s), arena %s, digest "
+        printf("%s: %u rank%s, batch %lld per rank, %s%s, %u bucket%s (%s), arena %s, digest "
                "%.16s\n",
-               command->output, info->world_size, (long long)info->batch, info->optimizer, more,
-               info->bucket_count, info->bucket_count == 1 ? "" : "s", info->policy,
+               command->output, info->world_size, wefti_plural(info->world_size),
+               (long long)info->batch, info->optimizer, more, info->bucket_count,
+               info->bucket_count == 1 ? "" : "s", info->policy,
                wefti_format_bytes(info->arena_bytes, arena), info->structure_digest);
         return;
     }
@@ -134,18 +127,19 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_text_deinit(&text);
 }
 
-/* Nothing that is read, or written too, may be written over. */
+/* No output may overwrite an input or the other output. */
 static int check_files(const compile_command_t *command, char *const *models, int count)
 {
     const char *emit = command->compile.params.emit_path;
     for (int i = 0; i < count; i++) {
         if (wefti_same_file(command->output, models[i]) ||
             (emit && wefti_same_file(emit, models[i]))) {
-            return wefti_usage_error("compile", "%s would be written over", models[i]);
+            return wefti_usage_error("compile", "%s: an output would overwrite this input",
+                                     models[i]);
         }
     }
     return emit && wefti_same_file(command->output, emit)
-               ? wefti_usage_error("compile", "-o and --emit-onnx both say %s", emit)
+               ? wefti_usage_error("compile", "-o and --emit-onnx name the same file: %s", emit)
                : EXIT_OK;
 }
 
@@ -183,12 +177,11 @@ static int run_compile_command(int argc, char **argv)
         return code < 0 ? EXIT_OK : code;
     }
     if (positional < 1 || (positional > 1 && !command.compile.params.infer)) {
-        code = wefti_usage_error("compile",
-                                 "expected one MODEL.onnx (or with --infer one per rank), got %d "
-                                 "arguments",
-                                 positional);
+        code = wefti_usage_error(
+            "compile", "expected one MODEL.onnx (with --infer: one per rank), got %d arguments",
+            positional);
     } else if (command.output == NULL) {
-        code = wefti_usage_error("compile", "-o PLAN.weft is missing");
+        code = wefti_usage_error("compile", "missing option: -o PLAN.weft");
     } else {
         command.compile.params.model_path = argv[1];
         if (positional > 1) {

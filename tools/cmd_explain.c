@@ -8,11 +8,13 @@
 enum { KEY_JSON = 256, KEY_COMPARE, KEY_WHY, KEY_KERNELS, KEY_OPS };
 
 static const option_def_t own_options[] = {
-    {KEY_JSON, "json", NULL, "print one JSON object"},
-    {KEY_COMPARE, "compare", NULL, "only what each bucket policy was predicted to come to"},
-    {KEY_WHY, "why", "TENSOR", "only when a gradient's communication runs, and why it is exposed"},
+    {KEY_COMPARE, "compare", NULL, "print only the predicted step time of each bucket policy"},
+    {KEY_WHY, "why", "TENSOR",
+     "print only when a gradient is communicated, and why that time is exposed; TENSOR is a "
+     "gradient or its parameter"},
+    {KEY_OPS, "ops", "OPS.json", "declare operators from a file (repeatable)"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
-    {KEY_OPS, "ops", "OPS.json", "operators that a file declares (repeatable)"},
+    {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
 
@@ -21,11 +23,13 @@ static int run_explain_command(int argc, char **argv);
 const command_t wefti_explain_command = {
     .name = "explain",
     .brief = "show the decisions in a plan, and their reasons",
-    .synopsis = "PLAN.weft [--json | --compare | --why TENSOR]",
-    .summary = "Explains a plan: buckets, members, bytes, algorithm, predicted times, streams, "
-               "memory, copied "
-               "bytes.",
-    .epilogue = NULL,
+    .synopsis = "PLAN.weft [--compare | --why TENSOR] [--json]",
+    .summary = "Shows the contents of a plan: buckets and their gradients, sizes, algorithms, "
+               "predicted times, streams, memory and copied bytes.",
+    .epilogue = "examples:\n"
+                "  weft explain mlp.weft\n"
+                "  weft explain mlp.weft --compare\n"
+                "  weft explain mlp.weft --why fc1.weight\n",
     .options = {own_options},
     .run = run_explain_command,
 };

@@ -22,10 +22,8 @@ const command_t wefti_info_command = {
     .name = "info",
     .brief = "show the version, this machine, transports and settings",
     .synopsis = "[--json]",
-    .summary = "Shows the version, the CPU and its topology, which launcher a rank started like "
-               "this would "
-               "join by, the "
-               "transports, and every setting.",
+    .summary = "Shows the version, the CPU and its topology, the launcher that a rank started here "
+               "would join, the transports, and every setting with its value.",
     .epilogue = NULL,
     .options = {own_options},
     .run = run_info_command,

@@ -8,8 +8,8 @@
 enum { KEY_JSON = 256, KEY_KERNELS };
 
 static const option_def_t own_options[] = {
-    {KEY_JSON, "json", NULL, "print one JSON object"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
+    {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
 
@@ -18,8 +18,9 @@ static int run_ops_command(int argc, char **argv);
 const command_t wefti_ops_command = {
     .name = "ops",
     .brief = "list the operator definitions",
-    .synopsis = "[--json]",
-    .summary = "Lists every operator definition: arity, attributes, types, effects, equivalents.",
+    .synopsis = "[--kernels LIB.so] [--json]",
+    .summary = "Lists every operator definition: number of inputs and outputs, attributes, types, "
+               "effects, and the equivalent MPI or NCCL call.",
     .epilogue = NULL,
     .options = {own_options},
     .run = run_ops_command,

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/text.h"
 #include "tools/infer.h"
 #include "tools/launch.h"
 #include "tools/launch_world.h"
@@ -20,7 +21,7 @@ enum {
     KEY_SCHEDULE,
     KEY_SAVE,
     KEY_TRACE,
-    KEY_PROFILE,
+    KEY_WRITE_PROFILE,
     KEY_SEED,
     KEY_JSON,
     KEY_NO_EVAL,
@@ -34,66 +35,74 @@ enum {
 };
 
 static const option_def_t own_options[] = {
-    {'n', "ranks", "N", "ranks to start (default: what the plan is for, or the hosts' slots)"},
+    {'n', "world", "N",
+     "number of ranks (default: the world size of the plan, or the slots of --hosts)"},
     {KEY_DATA, "data", "DIR", "training: directory with IDX image files"},
-    {KEY_EPOCHS, "epochs", "E", "passes over the training set (default 1)"},
-    {KEY_STEPS, "steps", "S", "train this many steps instead"},
-    {KEY_SCHEDULE, "lr-schedule", "NAME", "constant (default) or linear: falls to 0 at the end"},
-    {KEY_SAVE, "save", "TRAINED.onnx", "write the trained model"},
+    {KEY_EPOCHS, "epochs", "E", "training: passes over the data (default 1)"},
+    {KEY_STEPS, "steps", "S", "training: number of steps, in place of --epochs"},
+    {KEY_SCHEDULE, "lr-schedule", "NAME",
+     "training: constant (default), or linear (the learning rate falls to 0)"},
+    {KEY_SEED, "seed", "K", "training: seed of the order of samples and of dropout (default 0)"},
+    {KEY_NO_EVAL, "no-eval", NULL, "training: do not evaluate the test set at the end"},
+    {KEY_SAVE, "save", "TRAINED.onnx", "training: write the trained model"},
     {KEY_CHECKPOINT, "checkpoint", "FILE",
-     "write weights and training state at the end (safetensors)"},
+     "training: write weights and training state at the end (safetensors)"},
     {KEY_CHECKPOINT_EVERY, "checkpoint-every", "N",
-     "and after every N steps; the file is replaced"},
+     "training: also write the checkpoint after every N steps; each replaces the last one"},
     {KEY_RESUME, "resume", "FILE",
-     "go on from a checkpoint; --steps, --epochs count from the beginning"},
-    {KEY_TRACE, "trace", "T.json", "write a timeline of the last steps of all ranks"},
-    {KEY_PROFILE, "profile", "P.json", "write measured times, for weft compile --profile"},
-    {KEY_SEED, "seed", "K", "order of the data (default 0)"},
+     "training: continue from a checkpoint; --steps and --epochs count from the start of training"},
     {KEY_INPUTS, "inputs", "DIR",
-     "inference: directory with tensors, <input>.pb or input_<i>.pb "
-     "(TensorProto); those in DIR/rank<r> are rank r's"},
+     "inference: directory with one file per input, <input>.pb or input_<i>.pb (TensorProto); "
+     "files in DIR/rank<r> are for rank r"},
     {KEY_OUTPUTS, "outputs", "DIR",
-     "inference: write <output>.pb there; in DIR/rank<r> where ranks "
-     "differ"},
-    {KEY_REPEAT, "repeat", "K", "inference: time K more steps"},
+     "inference: write <output>.pb to DIR; outputs that differ between ranks go to DIR/rank<r>"},
+    {KEY_REPEAT, "repeat", "K", "inference: measure K more steps"},
     {KEY_SCALAR, "scalar", "NAME=X", "inference: set a scalar input (repeatable)"},
-    {KEY_NO_EVAL, "no-eval", NULL, "skip the test set at the end"},
-    {KEY_JSON, "json", NULL, "print one JSON object at the end, no progress"},
+    {KEY_TRACE, "trace", "T.json",
+     "write a timeline of the last steps of all ranks, for ui.perfetto.dev"},
+    {KEY_WRITE_PROFILE, "write-profile", "P.json",
+     "write measured times of kernels and collectives, for --profile of weft compile"},
+    {KEY_JSON, "json", NULL, "print one JSON object at the end, and no progress"},
     {0, NULL, NULL, NULL},
 };
 
 static int run_run_command(int argc, char **argv);
+static int refuse_program(int argc, char **argv, int index);
 
 const command_t wefti_run_command = {
     .name = "run",
     .brief = "train or infer with a plan, or start a program as ranks",
-    .synopsis = "PLAN.weft|MODEL.onnx -n N --data DIR|--inputs DIR [options]\n-n N [options of "
-                "launching] -- PROGRAM ARGS..",
+    .synopsis = "PLAN.weft|MODEL.onnx [-n N] --data DIR [options]\n"
+                "PLAN.weft|MODEL.onnx [-n N] --inputs DIR [options]\n"
+                "-n N [--hosts A:4,B:4] [options] -- PROGRAM ARGS..",
     .summary =
-        "Trains on N ranks of this host or of several, or runs an inference plan (weft compile "
-        "--infer) on tensors from files. A model is compiled in memory first; the compile options "
-        "are "
-        "then accepted too. With a plan, --lr sets the learning rate of this run. Behind -- comes "
-        "a "
-        "program that is started as N ranks with WEFT_RANK, WEFT_WORLD_SIZE, WEFT_LOCAL_RANK, "
-        "WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set; the exit code is that of the first one "
-        "to "
-        "fail. Options of launching: -n, --hosts, --round-robin, --rsh, --remote-weft, "
-        "--tag-output.",
+        "Trains with a plan, or runs an inference plan (weft compile --infer) on tensors "
+        "from files, on N ranks of this host or of several. If a model is passed, it is "
+        "compiled in memory first and the options of weft compile apply. If a plan is "
+        "passed, only --lr, --ops and --kernels of those apply.\n"
+        "\n"
+        "A program after -- is started as N ranks, with WEFT_RANK, WEFT_WORLD_SIZE, "
+        "WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set. The exit status "
+        "is that of the first rank that fails. Options before -- are -n, --hosts, "
+        "--round-robin, --rsh, --remote-weft, --bind-irqs and --tag-output.\n"
+        "\n"
+        "A process that mpirun, srun, mpiexec or torchrun has started, or that has "
+        "WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.",
     .epilogue =
-        "environment: WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and others, see `weft info`; they\n"
-        "go along to other hosts. A process started by mpirun, srun, mpiexec, torchrun, or with "
-        "WEFT_RANK,\n"
-        "WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.\n\n"
-        "example:\n"
-        "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2 "
-        "--lr-schedule "
-        "linear\n"
+        "environment:\n"
+        "  WEFT_PROGRESS, WEFT_ISA, WEFT_TIMEOUT and other settings (see `weft info`) also "
+        "apply to ranks\n"
+        "  on other hosts.\n"
+        "\n"
+        "examples:\n"
+        "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2\n"
         "  weft run mlp.weft --hosts node1:4,node2:4 --data /usr/share/datasets/fashion-mnist\n"
         "  weft run tp.weft --inputs in --outputs out --repeat 1000\n"
+        "  weft run -n 2 -- python3 train.py\n"
         "  weft run --hosts node1:4,node2:4 -- weft bench all_reduce\n",
-    .options = {own_options, wefti_launch_option_defs, wefti_compile_option_defs},
+    .options = {own_options, wefti_launch_option_defs, wefti_compile_option_defs + 1},
     .run = run_run_command,
+    .check_positional = refuse_program,
 };
 
 typedef struct run_command {
@@ -103,7 +112,7 @@ typedef struct run_command {
     infer_feed_t *feeds; /* inference: of all ranks; those of other hosts are empty */
     launch_t launch;
     weft_context_t *world; /* NULL, or this process is one rank that something else launched */
-    long long own_rank;    /* of such a process, as far as it is known; -1 */
+    long long own_rank;    /* of such a process, if it is known; else -1 */
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
@@ -113,26 +122,25 @@ typedef struct run_command {
 static int parse_count(const char *option, const char *value, long long high, uint64_t *out_count)
 {
     long long number = 0;
-    if (!wefti_parse_int(value, 1, high, &number)) {
-        return wefti_usage_error("run", "%s '%s': expected a number from 1 to %lld", option, value,
-                                 high);
+    int code = wefti_option_int("run", option, value, 1, high, &number);
+    if (code == EXIT_OK) {
+        *out_count = (uint64_t)number;
     }
-    *out_count = (uint64_t)number;
-    return EXIT_OK;
+    return code;
 }
 
 static int handle(void *user, int key, const char *value)
 {
     run_command_t *command = user;
     train_options_t *train = &command->train;
+    static const char *const schedules[] = {"constant", "linear"};
     uint64_t count = 0;
     long long seed = 0;
+    size_t index = 0;
     int code = EXIT_OK;
     switch (key) {
     case 'n':
-        code = parse_count("-n", value, 1024, &count);
-        command->ranks = (uint32_t)count;
-        return code;
+        return wefti_option_u32("run", "--world", value, 1, LAUNCH_MAX_RANKS, &command->ranks);
     case KEY_DATA:
         command->data_path = value;
         return EXIT_OK;
@@ -144,11 +152,9 @@ static int handle(void *user, int key, const char *value)
     case KEY_STEPS:
         return parse_count("--steps", value, 100000000, &train->steps);
     case KEY_SCHEDULE:
-        train->linear_lr = strcmp(value, "linear") == 0;
-        return train->linear_lr || strcmp(value, "constant") == 0
-                   ? EXIT_OK
-                   : wefti_usage_error("run", "--lr-schedule '%s': expected constant or linear",
-                                       value);
+        code = wefti_option_choice("run", "--lr-schedule", value, schedules, 2, &index);
+        train->linear_lr = index == 1;
+        return code;
     case KEY_SAVE:
         train->save_path = value;
         return EXIT_OK;
@@ -163,16 +169,14 @@ static int handle(void *user, int key, const char *value)
     case KEY_TRACE:
         train->trace_path = value;
         return EXIT_OK;
-    case KEY_PROFILE:
+    case KEY_WRITE_PROFILE:
         train->profile_path = value;
         return EXIT_OK;
     case KEY_SEED:
-        if (!wefti_parse_int(value, 0, INT64_MAX, &seed)) {
-            return wefti_usage_error("run", "--seed '%s': expected a number from 0", value);
-        }
+        code = wefti_option_int("run", "--seed", value, 0, INT64_MAX, &seed);
         train->seed = (uint64_t)seed;
         command->seed_given = true;
-        return EXIT_OK;
+        return code;
     case KEY_NO_EVAL:
         train->no_eval = true;
         return EXIT_OK;
@@ -187,7 +191,7 @@ static int handle(void *user, int key, const char *value)
     case KEY_SCALAR:
         return wefti_infer_parse_scalar(&command->infer, value)
                    ? EXIT_OK
-                   : wefti_usage_error("run", "--scalar '%s': expected NAME=X, at most %u of them",
+                   : wefti_usage_error("run", "--scalar %s: must be NAME=X, at most %u times",
                                        value, INFER_MAX_SCALARS);
     case KEY_JSON:
         train->json = true;
@@ -199,7 +203,34 @@ static int handle(void *user, int key, const char *value)
     }
 }
 
-/* Options that only inference has, and that say that it is meant. */
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* weft run -n 2 python3 train.py: says where the program goes, and what the line then looks like. */
+static int refuse_program(int argc, char **argv, int index)
+{
+    const char *name = argv[index];
+    bool model = ends_with(name, ".weft") || ends_with(name, ".onnx");
+    bool program = ends_with(name, ".py") || ends_with(name, ".sh") ||
+                   (strchr(name, '/') == NULL ? access(name, F_OK) != 0 : access(name, X_OK) == 0);
+    if (model || !program) {
+        return EXIT_OK;
+    }
+    wefti_text_t line;
+    wefti_text_init(&line, NULL);
+    for (int i = 1; i < argc; i++) {
+        wefti_text_printf(&line, "%s%s", i == index ? " -- " : " ", argv[i]);
+    }
+    int code = wefti_usage_error("run", "a program goes after --: weft run%s",
+                                 line.failed ? " -n N -- PROGRAM ARGS.." : line.data);
+    wefti_text_deinit(&line);
+    return code;
+}
+
+/* Was an option passed that only inference has? */
 static bool means_inference(const run_command_t *command)
 {
     const infer_options_t *infer = &command->infer;
@@ -207,7 +238,7 @@ static bool means_inference(const run_command_t *command)
            infer->scalar_count > 0;
 }
 
-/* A plan starts with its magic; anything else is taken for a model. */
+/* A plan starts with its magic; any other file is read as a model. */
 static weft_status_t is_plan_file(const char *path, bool *out_is_plan)
 {
     wefti_mapping_t mapping = {0};
@@ -233,20 +264,16 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     if (is_plan) {
         command->train.lr = params->lr > 0 ? params->lr : -1;
         params->lr = 0;
-        if (command->compile.used) {
+        if (command->compile.used != NULL) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "%s is a plan: of the compile options only --lr, --ops and "
-                               "--kernels apply",
-                               path);
+                               "%s is a plan: --%s applies only to a model that is compiled", path,
+                               command->compile.used);
         }
         return weft_plan_load(path, command->compile.registry, &command->train.plan);
     }
     params->model_path = path;
     params->infer = params->infer || means_inference(command);
-    params->world_size = params->world_size != 0 ? params->world_size : command->ranks;
-    if (params->world_size == 0) {
-        params->world_size = 1;
-    }
+    params->world_size = command->ranks != 0 ? command->ranks : 1;
     return weft_compile(params, &command->train.plan);
 }
 
@@ -260,10 +287,10 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
     return wefti_train_rank(&command->train, (int32_t)rank, (int32_t)world_size, address);
 }
 
-/* Nobody wants to hear after two epochs that a directory is missing. */
+/* Paths are checked before training, so that a missing directory does not cost two epochs. */
 static weft_status_t check_outputs(const train_options_t *train, const char *path)
 {
-    static const char *const names[] = {"--save", "--trace", "--profile", "--checkpoint"};
+    static const char *const names[] = {"--save", "--trace", "--write-profile", "--checkpoint"};
     const char *const paths[] = {train->save_path, train->trace_path, train->profile_path,
                                  train->checkpoint_path};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
@@ -272,13 +299,13 @@ static weft_status_t check_outputs(const train_options_t *train, const char *pat
             return status;
         }
         if (paths[i] != NULL && wefti_same_file(paths[i], path)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s would be written over", names[i],
-                               path);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: would overwrite the input %s",
+                               names[i], path);
         }
         for (size_t j = 0; j < i; j++) {
             if (paths[i] != NULL && paths[j] != NULL && wefti_same_file(paths[i], paths[j])) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s and %s both say %s", names[j],
-                                   names[i], paths[i]);
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s and %s name the same file: %s",
+                                   names[j], names[i], paths[i]);
             }
         }
     }
@@ -299,7 +326,7 @@ static bool runs_here(const run_command_t *command, uint32_t rank)
     return launch->agent == NULL;
 }
 
-/* What all ranks of this host are fed, or the one that this process is. */
+/* Loads the inputs of this host's ranks, or of the one rank that this process is. */
 static weft_status_t prepare_inference(run_command_t *command)
 {
     infer_options_t *infer = &command->infer;
@@ -316,7 +343,7 @@ static weft_status_t prepare_inference(run_command_t *command)
                                                             : NULL;
     if (training != NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s is for training, the plan is for inference", training);
+                           "%s applies to training only, but the plan is for inference", training);
     }
     infer->plan = train->plan;
     infer->registry = command->compile.registry;
@@ -325,7 +352,7 @@ static weft_status_t prepare_inference(run_command_t *command)
     infer->json = train->json;
     command->feeds = calloc(command->ranks, sizeof *command->feeds);
     if (command->feeds == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u ranks", command->ranks);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: inputs of %u ranks", command->ranks);
     }
     WEFT_TRY(status, wefti_infer_check(infer), done);
     for (uint32_t rank = 0; rank < command->ranks; rank++) {
@@ -337,7 +364,7 @@ done:
     return status;
 }
 
-/* Everything that can be found wrong before ranks start is found here, and said once. */
+/* Finds every error that can be found before ranks start; each is reported once. */
 static weft_status_t prepare(run_command_t *command, const char *path)
 {
     weft_status_t status = WEFT_OK;
@@ -350,9 +377,10 @@ static weft_status_t prepare(run_command_t *command, const char *path)
         command->ranks = info.world_size;
     }
     if (command->ranks != info.world_size) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%s is compiled for %u ranks, %u are wanted; compile with --world %u",
-                             path, info.world_size, command->ranks, command->ranks);
+        status = wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s: the plan is for %u rank%s, not for %u; compile it with --world %u", path,
+            info.world_size, wefti_plural(info.world_size), command->ranks, command->ranks);
         goto done;
     }
     if (info.kind == WEFT_PLAN_INFERENCE) {
@@ -361,7 +389,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     }
     if (means_inference(command) || command->data_path == NULL) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%s is a plan for training: it takes --data DIR, not --inputs", path);
+                             "%s: a plan for training requires --data DIR, not --inputs", path);
         goto done;
     }
     WEFT_TRY(status, wefti_dataset_load(command->data_path, &command->data), done);
@@ -388,16 +416,17 @@ static weft_log_fn log_of_ranks(void)
     return isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
 }
 
-/* Started by hand, one rank after the other: nobody else is needed to find this one's mistakes.
- * What is wrong with the variables themselves the context says. */
+/* Started by hand with WEFT_RANK: this rank checks its arguments before it joins the others. The
+ * context reports invalid values of the variables themselves. */
 static int run_by_hand(run_command_t *command, const char *path)
 {
     long long size = 0;
     if (wefti_parse_int(getenv("WEFT_WORLD_SIZE"), 1, LAUNCH_MAX_RANKS, &size)) {
         command->ranks = command->ranks == 0 ? (uint32_t)size : command->ranks;
         if (!wefti_parse_int(getenv("WEFT_RANK"), 0, size - 1, &command->own_rank)) {
-            return wefti_usage_error("run", "WEFT_RANK '%s': none of %lld ranks",
-                                     getenv("WEFT_RANK"), size);
+            return wefti_usage_error(
+                "run", "WEFT_RANK %s: must be between 0 and %lld (WEFT_WORLD_SIZE %lld)",
+                getenv("WEFT_RANK"), size - 1, size);
         }
     }
     weft_status_t status = prepare(command, path);
@@ -406,7 +435,7 @@ static int run_by_hand(run_command_t *command, const char *path)
     return code != EXIT_OK ? code : run_joined(command);
 }
 
-/* Started with all others by mpirun and the like: what one cannot do, none of them does. */
+/* Started with all other ranks by mpirun or the like: all ranks continue, or none. */
 static int run_launched(run_command_t *command, const char *path)
 {
     int code = wefti_launched_join("run", log_of_ranks(), &command->world);
@@ -417,8 +446,8 @@ static int run_launched(run_command_t *command, const char *path)
     weft_status_t status = WEFT_OK;
     if (command->ranks != 0 && command->ranks != size) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "-n %u, but this process is one of %u ranks (%s)", command->ranks,
-                             size, weft_context_launcher(command->world));
+                             "--world %u: the launcher (%s) has started %u rank%s", command->ranks,
+                             weft_context_launcher(command->world), size, wefti_plural(size));
     }
     command->ranks = size;
     command->own_rank = weft_context_rank(command->world);
@@ -455,10 +484,13 @@ static int run_program(run_command_t *command, int positional)
     const launch_t *launch = &command->launch;
     uint32_t ranks = launch->agent != NULL ? launch->world_size : command->ranks;
     if (positional != 0 || command->data_path != NULL || means_inference(command)) {
-        return wefti_usage_error("run", "before -- PROGRAM only options of launching are expected");
+        return wefti_usage_error("run", "before -- PROGRAM only -n, --hosts, --round-robin, --rsh, "
+                                        "--remote-weft, --bind-irqs and "
+                                        "--tag-output are allowed");
     }
     if (ranks == 0 && launch->hosts == NULL) {
-        return wefti_usage_error("run", "-n N (or --hosts) is missing: how many ranks of %s",
+        return wefti_usage_error("run",
+                                 "missing option: -n N or --hosts, the number of ranks of %s",
                                  launch->program[0]);
     }
     return wefti_launch_program(launch, ranks);
@@ -480,19 +512,19 @@ static int run_run_command(int argc, char **argv)
     if (code == EXIT_OK && command.launch.program != NULL) {
         code = run_program(&command, positional);
     } else if (code == EXIT_OK && positional != 1) {
-        code = wefti_usage_error("run",
-                                 "expected one PLAN.weft or MODEL.onnx, got %d arguments (a "
-                                 "program goes behind --)",
-                                 positional);
+        code =
+            wefti_usage_error("run",
+                              "expected one PLAN.weft or MODEL.onnx, got %d arguments; a program "
+                              "goes after --",
+                              positional);
     } else if (code == EXIT_OK && command.data_path == NULL && !means_inference(&command)) {
         code = wefti_usage_error(
-            "run",
-            "--data DIR (or --inputs DIR, for inference) is missing (a program goes behind --)");
+            "run", "missing option: --data DIR for training, or --inputs DIR for inference");
     } else if (code == EXIT_OK && command.train.epochs != 0 && command.train.steps != 0) {
         code = wefti_usage_error("run", "--epochs and --steps exclude each other");
     } else if (code == EXIT_OK && command.train.checkpoint_every != 0 &&
                command.train.checkpoint_path == NULL) {
-        code = wefti_usage_error("run", "--checkpoint-every needs --checkpoint FILE");
+        code = wefti_usage_error("run", "--checkpoint-every requires --checkpoint FILE");
     } else if (code == EXIT_OK) {
         code = run(&command, argv[1]);
     }

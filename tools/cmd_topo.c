@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft topo: the world that this process is a rank of, this machine, or one that a file describes.
- */
+/* weft topo: draws this rank's world, this machine, or the cluster in a file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@ enum {
     KEY_TOPOLOGY = 256,
     KEY_XML,
     KEY_BIND,
-    KEY_CARDS,
+    KEY_DEVICES,
     KEY_ROUND_ROBIN,
     KEY_WIDTH,
     KEY_BIND_IRQS,
@@ -26,17 +25,18 @@ enum {
 };
 
 static const option_def_t own_options[] = {
-    {'n', "ranks", "N", "show where N ranks would go"},
-    {KEY_TOPOLOGY, "topology", "FILE.json", "the cluster that a file describes"},
-    {KEY_XML, "xml", "HOST=FILE.xml", "a host that hwloc described (repeatable)"},
-    {KEY_BIND, "bind", "HOW", "with ranks that are not running: core (default), numa or none"},
-    {KEY_CARDS, "cards", NULL, "the nth rank of a host computes on its nth card"},
-    {KEY_ROUND_ROBIN, "round-robin", NULL, "ranks go to the hosts in turn, not host by host"},
-    {KEY_WIDTH, "width", "COLUMNS", "of the drawing (default: the terminal's, else 100)"},
+    {'n', "world", "N", "show the placement of N ranks"},
+    {KEY_TOPOLOGY, "topology", "FILE.json", "read the description of a cluster"},
+    {KEY_XML, "xml", "HOST=FILE.xml", "add a host from an hwloc file (repeatable)"},
+    {KEY_BIND, "bind", "HOW", "binding of the ranks of -n: core (default), numa or none"},
+    {KEY_DEVICES, "devices", NULL, "rank i of a host computes on accelerator i of that host"},
+    {KEY_ROUND_ROBIN, "round-robin", NULL,
+     "assign ranks to the hosts in turn (default: fill host after host)"},
+    {KEY_WIDTH, "width", "COLUMNS", "width of the drawing (default: that of the terminal, or 100)"},
     {KEY_BIND_IRQS, "bind-irqs", NULL,
-     "bind interrupts of this host's interfaces to cores next to them; "
-     "with -n away from those of ranks (as root)"},
-    {KEY_JSON, "json", NULL, "print a description that --topology and WEFT_TOPOLOGY take"},
+     "bind the interrupts of each network interface to cores of its NUMA node that have no ranks "
+     "of -n (needs root)"},
+    {KEY_JSON, "json", NULL, "print a description that --topology and WEFT_TOPOLOGY accept"},
     {0, NULL, NULL, NULL},
 };
 
@@ -45,27 +45,24 @@ static int run_topo_command(int argc, char **argv);
 const command_t wefti_topo_command = {
     .name = "topo",
     .brief = "draw hosts, cores, network interfaces and the links between ranks",
-    .synopsis = "[-n N] [--topology FILE | --xml HOST=FILE ..] [options]",
-    .summary =
-        "Draws hosts, sockets, NUMA nodes, caches and cores with the ranks that are bound to them, "
-        "network "
-        "interfaces and cards, and says by what each pair of ranks is connected, and why. As a "
-        "rank "
-        "of "
-        "a world (mpirun weft topo) it draws that world as it is, otherwise this machine or a "
-        "file's.",
-    .epilogue =
-        "example:\n"
-        "  weft run -n 4 -- weft topo\n"
-        "  weft topo --xml a=a.xml --xml b=b.xml -n 8 --json > cluster.json\n"
-        "  weft compile mlp.onnx -o mlp.weft --topology cluster.json --batch 64\n"
-        "A number with + is the lowest of several ranks on a core, a dot a core without any.\n",
+    .synopsis = "[-n N] [--topology FILE.json | --xml HOST=FILE.xml ..] [options]",
+    .summary = "Draws hosts, sockets, NUMA nodes, caches and cores with the ranks bound to them, "
+               "network interfaces and accelerators, and lists the transport between each pair of "
+               "ranks, with the reason. A rank of a world (mpirun weft topo) draws that world; "
+               "otherwise the command draws this machine, or the cluster in a file.",
+    .epilogue = "In the drawing, + marks a core with several ranks (the lowest is shown), a dot a "
+                "core without ranks.\n"
+                "\n"
+                "examples:\n"
+                "  weft run -n 4 -- weft topo\n"
+                "  weft topo --xml a=a.xml --xml b=b.xml -n 8 --json > cluster.json\n"
+                "  weft compile mlp.onnx -o mlp.weft --topology cluster.json --batch 64\n",
     .options = {own_options},
     .run = run_topo_command,
 };
 
 typedef struct topo_command {
-    uint32_t ranks; /* 0: none said */
+    uint32_t ranks; /* 0: not passed */
     const char *path;
     const char *xml[MAX_XML];
     uint32_t xml_count;
@@ -80,47 +77,36 @@ typedef struct topo_command {
 static int read_bind(topo_command_t *command, const char *value)
 {
     static const char *const names[] = {"none", "core", "numa"};
-    for (uint32_t i = 0; i < 3; i++) {
-        if (strcmp(value, names[i]) == 0) {
-            command->bind = (wefti_bind_t)(WEFTI_BIND_NONE + i);
-            return EXIT_OK;
-        }
-    }
-    return wefti_usage_error("topo", "--bind %s is not core, numa or none", value);
+    size_t index = 0;
+    int code = wefti_option_choice("topo", "--bind", value, names, 3, &index);
+    command->bind = (wefti_bind_t)(WEFTI_BIND_NONE + index);
+    return code;
 }
 
 static int handle(void *user, int key, const char *value)
 {
     topo_command_t *command = user;
-    long long number;
     switch (key) {
     case 'n':
-        if (!wefti_parse_int(value, 1, 4096, &number)) {
-            return wefti_usage_error("topo", "--ranks %s is not within 1 to 4096", value);
-        }
-        command->ranks = (uint32_t)number;
-        return EXIT_OK;
+        return wefti_option_u32("topo", "--world", value, 1, 4096, &command->ranks);
     case KEY_TOPOLOGY:
         command->path = value;
         return EXIT_OK;
     case KEY_XML:
         if (command->xml_count == MAX_XML) {
-            return wefti_usage_error("topo", "more than %u --xml options", MAX_XML);
+            return wefti_usage_error("topo", "too many --xml options: at most %u", MAX_XML);
         }
         if (strchr(value, '=') == NULL || value[0] == '=' || strcspn(value, "=") > 63) {
-            return wefti_usage_error("topo", "--xml %s: expected HOST=FILE.xml", value);
+            return wefti_usage_error(
+                "topo", "--xml %s: must be HOST=FILE.xml, the name at most 63 characters", value);
         }
         command->xml[command->xml_count++] = value;
         return EXIT_OK;
     case KEY_BIND:
         return read_bind(command, value);
     case KEY_WIDTH:
-        if (!wefti_parse_int(value, 40, 240, &number)) {
-            return wefti_usage_error("topo", "--width %s is not within 40 to 240", value);
-        }
-        command->width = (uint32_t)number;
-        return EXIT_OK;
-    case KEY_CARDS:
+        return wefti_option_u32("topo", "--width", value, 40, 240, &command->width);
+    case KEY_DEVICES:
         command->cards = true;
         return EXIT_OK;
     case KEY_ROUND_ROBIN:
@@ -147,7 +133,7 @@ static uint32_t terminal_width(void)
     return columns != NULL && wefti_parse_int(columns, 40, 240, &number) ? (uint32_t)number : 100;
 }
 
-/* A rank of a world: all of them tell, the first one prints. */
+/* Called on every rank of a world; rank 0 prints. */
 static int show_world(const topo_command_t *command, weft_context_t *context)
 {
     char *text = NULL;
@@ -296,7 +282,8 @@ static int run_topo_command(int argc, char **argv)
     }
     bool described = command.path != NULL || command.xml_count > 0;
     if (described && command.bind_irqs) {
-        return wefti_usage_error("topo", "--bind-irqs is for this machine, not for a file's");
+        return wefti_usage_error(
+            "topo", "--bind-irqs binds interrupts of this machine: not with --topology or --xml");
     }
     command.width = command.width > 0 ? command.width : terminal_width();
     if (!described && command.ranks == 0 && !command.bind_irqs) {

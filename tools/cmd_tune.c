@@ -16,8 +16,8 @@ enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_JSON };
 
 static const option_def_t own_options[] = {
     {'o', "output", "COSTS.json", "the table to write"},
-    {'n', "ranks", "N,N,..", "local ranks to measure with, each pinned to its cores (default 2)"},
-    {KEY_OP, "op", "OP", "only this operator, such as AllReduce (default: all)"},
+    {'n', "world", "N,N,..", "local ranks to measure with, each pinned to its cores (default 2)"},
+    {KEY_OP, "op", "OP", "only this operator, such as all_reduce (default: all)"},
     {KEY_MAX, "max", "BYTES", "largest size, such as 64M (the default) or 4M"},
     {KEY_QUICK, "quick", NULL, "fewer sizes and calls: seconds instead of a minute or two"},
     {KEY_NAME, "name", "NAME", "what the table calls itself (default: the host's name)"},
@@ -71,18 +71,6 @@ static int read_groups(tune_command_t *command, const char *value)
     return EXIT_OK;
 }
 
-static int read_op(tune_command_t *command, const char *value)
-{
-    for (uint32_t i = 0; i < BENCH_OP_COUNT; i++) {
-        if (strcmp(value, wefti_bench_ops[i].name) == 0 ||
-            strcmp(value, weft_collective_name(wefti_bench_ops[i].op)) == 0) {
-            command->only = &wefti_bench_ops[i];
-            return EXIT_OK;
-        }
-    }
-    return wefti_usage_error("tune", "--op '%s' is not an operator that can be measured", value);
-}
-
 static int handle(void *user, int key, const char *value)
 {
     tune_command_t *command = user;
@@ -94,7 +82,7 @@ static int handle(void *user, int key, const char *value)
         command->ranks_given = true;
         return read_groups(command, value);
     case KEY_OP:
-        return read_op(command, value);
+        return wefti_bench_find_op("tune", "--op", value, &command->only);
     case KEY_MAX:
         return wefti_parse_size("tune", "--max", value, &command->max_bytes);
     case KEY_QUICK:

@@ -22,49 +22,49 @@
 enum { KEY_ALL = 256, KEY_JSON, KEY_OP, KEY_ALGO, KEY_KERNELS, KEY_OPS };
 
 static const option_def_t own_options[] = {
-    {KEY_ALL, "all", NULL, "every size up to 64 ranks, and a sample up to 1024"},
-    {'n', "ranks", "N", "only groups of N ranks"},
-    {KEY_OP, "op", "OP", "only this operator, such as AllReduce"},
+    {KEY_ALL, "all", NULL, "every world size up to 64 ranks, and a sample up to 1024"},
+    {'n', "world", "N", "only groups of N ranks"},
+    {KEY_OP, "op", "OP", "only this operator, such as all_reduce"},
     {KEY_ALGO, "algo", "NAME", "only algorithms of this name"},
-    {'j', "threads", "N", "threads to use (default: WEFT_THREADS, or one per core)"},
+    {'j', "threads", "N", "number of threads (default: WEFT_THREADS, or one per core)"},
+    {KEY_OPS, "ops", "OPS.json", "with a plan: declare operators from a file (repeatable)"},
     {KEY_KERNELS, "kernels", "LIB.so",
-     "with PLAN: load operators from a plugin before it is proved (repeatable)"},
-    {KEY_OPS, "ops", "OPS.json", "with PLAN: operators that a file declares (repeatable)"},
+     "with a plan: load operators and kernels from a plugin (repeatable)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
 
 static int run_verify_command(int argc, char **argv);
+static int check_plan_file(int argc, char **argv, int index);
 
 const command_t wefti_verify_command = {
     .name = "verify",
     .brief = "prove collective algorithms or a plan correct",
-    .synopsis = "[PLAN.weft] [--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
+    .synopsis = "PLAN.weft [--ops OPS.json] [--kernels LIB.so] [--json]\n"
+                "[--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
     .summary =
-        "With a plan: proves it for all ranks. Operators, types and shapes; every wait is "
-        "satisfied "
-        "and "
-        "nothing is "
-        "read before it is made; no two accesses race, on any rank; no memory is shared while it "
-        "is in "
-        "use; no deadlock "
-        "over all ranks and streams; each gradient is reduced in exactly one bucket; the schedules "
-        "that "
-        "its "
-        "collectives may run. "
-        "Without: simulates all ranks of every collective algorithm on symbols, over shared memory "
-        "and "
-        "over links that "
-        "only put and signal, and proves for all counts: results and reduction order, no deadlock, "
-        "no "
-        "race, no "
-        "access outside a buffer. Without --all: 1 to 17, 32, 33 and 64 ranks.",
-    .epilogue = "exit status: 0 all proved, 1 the plan or a schedule is wrong (where and why is "
-                "printed), 2 "
-                "bad "
-                "input\n",
+        "With a plan: proves for all ranks that operators, types and shapes are correct; "
+        "that every wait completes; that no buffer is read before it is written; that no two "
+        "accesses race; that no memory is used for two purposes at a time; that ranks and "
+        "streams cannot deadlock; that each gradient is reduced in exactly one bucket; and "
+        "that the schedules of its collectives are correct.\n"
+        "\n"
+        "Without a plan: runs every collective algorithm on symbols for all ranks, over "
+        "shared memory and over links with put and signal only. Proves for all element "
+        "counts that results and reduction order are correct, and that there is no deadlock, "
+        "no race, and no access outside a buffer. Without --all: 1 to 17, 32, 33 and 64 "
+        "ranks.",
+    .epilogue =
+        "exit status: 0 all proved, 1 the plan or a schedule is wrong (place and reason are "
+        "printed),\n"
+        "2 invalid input\n"
+        "\n"
+        "examples:\n"
+        "  weft verify mlp.weft\n"
+        "  weft verify --op all_reduce -n 8\n",
     .options = {own_options},
     .run = run_verify_command,
+    .check_positional = check_plan_file,
 };
 
 typedef struct verify_command {
@@ -80,7 +80,6 @@ static int handle(void *user, int key, const char *value)
 {
     verify_command_t *command = user;
     weft_status_t status;
-    long long number;
     switch (key) {
     case KEY_ALL:
         command->all = true;
@@ -100,23 +99,11 @@ static int handle(void *user, int key, const char *value)
         status = weft_registry_load_ops(command->registry, value);
         return status < 0 ? wefti_status_error("verify", status) : EXIT_OK;
     case KEY_OP:
-        command->op = wefti_collective_from_name(value);
-        if (command->op == 0) {
-            return wefti_usage_error("verify", "no operator '%s'", value);
-        }
-        break;
+        return wefti_option_op("verify", "--op", value, &command->op);
     case 'j':
-        if (!wefti_parse_int(value, 1, MAX_THREADS, &number)) {
-            return wefti_usage_error("verify", "--threads %s is not within 1 to 63", value);
-        }
-        command->threads = (uint32_t)number;
-        break;
+        return wefti_option_u32("verify", "--threads", value, 1, MAX_THREADS, &command->threads);
     case 'n':
-        if (!wefti_parse_int(value, 1, 4096, &number)) {
-            return wefti_usage_error("verify", "--ranks %s is not within 1 to 4096", value);
-        }
-        command->ranks = (uint32_t)number;
-        break;
+        return wefti_option_u32("verify", "--world", value, 1, 4096, &command->ranks);
     default:
         break;
     }
@@ -130,7 +117,7 @@ typedef struct job {
     wefti_sweep_links_t links;
 } job_t;
 
-/* Jobs are independent of each other: threads take them one by one, largest first. */
+/* Jobs are independent of each other: each thread claims the next one, largest first. */
 typedef struct work {
     verify_command_t *command;
     job_t jobs[MAX_JOBS];
@@ -185,9 +172,9 @@ static void finish_job(work_t *work, const job_t *job, const wefti_sweep_t *swee
     }
     work->finished++;
     if (!command->json && isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r\033[K%3u %%  %s, %u ranks; %" PRIu64 " cases proved",
-                100 * work->finished / work->job_count, weft_collective_name(job->op), job->ranks,
-                command->proved);
+        fprintf(stderr, "\r\033[K%3u %%  %s, %u rank%s; %" PRIu64 " cases proved",
+                100 * work->finished / work->job_count, wefti_op_name(job->op), job->ranks,
+                wefti_plural(job->ranks), command->proved);
     }
     pthread_mutex_unlock(&work->mutex);
 }
@@ -234,7 +221,7 @@ static weft_status_t prove_all(verify_command_t *command)
            pthread_create(&threads[started], NULL, run_jobs, &work) == 0) {
         started++;
     }
-    run_jobs(&work); /* also where no thread could be had */
+    run_jobs(&work); /* also if no thread could be started */
     while (started > 0) {
         pthread_join(threads[--started], NULL);
     }
@@ -250,7 +237,7 @@ static void print_result(const verify_command_t *command, weft_status_t status, 
         printf("%" PRIu64 " cases proved (%" PRIu64 " steps, %" PRIu64 " accesses) in %.1f s",
                command->proved, command->steps, command->accesses, seconds);
         if (command->left_out > 0) {
-            printf(", %" PRIu64 " left out as too large", command->left_out);
+            printf(", %" PRIu64 " skipped as too large", command->left_out);
         }
         puts("");
         return;
@@ -282,9 +269,29 @@ static int verify_algorithms(verify_command_t *command)
         return EXIT_RUN_FAILED;
     }
     if (command->proved == 0) {
-        return wefti_usage_error("verify", "no algorithm fits what was asked for");
+        return wefti_usage_error(
+            "verify", "no algorithm matches these options; `weft algos` lists the algorithms");
     }
     return EXIT_OK;
+}
+
+/* An existing file that is not a plan: most often the model. */
+static int check_plan_file(int argc, char **argv, int index)
+{
+    char magic[8] = "";
+    FILE *file = fopen(argv[index], "re");
+    size_t count = file != NULL ? fread(magic, 1, sizeof magic, file) : 0;
+    bool failed = file == NULL || ferror(file) != 0;
+    (void)argc;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return failed || (count == sizeof magic && memcmp(magic, "WEFTPLAN", sizeof magic) == 0)
+               ? EXIT_OK /* loading it reports what is wrong with it */
+               : wefti_usage_error("verify",
+                                   "%s: not a plan; weft verify takes a PLAN.weft (written by "
+                                   "weft compile), or no file to prove the algorithms",
+                                   argv[index]);
 }
 
 static int verify(verify_command_t *command, int positional, char **argv)
@@ -295,11 +302,11 @@ static int verify(verify_command_t *command, int positional, char **argv)
         return wefti_usage_error("verify", "unexpected argument '%s'", argv[2]);
     }
     if (positional == 1 && of_algorithms) {
-        return wefti_usage_error("verify",
-                                 "a plan is proved as a whole: --json, --kernels and --ops only");
+        return wefti_usage_error(
+            "verify", "a plan is proved as a whole: only --json, --kernels and --ops are allowed");
     }
     if (positional == 0 && command->plugins) {
-        return wefti_usage_error("verify", "--kernels and --ops are for plans");
+        return wefti_usage_error("verify", "--kernels and --ops require a plan");
     }
     return positional == 1 ? wefti_verify_plan(argv[1], command->registry, command->json)
                            : verify_algorithms(command);

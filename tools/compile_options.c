@@ -6,10 +6,12 @@
 
 #include "tools/tool.h"
 
+#define MAX_WORLD 1024u
+#define MAX_COUNT 65536u
+
 enum {
     KEY_FIRST = 300,
-    KEY_WORLD = KEY_FIRST,
-    KEY_BATCH,
+    KEY_BATCH = KEY_FIRST,
     KEY_SHAPE,
     KEY_LOSS,
     KEY_OPTIMIZER,
@@ -18,6 +20,7 @@ enum {
     KEY_WEIGHT_DECAY,
     KEY_BUCKET,
     KEY_COSTS,
+    KEY_PROFILE,
     KEY_TOPOLOGY,
     KEY_SHARD_OPTIMIZER,
     KEY_DECOUPLE,
@@ -36,43 +39,47 @@ enum {
 };
 
 const option_def_t wefti_compile_option_defs[] = {
-    {KEY_WORLD, "world", "N", "ranks the plan is for"},
-    {KEY_BATCH, "batch", "B", "samples per rank per step (per micro-batch)"},
+    {'n', "world", "N", "number of ranks (world size)"},
+    {KEY_BATCH, "batch", "B", "samples per rank and step; with micro-batches, per micro-batch"},
     {KEY_SHAPE, "shape", "NAME=D,D,..", "shape of an input (repeatable)"},
-    {KEY_LOSS, "loss", "NAME", "the loss output, where there are several loss nodes"},
-    {KEY_OPTIMIZER, "optimizer", "NAME", "sgd, momentum (default) or adam"},
-    {KEY_LR, "lr", "X", "learning rate (default 0.05, adam 0.001)"},
-    {KEY_MOMENTUM, "momentum", "X", "momentum (default 0.9)"},
-    {KEY_WEIGHT_DECAY, "weight-decay", "X", "weight decay (default 0)"},
+    {KEY_LOSS, "loss", "NAME", "the loss output; needed if the model has several loss nodes"},
+    {KEY_OPTIMIZER, "optimizer", "NAME", "sgd, momentum or adam (default momentum)"},
+    {KEY_LR, "lr", "X", "learning rate (default 0.05; adam: 0.001)"},
+    {KEY_MOMENTUM, "momentum", "X", "momentum coefficient (default 0.9)"},
+    {KEY_WEIGHT_DECAY, "weight-decay", "X", "weight decay coefficient (default 0)"},
     {KEY_BUCKET, "bucket", "POLICY",
-     "auto[:CAP] (default auto: the fewest buckets within 0.1 % "
-     "of the predicted optimum), mgwfbp[:CAP], "
-     "bytes:25M[,time:5ms], "
-     "index:0,4,9, percent:60,40, one or none"},
-    {KEY_COSTS, "costs", "COSTS.json", "measured costs of collectives, by weft tune"},
-    {KEY_TOPOLOGY, "topology", "FILE.json", "hosts, ranks and links that the plan is for"},
+     "how gradients are grouped into buckets: auto[:CAP] (default: the fewest buckets with a "
+     "predicted step time within 0.1 % of the optimum), mgwfbp[:CAP], bytes:25M[,time:5ms], "
+     "index:0,4,9, percent:60,40, one, or none"},
+    {KEY_COSTS, "costs", "COSTS.json", "read measured costs of collectives (written by weft tune)"},
+    {KEY_PROFILE, "profile", "P.json",
+     "read measured times of kernels and collectives (written by weft run --write-profile)"},
+    {KEY_TOPOLOGY, "topology", "FILE.json",
+     "read the description of a cluster (written by weft topo --json)"},
     {KEY_SHARD_OPTIMIZER, "shard-optimizer", NULL,
-     "each rank updates its shard of the weights and keeps only "
-     "that optimizer state"},
+     "each rank updates its shard of the weights and stores only that shard of the optimizer "
+     "state"},
     {KEY_DECOUPLE, "decouple", NULL,
-     "gather updated weights under the next forward pass "
-     "(implies --shard-optimizer)"},
-    {KEY_ACCUMULATE, "accumulate", "K", "micro-batches of a rank per step (default 1)"},
+     "overlap the all-gather of updated weights with the next forward pass (implies "
+     "--shard-optimizer)"},
+    {KEY_ACCUMULATE, "accumulate", "K", "micro-batches per rank and step (default 1)"},
     {KEY_GLOBAL_MICRO_BATCHES, "global-micro-batches", "V",
-     "micro-batches of all ranks per step: the same bits for one "
-     "rank and any N with V / N a power of two"},
+     "micro-batches of all ranks per step; the weights have the same bits for 1 rank and for N "
+     "ranks if V / N is a power of two"},
     {KEY_WIRE, "wire", "TYPE",
-     "type in which gradients travel: f32 (default) or bf16, to "
-     "which a rank's sum is rounded"},
-    {KEY_CLIP, "clip", "NORM", "scale gradients down where their global norm is above this"},
-    {KEY_GRADS, "grads", "MAP.json", "which tensors of the graph are the gradients of what"},
-    {KEY_IN_FLIGHT, "in-flight", "K", "most collectives issued and not yet waited for"},
-    {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "most bytes of the arena (K, M, G)"},
-    {KEY_INFER, "infer", NULL, "no training: run the graph as it is, with its collectives"},
-    {KEY_SPLIT_BATCH, "split-batch", NULL,
-     "with --infer: --batch is that of all ranks; rank 0's is scattered, "
-     "its results are gathered"},
-    {KEY_OPS, "ops", "OPS.json", "declare operators that Weft does not know"},
+     "data type in which gradients are sent: f32 (default), or bf16 (each rank's sum is rounded to "
+     "it)"},
+    {KEY_CLIP, "clip", "NORM", "scale gradients down if their global norm is above NORM"},
+    {KEY_GRADS, "grads", "MAP.json",
+     "read which tensor of the graph is the gradient of which parameter"},
+    {KEY_IN_FLIGHT, "in-flight", "K", "maximum number of collectives in flight"},
+    {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "maximum size of the arena, such as 512M or 4G"},
+    {KEY_INFER, "infer", NULL,
+     "compile for inference: the graph is used as it is, with its collectives"},
+    {KEY_SPLIT_BATCH, "split-batch", "B",
+     "with --infer: samples of all ranks together; rank 0 reads the inputs and scatters them, and "
+     "gathers the outputs (excludes --batch)"},
+    {KEY_OPS, "ops", "OPS.json", "declare operators from a file (repeatable)"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
     {0, NULL, NULL, NULL},
 };
@@ -93,27 +100,23 @@ void wefti_compile_options_deinit(compile_options_t *options)
     options->registry = NULL;
 }
 
-bool wefti_is_compile_option(int key)
-{
-    return key >= KEY_FIRST && key < KEY_END;
-}
-
 /* NAME=D,D,.. into the next free shape. */
 static int parse_shape(compile_options_t *options, const char *command, const char *value)
 {
     uint32_t index = options->params.shape_count;
     const char *equals = strchr(value, '=');
     if (index >= sizeof options->shapes / sizeof *options->shapes) {
-        return wefti_usage_error(command, "more than %u --shape options", index);
+        return wefti_usage_error(command, "too many --shape options: at most %u", index);
     }
     if (equals == NULL || equals == value ||
         (size_t)(equals - value) >= sizeof options->shape_names[0]) {
-        return wefti_usage_error(command, "--shape '%s': expected NAME=D,D,..", value);
+        return wefti_usage_error(
+            command, "--shape %s: must be NAME=D,D,.., such as image=64,1,28,28", value);
     }
     for (uint32_t i = 0; i < index; i++) {
         if (strlen(options->shape_names[i]) == (size_t)(equals - value) &&
             strncmp(options->shape_names[i], value, (size_t)(equals - value)) == 0) {
-            return wefti_usage_error(command, "--shape '%s': %s has one already", value,
+            return wefti_usage_error(command, "--shape %s: duplicate shape of input '%s'", value,
                                      options->shape_names[i]);
         }
     }
@@ -127,7 +130,7 @@ static int parse_shape(compile_options_t *options, const char *command, const ch
     for (char *part = strtok_r(dims, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
         long long dim = 0;
         if (shape->rank >= WEFT_MAX_DIMS || !wefti_parse_int(part, 0, INT32_MAX, &dim)) {
-            return wefti_usage_error(command, "--shape '%s': '%s' is not a dimension", value, part);
+            return wefti_usage_error(command, "--shape %s: invalid dimension '%s'", value, part);
         }
         shape->dims[shape->rank++] = dim;
     }
@@ -139,53 +142,55 @@ static int parse_number(const char *command, const char *option, const char *val
                         double *out_value)
 {
     if (!wefti_parse_double(value, out_value) || *out_value < low) {
-        return wefti_usage_error(command, "--%s '%s': expected a number of at least %g", option,
-                                 value, low);
+        return wefti_usage_error(command, "%s %s: must be a number of at least %g", option, value,
+                                 low);
     }
     return EXIT_OK;
 }
 
-/* Zero means "the default" to the library, so that it cannot be asked for. */
+/* Zero means "the default" to the library and cannot be passed as a value. */
 static int parse_positive(const char *command, const char *option, const char *value,
                           double *out_value)
 {
     if (!wefti_parse_double(value, out_value) || !(*out_value > 0)) {
-        return wefti_usage_error(command, "--%s '%s': expected a number above 0", option, value);
+        return wefti_usage_error(command, "%s %s: must be a number above 0", option, value);
     }
     return EXIT_OK;
 }
 
-static int parse_count(const char *command, const char *option, const char *value, long long most,
-                       uint32_t *out_count)
+/* --batch counts the samples of a rank, --split-batch those of all ranks; the library has one field
+ * and a flag for both. */
+static int parse_batch(compile_options_t *options, const char *command, bool split,
+                       const char *value)
 {
+    weft_compile_params_t *params = &options->params;
     long long number = 0;
-    if (!wefti_parse_int(value, 1, most, &number)) {
-        return wefti_usage_error(command, "--%s '%s': expected 1 to %lld", option, value, most);
+    if (params->batch != 0 && (params->split_batch != 0) != split) {
+        return wefti_usage_error(command, "--batch and --split-batch exclude each other");
     }
-    *out_count = (uint32_t)number;
-    return EXIT_OK;
+    int code = wefti_option_int(command, split ? "--split-batch" : "--batch", value, 1, INT32_MAX,
+                                &number);
+    params->batch = number;
+    params->split_batch = split;
+    return code;
 }
 
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value)
 {
     weft_compile_params_t *params = &options->params;
-    long long number = 0;
     weft_status_t status = WEFT_OK;
-    options->used = options->used || (key != KEY_KERNELS && key != KEY_OPS && key != KEY_LR);
+    for (const option_def_t *def = wefti_compile_option_defs; def->key != 0; def++) {
+        bool of_plans = key == KEY_KERNELS || key == KEY_OPS || key == KEY_LR || key == 'n';
+        if (def->key == key && !of_plans) {
+            options->used = def->name;
+        }
+    }
     switch (key) {
-    case KEY_WORLD:
-        if (!wefti_parse_int(value, 1, 1024, &number)) {
-            return wefti_usage_error(command, "--world '%s': expected 1 to 1024 ranks", value);
-        }
-        params->world_size = (uint32_t)number;
-        return EXIT_OK;
+    case 'n':
+        return wefti_option_u32(command, "--world", value, 1, MAX_WORLD, &params->world_size);
     case KEY_BATCH:
-        if (!wefti_parse_int(value, 1, INT32_MAX, &number)) {
-            return wefti_usage_error(command, "--batch '%s': expected a number of samples", value);
-        }
-        params->batch = number;
-        return EXIT_OK;
+        return parse_batch(options, command, false, value);
     case KEY_SHAPE:
         return parse_shape(options, command, value);
     case KEY_LOSS:
@@ -195,17 +200,20 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         params->optimizer = value;
         return EXIT_OK;
     case KEY_LR:
-        return parse_positive(command, "lr", value, &params->lr);
+        return parse_positive(command, "--lr", value, &params->lr);
     case KEY_MOMENTUM:
-        return parse_positive(command, "momentum", value, &params->momentum);
+        return parse_positive(command, "--momentum", value, &params->momentum);
     case KEY_WEIGHT_DECAY:
-        return parse_number(command, "weight-decay", value, 0, &params->weight_decay);
+        return parse_number(command, "--weight-decay", value, 0, &params->weight_decay);
     case KEY_BUCKET:
         params->bucket = value;
         status = weft_bucket_policy_check(value);
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
     case KEY_COSTS:
         params->costs_path = value;
+        return EXIT_OK;
+    case KEY_PROFILE:
+        params->profile_path = value;
         return EXIT_OK;
     case KEY_TOPOLOGY:
         params->topology_path = value;
@@ -217,29 +225,28 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         params->decouple = 1;
         return EXIT_OK;
     case KEY_ACCUMULATE:
-        return parse_count(command, "accumulate", value, 65536, &params->accumulate);
+        return wefti_option_u32(command, "--accumulate", value, 1, MAX_COUNT, &params->accumulate);
     case KEY_GLOBAL_MICRO_BATCHES:
-        return parse_count(command, "global-micro-batches", value, 65536,
-                           &params->global_micro_batches);
+        return wefti_option_u32(command, "--global-micro-batches", value, 1, MAX_COUNT,
+                                &params->global_micro_batches);
     case KEY_WIRE:
         params->wire = value;
         return EXIT_OK;
     case KEY_CLIP:
-        return parse_positive(command, "clip", value, &params->clip_norm);
+        return parse_positive(command, "--clip", value, &params->clip_norm);
     case KEY_GRADS:
         params->grads_path = value;
         return EXIT_OK;
     case KEY_IN_FLIGHT:
-        return parse_count(command, "in-flight", value, 65536, &params->in_flight);
+        return wefti_option_u32(command, "--in-flight", value, 1, MAX_COUNT, &params->in_flight);
     case KEY_ARENA_LIMIT:
         return wefti_parse_size(command, "--arena-limit", value, &params->arena_limit);
     case KEY_INFER:
         params->infer = 1;
         return EXIT_OK;
     case KEY_SPLIT_BATCH:
-        params->split_batch = 1;
-        return EXIT_OK;
-    case KEY_OPS: /* binding and verifying need them, too */
+        return parse_batch(options, command, true, value);
+    case KEY_OPS: /* binding and verifying also need these */
         status = weft_registry_load_ops(options->registry, value);
         return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
     case KEY_KERNELS:

@@ -18,17 +18,19 @@ enum { KEY_HOSTS = 512, KEY_RSH, KEY_REMOTE_WEFT, KEY_ROUND_ROBIN, KEY_BIND_IRQS
 
 const option_def_t wefti_launch_option_defs[] = {
     {KEY_HOSTS, "hosts", "A:4,B:4|FILE",
-     "hosts and how many ranks each takes, as names or addresses, or a "
-     "file with one per line (default: this host)"},
-    {KEY_ROUND_ROBIN, "round-robin", NULL, "ranks go to the hosts in turn, not host by host"},
-    {KEY_RSH, "rsh", "COMMAND", "called as COMMAND HOST SHELL-COMMAND (default: WEFT_RSH or ssh)"},
+     "hosts to run on, as name or address with the number of slots (ranks), or a file with one "
+     "host per line (default: this host)"},
+    {KEY_ROUND_ROBIN, "round-robin", NULL,
+     "assign ranks to the hosts in turn (default: fill host after host)"},
+    {KEY_RSH, "rsh", "COMMAND",
+     "remote shell, called as COMMAND HOST SHELL-COMMAND (default: WEFT_RSH, or ssh)"},
     {KEY_REMOTE_WEFT, "remote-weft", "PATH",
-     "this command on the other hosts (default: same path)"},
+     "path of the weft command on the other hosts (default: the same as here)"},
     {KEY_BIND_IRQS, "bind-irqs", NULL,
-     "bind interrupts of the hosts' network interfaces to cores next "
-     "to them and away from those of ranks (as root)"},
+     "bind the interrupts of each network interface to cores of its NUMA node that have no ranks "
+     "(needs root)"},
     {KEY_TAG_OUTPUT, "tag-output", NULL,
-     "what ranks print comes in whole lines behind \"[rank] \""},
+     "print the output of ranks in whole lines that start with \"[rank] \""},
     {0, NULL, NULL, NULL},
 };
 

@@ -2,7 +2,9 @@
 /* Parsing of options by tables; numbers; error lines. */
 #include "tools/tool.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include "runtime/base/suggest.h"
 
 #define MAX_LIST 256u
+#define MAX_OPTIONS 64u
 
 /* Option names of earlier versions. */
 static const char *const renamed[][2] = {
@@ -20,6 +23,10 @@ static const char *const renamed[][2] = {
     {"shards", "global-micro-batches"},
     {"cards", "devices"},
 };
+
+/* The options that were passed to the command in this process, in the order of option_at. */
+static const command_t *parsed_command;
+static bool passed[MAX_OPTIONS];
 
 typedef struct parser {
     int argc;
@@ -90,6 +97,9 @@ static int ambiguous_option(const parser_t *parser, const char *name, size_t len
 
 static int take(parser_t *parser, const option_def_t *def, const char *value)
 {
+    for (size_t i = 0; i < MAX_OPTIONS && option_at(parser->command, i) != NULL; i++) {
+        passed[i] = passed[i] || option_at(parser->command, i) == def;
+    }
     if (def == &help_option) {
         wefti_print_command_help(parser->command);
         return -1;
@@ -178,6 +188,7 @@ int wefti_parse_options(int argc, char **argv, const command_t *command, option_
                         void *user, int *out_positional)
 {
     parser_t parser = {argc, argv, command, handle, user, 1};
+    parsed_command = command;
     int kept = 0;
     bool options_end = false;
     for (; parser.index < argc; parser.index++) {
@@ -214,6 +225,11 @@ int wefti_usage_error(const char *command, const char *format, ...)
     return EXIT_BAD_INPUT;
 }
 
+const char *wefti_plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 exit_code_t wefti_exit_code(weft_status_t status)
 {
     switch (status) {
@@ -240,9 +256,56 @@ exit_code_t wefti_exit_code(weft_status_t status)
     return EXIT_RUN_FAILED;
 }
 
+/* Fields that their option is not named after; of two options the one that was passed counts. */
+static const char *const field_options[][2] = {
+    {"world_size", "world"},     {"model_path", "MODEL.onnx"},  {"costs_path", "costs"},
+    {"profile_path", "profile"}, {"topology_path", "topology"}, {"grads_path", "grads"},
+    {"emit_path", "emit-onnx"},  {"clip_norm", "clip"},         {"shapes", "shape"},
+    {"batch", "split-batch"},    {"trace_path", "trace"},       {"rank_models", "MODEL.onnx.."},
+};
+
+static bool is_option(const char *name, bool only_passed)
+{
+    const option_def_t *def;
+    for (size_t i = 0; parsed_command != NULL && (def = option_at(parsed_command, i)) != NULL;
+         i++) {
+        if (wefti_op_matches(name, def->name)) {
+            return i < MAX_OPTIONS && (passed[i] || !only_passed);
+        }
+    }
+    return false;
+}
+
+/* " (--world)": the option that sets the field of the last error; "" if there is none. */
+static const char *field_note(char *out, size_t bytes)
+{
+    const char *field = weft_last_error_field();
+    const char *name = field != NULL && is_option(field, false) ? field : NULL;
+    out[0] = '\0';
+    for (size_t i = 0; field != NULL && i < sizeof field_options / sizeof *field_options; i++) {
+        const char *option = field_options[i][1];
+        if (strcmp(field, field_options[i][0]) != 0) {
+            continue;
+        }
+        if (isupper((unsigned char)option[0])) {
+            snprintf(out, bytes, " (%s)", option);
+            return out;
+        }
+        name = is_option(option, name != NULL) ? option : name;
+    }
+    if (name != NULL) {
+        snprintf(out, bytes, " (--%s)", name);
+        for (char *at = out; *at != '\0'; at++) {
+            *at = *at == '_' ? '-' : *at;
+        }
+    }
+    return out;
+}
+
 int wefti_status_error(const char *command, weft_status_t status)
 {
-    fprintf(stderr, "weft %s: %s\n", command, weft_last_error());
+    char note[64];
+    fprintf(stderr, "weft %s: %s%s\n", command, weft_last_error(), field_note(note, sizeof note));
     return (int)wefti_exit_code(status);
 }
 
@@ -278,6 +341,124 @@ bool wefti_same_file(const char *a, const char *b)
             of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino);
 }
 
+int wefti_option_int(const char *command, const char *option, const char *text, long long low,
+                     long long high, long long *out_value)
+{
+    long long value = 0;
+    if (wefti_parse_int(text, low, high, out_value)) {
+        return EXIT_OK;
+    }
+    const char *kind =
+        wefti_parse_int(text, LLONG_MIN, LLONG_MAX, &value) ? "" : "not a whole number; ";
+    return high == INT64_MAX ? wefti_usage_error(command, "%s %s: %smust be at least %lld", option,
+                                                 text, kind, low)
+                             : wefti_usage_error(command, "%s %s: %smust be between %lld and %lld",
+                                                 option, text, kind, low, high);
+}
+
+int wefti_option_u32(const char *command, const char *option, const char *text, uint32_t low,
+                     uint32_t high, uint32_t *out_value)
+{
+    long long value = 0;
+    int code = wefti_option_int(command, option, text, low, high, &value);
+    if (code == EXIT_OK) {
+        *out_value = (uint32_t)value;
+    }
+    return code;
+}
+
+/* "tree, any or blocks" */
+static const char *join(const char *const *names, size_t count, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < bytes; i++) {
+        const char *between = i == 0 ? "" : i + 1 < count ? ", " : " or ";
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", between, names[i]);
+    }
+    return out;
+}
+
+int wefti_option_choice(const char *command, const char *option, const char *text,
+                        const char *const *names, size_t count, size_t *out_index)
+{
+    char list[MAX_LIST] = "";
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *out_index = i;
+            return EXIT_OK;
+        }
+    }
+    return wefti_usage_error(command, "%s %s: must be %s", option, text,
+                             join(names, count, list, sizeof list));
+}
+
+/* ---- operators ---- */
+
+static const struct {
+    weft_collective_t op;
+    const char *name;
+} op_names[] = {
+    {WEFT_OP_ALL_REDUCE, "all_reduce"},
+    {WEFT_OP_REDUCE_SCATTER, "reduce_scatter"},
+    {WEFT_OP_ALL_GATHER, "all_gather"},
+    {WEFT_OP_BROADCAST, "broadcast"},
+    {WEFT_OP_REDUCE, "reduce"},
+    {WEFT_OP_GATHER, "gather"},
+    {WEFT_OP_SCATTER, "scatter"},
+    {WEFT_OP_ALL_TO_ALL, "all_to_all"},
+    {WEFT_OP_ALL_TO_ALL_V, "all_to_all_v"},
+    {WEFT_OP_ALL_GATHER_V, "all_gather_v"},
+    {WEFT_OP_REDUCE_SCATTER_V, "reduce_scatter_v"},
+    {WEFT_OP_SEND_RECV, "send_recv"},
+    {WEFT_OP_BARRIER, "barrier"},
+};
+#define OP_COUNT (sizeof op_names / sizeof *op_names)
+
+const char *wefti_op_name(weft_collective_t op)
+{
+    for (size_t i = 0; i < OP_COUNT; i++) {
+        if (op_names[i].op == op) {
+            return op_names[i].name;
+        }
+    }
+    return weft_collective_name(op);
+}
+
+bool wefti_op_matches(const char *text, const char *name)
+{
+    for (;; text++, name++) {
+        text += strspn(text, "_-");
+        name += strspn(name, "_-");
+        if (tolower((unsigned char)*text) != tolower((unsigned char)*name)) {
+            return false;
+        }
+        if (*text == '\0') {
+            return true;
+        }
+    }
+}
+
+int wefti_option_op(const char *command, const char *option, const char *text,
+                    weft_collective_t *out_op)
+{
+    const char *names[OP_COUNT];
+    char list[MAX_LIST] = "";
+    wefti_suggestion_t near = {.word = text};
+    for (size_t i = 0; i < OP_COUNT; i++) {
+        if (wefti_op_matches(text, op_names[i].name)) {
+            *out_op = op_names[i].op;
+            return EXIT_OK;
+        }
+        names[i] = op_names[i].name;
+        wefti_suggestion_offer(&near, names[i]);
+    }
+    return near.best != NULL
+               ? wefti_usage_error(command, "%s %s: unknown operator (did you mean '%s'?)", option,
+                                   text, near.best)
+               : wefti_usage_error(command, "%s %s: unknown operator; must be %s", option, text,
+                                   join(names, OP_COUNT, list, sizeof list));
+}
+
 int wefti_parse_size(const char *command, const char *option, const char *text, uint64_t *out_bytes)
 {
     char *rest = NULL;
@@ -287,8 +468,8 @@ int wefti_parse_size(const char *command, const char *option, const char *text, 
     unsigned int shift = unit != NULL ? 10u * (unsigned int)(unit - units + 1) : 0;
     if (text[0] < '0' || text[0] > '9' || (*rest != '\0' && (unit == NULL || rest[1] != '\0')) ||
         value == 0 || value > (1ull << 40) >> shift) {
-        return wefti_usage_error(command, "%s '%s': expected bytes such as 8, 4K or 64M", option,
-                                 text);
+        return wefti_usage_error(command, "%s %s: must be a number of bytes such as 8, 4K or 64M",
+                                 option, text);
     }
     *out_bytes = value << shift;
     return EXIT_OK;

@@ -70,12 +70,30 @@ exit_code_t wefti_exit_code(weft_status_t status);
 /* "" for 1, "s" for other counts: "1 rank", "2 ranks". */
 const char *wefti_plural(uint64_t count);
 
-/* Numbers from the command line: whole text, within range; false otherwise. */
+/*
+ * Values of options: EXIT_OK, or EXIT_BAD_INPUT with one line that names the option, its value and
+ * what is allowed. option is the long name with its dashes, "--world".
+ */
+int wefti_option_int(const char *command, const char *option, const char *text, long long low,
+                     long long high, long long *out_value);
+int wefti_option_u32(const char *command, const char *option, const char *text, uint32_t low,
+                     uint32_t high, uint32_t *out_value);
+/* The position of text in names. */
+int wefti_option_choice(const char *command, const char *option, const char *text,
+                        const char *const *names, size_t count, size_t *out_index);
+/* An operator: all_reduce, AllReduce, allreduce and all-reduce are one name. */
+int wefti_option_op(const char *command, const char *option, const char *text,
+                    weft_collective_t *out_op);
+/* "all_reduce": the spelling of operators in every output of the command. */
+const char *wefti_op_name(weft_collective_t op);
+bool wefti_op_matches(const char *text, const char *name);
+
+/* Numbers: whole text, within range; false otherwise. */
 bool wefti_parse_int(const char *text, long long low, long long high, long long *out_value);
 bool wefti_parse_double(const char *text, double *out_value);
-/* Is it one file, whatever it is called? */
+/* Do both paths name the same file? */
 bool wefti_same_file(const char *a, const char *b);
-/* "8", "4K", "64M", "1G", not 0; EXIT_BAD_INPUT with a line printed when it is wrong. */
+/* "8", "4K", "64M", "1G", not 0; EXIT_BAD_INPUT with one line printed if it is invalid. */
 int wefti_parse_size(const char *command, const char *option, const char *text,
                      uint64_t *out_bytes);
 
@@ -85,16 +103,15 @@ typedef struct compile_options {
     weft_input_shape_t shapes[16];
     char shape_names[16][128];
     weft_registry_t *registry;
-    bool used; /* any was given that only a compiler can heed: not --lr, --ops, --kernels */
+    const char *used; /* an option that a plan does not take was passed; NULL: none */
 } compile_options_t;
 
 extern const option_def_t wefti_compile_option_defs[];
 int wefti_compile_options_init(compile_options_t *options);
 void wefti_compile_options_deinit(compile_options_t *options);
-/* Handles one of wefti_compile_option_defs; EXIT_BAD_INPUT with a line printed when it is wrong. */
+/* Handles one of wefti_compile_option_defs; EXIT_BAD_INPUT with one line printed if it is invalid. */
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value);
-bool wefti_is_compile_option(int key);
 
 extern const command_t wefti_compile_command;
 extern const command_t wefti_check_command;

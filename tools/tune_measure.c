@@ -79,7 +79,7 @@ static void show_progress(const tune_run_t *run, uint32_t done, const weft_algor
 {
     fprintf(stderr, "\r\033[K%3u %%  %u ranks, %s memory, %s %s",
             run->total > 0 ? 100 * done / run->total : 0, run->bench.ranks,
-            wefti_bench_memory_names[run->bench.memory], weft_collective_name(algorithm->op),
+            wefti_bench_memory_names[run->bench.memory], wefti_op_name(algorithm->op),
             algorithm->name);
 }
 

@@ -66,7 +66,7 @@ static void write_stretch(wefti_json_t *json, const stretch_t *stretch, const be
                           uint32_t ranks, bool plain)
 {
     wefti_json_begin_object(json, NULL);
-    wefti_json_string(json, "op", weft_collective_name(op->op));
+    wefti_json_string(json, "op", wefti_op_name(op->op));
     wefti_json_int(json, "ranks", ranks);
     wefti_json_string(json, "memory", plain ? "plain" : "registered");
     wefti_json_int(json, "from_bytes", (int64_t)stretch->from);
@@ -84,7 +84,7 @@ static weft_status_t show_op(const tune_command_t *command, const bench_op_t *op
     weft_status_t status = WEFT_OK;
     uint64_t least = op->per_rank ? 4ul * ranks : 4;
     if (!command->json) {
-        printf("%s, %u ranks, %s memory\n", weft_collective_name(op->op), ranks,
+        printf("%s, %u ranks, %s memory\n", wefti_op_name(op->op), ranks,
                plain ? "plain" : "registered");
     }
     for (uint64_t bytes = least < 8 ? 8 : least; status == WEFT_OK && bytes <= command->max_bytes;

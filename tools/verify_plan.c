@@ -159,7 +159,7 @@ static void tell_schedules(wefti_text_t *text, const proof_t *proof)
     wefti_text_printf(text, "  schedules     %" PRIu32 " proved", proof->proved);
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         const schedule_t *schedule = &proof->schedules[i];
-        wefti_text_printf(text, "%s%s ", i == 0 ? ": " : ", ", weft_collective_name(schedule->op));
+        wefti_text_printf(text, "%s%s ", i == 0 ? ": " : ", ", wefti_op_name(schedule->op));
         wefti_text_add_printable(text, schedule->algorithm);
         wefti_text_add(text, schedule->in_place ? " in place" : "");
         if (schedule->left_out != NULL) {
@@ -189,7 +189,7 @@ static void add_schedules(wefti_json_t *json, const proof_t *proof)
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         const schedule_t *schedule = &proof->schedules[i];
         wefti_json_begin_object(json, NULL);
-        wefti_json_string(json, "op", weft_collective_name(schedule->op));
+        wefti_json_string(json, "op", wefti_op_name(schedule->op));
         wefti_json_string(json, "algorithm", schedule->algorithm);
         wefti_json_int(json, "root", schedule->root);
         wefti_json_bool(json, "in_place", schedule->in_place);

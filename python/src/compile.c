@@ -447,7 +447,7 @@ static const char doc[] =
     "split_batch      with infer: batch is that of all ranks; rank 0's is scattered, its results "
     "are gathered\n"
     "ops, kernels     JSON file that declares operators; plugin(s) that have kernels\n"
-    "profile          measured times, by Session.write_profile() or `weft run --profile`\n"
+    "profile          measured times, by Session.write_profile() or `weft run --write-profile`\n"
     "emit_onnx        where the compiled graph is written as ONNX, too\n\n"
     "Warnings of the compiler are UserWarnings. Raises WeftNotFoundError, WeftFormatError, "
     "WeftUnsupportedError\n"

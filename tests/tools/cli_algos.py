@@ -34,8 +34,8 @@ class Algos(unittest.TestCase):
     def test_every_operator_has_a_choice(self):
         done = weft("algos", "-n", "5")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for op in ("AllReduce", "Broadcast", "ReduceScatter", "AllGather", "Reduce", "Gather", "Scatter",
-                   "AllToAll", "SendRecv", "Barrier"):
+        for op in ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "reduce", "gather", "scatter",
+                   "all_to_all", "send_recv", "barrier"):
             self.assertIn(f"{op}, 5 ranks", done.stdout)
 
     def test_several_hosts(self):
@@ -44,18 +44,18 @@ class Algos(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             return json.loads(done.stdout)
 
-        in_row, in_turn = rows("--hosts", "4,4"), rows("--hosts", "4,4", "--round-robin")
+        in_row, in_turn = rows("--ranks-per-host", "4,4"), rows("--ranks-per-host", "4,4", "--round-robin")
         self.assertEqual(in_row["ranks"], 8)
         self.assertEqual(in_row["rows"][-1]["algorithm"], "rails")
         self.assertFalse(any(c.get("executor") for row in in_row["rows"] for c in row["candidates"]))
         # Ranks in turn are no subtrees: more has to cross than one sum of each host.
         self.assertGreater(in_turn["rows"][-1]["candidates"][0]["predicted_us"],
                            1.5 * in_row["rows"][-1]["candidates"][0]["predicted_us"])
-        tcp, verbs = rows("--hosts", "1,1"), rows("--hosts", "1,1", "--links", "verbs")
+        tcp, verbs = rows("--ranks-per-host", "1,1"), rows("--ranks-per-host", "1,1", "--links", "verbs")
         self.assertGreater(tcp["rows"][0]["candidates"][0]["predicted_us"],
                            3 * verbs["rows"][0]["candidates"][0]["predicted_us"])
-        self.assertIn("go with what ranks tell", weft("algos", "--hosts", "1,1", "--op", "AllReduce").stdout)
-        for wrong in (["--hosts", "4,4", "-n", "7"], ["--hosts", "4,4", "--links", "pigeons"], ["--hosts", "4,x"]):
+        self.assertIn("are sent together with the call's signature", weft("algos", "--ranks-per-host", "1,1", "--op", "AllReduce").stdout)
+        for wrong in (["--ranks-per-host", "4,4", "-n", "7"], ["--ranks-per-host", "4,4", "--links", "pigeons"], ["--ranks-per-host", "4,x"]):
             self.assertEqual(weft("algos", *wrong).returncode, 2, wrong)
 
     def test_measured_table_decides(self):
@@ -91,7 +91,7 @@ class Algos(unittest.TestCase):
         for row in json.loads(done.stdout)["rows"]:
             self.assertEqual(row["candidates"], [{"algorithm": "mesh", "predicted_us": None, "measured": False,
                                                   "executor": True}])
-        done = weft("algos", "-n", "96", "--hosts", "32,32,32", "--op", "AllReduce")
+        done = weft("algos", "-n", "96", "--ranks-per-host", "32,32,32", "--op", "AllReduce")
         self.assertEqual(done.stdout.count("hierarchical       (not compared: more than 64 ranks)"), 8, done.stdout)
 
     def test_a_class_of_sizes_is_one(self):
@@ -118,14 +118,14 @@ class Algos(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_bad_input_is_named(self):
-        for args, text in ((("--op", "AllGarble"), "no operator 'AllGarble'"),
-                           (("--hosts", "4,x"), "--hosts 4,x"),
-                           (("--hosts", "4,4", "-n", "9"), "sum to 8 ranks, but the group has 9"),
+        for args, text in ((("--op", "AllGarble"), "--op AllGarble: unknown operator; must be all_reduce, "),
+                           (("--ranks-per-host", "4,x"), "--ranks-per-host 4,x"),
+                           (("--ranks-per-host", "4,4", "-n", "9"), "sum to 8 ranks, but the group has 9"),
                            (("--order", "odd"), "--order odd"),
                            (("--order", "blocks:2,x"), "--order blocks:2,x"),
                            (("--memory", "borrowed"), "--memory borrowed"),
                            (("--costs", "/nonexistent"), "/nonexistent"),
-                           (("--algo", "nonsense"), "no operator has")):
+                           (("--algo", "nonsense"), "no operator matches")):
             done = weft("algos", *args)
             self.assertEqual(done.returncode, 2, args)
             self.assertIn(text, done.stderr)

@@ -25,7 +25,7 @@ class Basic(Case):
             if args:
                 self.assert_one_line(done.stderr)
         for args in (["python3", "train.py"], ["train.py"]):
-            self.assertIn("a program goes behind --", self.weft("run", "-n", "2", *args, code=2).stderr)
+            self.assertIn("a program goes after --", self.weft("run", "-n", "2", *args, code=2).stderr)
 
     def test_the_plan_says_how_far_it_is_from_the_optimum(self):
         """Every policy is forecast; auto is within 0.1 % of the optimum, and all share one bound."""

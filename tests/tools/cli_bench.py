@@ -72,8 +72,8 @@ class Bench(support.Case):
         self.assertLessEqual({"mesh", "one-shot", "ring", "bruck", "pairwise"}, seen)
 
     def test_an_algorithm_that_cannot_is_refused(self):
-        for arguments, why in ((["--algo", "ring"], "AllReduce ring: it cannot realise the group's reduction order"),
-                               (["--algo", "doubling", "--order", "blocks:3,1"], "AllReduce doubling: "),
+        for arguments, why in ((["--algo", "ring"], "--algo ring: not eligible for all_reduce: it cannot realise the group's reduction order"),
+                               (["--algo", "doubling", "--order", "blocks:3,1"], "--algo doubling: not eligible for all_reduce: "),
                                (["--order", "blocks:3,2"], "sum to 5 ranks, but the group has 4"),
                                (["--order", "sorted"], '"sorted" is not tree, any, or blocks')):
             said = self.weft("bench", "all_reduce", "-n", "4", "--max", "64", *arguments, code=2).stderr

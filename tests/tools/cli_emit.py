@@ -36,8 +36,9 @@ class Emit(support.Case):
     def again(self, model, *options, world=4, batch=8, code=0):
         """Compiles a model, writes it, compiles that; both plans have one structure."""
         out = self.dir / "out.onnx"
-        first = self.weft_json("compile", model, "-o", "a.weft", "--world", world, "--batch", batch,
-                               "--emit-onnx", out, *options)
+        samples = () if batch is None else ("--batch", batch)
+        first = self.weft_json("compile", model, "-o", "a.weft", "--world", world, *samples, "--emit-onnx", out,
+                               *options)
         done = self.weft("compile", out, "-o", "b.weft", "--json")
         second = json.loads(done.stdout)
         self.assertEqual(first["structure_digest"], second["structure_digest"], f"{model} {options}")
@@ -200,7 +201,7 @@ class Emit(support.Case):
         self.assertIn("AllReduceWait", [n.op_type for n in out.graph.node])
         del proto.graph.node[1], proto.graph.node[2]
         proto.graph.node[-1].input[0] = "part"
-        self.again(self.save(proto), "--infer", "--split-batch", world=2)
+        self.again(self.save(proto), "--infer", "--split-batch", 8, world=2, batch=None)
 
     def test_collectives_on_one_tensor(self):
         """Each keeps its own algorithms; where parts of a node have different ones, they are chosen again."""

@@ -46,7 +46,7 @@ CASES = {  # model, options
     "lenet-all": (LENET, "--world 4 --batch 16 --decouple --accumulate 3 --wire bf16 --clip 0.5"),
     "lenet-infer": (LENET, "--world 2 --batch 8 --infer"),
     "attention": (ATTENTION, "--world 2 --batch 2 --infer"),
-    "mlp-split-batch": (WHOLE, "--world 2 --batch 8 --infer --split-batch"),
+    "mlp-split-batch": (WHOLE, "--world 2 --infer --split-batch 8"),
     "torch-dropout": (DROPOUT, "--world 2 --batch 8"),
     "torch-lenet-avgpool": (POOL, "--world 4 --batch 8 --shard-optimizer"),
     "torch-reshape": (RESHAPE, "--world 2 --batch 8 --bucket percent:60,40"),

@@ -103,7 +103,7 @@ class BadInput(Case):
     def test_run(self):
         plan = self.compile()
         self.bad("run", plan, "-n", 3, "--data", DATA, match="compiled for 2 ranks")
-        self.bad("run", plan, "--data", DATA, match="compiled for 2 ranks, 3 are wanted", timeout=20,
+        self.bad("run", plan, "--data", DATA, match="the plan is for 2 ranks, not for 3", timeout=20,
                  env={"WEFT_RANK": "0", "WEFT_WORLD_SIZE": "3", "WEFT_ADDRESS": "unix:@weft-test-wrong-world"})
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="dataset-fashion-mnist")
         self.bad("run", plan, "-n", 2, match="--data")

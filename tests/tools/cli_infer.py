@@ -299,17 +299,17 @@ class SplitBatch(Infer):
         self.feed(feed)
         for ranks in (2,) if SLOW else (1, 2, 3, 4):
             with self.subTest(ranks=ranks):
-                report = self.infer(path, ranks, "--split-batch", "--batch", 12)
+                report = self.infer(path, ranks, "--split-batch", 12)
                 self.assertEqual(report["outputs"][0]["shape"], [12, 6])
                 np.testing.assert_allclose(self.output("y"), net.run(feed)["y"], rtol=1e-4, atol=1e-5)
                 self.assertEqual(self.weft_json("compile", path, "-o", "p.weft", "--infer", "--world", ranks,
-                                                "--split-batch", "--batch", 12)["batch"], 12 // ranks)
+                                                "--split-batch", 12)["batch"], 12 // ranks)
 
     def test_what_has_no_batch_is_broadcast(self):
         path = self.save(model([node("Add", ["x", "shift"], "y")], {"x": ["batch", 3], "shift": (3,)}, ["y"]))
         x, shift = self.rng.standard_normal((4, 3)).astype(np.float32), np.arange(3, dtype=np.float32)
         self.feed({"x": x, "shift": shift})
-        self.infer(path, 2, "--split-batch", "--batch", 4)
+        self.infer(path, 2, "--split-batch", 4)
         np.testing.assert_array_equal(self.output("y"), x + shift)
 
     def test_what_cannot_be_split(self):
@@ -318,12 +318,11 @@ class SplitBatch(Infer):
             message = self.weft("compile", path, "-o", "p.weft", "--world", 2, *options, code=2).stderr
             self.assert_one_line(message)
             return message
-        self.assertIn("a multiple of --world 2", refused(path, "--infer", "--split-batch", "--batch", 7))
-        self.assertIn("needs --batch", refused(path, "--infer", "--split-batch"))
-        self.assertIn("without --infer", refused(path, "--split-batch", "--batch", 8))
+        self.assertIn("a multiple of --world 2", refused(path, "--infer", "--split-batch", 7))
+        self.assertIn("without --infer", refused(path, "--split-batch", 8))
         turned = self.save(model([node("Transpose", ["x"], "y", perm=[1, 0])], {"x": ["batch", 3]}, ["y"]), "turned.onnx")
         self.assertIn("the batch is not the first dimension of output 'y'",
-                      refused(turned, "--infer", "--split-batch", "--batch", 4))
+                      refused(turned, "--infer", "--split-batch", 4))
 
     def test_samples_that_meet(self):
         """Ranks would come to other results than one rank does, so such graphs are not split."""
@@ -343,7 +342,7 @@ class SplitBatch(Infer):
             path = self.save(model(nodes, {"x": ["batch", 3]}, ["y"], {"flat": np.array([-1, 1], i64),
                                                                       "zero": np.array([0], i64)}), "meet.onnx")
             with self.subTest(last=nodes[-1].op_type):
-                done = self.weft("compile", path, "-o", "p.weft", "--world", 2, "--infer", "--split-batch", "--batch", 4,
+                done = self.weft("compile", path, "-o", "p.weft", "--world", 2, "--infer", "--split-batch", 4,
                                  code=2)
                 self.assert_one_line(done.stderr)
                 self.assertIn(words, done.stderr)
@@ -353,7 +352,7 @@ class SplitBatch(Infer):
         proto = model([node("Foo", ["x"], "y", "my"), node("Relu", ["y"], "z")], {"x": ["batch", 3]}, ["z"],
                       opsets=(("", 13), ("my", 1)))
         proto.graph.value_info.append(onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3]))
-        self.weft("compile", self.save(proto), "-o", "p.weft", "--world", 2, "--infer", "--split-batch", "--batch", 4)
+        self.weft("compile", self.save(proto), "-o", "p.weft", "--world", 2, "--infer", "--split-batch", 4)
 
     def test_samples_that_only_move(self):
         """Heads of an attention, turned and put together again: samples stay apart."""
@@ -373,7 +372,7 @@ class SplitBatch(Infer):
         mixed = (scores / scores.sum(-1, keepdims=True)) @ q
         want = mixed.transpose(0, 2, 1, 3).reshape(6, 5, 6) + x
         for ranks in (1, 2, 3):
-            self.infer(path, ranks, "--split-batch", "--batch", 6)
+            self.infer(path, ranks, "--split-batch", 6)
             np.testing.assert_allclose(self.output("y"), want, rtol=1e-3, atol=1e-4)
 
 
@@ -450,11 +449,11 @@ class Run(Infer):
         self.assertEqual(report["steps"], 21)
         self.assertGreater(report["step_ms_p50"], 0)
         self.assertIn("20", self.weft("run", "p.weft", "--inputs", "in", "--repeat", 19).stdout)
-        for extra, text in ((("--data", "x"), "--data is for training"), (("--resume", "x"), "--resume is for training"),
+        for extra, text in ((("--data", "x"), "--data applies to training only"), (("--resume", "x"), "--resume applies to training only"),
                             (("--scalar", "lr=1"), "no scalar of that name"),
-                            (("--scalar", "lr"), "expected NAME=X"), (("--repeat", 0), "--repeat"), (("-n", 2), "compiled for 1")):
+                            (("--scalar", "lr"), "must be NAME=X"), (("--repeat", 0), "--repeat"), (("-n", 2), "the plan is for 1 rank, not for 2")):
             self.assertIn(text, self.weft("run", "p.weft", "--inputs", "in", *extra, code=2).stderr)
-        self.assertIn("missing", self.weft("run", "p.weft", code=2).stderr)
+        self.assertIn("missing option: --data", self.weft("run", "p.weft", code=2).stderr)
         self.assertIn("--inputs DIR is missing", self.weft("run", "p.weft", "--repeat", 1, code=2).stderr)
         (self.dir / "file").write_text("")
         self.assertIn("not a folder", self.weft("run", "p.weft", "--inputs", "in", "--outputs", "file", code=2).stderr)
@@ -462,12 +461,12 @@ class Run(Infer):
             self.assertIn("--infer excludes it",
                           self.weft("compile", path, "-o", "q.weft", "--infer", "--world", 1, *option, code=2).stderr)
         plan = self.compile()
-        self.assertIn("is a plan for training", self.weft("run", plan, "--inputs", "in", code=2).stderr)
+        self.assertIn("a plan for training requires --data", self.weft("run", plan, "--inputs", "in", code=2).stderr)
 
     def test_timeline_and_profile(self):
         path = self.save(model([node("Relu", ["x"], "a"), node("AllReduce", ["a"], "y", "weft")], {"x": (3,)}, ["y"]))
         self.feed({"x": np.ones(3, np.float32)})
-        self.infer(path, 2, run=("--repeat", 5, "--trace", "t.json", "--profile", "p.json"))
+        self.infer(path, 2, run=("--repeat", 5, "--trace", "t.json", "--write-profile", "p.json"))
         self.assertIn("AllReduce_y", (self.dir / "t.json").read_text())
         self.assertIn("AllReduce_y", (self.dir / "p.json").read_text())
 
@@ -551,29 +550,32 @@ class Refusals(Infer):
                        ("--accumulate", 2), ("--costs", "c.json"), ("--bucket", "one")):
             self.says("p.weft is a plan", "run", "p.weft", "--inputs", "in", *option)
         for option in (("--epochs", 2), ("--lr", 1), ("--lr-schedule", "linear"), ("--steps", 1)):
-            self.says(f"{option[0]} is for training", "run", "p.weft", "--inputs", "in", *option)
+            self.says(f"{option[0]} applies to training only", "run", "p.weft", "--inputs", "in", *option)
 
     def test_files(self):
         compile_it = ("compile", self.net, "--infer", "--world", 2, "--batch", 2)
         before = self.net.read_bytes()
         (self.dir / "link.onnx").symlink_to(self.net)
-        self.says("would be written over", *compile_it, "-o", self.net)
-        self.says("would be written over", *compile_it, "-o", "link.onnx")
-        self.says("would be written over", *compile_it, "-o", "p.weft", "--emit-onnx", self.net)
-        self.says("both say", *compile_it, "-o", "p.weft", "--emit-onnx", "p.weft")
+        self.says("would overwrite this input", *compile_it, "-o", self.net)
+        self.says("would overwrite this input", *compile_it, "-o", "link.onnx")
+        self.says("would overwrite this input", *compile_it, "-o", "p.weft", "--emit-onnx", self.net)
+        self.says("name the same file", *compile_it, "-o", "p.weft", "--emit-onnx", "p.weft")
         self.assertEqual(before, self.net.read_bytes())
         self.weft(*compile_it, "-o", "p.weft")
-        for option in ("--trace", "--profile"):
-            self.says("would be written over", "run", "p.weft", "--inputs", "in", option, self.dir / "p.weft")
+        for option in ("--trace", "--write-profile"):
+            self.says("would overwrite the input", "run", "p.weft", "--inputs", "in", option, self.dir / "p.weft")
         self.says("not a folder", "run", "p.weft", "--inputs", "nowhere")
         (self.dir / "in" / "x.pb").write_bytes(b"\n\x05")
         self.says("not an ONNX tensor", "run", "p.weft", "--inputs", "in")
 
     def test_shapes_and_batches(self):
-        self.says("needs --batch", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--split-batch")
-        self.says("x has one already", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--shape", "x=2,3",
+        self.says("option '--split-batch' requires a value", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2,
+                  "--split-batch")
+        self.says("exclude each other", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--split-batch", 4,
+                  "--batch", 2)
+        self.says("duplicate shape of input 'x'", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--shape", "x=2,3",
                   "--shape", "x=4,3")
-        self.says("--arena-limit 'a'", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", "a")
+        self.says("--arena-limit a: must be a number of bytes", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", "a")
 
     def test_check_counts_collectives_of_a_step(self):
         net = self.save(model([node("MatMul", ["x", "w"], "y")], {"x": ["b", 3]}, {"y": ["b", 3]},

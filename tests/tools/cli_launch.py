@@ -113,8 +113,8 @@ class Programs(LaunchCase):
 
     def test_arguments(self):
         for args, match in ((("-n", 2, "--"), "a program behind --"), (("--", "true"), "-n N"),
-                            (("-n", 2, "--data", "x", "--", "true"), "only options of launching"),
-                            (("-n", 2, "model.onnx", "--", "true"), "only options of launching")):
+                            (("-n", 2, "--data", "x", "--", "true"), "before -- PROGRAM only -n"),
+                            (("-n", 2, "model.onnx", "--", "true"), "before -- PROGRAM only -n")):
             done = self.program(*args, code=2)
             self.assertRegex(done.stderr, match)
             self.assert_one_line(done.stderr)
@@ -241,7 +241,7 @@ class Hosts(LaunchCase):
         done = self.hosts("a,b", *args[:-1])
         self.assertRegex(done.stdout, r"trained 3 steps on 2 ranks \(2 hosts, tcp\): loss")
         done = self.hosts("a,b", "-n", 1, *args, code=2)
-        self.assertRegex(done.stderr, "^weft run: .* is compiled for 2 ranks, 1 are wanted")
+        self.assertRegex(done.stderr, "^weft run: .* the plan is for 2 ranks, not for 1")
         self.assert_one_line(done.stderr)
 
 
@@ -256,7 +256,7 @@ class Launched(LaunchCase):
         told = json.loads(self.mpirun(2, *args).stdout)
         self.assertEqual((told["param_digest"], told["launcher"]), (expected, "pmix"))
         done = self.mpirun(3, *args, code=2)
-        self.assertEqual(done.stderr.count("is compiled for 2 ranks, 3 are wanted"), 1)
+        self.assertEqual(done.stderr.count("the plan is for 2 ranks, not for 3"), 1)
         done = self.mpirun(2, "run", self.dir / "none.weft", *args[2:], code=2)
         self.assertEqual(done.stderr.count("none.weft"), 1)
 

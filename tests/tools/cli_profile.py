@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measured times: `weft run --profile` writes them, `weft compile --profile` plans with them."""
+"""Measured times: `weft run --write-profile` writes them, `weft compile --profile` plans with them."""
 import json
 
 import support
@@ -11,7 +11,7 @@ class Profile(support.Case):
     def measure(self, model, *extra):
         profile = self.dir / "profile.json"
         report = self.weft_json("run", MODELS / model, "-n", 2, "--batch", 32, "--data", DATA, "--steps", 12,
-                                "--no-eval", "--profile", profile, *extra)
+                                "--no-eval", "--write-profile", profile, *extra)
         return profile, report, json.loads(profile.read_text())
 
     def test_a_profile_names_every_kernel_and_bucket(self):
@@ -91,9 +91,9 @@ class Profile(support.Case):
         done = self.weft("compile", MODELS / "mlp.onnx", "-o", self.dir / "p.weft", "--world", 2, "--profile",
                          self.dir / "none.json", code=2)
         self.assertIn("none.json", done.stderr)
-        done = self.weft("run", MODELS / "mlp.onnx", "-n", 2, "--batch", 32, "--data", DATA, "--steps", 1, "--profile",
+        done = self.weft("run", MODELS / "mlp.onnx", "-n", 2, "--batch", 32, "--data", DATA, "--steps", 1, "--write-profile",
                          path, "--trace", path, code=2)
-        self.assertIn("--trace and --profile both say", done.stderr)
+        self.assertIn("--trace and --write-profile name the same file", done.stderr)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ DRAWN = [
     ["--xml", "a=four-sockets.xml", "-n", "4", "--width", "120"],
     ["--xml", "a=eight-nodes.xml", "-n", "8", "--width", "80"],
     ["--xml", "a=eight-nodes.xml", "--width", "50"],
-    ["--xml", "a=eight-cards.xml", "--xml", "b=eight-cards.xml", "-n", "16", "--cards", "--width", "120"],
+    ["--xml", "a=eight-cards.xml", "--xml", "b=eight-cards.xml", "-n", "16", "--devices", "--width", "120"],
     ["--xml", "a=two-sockets.xml", "-n", "2", "--bind", "numa", "--width", "80"],
     ["--topology", "uneven.json", "--width", "80"],
     ["--topology", "uneven.json", "-n", "4", "--round-robin", "--width", "120"],
@@ -70,8 +70,8 @@ class Topo(Case):
 
     def test_bad_arguments(self):
         for args, why in [(["--xml", "a.xml"], "HOST=FILE"), (["--xml", "a=/nonexistent"], "cannot open"),
-                          (["--topology", "/nonexistent"], "cannot open"), (["--bind", "loose"], "not core"),
-                          (["--width", "7"], "within 40 to 240"), (["-n", "0"], "within 1 to 4096"), (["x"], "unexpected"),
+                          (["--topology", "/nonexistent"], "cannot open"), (["--bind", "loose"], "must be none, core or numa"),
+                          (["--width", "7"], "--width 7: must be between 40 and 240"), (["-n", "0"], "--world 0: must be between 1 and 4096"), (["x"], "unexpected"),
                           (["--topology", "a", "--xml", "b=c"], "exclude"),
                           (["--topology", "a", "--bind-irqs"], "this machine")]:
             done = self.weft("topo", *args, code=2)

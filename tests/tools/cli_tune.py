@@ -117,7 +117,7 @@ class Tune(support.Case):
         self.assertEqual(table["links"]["net"]["alpha_ns"], said["net_alpha_ns"])
         self.assertEqual({(m["ranks"], m["hosts"]) for m in table["measured"]}, {(2, 2)})
         self.assertLessEqual({"mesh", "hierarchical", "rails"}, {m["algorithm"] for m in table["measured"]})
-        row = self.weft_json("algos", "--hosts", "1,1", "--op", "AllReduce", "--costs", file)["rows"][0]
+        row = self.weft_json("algos", "--ranks-per-host", "1,1", "--op", "AllReduce", "--costs", file)["rows"][0]
         self.assertTrue(row["candidates"][0]["measured"])
 
     def test_a_damaged_table_is_refused_by_name(self):

@@ -80,7 +80,7 @@ class Verify(Case):
 
     def test_files_that_are_no_plans(self):
         self.weft("verify", self.dir / "none.weft", code=2)
-        self.weft("verify", MODELS / "mlp.onnx", code=1)
+        self.assertIn("not a plan; weft verify takes a PLAN.weft", self.weft("verify", MODELS / "mlp.onnx", code=2).stderr)
         plan = self.compile("mlp.onnx", "p.weft", 2, 4)
         data = bytearray(plan.read_bytes())
         data[len(data) // 2] ^= 1  # weights: their digest tells

@@ -55,11 +55,11 @@ progress_of() {
 
 # Lines of apt's status: "dlstatus:<file number>:<percent>:<text>" and "pmstatus:<package>:<percent>:<text>".
 parse_apt() {
-  local kind rest percent text
-  IFS=: read -r kind rest percent text <<<"$1"
+  local kind rest percent
+  IFS=: read -r kind rest percent _ <<<"$1"
   case $kind in
     dlstatus) [ "${percent%%.*}" = 0 ] || state="[${percent%%.*} %] fetching packages" ;;
-    pmstatus) state="[${percent%%.*} %] installing packages: ${rest%%:*}" ;;
+    pmstatus) [ "$rest" = dpkg-exec ] || state="[${percent%%.*} %] installing packages: ${rest%%:*}" ;;
     *" newly installed"* | "Need to get "* | "After this operation"*) printf '%s\n' "$1" ;;
   esac
 }
@@ -115,7 +115,7 @@ install_packages() {
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   if ! may_be_root; then
-    printf '%s\n' "${#missing[@]} packages are missing, and this user has no sudo. As root:" "" \
+    printf '%s\n' "${#missing[@]} packages are missing, and this user cannot become root with sudo. As root:" "" \
       "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
     return 2
   fi

@@ -89,6 +89,7 @@ flock -u 9
 
 room=$scratch/room
 tar -C "$room" --exclude='./dev/*' -xf "$system"
+rm -f "$room"/etc/apt/sources.list.d/*
 cp "$scratch/sources.list" "$room/etc/apt/sources.list"
 cp "$scratch/apt.conf" "$room/etc/apt/apt.conf.d/50host"
 echo force-unsafe-io >"$room/etc/dpkg/dpkg.cfg.d/unsafe-io"

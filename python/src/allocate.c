@@ -116,7 +116,7 @@ static int dim_of(PyObject *object, int64_t *out)
         return -1;
     }
     if (*out < 0) {
-        PyErr_Format(PyExc_ValueError, "shape: dimension %lld is less than 0", (long long)*out);
+        PyErr_Format(PyExc_ValueError, "shape: negative dimension %lld", (long long)*out);
         return -1;
     }
     return 0;
@@ -134,7 +134,8 @@ static int shape_of(PyObject *shape, weft_dtype_t dtype, uint32_t *out_rank, int
             return -1;
         }
     } else if (rank > WP_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "shape has %zd dimensions, more than %d", rank, WP_MAX_DIMS);
+        PyErr_Format(PyExc_ValueError, "shape has too many dimensions: %zd, at most %d", rank,
+                     WP_MAX_DIMS);
         return -1;
     } else {
         for (Py_ssize_t i = 0; i < rank; i++) {
@@ -149,7 +150,7 @@ static int shape_of(PyObject *shape, weft_dtype_t dtype, uint32_t *out_rank, int
     for (Py_ssize_t i = 0; i < rank; i++) {
         int64_t most = dims[i] > 0 ? PY_SSIZE_T_MAX / dims[i] : PY_SSIZE_T_MAX;
         if (bytes > most) {
-            PyErr_Format(PyExc_ValueError, "shape: more bytes than there are addresses");
+            PyErr_Format(PyExc_ValueError, "shape: too large for the address space");
             return -1;
         }
         bytes *= dims[i] > 0 ? dims[i] : 1;

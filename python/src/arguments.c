@@ -213,8 +213,8 @@ int wp_dtype(wp_state_t *state, PyObject *object, weft_dtype_t *out)
     Py_DECREF(name);
     if (*out == WEFT_DTYPE_NONE) {
         PyErr_Format(PyExc_TypeError,
-                     "dtype: %R is none of float64, float32, float16, bfloat16, int64 .. int8, "
-                     "uint64 .. uint8, bool",
+                     "unknown dtype %R: expected float64, float32, float16, bfloat16, int64 to "
+                     "int8, uint64 to uint8, or bool",
                      object);
         return -1;
     }
@@ -235,8 +235,8 @@ int wp_index(PyObject *object, const char *argument, uint32_t most, uint32_t *ou
     int overflow = 0;
     long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
     if (overflow != 0 || value < 0 || value > (long long)most) {
-        PyErr_Format(PyExc_ValueError, "%s: %S is not in 0 .. %u", argument, number,
-                     (unsigned)most);
+        PyErr_Format(PyExc_ValueError, "%s: %S is out of range: must be between 0 and %u", argument,
+                     number, (unsigned)most);
         Py_DECREF(number);
         return -1;
     }

@@ -78,8 +78,8 @@ static weft_dtype_t dtype_of_format(const char *format, Py_ssize_t bytes)
 int wp_array_shape(const char *argument, wp_array_t *out, Py_ssize_t rank, const Py_ssize_t *dims)
 {
     if (rank > WP_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "%s has %zd dimensions, more than %d", argument, rank,
-                     WP_MAX_DIMS);
+        PyErr_Format(PyExc_ValueError, "%s has too many dimensions: %zd, at most %d", argument,
+                     rank, WP_MAX_DIMS);
         return -1;
     }
     out->rank = (uint32_t)rank;
@@ -363,7 +363,7 @@ int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_a
     if (!aligned(out)) {
         wp_array_release(out);
         PyErr_Format(PyExc_ValueError,
-                     "%s has %s at an address that is no multiple of %zu: copy it first", argument,
+                     "%s: %s at an address that is not a multiple of %zu: copy it first", argument,
                      wp_dtype_name(out->dtype), weft_dtype_size_bytes(out->dtype));
         return -1;
     }

@@ -57,7 +57,7 @@ static const dlpack_tensor_t *tensor_of(PyObject *capsule, bool *out_writable)
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const dlpack_versioned_t *versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
         if (versioned == NULL || versioned->major != 1) {
-            PyErr_SetString(PyExc_BufferError, "a version of DLPack that is not known");
+            PyErr_SetString(PyExc_BufferError, "unsupported DLPack version");
             return NULL;
         }
         *out_writable = (versioned->flags & DLPACK_READ_ONLY) == 0;
@@ -98,7 +98,7 @@ static int check_device(PyObject *object, const char *argument)
     }
     if (code != DLPACK_CPU && code != DLPACK_CUDA_HOST) {
         PyErr_Format(PyExc_ValueError,
-                     "%s lies on a device (DLPack's type %ld): memory of the host is wanted",
+                     "%s is on a device (DLPack device type %ld): host memory is required",
                      argument, code);
         return -1;
     }
@@ -137,7 +137,7 @@ static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argume
         return -1;
     }
     if (tensor->rank < 0 || tensor->rank > WP_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "%s has %d dimensions, more than %d", argument,
+        PyErr_Format(PyExc_ValueError, "%s has too many dimensions: %d, at most %d", argument,
                      (int)tensor->rank, WP_MAX_DIMS);
         return -1;
     }
@@ -147,7 +147,7 @@ static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argume
         out->dims[i] = tensor->dims[i];
         if (tensor->dims[i] < 0 ||
             __builtin_mul_overflow(out->count, (uint64_t)tensor->dims[i], &out->count)) {
-            PyErr_Format(PyExc_ValueError, "%s has dimensions that no memory has", argument);
+            PyErr_Format(PyExc_ValueError, "%s has invalid dimensions", argument);
             return -1;
         }
     }

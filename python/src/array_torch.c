@@ -144,11 +144,11 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
     unsigned long long address = 0, count = 0;
     int is = is_true(state, tensor, NAME_CPU, false);
     if (is <= 0) {
-        return is < 0 ? -1 : refuse(tensor, argument, "device", "memory of the host is wanted");
+        return is < 0 ? -1 : refuse(tensor, argument, "device", "host memory is required");
     }
     is = is_true(state, tensor, NAME_CONTIGUOUS, true);
     if (is < 0) { /* torch has no answer for a sparse one */
-        return refuse(tensor, argument, "layout", "a strided one is wanted");
+        return refuse(tensor, argument, "layout", "a strided tensor is required");
     }
     if (is == 0) {
         PyErr_Format(PyExc_ValueError,
@@ -162,10 +162,10 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
         return -1;
     }
     if (number_of(state, tensor, NAME_DATA_PTR, &address) < 0) {
-        return refuse(tensor, argument, "layout", "it has no memory of its own");
+        return refuse(tensor, argument, "layout", "it has no storage");
     }
     if (address == 0 && count > 0) {
-        PyErr_Format(PyExc_ValueError, "%s is a tensor without memory", argument);
+        PyErr_Format(PyExc_ValueError, "%s is a tensor without storage", argument);
         return -1;
     }
     out->kind = WP_TORCH;

@@ -29,7 +29,7 @@ int wp_options(PyObject *module, PyObject *group, PyObject *async, PyObject *str
     if (out->group->batch != NULL) {
         if (out->async || out->stream != NULL) {
             PyErr_SetString(PyExc_ValueError,
-                            "async_op and stream are given to weft.batch, not to calls in it");
+                            "async_op and stream belong to weft.batch, not to the calls in it");
             return -1;
         }
         out->async =
@@ -76,9 +76,8 @@ int wp_call_reduction(wp_call_t *call, PyObject *op)
         return -1;
     }
     if (call->send.dtype == WEFT_DTYPE_BOOL) {
-        PyErr_SetString(
-            PyExc_TypeError,
-            "tensor: elements of bool have no reductions, uint8 has (max: any, min: all)");
+        PyErr_SetString(PyExc_TypeError,
+                        "tensor: bool has no reductions; use uint8 (max is any, min is all)");
         return -1;
     }
     return 0;
@@ -103,8 +102,8 @@ static int check_out(wp_state_t *state, const wp_call_t *call, uint64_t count)
     char dims[160], given[160];
     const wp_array_t *out = &call->recv;
     if (out->dtype != call->send.dtype) {
-        PyErr_Format(PyExc_ValueError, "out is of %s, the result of %s", wp_dtype_name(out->dtype),
-                     wp_dtype_name(call->send.dtype));
+        PyErr_Format(PyExc_ValueError, "dtype mismatch: out has %s, the result has %s",
+                     wp_dtype_name(out->dtype), wp_dtype_name(call->send.dtype));
         return -1;
     }
     if (out->count != count) {
@@ -145,8 +144,9 @@ int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_co
         place == (larger_recv ? send : recv)) {
         return 0;
     }
-    PyErr_SetString(PyExc_ValueError,
-                    "tensor and out overlap, and not as the operator works in place");
+    PyErr_SetString(
+        PyExc_ValueError,
+        "tensor and out overlap in a way that is not the in-place form of this operator");
     return -1;
 }
 
@@ -263,7 +263,7 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
         return wp_call_fail(&call);
     }
     if (call.root == options.group->rank) {
-        PyErr_Format(PyExc_ValueError, "peer: %u is this rank itself", (unsigned)call.root);
+        PyErr_Format(PyExc_ValueError, "peer: %u is this rank", (unsigned)call.root);
         return wp_call_fail(&call);
     }
     wp_array_t *array = sends ? &call.send : &call.recv;

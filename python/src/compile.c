@@ -157,7 +157,8 @@ static int read_dims(PyObject *name, PyObject *object, weft_input_shape_t *shape
     PyObject *dims = PySequence_Tuple(object);
     Py_ssize_t count = dims != NULL ? PyTuple_Size(dims) : -1;
     if (count > WEFT_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "shape of %R: more than %d dimensions", name, WEFT_MAX_DIMS);
+        PyErr_Format(PyExc_ValueError, "shape of %R has too many dimensions: at most %d", name,
+                     WEFT_MAX_DIMS);
         count = -1;
     }
     for (Py_ssize_t d = 0; d < count; d++) {
@@ -217,7 +218,7 @@ static int read_models(reader_t *reader, PyObject *list)
     Py_ssize_t count = PySequence_Size(list);
     if (count < 1) {
         if (count == 0) {
-            PyErr_SetString(PyExc_ValueError, "model: an empty list");
+            PyErr_SetString(PyExc_ValueError, "model: the list is empty");
         }
         return -1;
     }

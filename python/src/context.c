@@ -167,7 +167,8 @@ static int progress_of(PyObject *object, weft_progress_t *out)
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "progress: %R is none of 'auto', 'inline', 'thread'", object);
+    PyErr_Format(PyExc_ValueError, "unknown progress %R: expected 'auto', 'inline' or 'thread'",
+                 object);
     return -1;
 }
 
@@ -181,7 +182,7 @@ static int read_params(PyObject *const *places, weft_context_params_t *params, P
     }
     if (params->world_size == 0 ||
         (params->rank >= 0 && params->world_size > 0 && params->rank >= params->world_size)) {
-        PyErr_Format(PyExc_ValueError, "rank %d of a world of %d", (int)params->rank,
+        PyErr_Format(PyExc_ValueError, "invalid rank %d for world size %d", (int)params->rank,
                      (int)params->world_size);
         return -1;
     }

@@ -7,7 +7,8 @@
 
 static int too_large(const char *function)
 {
-    PyErr_Format(PyExc_OverflowError, "%s: the result is larger than memory can be", function);
+    PyErr_Format(PyExc_OverflowError, "%s: the result is too large for the address space",
+                 function);
     return -1;
 }
 

@@ -188,7 +188,7 @@ static uint32_t *read_ranks(PyObject *object, uint32_t size, uint32_t *out_count
 {
     uint32_t *ranks = wp_group_numbers(object, "ranks", size - 1, out_count);
     if (ranks != NULL && *out_count == 0) {
-        PyErr_SetString(PyExc_ValueError, "ranks: a group has at least one");
+        PyErr_SetString(PyExc_ValueError, "ranks: a group needs at least one rank");
         PyMem_Free(ranks);
         return NULL;
     }
@@ -196,7 +196,7 @@ static uint32_t *read_ranks(PyObject *object, uint32_t size, uint32_t *out_count
     for (uint32_t i = 0; ranks != NULL && i < *out_count; i++) {
         for (uint32_t k = 0; k < i; k++) {
             if (ranks[k] == ranks[i]) {
-                PyErr_Format(PyExc_ValueError, "ranks: %u is there twice", (unsigned)ranks[i]);
+                PyErr_Format(PyExc_ValueError, "ranks: duplicate rank %u", (unsigned)ranks[i]);
                 PyMem_Free(ranks);
                 return NULL;
             }

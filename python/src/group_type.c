@@ -18,7 +18,8 @@ static PyObject *set_order(PyObject *object, PyObject *args, PyObject *keywords)
         order++;
     }
     if (order == 3) {
-        PyErr_Format(PyExc_ValueError, "order: %R is none of 'tree', 'blocks', 'any'", word);
+        PyErr_Format(PyExc_ValueError, "unknown order %R: expected 'tree', 'blocks' or 'any'",
+                     word);
         return NULL;
     }
     if (blocks != Py_None) {
@@ -77,7 +78,8 @@ static PyObject *set_algorithm(PyObject *object, PyObject *args)
         return NULL;
     }
     if (!collective_of(op_name, &op)) {
-        PyErr_Format(PyExc_ValueError, "op: '%s' is no collective, such as 'all_reduce'", op_name);
+        PyErr_Format(PyExc_ValueError,
+                     "op: unknown collective '%s': expected a name such as 'all_reduce'", op_name);
         return NULL;
     }
     weft_group_t *group = wp_group_open(self);

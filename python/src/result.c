@@ -43,8 +43,9 @@ static PyObject *find_dtype(weft_dtype_t dtype)
     type = module != NULL ? PyObject_GetAttrString(module, "bfloat16") : NULL;
     Py_XDECREF(module);
     if (type == NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "an array of bfloat16 needs the package ml_dtypes, or is a torch tensor");
+        PyErr_SetString(
+            PyExc_TypeError,
+            "a numpy array of bfloat16 requires the package ml_dtypes; or use a torch tensor");
         return NULL;
     }
     numpy = PyImport_ImportModule("numpy");

@@ -22,7 +22,7 @@ static int block_rows(const char *function, const wp_array_t *array, uint32_t si
 {
     char dims[160];
     if (array->rank == 0) {
-        PyErr_Format(PyExc_ValueError, "%s: tensor is a scalar, and has no first dimension",
+        PyErr_Format(PyExc_ValueError, "%s: tensor is a scalar: at least 1 dimension is required",
                      function);
         return -1;
     }
@@ -156,10 +156,10 @@ static int scatter_into(wp_state_t *state, wp_call_t *call, PyObject *out)
         return 0;
     }
     if (call->send.dtype != call->recv.dtype || call->send.count != call->count * group->size) {
-        PyErr_Format(PyExc_ValueError, "out: %llu x %s, a block of tensor has %llu x %s",
-                     (unsigned long long)call->count, wp_dtype_name(call->recv.dtype),
-                     (unsigned long long)(call->send.count / group->size),
-                     wp_dtype_name(call->send.dtype));
+        PyErr_Format(
+            PyExc_ValueError, "size mismatch: out has %llu x %s, a block of tensor has %llu x %s",
+            (unsigned long long)call->count, wp_dtype_name(call->recv.dtype),
+            (unsigned long long)(call->send.count / group->size), wp_dtype_name(call->send.dtype));
         return -1;
     }
     return wp_call_overlap(call, call->send.count, call->count, call->root * call->count);
@@ -183,7 +183,7 @@ static PyObject *scatter(PyObject *module, PyObject *const *args, Py_ssize_t cou
     }
     if (!given(places[3]) && !at_once(&options)) {
         PyErr_SetString(PyExc_ValueError,
-                        "scatter: async_op, stream and batches need out, on every rank");
+                        "scatter: async_op, stream and batches require out on every rank");
         return wp_call_fail(&call);
     }
     if (options.group->rank == call.root &&
@@ -212,8 +212,8 @@ static int read_counts(PyObject *object, const char *argument, uint32_t size, ui
     int result = 0;
     uint64_t total = 0;
     if (PyList_Size(list) != (Py_ssize_t)size) {
-        PyErr_Format(PyExc_ValueError, "%s: %zd numbers for %u ranks", argument, PyList_Size(list),
-                     (unsigned)size);
+        PyErr_Format(PyExc_ValueError, "%s: expected one count per rank: %zd counts for %u ranks",
+                     argument, PyList_Size(list), (unsigned)size);
         result = -1;
     }
     for (uint32_t r = 0; result == 0 && r < size; r++) {
@@ -264,7 +264,7 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
         return -1;
     }
     if (call->send.rank == 0 || sent != (uint64_t)shape.dims[0]) {
-        PyErr_Format(PyExc_ValueError, "send_counts: %llu rows in all, tensor has %lld",
+        PyErr_Format(PyExc_ValueError, "send_counts: the sum is %llu rows, but tensor has %lld",
                      (unsigned long long)sent, (long long)shape.dims[0]);
         return -1;
     }
@@ -280,7 +280,8 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
         call->counts[i] *= row;
     }
     if (overflow) {
-        PyErr_SetString(PyExc_OverflowError, "all_to_all: the result is larger than memory can be");
+        PyErr_SetString(PyExc_OverflowError,
+                        "all_to_all: the result is too large for the address space");
     }
     shape.dims[0] = (int64_t)received;
     if (overflow || wp_call_result(state, call, out, shape.rank, shape.dims, received * row) < 0 ||
@@ -305,11 +306,12 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     if (given(places[4]) && !given(places[3])) {
-        PyErr_SetString(PyExc_ValueError, "recv_counts: send_counts must be given, too");
+        PyErr_SetString(PyExc_ValueError, "recv_counts: send_counts is required as well");
         return NULL;
     }
     if (given(places[3]) && !given(places[4]) && options.group->batch != NULL) {
-        PyErr_SetString(PyExc_ValueError, "all_to_all: send_counts in a batch need recv_counts");
+        PyErr_SetString(PyExc_ValueError,
+                        "all_to_all: in a batch, send_counts requires recv_counts");
         return NULL;
     }
     int64_t rows = 0;

@@ -119,7 +119,7 @@ static PyObject *new_tensor(wp_state_t *state, PyObject *tensor, const weft_tens
 {
     PyObject *dtype = state->torch.dtypes[desc->dtype], *result = NULL;
     if (dtype == NULL) {
-        PyErr_Format(PyExc_TypeError, "torch has no type for an output of %s",
+        PyErr_Format(PyExc_TypeError, "torch has no dtype for an output of type %s",
                      wp_dtype_name(desc->dtype));
         return NULL;
     }

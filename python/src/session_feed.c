@@ -78,8 +78,8 @@ static void widen(weft_dtype_t to, uint8_t *target, weft_dtype_t from, const uin
 static int wrong_type(const char *what, const char *name, const weft_tensor_desc_t *desc,
                       const wp_array_t *array)
 {
-    PyErr_Format(PyExc_TypeError, "%s '%s' takes %s, not %s: convert it first", what, name,
-                 wp_dtype_name(desc->dtype), wp_dtype_name(array->dtype));
+    PyErr_Format(PyExc_TypeError, "%s '%s': dtype mismatch: expected %s, got %s; convert it first",
+                 what, name, wp_dtype_name(desc->dtype), wp_dtype_name(array->dtype));
     return -1;
 }
 
@@ -93,8 +93,8 @@ static int wrong_shape(const char *what, const char *name, const weft_tensor_des
         PyOS_snprintf(more, sizeof more, " (or %u times the first, all micro-batches)",
                       (unsigned)most);
     }
-    PyErr_Format(PyExc_ValueError, "%s '%s' has shape %s%s, not %s", what, name, wanted, more,
-                 given);
+    PyErr_Format(PyExc_ValueError, "%s '%s': shape mismatch: expected %s%s, got %s", what, name,
+                 wanted, more, given);
     return -1;
 }
 
@@ -142,9 +142,9 @@ static int take_array(wp_session_t *self, wp_feed_t *feed, wp_binding_t *input, 
         return wrong_shape("input", input->name, &input->desc, &fed->array, most);
     }
     if (feed->batches != 0 && feed->batches != batches) {
-        PyErr_Format(PyExc_ValueError, "input '%s' has %u micro-batch%s, those before it have %u",
-                     input->name, (unsigned)batches, batches == 1 ? "" : "es",
-                     (unsigned)feed->batches);
+        PyErr_Format(PyExc_ValueError,
+                     "input '%s' has %u micro-batch%s, the inputs before it have %u", input->name,
+                     (unsigned)batches, batches == 1 ? "" : "es", (unsigned)feed->batches);
         return -1;
     }
     feed->batches = batches;
@@ -198,9 +198,9 @@ static int take_named(wp_session_t *self, const char *function, wp_feed_t *feed,
     wp_binding_t *scalar = wp_binding_find(self->scalars, self->scalar_count, name);
     if (input == NULL && scalar == NULL) {
         char inputs[300], scalars[200];
-        PyErr_Format(PyExc_TypeError, "%s(): %R is none of the plan's inputs (%s) and scalars (%s)",
-                     function, name,
-                     names_text(self->inputs, self->input_count, inputs, sizeof inputs),
+        PyErr_Format(PyExc_TypeError,
+                     "%s(): unknown name %R: the plan has inputs (%s) and scalars (%s)", function,
+                     name, names_text(self->inputs, self->input_count, inputs, sizeof inputs),
                      names_text(self->scalars, self->scalar_count, scalars, sizeof scalars));
         return -1;
     }

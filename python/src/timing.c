@@ -46,7 +46,7 @@ static int set_op(wp_call_t *call, PyObject *name)
         }
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "no operator to time is called %R", name);
+    PyErr_Format(PyExc_ValueError, "unknown operator %R", name);
     return -1;
 }
 

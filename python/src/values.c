@@ -54,7 +54,8 @@ int wp_value_count(PyObject *object, const char *name, uint32_t most, uint32_t *
         return -1;
     }
     if (*out == 0) {
-        PyErr_Format(PyExc_ValueError, "%s: 0 is not in 1 .. %u", name, (unsigned)most);
+        PyErr_Format(PyExc_ValueError, "%s: 0 is out of range: must be between 1 and %u", name,
+                     (unsigned)most);
         return -1;
     }
     return 0;
@@ -76,7 +77,7 @@ int wp_value_number(PyObject *object, const char *name, bool zero, double *out)
         return -1;
     }
     if (!isfinite(value) || value < 0 || (value == 0 && !zero)) {
-        PyErr_Format(PyExc_ValueError, "%s: %R is not a number %s 0", name, object,
+        PyErr_Format(PyExc_ValueError, "%s: invalid value %R: must be a number %s 0", name, object,
                      zero ? "of at least" : "above");
         return -1;
     }
@@ -106,7 +107,8 @@ int wp_value_size(PyObject *object, const char *name, uint64_t *out)
         end++;
     }
     if (end == text || *end != '\0' || !(value >= 0 && value < 1e18)) {
-        PyErr_Format(PyExc_ValueError, "%s: %R is not a number of bytes (K, M, G)", name, object);
+        PyErr_Format(PyExc_ValueError, "%s: invalid value %R: expected bytes such as 8, 4K or 64M",
+                     name, object);
         return -1;
     }
     *out = (uint64_t)value;
@@ -126,6 +128,6 @@ int wp_value_u64(PyObject *object, const char *name, uint64_t *out)
     }
     bool type = PyErr_ExceptionMatches(PyExc_TypeError) != 0 && number == NULL;
     PyErr_Format(type ? PyExc_TypeError : PyExc_ValueError,
-                 "%s: %R is not an integer of at least 0", name, object);
+                 "%s: invalid value %R: expected an integer of at least 0", name, object);
     return -1;
 }

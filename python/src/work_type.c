@@ -24,7 +24,9 @@ static int read_timeout(PyObject *object, uint64_t *out_ns)
         return -1;
     }
     if (!(seconds >= 0)) {
-        PyErr_Format(PyExc_ValueError, "timeout: %R is no number of seconds", object);
+        PyErr_Format(PyExc_ValueError,
+                     "timeout: invalid value %R: expected a number of seconds of at least 0",
+                     object);
         return -1;
     }
     if (seconds < 1e9) {

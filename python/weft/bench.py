@@ -39,7 +39,7 @@ def bytes_of(text):
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 4K or 16M") from None
     if value < 1:
-        raise argparse.ArgumentTypeError("a size is at least 1")
+        raise argparse.ArgumentTypeError("a size must be at least 1")
     return value
 
 

@@ -90,7 +90,7 @@ class Numpy(ranks.RankCase):
                 self.assertTrue(y.flags.c_contiguous and y.flags.writeable and y.flags.owndata)
 
     def test_too_many_dimensions(self):
-        with self.raises_within(ValueError, "tensor.* 9 dimensions.* 8"):
+        with self.raises_within(ValueError, "tensor.* too many dimensions: 9.* 8"):
             weft.all_reduce(np.zeros((1,) * 9))
 
     def test_views_without_gaps(self):
@@ -112,7 +112,7 @@ class Numpy(ranks.RankCase):
         for dtype in ("i2", "f4", "f8"):
             x = np.frombuffer(room, dtype, offset=1)
             self.assertFalse(x.flags.aligned)
-            with self.raises_within(ValueError, f"tensor has {np.dtype(dtype).name} at an address .* copy it"):
+            with self.raises_within(ValueError, f"tensor: {np.dtype(dtype).name} at an address .* copy it"):
                 weft.all_reduce(x)
             weft.all_reduce(x.copy())
         weft.all_reduce_(np.frombuffer(room, "i1", offset=1))
@@ -364,7 +364,7 @@ class Torch(ranks.RankCase):
                                     (torch.eye(2).to_sparse(), ValueError, "tensor of layout torch.sparse_coo"),
                                     (torch.zeros(2, dtype=torch.complex64), TypeError,
                                       "tensor of dtype torch.complex64"),
-                                    (torch.zeros((1,) * 9), ValueError, "9 dimensions")):
+                                    (torch.zeros((1,) * 9), ValueError, "too many dimensions: 9")):
             with self.raises_within(error, text):
                 weft.all_gather(tensor)
 

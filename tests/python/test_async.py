@@ -506,7 +506,7 @@ class Batches(ranks.RankCase):
                 with weft.batch():
                     pass
             for more in ({"async_op": True}, {"stream": weft.Stream()}):
-                with self.assertRaisesRegex(ValueError, "given to weft.batch"):
+                with self.assertRaisesRegex(ValueError, "belong to weft.batch"):
                     weft.barrier(**more)
             with self.assertRaises(TypeError):
                 weft.all_reduce(np.ones(2, bool))

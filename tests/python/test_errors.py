@@ -134,8 +134,8 @@ class Local(ranks.RankCase):
         for bad in (5, "world", [0, 1], x):
             self.refused("group", weft.all_reduce, x, group=bad, error=TypeError)
             self.refused("group", weft.get_rank, bad, error=TypeError)
-        for bad, text in (([], "at least one"), ([0, 0], "0 is there twice"), ([0] * 1000, "twice"),
-                          ([self.size], f"{self.size} is not in"), ([-1], "-1 is not in")):
+        for bad, text in (([], "at least one"), ([0, 0], "duplicate rank 0"), ([0] * 1000, "duplicate rank"),
+                          ([self.size], f"{self.size} is out of range"), ([-1], "-1 is out of range")):
             self.refused(f"ranks: .*{text}", weft.new_group, bad, error=ValueError)
         for bad in (["0"], [0.0], 3, None):
             self.refused("ranks must be an? (integer|sequence of integers)", weft.new_group, bad, error=TypeError)

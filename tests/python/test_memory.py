@@ -149,7 +149,7 @@ class Empty(ranks.RankCase):
         try:
             import ml_dtypes
         except ImportError:
-            with self.raises_within(TypeError, "bfloat16 needs the package ml_dtypes"):
+            with self.raises_within(TypeError, "bfloat16 requires the package ml_dtypes"):
                 weft.empty(3, "bfloat16")
             return
         self.assertEqual(weft.empty(3, "bfloat16").dtype, ml_dtypes.bfloat16)
@@ -159,11 +159,11 @@ class Empty(ranks.RankCase):
             weft.empty()
         with self.raises_within(TypeError, "shape must be an integer or a sequence"):
             weft.empty(("a",))
-        with self.raises_within(ValueError, "dimension -3 is less than 0"):
+        with self.raises_within(ValueError, "negative dimension -3"):
             weft.empty((2, -3))
-        with self.raises_within(ValueError, "more bytes"):
+        with self.raises_within(ValueError, "too large for the address space"):
             weft.empty((1 << 40, 1 << 40))
-        with self.raises_within(ValueError, "9 dimensions"):
+        with self.raises_within(ValueError, "too many dimensions: 9"):
             weft.empty((1,) * 9)
         with self.raises_within((OverflowError, ValueError)):
             weft.empty(1 << 70)

@@ -23,7 +23,7 @@ def _seconds(timeout):
 def single(tensors):
     """torch's lists are for several devices of one process."""
     if len(tensors) != 1:
-        raise ValueError(f"weft: one tensor per call and process; these are {len(tensors)}")
+        raise ValueError(f"weft: expected one tensor per call and process, got {len(tensors)}")
     return tensors[0]
 
 
@@ -131,7 +131,7 @@ class Group(dist.ProcessGroup):
     # ---- from one to another ----
     def _pair_group(self, sender, receiver):
         if sender == receiver or not (0 <= sender < self._size and 0 <= receiver < self._size):
-            raise ValueError(f"weft: rank {sender} sends to rank {receiver} in a group of {self._size}")
+            raise ValueError(f"weft: invalid send from rank {sender} to rank {receiver} in a group of {self._size} ranks")
         low, high = min(sender, receiver), max(sender, receiver)
         return self._pairs[pair_group_of(low, high, self._size) + (sender > receiver)]
 
@@ -149,7 +149,7 @@ class Group(dist.ProcessGroup):
         return work
 
     def recv_anysource(self, tensors, tag=0):
-        raise RuntimeError("weft: a receive needs to know its source; there are no wildcards")
+        raise RuntimeError("weft: receive from any source is not supported; name the source rank")
 
     # ---- several calls together ----
     def _start_coalescing(self, *_):

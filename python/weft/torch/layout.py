@@ -11,13 +11,13 @@ def wire(tensor):
     """The same memory as a type that Weft moves: bool as uint8, complex as pairs; TypeError for what has no such."""
     if tensor.dtype in NATIVE:
         if tensor.layout is not torch.strided:
-            raise TypeError(f"weft: a tensor of layout {tensor.layout}; only dense ones can be sent")
+            raise TypeError(f"weft: unsupported layout {tensor.layout}: expected a dense tensor")
         return tensor
     if tensor.dtype is torch.bool:
         return tensor.detach().view(torch.uint8)
     if tensor.is_complex():
         return torch.view_as_real(tensor.detach())
-    raise TypeError(f"weft: no collectives on tensors of {tensor.dtype}")
+    raise TypeError(f"weft: unsupported dtype {tensor.dtype}")
 
 
 def dense(tensor):

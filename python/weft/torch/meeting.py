@@ -135,4 +135,4 @@ def _rendezvous(url, timeout=datetime.timedelta(minutes=30), **_):
         context.barrier()
         context.close()
     yield store, rank, size
-    raise RuntimeError("weft:// does not meet again")
+    raise RuntimeError("weft:// supports one rendezvous per process")

@@ -50,7 +50,7 @@ def _weft_group(group):
     inner = inner(torch.device("cpu")) if inner is not None else None
     if isinstance(inner, ProcessGroupWeft):
         return inner
-    raise TypeError(f"{group!r} is no process group of backend weft")
+    raise TypeError(f"{group!r} is not a process group of the backend weft")
 
 
 class ProcessGroupWeft(Group):
@@ -66,20 +66,20 @@ class ProcessGroupWeft(Group):
         op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
         word = _NAMES.get(hash(op))
         if word is None:
-            raise RuntimeError("weft: of torch's reductions there are SUM, AVG, PRODUCT, MIN and MAX, and for"
-                               " all_reduce and reduce BAND, BOR and BXOR")
+            raise RuntimeError("weft: unsupported reduction: expected SUM, AVG, PRODUCT, MIN or MAX; for"
+                               " all_reduce and reduce also BAND, BOR or BXOR")
         if tensor.dtype is torch.bool:
             word = _OF_BOOLS.get(word)
             if word is None:
-                raise RuntimeError("weft: there is no average of torch.bool")
+                raise RuntimeError("weft: unsupported average of torch.bool")
         elif tensor.is_complex() and word not in ("sum", "avg"):
-            raise RuntimeError(f"weft: there is no {word} of {tensor.dtype}")
+            raise RuntimeError(f"weft: unsupported {word} of {tensor.dtype}")
         return word
 
     def _bitwise(self, tensor, function, outputs, here=True):
         """Weft has no bitwise reductions: everybody gets all, and combines them."""
         if tensor.is_floating_point() or tensor.is_complex():
-            raise RuntimeError(f"weft: no bitwise reduction of {tensor.dtype}")
+            raise RuntimeError(f"weft: unsupported bitwise reduction of {tensor.dtype}")
         own = layout.dense(tensor).view(-1)
         everything = torch.empty(self._size * own.numel(), dtype=own.dtype)
         handle = weft.all_gather(own, self.weft_group, out=everything, async_op=True)
@@ -118,7 +118,7 @@ class ProcessGroupWeft(Group):
     def _sparse(self, tensor, word, outputs):
         """The sum of sparse tensors has the entries of all. Waits: how many there are is known only then."""
         if word != "sum":
-            raise RuntimeError(f"weft: of sparse tensors there are sums only, no {word}")
+            raise RuntimeError(f"weft: sparse tensors support sum only, not {word}")
         own = tensor.detach().coalesce()
         # A row for each entry; their number may differ.
         indices = weft.all_gather(own.indices().t().contiguous(), self.weft_group)

@@ -12,6 +12,7 @@ the system's libraries (README.md lists the packages), so it is for machines lik
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sysconfig
@@ -54,9 +55,11 @@ def build_weft():
     headers = sysconfig.get_path("include")
     if os.path.exists(os.path.join(headers, "Python.h")):
         options.append(f"-DWEFT_PYTHON_INCLUDE={headers}")
+    elif "WEFT_PYTHON_INCLUDE" not in os.environ.get("CMAKE_ARGS", ""):
+        raise SystemExit(f"setup.py: {headers} has no Python.h: install the Debian package python3-dev")
     if shutil.which("ninja"):
         options += ["-G", "Ninja"]
-    options += os.environ.get("CMAKE_ARGS", "").split()
+    options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options], check=True)
     subprocess.run(["cmake", "--build", BUILD, "--target", "weft", "weft_python", "weft_tool", "-j",
                     str(len(os.sched_getaffinity(0)))], check=True)

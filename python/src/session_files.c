@@ -196,8 +196,8 @@ PyObject *wp_session_stats(PyObject *object, PyObject *unused)
                     PyLong_FromUnsignedLongLong(s.fusion_copied_bytes)) < 0 ||
         wp_dict_add(dict, "timeline_first_step",
                     PyLong_FromUnsignedLongLong(s.timeline_first_step)) < 0 ||
-        wp_dict_add(dict, "timeline_last_step",
-                    PyLong_FromUnsignedLongLong(s.timeline_last_step)) < 0 ||
+        wp_dict_add(dict, "timeline_last_step", PyLong_FromUnsignedLongLong(s.timeline_last_step)) <
+            0 ||
         wp_dict_add(dict, "kernels", PyUnicode_FromString(s.kernels != NULL ? s.kernels : "")) <
             0) {
         Py_CLEAR(dict);

@@ -686,7 +686,8 @@ static void test_what_is_declined(void **state)
     assert_declines(&wefti_onednn_gemm, &node, &env, WEFT_ERR_INVALID_ARGUMENT, "inner dimensions");
     in[1].dims[0] = 5;
     out.dims[0] = 3;
-    assert_declines(&wefti_onednn_gemm, &node, &env, WEFT_ERR_INVALID_ARGUMENT, "does not match the inputs");
+    assert_declines(&wefti_onednn_gemm, &node, &env, WEFT_ERR_INVALID_ARGUMENT,
+                    "does not match the inputs");
     out.dims[0] = 4;
     in[2].dims[0] = 4;
     assert_declines(&wefti_onednn_gemm, &node, &env, WEFT_ERR_INVALID_ARGUMENT, "broadcast");

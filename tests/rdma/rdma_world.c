@@ -284,7 +284,7 @@ static void memory(void)
     void *large = NULL, *small = NULL;
     CHECK(weft_mem_alloc(context, (size_t)64 << 20, &large) == WEFT_ERR_NO_MEMORY);
     CHECK(large == NULL && strstr(weft_last_error(), "rank 1") != NULL &&
-          strstr(weft_last_error(), "RLIMIT_MEMLOCK") != NULL);
+          strstr(weft_last_error(), "ulimit -l") != NULL);
     if (rank == 0) {
         printf("rank 0: %s\n", weft_last_error());
     }

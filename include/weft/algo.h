@@ -89,8 +89,8 @@ typedef struct weft_algo_params {
     const uint32_t *order_sizes; /**< WEFT_ORDER_BLOCKS: ranks of each block */
     uint32_t order_size_count;   /**< length of order_sizes */
     const uint32_t *host_sizes;  /**< ranks of each host, if hosts are runs of consecutive ranks */
-    uint32_t host_count;         /**< length of host_sizes; 0: one host, or ranks of a host are not
-                              consecutive (see host_of) */
+    /** Length of host_sizes; 0: one host, or the ranks of a host are not consecutive (host_of). */
+    uint32_t host_count;
     /* Appended later: absent in the parameters of older callers (see struct_size). */
     const uint32_t *host_of; /**< [group_size] host of each rank; NULL: see host_sizes */
     uint32_t host_of_count;  /**< number of hosts in host_of; each has a rank */

@@ -1,128 +1,174 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * @file capture.h A sequence of eager calls becomes a plan that is replayed.
+ * @file capture.h
+ * Captures a sequence of eager calls as a plan that is replayed.
  *
- * For callers without any graph: run one step whose collectives on a group are captured instead of
- * carried out, and replay them from then on, in buckets that the planner chose.
+ * For callers without a graph: run one step while the collectives of a group are captured instead
+ * of executed. Later steps replay them in buckets that the planner chose.
  *
  *     weft_capture_begin(group, NULL);
- *     backward(..);                  weft_all_reduce(g, g, n, .., group, stream) in between is noted
- *     weft_capture_end(group, &capture);        ranks agree on the sequence, buckets are planned
+ *     backward(..);                 // weft_all_reduce(g, g, n, .., group, stream) is recorded
+ *     weft_capture_end(group, &capture);     // ranks agree on the sequence; buckets are planned
  *
- *     each step   weft_capture_launch(capture, stream);         all at once, in stream's order
- *     or          weft_capture_ready(capture, call, stream);    call by call, as data appears: a bucket
- *                 weft_capture_wait(capture, call, stream);     goes when all its members are there
+ *     // each step: either all at once, in stream's order,
+ *     weft_capture_launch(capture, stream);
+ *     // or call by call as data appears; a bucket starts when all its members are ready
+ *     weft_capture_ready(capture, call, stream);
+ *     weft_capture_wait(capture, call, stream);
  *
- * What may be captured: every collective of collective.h on this group but weft_send and weft_recv; with any
- * stream, which is not looked at. Not batches, fusers, and what makes or changes groups: these are
- * WEFT_ERR_STATE in between. Other groups' calls run as ever. A captured call moves no data, so what
- * the captured step computes from results is worth nothing.
+ * All collectives of collective.h on this group can be captured, except weft_send and weft_recv.
+ * Their streams are ignored. Batches, fusers, and calls that create or change groups return
+ * WEFT_ERR_STATE meanwhile. Calls on other groups run as usual. A captured call moves no data, so
+ * results of the captured step are meaningless.
  *
- * Replays of one capture run one behind the other, whatever their streams.
+ * Replays of one capture run one after the other, whatever their streams.
  *
- * Buffers: their addresses are captured, so they must stay where they are until the capture is
- * destroyed; contents are read and written when replayed. Memory that peers reach (weft_mem_alloc,
- * weft_mem_register) is quickest, as for any call.
+ * Buffers. Their addresses are captured: they must stay valid until the capture is destroyed.
+ * Contents are read and written by each replay. Memory that peers access (weft_mem_alloc,
+ * weft_mem_register) is fastest.
  *
- * Agreement: all ranks capture the same operators, types, counts, reductions and roots in the same
- * order, or weft_capture_end is WEFT_ERR_MISMATCH on all of them, naming the call and both sides.
- * A call that uses a buffer that an earlier one writes (on any rank) runs after it; others may be
- * reordered and fused: all-reduces of one type and reduction become buckets. A barrier stays where it is.
- * Times between the captured calls, the longest of all ranks, are when the planner takes data to be ready,
- * so capture a step like those to come. Results have the same bits as the calls one by one (unless
- * the group's order is WEFT_ORDER_ANY).
+ * Agreement. All ranks capture the same operators, types, counts, reductions and roots in the same
+ * order. Otherwise weft_capture_end returns WEFT_ERR_MISMATCH on all of them and names the call and
+ * both sides. A call that uses a buffer that an earlier call writes (on any rank) runs after it.
+ * Other calls may be reordered and fused: all-reduces of one type and reduction become buckets. A
+ * barrier keeps its place. The planner takes the times between the captured calls, the longest of
+ * all ranks, as the times at which data is ready; so capture a typical step. Results have the bits
+ * of the separate calls, except with WEFT_ORDER_ANY.
  *
- * Equivalent to: a CUDA graph captured from NCCL calls, but with buckets
+ * Equivalent to: a CUDA graph captured from NCCL calls, with buckets
  */
 #ifndef WEFT_CAPTURE_H
 #define WEFT_CAPTURE_H
 
 #include <weft/collective.h>
 
+/** A captured sequence of calls. */
 typedef struct weft_capture weft_capture_t;
 
-/** Zero and NULL mean the default; equal on all ranks. */
+/** Parameters of weft_capture_begin, equal on all ranks except stream. Zero means the default. */
 typedef struct weft_capture_params {
-    size_t struct_size;
+    size_t struct_size;     /**< size of this struct */
     const char *bucket;     /**< policy, see weft_bucket_policy_check; NULL: "auto" */
-    const char *costs_path; /**< measured costs (`weft tune`); NULL: the defaults */
-    int no_times;           /**< 1: all data is taken to be ready at once; what is planned then depends on the calls alone */
+    const char *costs_path; /**< measured costs (`weft tune`); NULL: default costs */
+    int no_times; /**< 1: all data is ready at once; the plan then depends on calls only */
     /**
-     * Where calls run that weft_capture_ready starts: after what was enqueued there before, so one that is used
-     * for nothing else is best; with a thread, the caller's thread stays free. It must outlive the
-     * capture. NULL: an inline stream of the capture's own.
+     * Stream of the calls that weft_capture_ready starts, ordered after its earlier work; best used
+     * for nothing else. With a thread it keeps the caller's thread free. Must outlive the capture.
+     * NULL: an inline stream of the capture.
      */
     weft_stream_t *stream;
 } weft_capture_params_t;
 
-#define WEFT_CAPTURE_PARAMS_INIT {sizeof(weft_capture_params_t), 0, 0, 0, 0}
+/** Defaults of weft_capture_params_t. */
+#define WEFT_CAPTURE_PARAMS_INIT WEFT_STRUCT_INIT(weft_capture_params_t, 0, 0, 0, 0)
 
 /** Facts about a capture. */
 typedef struct weft_capture_info {
-    size_t struct_size;
-    uint32_t call_count;   /**< as captured; they are numbered from 0 in that order */
-    uint32_t bucket_count; /**< all-reduces after fusion */
-    uint32_t run_count;    /**< what a replay issues: buckets (a large one in several calls) and all other calls */
-    uint64_t largest_bucket_bytes;
-    uint64_t buffer_bytes; /**< memory of the capture's own, for members of buckets that do not lie side by side */
-    uint64_t copied_bytes; /**< into and out of it, by each replay on this rank */
-    uint64_t replays;      /**< launched or finished so far */
-    char digest[65];       /**< hex, of the plan: equal on all ranks */
+    size_t struct_size;            /**< size of this struct */
+    uint32_t call_count;           /**< captured calls, numbered from 0 in the order of capture */
+    uint32_t bucket_count;         /**< all-reduces after fusion */
+    uint32_t run_count;            /**< calls of a replay: pieces of buckets and other calls */
+    uint64_t largest_bucket_bytes; /**< bytes of the largest bucket */
+    uint64_t buffer_bytes;         /**< memory of the capture for scattered members of buckets */
+    uint64_t copied_bytes;         /**< bytes that a replay copies into and out of that memory */
+    uint64_t replays;              /**< replays launched or finished so far */
+    char digest[65];               /**< digest of the plan in hex, equal on all ranks */
 } weft_capture_info_t;
 
-#define WEFT_CAPTURE_INFO_INIT {sizeof(weft_capture_info_t), 0, 0, 0, 0, 0, 0, 0, {0}}
+/** Initial value of weft_capture_info_t. */
+#define WEFT_CAPTURE_INFO_INIT WEFT_STRUCT_INIT(weft_capture_info_t, 0, 0, 0, 0, 0, 0, 0, {0})
 
 WEFT_EXTERN_C_BEGIN
 /**
- * From here on calls on group are captured. Not collective; all ranks do it between the same calls.
- * @param[in] params NULL: defaults; strings are copied
- * @return WEFT_ERR_STATE when a capture or batch was begun already
+ * Starts to capture calls on group. Not collective; all ranks do it between the same calls.
+ * @param[in] group  the group
+ * @param[in] params strings are copied; NULL: defaults
+ * @return WEFT_ERR_STATE if a capture or batch is open, WEFT_ERR_INVALID_ARGUMENT
+ *
+ * Equivalent to: cudaStreamBeginCapture
  */
 WEFT_API weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_t *params);
 /**
- * Ends it: ranks agree on the sequence and on the plan. Collective over group. The capture's calls are its own and do
- * not mix with others on group, which may go before the capture; they have the order of reductions and the
- * algorithms that group has now.
- * @return WEFT_ERR_STATE when none was begun; WEFT_ERR_MISMATCH, on all ranks, naming the call and both sides (group
- *         stays usable); WEFT_ERR_INVALID_ARGUMENT, on all ranks, when the policy does not fit
+ * Ends a capture: ranks agree on the sequence and on the plan. Collective over group, blocking. The
+ * capture's calls do not mix with other calls on group, which may be destroyed first. They use the
+ * reduction order and the algorithms that group has now.
+ * @param[in]  group       the group
+ * @param[out] out_capture the capture; the caller destroys it
+ * @return WEFT_ERR_STATE if no capture is open; on all ranks: WEFT_ERR_MISMATCH naming the call and
+ *         both sides (the group stays usable), WEFT_ERR_INVALID_ARGUMENT if the policy does not fit
+ *
+ * Equivalent to: cudaStreamEndCapture, cudaGraphInstantiate
  */
 WEFT_API weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture);
-/** Forgets what was captured and captures no more: for when the caller's step failed. Not collective. */
+/**
+ * Drops the open capture, for a caller whose step failed. Not collective.
+ * @param[in] group the group
+ * @return WEFT_ERR_STATE if no capture is open
+ */
 WEFT_API weft_status_t weft_capture_cancel(weft_group_t *group);
 /**
- * Replays all of it in stream's order, as one call would run. All ranks launch the same captures of overlapping
- * ranks in the same order. Returns when everything is enqueued: it waits where stream or group are full.
- * @param[in] stream NULL: returns when it is done
- * @return WEFT_ERR_STATE when a replay by weft_capture_ready is under way
+ * Replays all calls as one call ordered in stream. All ranks launch captures of overlapping ranks
+ * in the same order. Returns when all calls are enqueued; waits while stream or group is full.
+ * @param[in] capture the capture
+ * @param[in] stream  NULL: blocking
+ * @return WEFT_ERR_STATE during a replay by weft_capture_ready, or the error that broke the group
+ *
  * Equivalent to: cudaGraphLaunch
  */
 WEFT_API weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream);
 /**
- * The data of call (its buffers) is there once what was enqueued on stream is done, NULL: now. Nobody else uses its
- * buffers until weft_capture_wait. A replay is under way from the first of these calls until every call was
- * made ready and waited for; calls are made ready in any order. Does not block; makes progress.
- * @return WEFT_AGAIN when a stream is full: again after progress; WEFT_ERR_INVALID_ARGUMENT when there is no such call; WEFT_ERR_STATE when it was made ready already
+ * Marks the data of a call as ready once earlier work of stream is done. Nothing else may use its
+ * buffers until weft_capture_wait. The first such call starts a replay; it ends when every call was
+ * made ready and waited for. Calls are made ready in any order. Non-blocking; makes progress.
+ * @param[in] capture the capture
+ * @param[in] call    index of the call
+ * @param[in] stream  stream that produces the data; NULL: the data is ready now
+ * @return WEFT_AGAIN if a stream is full: retry after progress; WEFT_ERR_INVALID_ARGUMENT if there
+ *         is no such call; WEFT_ERR_STATE if it is ready already
  */
-WEFT_API weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call, weft_stream_t *stream);
+WEFT_API weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call,
+                                          weft_stream_t *stream);
 /**
- * Later work of stream runs behind call; NULL: returns when it is done. Waits where the capture's stream or group
- * are full.
- * @return WEFT_AGAIN when stream is full; WEFT_ERR_STATE when it cannot run yet, naming a call that was not made ready and that it is in a bucket with
- *         or comes behind in the agreed order
+ * Makes later work of stream wait for a call. Waits while the capture's stream or group is full.
+ * @param[in] capture the capture
+ * @param[in] call    index of the call
+ * @param[in] stream  stream that waits; NULL: blocking
+ * @return WEFT_AGAIN if stream is full; WEFT_ERR_STATE if the call cannot run yet, naming a call
+ *         that is not ready and shares its bucket or precedes it in the agreed order
  */
-WEFT_API weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call, weft_stream_t *stream);
-/** Waits for all of a replay's calls, and ends it; when none is under way, for the last replay to be over. */
+WEFT_API weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call,
+                                         weft_stream_t *stream);
+/**
+ * Waits for all calls of the replay and ends it. Without a replay by weft_capture_ready: waits for
+ * the last launched replay.
+ * @param[in] capture the capture
+ * @return WEFT_ERR_STATE as weft_capture_wait, or the error that broke the group
+ */
 WEFT_API weft_status_t weft_capture_wait_all(weft_capture_t *capture);
-/** @param[in,out] info struct_size set by the caller */
-WEFT_API weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_info_t *info);
 /**
- * Says what is replayed: buckets with members, bytes, ready times and why each ends where it ends, and the calls
- * in between, in the order in which they run.
- * @param[in]  json     0: text for people; 1: one JSON object with stable keys
- * @param[out] out_text from malloc; the caller frees it
+ * Returns facts about a capture. Local.
+ * @param[in]  capture the capture
+ * @param[out] info    set struct_size before the call
+ * @return WEFT_ERR_INVALID_ARGUMENT
  */
-WEFT_API weft_status_t weft_capture_explain(const weft_capture_t *capture, int json, char **out_text);
-/** Collective; NULL is fine. Waits for replays in flight. */
+WEFT_API weft_status_t weft_capture_get_info(const weft_capture_t *capture,
+                                             weft_capture_info_t *info);
+/**
+ * Explains a replay: buckets with members, bytes, ready times and the reason for each end, and the
+ * other calls, in the order in which they run. Local.
+ * @param[in]  capture  the capture
+ * @param[in]  json     0: text for people; 1: one JSON object with stable keys
+ * @param[out] out_text the caller frees it
+ * @return WEFT_ERR_NO_MEMORY
+ */
+WEFT_API weft_status_t weft_capture_explain(const weft_capture_t *capture, int json,
+                                            char **out_text);
+/**
+ * Destroys a capture after its replays are done. Collective.
+ * @param[in] capture NULL: nothing happens
+ *
+ * Equivalent to: cudaGraphExecDestroy
+ */
 WEFT_API void weft_capture_destroy(weft_capture_t *capture);
 WEFT_EXTERN_C_END
 

@@ -1,153 +1,323 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file session.h A plan bound to a context: fed, stepped, read. */
+/**
+ * @file session.h
+ * A plan bound to a context: feed inputs, run steps, read outputs.
+ *
+ * Rules for all calls of this header: one thread at a time uses a session. Data goes in and out
+ * between steps only, in plain layout. "Collective" means that every rank of the world makes the
+ * call, in the same order. A blocking call returns when its work is done. A communication
+ * error breaks the session: later calls return the same error.
+ *
+ * WEFT_ERR_LINK: a link between two hosts broke, but both ranks live. Every call of the session
+ * then returns this error, from the call in flight (on each rank) on, and the message names the
+ * link. The world continues. Some ranks may have ended their last step before the others, so ranks
+ * exchange their state (such as by weft_context_all_gather), destroy the session and create a new
+ * one, which uses the remaining path, and continue from a checkpoint or from the start. With
+ * WEFT_FALLBACK=off no path remains.
+ */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
 #include <weft/context.h>
 #include <weft/plan.h>
 
+/** A plan bound to a context. */
 typedef struct weft_session weft_session_t;
 
+/** Parameters of weft_session_create. */
 typedef struct weft_session_params {
-    size_t struct_size;
-    weft_context_t *context; /**< retained */
-    weft_plan_t *plan;       /**< retained */
-    const weft_registry_t *registry; /**< kernels; NULL: the built-in ones */
-    int trace; /**< 1: keep a timeline of the last steps */
+    size_t struct_size;              /**< size of this struct */
+    weft_context_t *context;         /**< retained */
+    weft_plan_t *plan;               /**< retained */
+    const weft_registry_t *registry; /**< kernels, borrowed; NULL: the built-in ones */
+    int trace;                       /**< 1: keep a timeline of the last steps */
 } weft_session_params_t;
 
+/** Defaults of weft_session_params_t; context and plan must be set. */
+#define WEFT_SESSION_PARAMS_INIT WEFT_STRUCT_INIT(weft_session_params_t, 0, 0, 0, 0)
+
+/** Measurements of a session. Times cover all micro-batches of a step. */
 typedef struct weft_session_stats {
-    size_t struct_size;
-    uint64_t steps;
-    double step_ms_p50, step_ms_mean; /**< these and the following: all micro-batches of a step together */
-    double compute_ms_p50;
-    double comm_ms_p50;         /**< from start to completion of collectives, summed over a step */
-    double exposed_comm_ms_p50; /**< the compute stream waits for, or itself executes, communication */
-    double overlap_fraction;    /**< 1 - exposed / comm; NaN when communication is inline */
-    int inline_progress;
-    uint64_t arena_bytes;
-    uint64_t scratch_bytes;       /**< kernels' scratch, outside the arena */
+    size_t struct_size;    /**< size of this struct */
+    uint64_t steps;        /**< steps run */
+    double step_ms_p50;    /**< median time of a step, milliseconds */
+    double step_ms_mean;   /**< mean time of a step, milliseconds */
+    double compute_ms_p50; /**< median time of kernels per step, milliseconds */
+    /** Median per step of the sum of the collectives' times from start to completion, in
+     * milliseconds. */
+    double comm_ms_p50;
+    /** Median time per step in which the compute stream waits for communication or executes it, in
+     * milliseconds. */
+    double exposed_comm_ms_p50;
+    double overlap_fraction;      /**< 1 - exposed / comm; NaN if communication is inline */
+    int inline_progress;          /**< 1: the caller's thread executes communication */
+    uint64_t arena_bytes;         /**< memory of the arena */
+    uint64_t scratch_bytes;       /**< scratch of kernels, outside the arena */
     uint64_t fusion_copied_bytes; /**< bytes copied only to fuse, counted while running */
-    const char *kernels; /**< "exact" or "onednn": what WEFT_KERNELS asked for; static storage */
-    /** Steps in the file that weft_session_write_trace wrote last, from 1; 0: no step. */
-    uint64_t timeline_first_step, timeline_last_step;
+    const char *kernels;          /**< "exact" or "onednn" (WEFT_KERNELS); static storage */
+    /** First step in the file that weft_session_write_trace wrote last, from 1; 0: no step. */
+    uint64_t timeline_first_step;
+    /** Last step in that file; 0: no step. */
+    uint64_t timeline_last_step;
 } weft_session_stats_t;
+
+/** Initial value of weft_session_stats_t. */
+#define WEFT_SESSION_STATS_INIT                                                                    \
+    WEFT_STRUCT_INIT(weft_session_stats_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**
- * Binds: ranks agree on the plan's digest, map each other's arenas, resolve kernels, fill in records, run
- * the program init (rank 0's weights reach everybody; where ranks have weights of their own, each reads its own). Collective. Everything
- * a step needs is allocated here.
- * @return WEFT_ERR_MISMATCH naming both digests, WEFT_ERR_NOT_FOUND naming a missing kernel,
- *         WEFT_ERR_NO_MEMORY when there is no room for the arena, WEFT_ERR_INVALID_ARGUMENT when the
- *         context's world is not the plan's
+ * Binds a plan to a context. Ranks compare the plan's digest, map each other's arenas, resolve
+ * kernels and run the program "init": rank 0's weights are broadcast; if ranks have weights of
+ * their own, each rank reads its own. Allocates everything that a step needs. Collective, blocking.
+ * @param[in]  params      context, plan and options
+ * @param[out] out_session the session; the caller destroys it
+ * @return WEFT_ERR_INVALID_ARGUMENT if the world size is not the plan's; WEFT_ERR_MISMATCH naming
+ *         both digests; WEFT_ERR_NOT_FOUND naming a missing kernel; WEFT_ERR_NO_MEMORY
  */
-WEFT_API weft_status_t weft_session_create(const weft_session_params_t *params, weft_session_t **out_session);
-/** NULL is fine. Not collective. */
+WEFT_API weft_status_t weft_session_create(const weft_session_params_t *params,
+                                           weft_session_t **out_session);
+/**
+ * Destroys a session. Not collective.
+ * @param[in] session NULL: nothing happens
+ */
 WEFT_API void weft_session_destroy(weft_session_t *session);
-/** Copies bytes (exactly the input's size) into the input called name. Between steps only. Of a plan that splits the
- * batch (weft_plan_info_t.split_batch) rank 0's inputs alone count, and its outputs alone mean something. */
-WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data, size_t bytes);
 /**
- * The input's own memory in the arena, for filling in place; valid as long as the session, written between
- * steps. WEFT_ERR_UNSUPPORTED when the host cannot reach device memory.
+ * Copies data into an input. Local. With weft_plan_info_t.split_batch only inputs of rank 0 count.
+ * @param[in] session the session
+ * @param[in] name    name of the input
+ * @param[in] data    the input's elements of this rank; may be NULL if bytes is 0
+ * @param[in] bytes   exactly the size of the input
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_INVALID_ARGUMENT for another size
  */
-WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data, size_t *out_bytes);
+WEFT_API weft_status_t weft_session_set_input(weft_session_t *session, const char *name,
+                                              const void *data, size_t bytes);
 /**
- * Sets a scalar plan input such as "lr", from the next step on. "seed", which plans with Dropout have, starts at 0 and
- * must be the same on all ranks; "rank" is set when the plan is bound (where it accumulates: before every micro-batch), and "step" by
- * every step.
+ * Returns the memory of an input in the arena, for filling in place between steps. Local.
+ * @param[in]  session   the session
+ * @param[in]  name      name of the input
+ * @param[out] out_data  the memory, owned by the session
+ * @param[out] out_bytes its size
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_UNSUPPORTED if the host cannot access device memory
  */
-WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value);
-/** Reads a scalar plan input: what it was set to last, by weft_session_set_scalar, a checkpoint or the session itself; else its default. */
-WEFT_API weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name, double *out_value);
+WEFT_API weft_status_t weft_session_input_memory(weft_session_t *session, const char *name,
+                                                 void **out_data, size_t *out_bytes);
 /**
- * Runs program step once, to completion; sets the calling thread's OpenMP thread count. Collective. Of a training plan with
- * accumulate > 1 it runs the last micro-batch of a step: weft_session_micro_step runs those before. Of an inference plan
- * it runs the graph. The scalar "step", where the plan has one, counts from 1; all micro-batches of a step see one number.
- * Where a link between two hosts breaks although both ranks live, every call of the session returns WEFT_ERR_LINK
- * naming it, from the one in flight (on each rank) on; the world goes on. Ranks then tell each other
- * (weft_context_all_gather, say: some may have ended their last step before), destroy the session and create a new
- * one, which uses the path that is left, and go on from a checkpoint or from the start. WEFT_FALLBACK=off leaves none.
- * @return WEFT_ERR_STATE when micro-batches of this step are missing
+ * Sets a scalar input such as "lr" from the next step on. Local. "seed" (plans with Dropout) starts
+ * at 0 and must be equal on all ranks. The session sets "rank" at bind (with accumulation: before
+ * every micro-batch) and "step" in every step.
+ * @param[in] session the session
+ * @param[in] name    name of the scalar
+ * @param[in] value   converted to the scalar's type
+ * @return WEFT_ERR_NOT_FOUND
+ */
+WEFT_API weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name,
+                                               double value);
+/**
+ * Reads a scalar input: the last value set by weft_session_set_scalar, a checkpoint or the session
+ * itself, else its default. Local.
+ * @param[in]  session   the session
+ * @param[in]  name      name of the scalar
+ * @param[out] out_value the value
+ * @return WEFT_ERR_NOT_FOUND
+ */
+WEFT_API weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name,
+                                               double *out_value);
+/**
+ * Runs the program "step" once. Collective, blocking. Sets the calling thread's number of OpenMP
+ * threads. For a training plan with accumulate > 1 this is the last micro-batch of a step;
+ * weft_session_micro_step runs those before. For an inference plan it runs the graph. The scalar
+ * "step", if the plan has one, counts from 1 and is the same in all micro-batches of a step.
+ * @param[in] session the session
+ * @return WEFT_ERR_STATE if micro-batches of this step are missing, WEFT_ERR_PEER_DIED,
+ *         WEFT_ERR_TIMEOUT, WEFT_ERR_ABORTED, WEFT_ERR_LINK, or the error of a kernel
  */
 WEFT_API weft_status_t weft_session_step(weft_session_t *session);
 /**
- * Runs forward and backward of one micro-batch that is not the last of its step, and adds its gradients to those of
- * the ones before, to completion: a step of a plan with accumulate K is K - 1 calls of this, each after its inputs were fed,
- * then one of weft_session_step. Collective (ranks may run a micro-batch while others are in another one, but a decoupled plan
- * gathers its weights in the first). Rank r's micro-batch i of a step is number r * K + i of all ranks': the scalar "rank" is set to that.
- * @return WEFT_ERR_STATE when the next micro-batch is the last one, or the plan does not accumulate
+ * Runs forward and backward of one micro-batch that is not the last of its step, and adds its
+ * gradients to those of the micro-batches before. Collective, blocking. A step of a plan with
+ * accumulate K is K - 1 calls of this function, each after its inputs were set, then one call of
+ * weft_session_step. Ranks may be in different micro-batches at the same time, but a decoupled plan
+ * gathers its weights in the first. Micro-batch i of rank r has index r * K + i among those of all
+ * ranks; the scalar "rank" is set to that index.
+ * @param[in] session the session
+ * @return WEFT_ERR_STATE if the next micro-batch is the last one or the plan does not accumulate;
+ *         else as weft_session_step
  */
 WEFT_API weft_status_t weft_session_micro_step(weft_session_t *session);
-/** Micro-batches run since the last step: 0 to K - 1. Then the next call is weft_session_step. */
+/**
+ * Returns the number of micro-batches run since the last step. Local.
+ * @param[in] session the session
+ * @return 0 to accumulate - 1; at the latter the next call is weft_session_step; 0 if session is
+ *         NULL
+ */
 WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
 /**
- * Brings weights that other ranks have updated to this one (an all-gather, as ncclAllGather). Only a plan with decouple leaves
- * them where they are after a step; for others, and when there was no step since the last call, it does nothing.
- * Collective. Calls that read weights flush by themselves, so on a decoupled plan they are collective too:
- * weft_session_eval, weft_session_get_param, weft_session_param_digest and what saves weights. All ranks make such calls in the same
- * order.
+ * Gathers the weights that other ranks have updated. Collective, blocking. Only a decoupled plan
+ * leaves weights on other ranks after a step; for other plans, and without a step since the last
+ * call, nothing happens. Calls that read weights flush first, so they are collective on a decoupled
+ * plan: weft_session_eval, weft_session_get_param, weft_session_param_digest and saving.
+ * @param[in] session the session
+ * @return as weft_session_step
+ *
+ * Equivalent to: ncclAllGather of the updated weights
  */
 WEFT_API weft_status_t weft_session_flush(weft_session_t *session);
-/** Runs program eval once: forward only, no communication; plans for inference, and those whose forward pass
- * communicates, have none (WEFT_ERR_STATE). Not collective, unless the plan is decoupled (weft_session_flush). */
+/**
+ * Runs the program "eval" once: forward only, without communication. Blocking. Not collective
+ * unless the plan is decoupled (weft_session_flush).
+ * @param[in] session the session
+ * @return WEFT_ERR_STATE if the plan has none: inference plans, and plans whose forward pass
+ *         communicates
+ */
 WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
-/** Copies an output ("loss", "logits" or its name) of the last run; *out_desc may be NULL. bytes is data's room. */
-WEFT_API weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data, size_t bytes,
+/**
+ * Copies an output of the last run. Local. With weft_plan_info_t.split_batch only outputs of rank 0
+ * are meaningful.
+ * @param[in]  session  the session
+ * @param[in]  name     "loss", "logits" or the name of the output
+ * @param[out] data     the output's elements; may be NULL if bytes is 0
+ * @param[in]  bytes    size of data, at least that of the output
+ * @param[out] out_desc type and shape; NULL: not needed
+ * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_INVALID_ARGUMENT if data is too small
+ */
+WEFT_API weft_status_t weft_session_get_output(weft_session_t *session, const char *name,
+                                               void *data, size_t bytes,
                                                weft_tensor_desc_t *out_desc);
 /**
- * Says that steps were done before: the next one is number steps + 1 of the scalar "step". The same on all ranks, between steps.
- * Not collective. weft_session_load_checkpoint says it by itself.
+ * Sets the number of steps done before: the next step has number steps + 1 in the scalar "step".
+ * Not collective, but equal on all ranks. weft_session_load_checkpoint does this itself.
+ * @param[in] session the session
+ * @param[in] steps   steps done
+ * @return WEFT_ERR_STATE between the micro-batches of a step
  */
 WEFT_API weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t steps);
-/** Number of trained parameters. */
+/**
+ * Returns the number of trained parameters. Local.
+ * @param[in] session the session
+ * @return the number; 0 if session is NULL
+ */
 WEFT_API size_t weft_session_param_count(const weft_session_t *session);
-/** Describes parameter index: name and shape (plain layout); out_desc->data is NULL. */
-WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, size_t index, const char **out_name,
-                                               weft_tensor_desc_t *out_desc);
-/** Copies parameter index into data, which has exactly its size. Between steps only. Not collective, unless the plan is decoupled (weft_session_flush). */
-WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data, size_t bytes);
-/** SHA-256, in hex, over all parameters in the order of their names, plain layout; buffer holds 65 bytes. Not collective, unless the plan is decoupled (weft_session_flush). */
+/**
+ * Describes a trained parameter. Local.
+ * @param[in]  session  the session
+ * @param[in]  index    0 to weft_session_param_count - 1
+ * @param[out] out_name its name, borrowed from the session; NULL: not needed
+ * @param[out] out_desc type and shape in plain layout, without data; NULL: not needed
+ * @return WEFT_ERR_INVALID_ARGUMENT if there is no such parameter
+ */
+WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, size_t index,
+                                               const char **out_name, weft_tensor_desc_t *out_desc);
+/**
+ * Copies a parameter out. Not collective unless the plan is decoupled (weft_session_flush).
+ * @param[in]  session the session
+ * @param[in]  index   index of the parameter
+ * @param[out] data    the parameter in plain layout; may be NULL if bytes is 0
+ * @param[in]  bytes   exactly the size of the parameter
+ * @return WEFT_ERR_INVALID_ARGUMENT for another index or size
+ */
+WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data,
+                                              size_t bytes);
+/**
+ * Computes SHA-256 over all parameters in the order of their names, in plain layout. Not collective
+ * unless the plan is decoupled (weft_session_flush).
+ * @param[in]  session the session
+ * @param[out] buffer  65 bytes: the digest in hex and a NUL
+ * @return WEFT_ERR_NO_MEMORY
+ */
 WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer);
 /**
- * Replaces parameter index by data, which has exactly its size, plain layout. Between steps only. All ranks set the same, or their
- * weights differ from then on; collective on a decoupled plan (weft_session_flush).
+ * Replaces a parameter. Not collective unless the plan is decoupled (weft_session_flush). All ranks
+ * set the same contents, or their weights differ from then on.
+ * @param[in] session the session
+ * @param[in] index   index of the parameter
+ * @param[in] data    the parameter in plain layout; may be NULL if bytes is 0
+ * @param[in] bytes   exactly the size of the parameter
+ * @return WEFT_ERR_INVALID_ARGUMENT for another index or size
  */
-WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t index, const void *data, size_t bytes);
+WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t index,
+                                              const void *data, size_t bytes);
 /**
- * Copies the gradient of parameter index that the last step used: plain layout, type and shape of the parameter, reduced over
- * ranks, before the update's own factors (of clipping, and 1 / shards where their number is fixed). Where a plan shards its
- * optimizer only the own shard is that; such plans and those that hand gradients over in another type are refused. Not collective.
- * @return WEFT_ERR_STATE before the first step, WEFT_ERR_NOT_FOUND when the parameter has no gradient, WEFT_ERR_UNSUPPORTED
+ * Copies the gradient of a parameter that the last step used: reduced over ranks, before the
+ * factors of the update (clipping; the number of global micro-batches if that is fixed). Local.
+ * @param[in]  session the session
+ * @param[in]  index   index of the parameter
+ * @param[out] data    the gradient in plain layout, with type and shape of the parameter
+ * @param[in]  bytes   exactly the size of the parameter
+ * @return WEFT_ERR_STATE before the first step; WEFT_ERR_NOT_FOUND if there is no gradient;
+ *         WEFT_ERR_UNSUPPORTED if the plan shards its optimizer or hands gradients over in another
+ *         type
  */
-WEFT_API weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data, size_t bytes);
-/** Number of tensors of optimizer state: one per trained parameter and slot of its optimizer, 0 for sgd. */
+WEFT_API weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data,
+                                                 size_t bytes);
+/**
+ * Returns the number of tensors of optimizer state: one per trained parameter and slot of its
+ * optimizer. Local.
+ * @param[in] session the session
+ * @return the number, 0 for sgd; 0 if session is NULL
+ */
 WEFT_API size_t weft_session_state_count(const weft_session_t *session);
 /**
- * Describes state index: its name, "<parameter>.<slot>" (slots are "momentum"; "moment1", "moment2"), borrowed from the session, and
- * the whole tensor's type and shape, wherever its shards are; out_desc->data is NULL. Either output may be NULL.
+ * Describes a tensor of optimizer state. Local.
+ * @param[in]  session  the session
+ * @param[in]  index    0 to weft_session_state_count - 1
+ * @param[out] out_name "<parameter>.<slot>" (slots: "momentum"; "moment1", "moment2"), borrowed
+ *                      from the session; NULL: not needed
+ * @param[out] out_desc type and shape of the whole tensor, wherever its shards are, without data;
+ *                      NULL: not needed
+ * @return WEFT_ERR_INVALID_ARGUMENT if there is no such state
  */
-WEFT_API weft_status_t weft_session_state_info(const weft_session_t *session, size_t index, const char **out_name,
-                                               weft_tensor_desc_t *out_desc);
+WEFT_API weft_status_t weft_session_state_info(const weft_session_t *session, size_t index,
+                                               const char **out_name, weft_tensor_desc_t *out_desc);
 /**
- * Copies all of state index, gathered from the ranks that have its shards, into data, which has exactly its size, plain layout.
- * Between steps only. Every rank calls it and gets the same (as MPI_Allgather); where nothing is sharded it is not collective.
+ * Copies a whole tensor of optimizer state, gathered from the ranks that have its shards. Every
+ * rank calls it and receives the same; if nothing is sharded, it is not collective.
+ * @param[in]  session the session
+ * @param[in]  index   index of the state
+ * @param[out] data    the tensor in plain layout
+ * @param[in]  bytes   exactly the size of the tensor
+ * @return WEFT_ERR_INVALID_ARGUMENT for another index or size, WEFT_ERR_UNSUPPORTED if no single
+ *         update writes all of it
+ *
+ * Equivalent to: MPI_Allgather of the shards
  */
-WEFT_API weft_status_t weft_session_get_state(weft_session_t *session, size_t index, void *data, size_t bytes);
-/** Replaces state index: data is all of it, the same on all ranks, of which each keeps what it has. Between steps only, not collective. */
-WEFT_API weft_status_t weft_session_set_state(weft_session_t *session, size_t index, const void *data, size_t bytes);
-WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session_stats_t *stats);
+WEFT_API weft_status_t weft_session_get_state(weft_session_t *session, size_t index, void *data,
+                                              size_t bytes);
 /**
- * Writes the timeline of all ranks as Chrome trace JSON to path on rank 0: the last whole steps that
- * the session remembers. weft_session_stats_t reports their numbers; the file has them under
- * "otherData". Needs a session created with trace. Collective.
+ * Replaces a tensor of optimizer state. Not collective: every rank passes the whole tensor and
+ * keeps its shard.
+ * @param[in] session the session
+ * @param[in] index   index of the state
+ * @param[in] data    the whole tensor in plain layout, equal on all ranks
+ * @param[in] bytes   exactly the size of the tensor
+ * @return as weft_session_get_state
+ */
+WEFT_API weft_status_t weft_session_set_state(weft_session_t *session, size_t index,
+                                              const void *data, size_t bytes);
+/**
+ * Returns measurements of the steps so far. Local.
+ * @param[in]  session the session
+ * @param[out] stats   set struct_size before the call
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_NO_MEMORY
+ */
+WEFT_API weft_status_t weft_session_get_stats(const weft_session_t *session,
+                                              weft_session_stats_t *stats);
+/**
+ * Writes the timeline of all ranks as Chrome trace JSON to a file on rank 0: the last whole steps
+ * that the session remembers. weft_session_stats_t reports their numbers, and the file holds them
+ * under "otherData". Collective, blocking.
+ * @param[in] session created with trace
+ * @param[in] path    the file, not NULL on any rank
+ * @return WEFT_ERR_STATE without trace, WEFT_ERR_SYSTEM
  */
 WEFT_API weft_status_t weft_session_write_trace(weft_session_t *session, const char *path);
 /**
- * Writes measured times as JSON to path on rank 0, for weft_compile_params_t.profile_path: per kernel and
- * collective the median over the steps in the timeline, averaged over ranks, in nanoseconds. Needs a session
- * created with trace, on the CPU device. Collective.
+ * Writes measured times as JSON to a file on rank 0, for weft_compile_params_t.profile_path: per
+ * kernel and collective the median over the steps in the timeline, averaged over ranks, in
+ * nanoseconds. Collective, blocking.
+ * @param[in] session created with trace, on the CPU device
+ * @param[in] path    the file, not NULL on any rank
+ * @return WEFT_ERR_STATE without trace or on an accelerator, WEFT_ERR_SYSTEM
  */
 WEFT_API weft_status_t weft_session_write_profile(weft_session_t *session, const char *path);
 WEFT_EXTERN_C_END

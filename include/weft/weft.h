@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file weft.h Everything public. */
+/**
+ * @file weft.h
+ * Includes all public headers.
+ */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 

@@ -3,9 +3,9 @@
  * The compiler passes. Each reads a weft_graph_view_t and returns an edit list, or turns the
  * finished graph into a part of the plan. weft_compile (compile.c) runs them in this order:
  *
- *   import -> bind shapes, infer, fold -> differentiate -> insert collectives -> fuse into buckets
- * -> optimizer
- *          -> layouts -> order and streams -> memory -> lower to a plan -> seal -> verify
+  *   import -> bind shapes, infer, fold -> differentiate -> insert collectives
+ *          -> fuse into buckets -> optimizer -> layouts -> order and streams -> memory
+ *          -> lower to a plan -> seal -> verify
  */
 #ifndef WEFT_FUSION_FUSION_H
 #define WEFT_FUSION_FUSION_H

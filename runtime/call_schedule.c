@@ -3,11 +3,12 @@
  * The path of algorithms as data: whatever the hand-written executors do not do, or do more slowly,
  * or were told not to do.
  *
- *   before the posting   what the call's size asks for (select.c); where that may be a schedule,
- * the posting says whether this rank can run it in place, or out of place, and whether peers reach
- * its buffers after all postings   the same answer on all ranks: the algorithm, in place or not,
- * hidden buffers or not; then the schedule is taken from the cache, or built MOVING the interpreter
- * runs it
+  *   before the posting   select.c chooses by the call's size. If the choice may be a schedule, the
+ *                        posting tells whether this rank can run it in place or out of place, and
+ *                        whether peers reach its buffers
+ *   after all postings   every rank decides the same: algorithm, in place or not, hidden buffers or
+ *                        not; the schedule comes from the cache or is built
+ *   MOVING               the interpreter executes it
  */
 #include <stdio.h>
 #include <string.h>

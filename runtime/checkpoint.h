@@ -2,9 +2,10 @@
 /*
  * Checkpoints: which tensors a plan has one of, what the metadata say, and what is digested.
  *
- *   save  state_map.c ──> wefti_checkpoint_tensors ──> pieces where they lie ──>
- * safetensors_write.c, wefti_file_write load  safetensors.c ──> the same list: every name, type,
- * shape ──> digest ──> all ranks agree ──> copied
+  *   save  state_map.c ──> wefti_checkpoint_tensors ──> pieces where they lie
+ *                                                  ──> safetensors_write.c, wefti_file_write
+ *   load  safetensors.c ──> the same list: every name, dtype, shape
+ *                       ──> digest ──> all ranks agree ──> copied
  */
 #ifndef WEFT_RUNTIME_CHECKPOINT_H
 #define WEFT_RUNTIME_CHECKPOINT_H

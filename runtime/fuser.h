@@ -10,9 +10,10 @@
  *
  * What goes over the stream, the same on all ranks:
  *
- *   first step   header | list of bucket 0 | pieces of bucket 0 | header | list of 1 | pieces of 1
- * .. | header "end" | barrier later steps  pieces of bucket 0 | pieces of bucket 1 .. a piece
- * [pack] all-reduce [unpack]        pack and unpack only where this rank needs them
+  *   first step   header | list of bucket 0 | pieces of bucket 0 |
+ *                header | list of bucket 1 | pieces of bucket 1 | .. | header "end" | barrier
+ *   later steps  pieces of bucket 0 | pieces of bucket 1 | ..
+ *   a piece      [pack] all-reduce [unpack]    pack and unpack only where this rank needs them
  *
  * Rank 0 sends a list when it closes a bucket; the others ask for the next header as soon as they
  * have handed over the bucket before.

@@ -6,8 +6,8 @@
  *   channel.c        the memory that ranks of a group share, and the pool it comes from
  *   group_fault.c    the first error of a group, written down for all its ranks
  *   group_late.c     who keeps a call waiting
- *   group_link.c     a link between two of its ranks broke: what is in flight ends, then it is
- * mended mirror.c         channels of ranks whose memory cannot be loaded: copies kept up to date
+  *   group_link.c     recovery after a link between two of its ranks broke
+ *   mirror.c         channels of ranks whose memory is not mapped: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
  *   attach.c         whether ranks may read each other's plain memory, and doing it
  *   collective.c     public calls: arguments, signatures

@@ -3,8 +3,8 @@
  * Files of named tensors in the safetensors format:
  *
  *   | 8 bytes: length of the header, little endian | header: JSON, padded by spaces | contents |
- *   {"__metadata__": {"key": "value"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets":
- * [0, 24]}, ..}
+  *   {"__metadata__": {"key": "value"},
+ *    "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..}
  *
  * Offsets count from the contents' begin; tensors lie one behind the other and fill the file.
  */

@@ -7,9 +7,8 @@
  * element; the first other input with as many elements is their gradient. So such a tensor is a
  * list of pieces, however buckets, split gradients and shards cut it:
  *
- *   fc1.weight            |---------------------------------------|    as all ranks have it
- *   fc1.weight.momentum   | rank 0 |     rank 1     |   rank 0  |..    two buckets, each with two
- * shards
+  *   fc1.weight            |---------------------------------------|    as all ranks have it
+ *   fc1.weight.momentum   | rank 0 |     rank 1     |   rank 0  |..    two buckets of two shards
  */
 #ifndef WEFT_RUNTIME_STATE_MAP_H
 #define WEFT_RUNTIME_STATE_MAP_H

@@ -3,9 +3,10 @@
  * weft check --gradients: the gradients that a plan computes beside slopes of the loss that the
  * same kernels compute.
  *
- *   gradients.c       a plan of one rank: inputs by chance, gradients, the loss as a function of
- * weights gradient_slope.c  the slope of a function that is computed in single precision, and how
- * sure it is gradient_print.c  text and JSON
+  *   gradients.c       a plan of one rank: random inputs, gradients, the loss as a function of
+ *                     weights
+ *   gradient_slope.c  the slope of a function that is computed in single precision, and its error
+ *   gradient_print.c  text and JSON
  */
 #ifndef WEFT_TOOLS_GRADIENTS_H
 #define WEFT_TOOLS_GRADIENTS_H

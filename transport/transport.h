@@ -3,10 +3,11 @@
  * How ranks of one world reach each other: bootstrap, memory that peers reach, liveness, waiting.
  *
  *   control block   one per rank, shared: abort record, barrier, late-rank report
- *   region          one per rank: memory on the rank's device, the same size and layout everywhere,
- * so an offset names a place on every rank; region_of[r] + offset is rank r's copy, as seen here
+  *   region          one per rank: memory on the rank's device, the same size and layout on all
+ *                   ranks, so an offset names a place on every rank; region_of[r] + offset is rank
+ *                   r's copy, as seen here
  *   link            what two ranks can do with each other's region: load and store it (DIRECT), or
- * only put bytes into it and raise counters in it, on lanes (link.c)
+ *                   only put bytes into it and raise counters in it, on lanes (link.c)
  *
  * Backends: shm (processes of one host; memfds passed over a unix socket, pidfds for liveness),
  * inproc (threads of one process meeting at a hub), null (a world of one; the copy to start a new

@@ -2,12 +2,13 @@
 /*
  * Lowering: what a link cannot do becomes what it can.
  *
- *   hidden buffers  users' memory that peers cannot reach: blocks that peers read are copied to a
- * staging slot before the post that shows them, blocks that peers write are copied out of one after
- * the wait that brings them put links       no load and store: who has the data puts it into a
- * staging slot of who wants it, after the post that shows it, and signals (DATA); the reader
- * signals back (CONSUMED), and the slot is put again only after that. Writes become puts, posts
- * become signals (READY) to those who wait
+  *   hidden buffers  users' memory that peers cannot reach: blocks that peers read are copied to a
+ *                   staging slot before the post that shows them; blocks that peers write are
+ *                   copied out of one after the wait that brings them
+ *   put links       no load and store: the owner of the data puts it into a staging slot of the
+ *                   reader, after the post that shows it, and signals (DATA); the reader signals
+ *                   back (CONSUMED), and the slot is put again only after that. Writes become puts,
+ *                   posts become signals (READY) to the ranks that wait
  *
  * Every rank can compute it alone, for algorithms are pure functions: it looks at all ranks'
  * schedules.

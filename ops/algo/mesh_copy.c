@@ -2,8 +2,7 @@
 /*
  * Direct: whoever needs a block reads it where it lies.
  *
- *   everybody: ready | wait for each owner and copy from it | done | wait until all readers are
- * done
+  *   every rank: ready | wait for each owner and copy from it | done | wait for all readers
  *
  * Each rank starts with its neighbour, so that ranks do not all read one owner at once.
  */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs the schedules of all ranks side by side on symbols, several runs in a row, and proves
- *   - every block a rank receives is what the operator defines, with exactly the group's reduction
- * tree;
+  *   - every block a rank receives is what the operator defines, with exactly the group's reduction
+ *     tree;
  *   - nobody waits for ever;
- *   - nobody reads or writes what another may be writing, nor writes what another may be reading:
- * in this run and into the next, where the user overwrites his buffers as soon as his rank is done;
+  *   - no rank reads or writes what another may be writing, nor writes what another may be reading:
+ *     in this run and into the next, where the user overwrites buffers as soon as the rank is done;
  *   - every access lies inside its buffer, and lengths agree;
  *   - nothing unrounded reaches a user's buffer, nothing rounded is reduced again;
  *   - no PUT goes to an output of a reduction that may be repeated.

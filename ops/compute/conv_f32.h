@@ -6,10 +6,11 @@
  * one width. In them the inputs of one kernel tap for all outputs are one run of memory at a fixed
  * offset:
  *
- *     planes   . . . . . .        output (y, x) is position p = y * width + x; tap (c, ky, kx) of
- * it lies at . a b c d .        at[c, ky, kx] + p. So output row o is a product of the weights' row
- * o with . e f g h .        "rows" of memory that overlap: nothing like im2col is written. The few
- *              . . . . . .        positions between lines are computed and thrown away.
+  *     planes   . . . . . .        output (y, x) is position p = y * width + x; its tap (c, ky, kx)
+ *              . a b c d .        lies at at[c, ky, kx] + p. So output row o is a product of the
+ *              . e f g h .        weights' row o with "rows" of memory that overlap: no im2col is
+ *              . . . . . .        written. The few positions between lines are computed and
+ *                                 discarded.
  *
  * The gradient of the input is the same with spread and mirrored planes of dY; the gradient of
  * weights and bias is dot products of dY's planes with X's. Sums are chains as gemm_f32.h defines

@@ -5,8 +5,8 @@
  * C[m, n] = alpha * S(m, n) + beta * bias[m, n], where S adds up blocks of WEFTI_GEMM_K_BLOCK
  * products in order, each block being a chain of fused multiply-adds that starts at zero:
  *
- *     S = 0;  for each block { s = 0; for k in block { s = fma(A[m, k], B[k, n], s); }  S = S + s;
- * }
+  *     S = 0;
+ *     for each block { s = 0;  for k in block { s = fma(A[m, k], B[k, n], s); }  S = S + s; }
  *
  * Every element is defined alone, so tiles, packing, threads, and the instruction set change
  * nothing. oneDNN's dnnl_sgemm has no such definition (its edge tiles split k differently on AVX2

@@ -4,12 +4,14 @@
  * written once over the vectors of an instruction set. The file that includes this defines TARGET,
  * LANES, and
  *
- *   vector_t                      LANES elements in f32, as two registers a and b. Of bf16 the even
- * and the odd elements, which costs no shuffle; else the lower and upper half load,
- * load_wide(dtype, from, at, lanes)       fewer lanes than LANES: the rest is zero combine(prod, x,
- * y), scale(x, by, divides) any_nan(x), quiet(x)                          quiet: any NaN becomes
- * the one quiet NaN of f32 narrow(dtype, x)                              rounded once to nearest
- * even, denormals kept store, store_wide(dtype, to, at, x, lanes)    what narrow returned; f32
+  *   vector_t                      LANES elements in f32, as two registers a and b: of bf16 the
+ *                                 even and the odd elements, which costs no shuffle; else the lower
+ *                                 and the upper half
+ *   load, load_wide(dtype, from, at, lanes)       fewer lanes than LANES: the rest is zero
+ *   combine(prod, x, y), scale(x, by, divides)
+ *   any_nan(x), quiet(x)                          quiet: any NaN becomes the one quiet NaN of f32
+ *   narrow(dtype, x)                              rounded once to nearest even, denormals kept
+ *   store, store_wide(dtype, to, at, x, lanes)    what narrow returned; f32
  *
  * all inlined where dtype and, but for tails, lanes are constants.
  */

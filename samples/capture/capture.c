@@ -3,9 +3,9 @@
  * Data-parallel training without a graph, where every step makes the same calls: one step is
  * captured, and from then on its plan is replayed.
  *
- *   capture   gradient 5 | all_reduce (noted) | gradient 4 | all_reduce (noted) | .. | end: ranks
- * agree a step    gradient 5 | ready 0            | gradient 4 | ready 1            | .. | wait_all
- * | update stream                                      bucket 0 (as planned) ..
+  *   capture   gradient 5 | all_reduce (noted) | gradient 4 | all_reduce (noted) | .. | end: agree
+ *   a step    gradient 5 | ready 0            | gradient 4 | ready 1   | .. | wait_all | update
+ *   stream                                      bucket 0 (as planned) | bucket 1 ..
  *
  * The model is that of samples/fuser: layer l of rank r wants its weights to be target(r, l), and
  * with gradients averaged over the ranks the weights end at the mean of all targets. Four ranks, as

@@ -8,8 +8,8 @@
  *
  *   lane 0      the main lane. It opens the run, moves the rank's own block, which needs no link,
  *               and closes the run when all side lanes are through.
- *   lane i > 0  the side lane of the link to peer (rank + i) % n. Its partner there is the lane
- * that looks back: lane n - i of that peer, for (rank + i + n - i) % n is rank again.
+  *   lane i > 0  the side lane of the link to peer (rank + i) % n. Its partner there is the lane
+ *               that looks back: lane n - i of that peer, for (rank + i + n - i) % n is rank again.
  *
  * Accelerator programmers know this as a main stream and slave streams, which record and wait for
  * notifies. Here a record is a post, which raises the lane's own counter to a phase, and a wait

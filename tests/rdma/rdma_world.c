@@ -3,10 +3,10 @@
  * One rank of a world whose ranks reach each other by RDMA; tests/rdma/suite.sh starts them.
  * usage: rdma_world collectives | broken | memory | speed
  *   collectives  all of them, small and large, in plain and in registered memory
- *   broken       a queue pair dies under a call: the call ends with an error that names the link,
- * the next ones go over tcp (or, with WEFT_FALLBACK=off, nowhere) memory       rank 1 may lock
- * little memory: all ranks hear of it, and go on with less speed        bandwidth and latency of
- * put and signal between ranks 0 and 1
+  *   broken       a queue pair dies under a call: the call ends with an error that names the link,
+ *                the next ones go over tcp (or, with WEFT_FALLBACK=off, nowhere)
+ *   memory       rank 1 may lock little memory: all ranks learn of it, and go on with less
+ *   speed        bandwidth and latency of put and signal between ranks 0 and 1
  */
 #include <infiniband/verbs.h>
 #include <linux/capability.h>

@@ -2,8 +2,12 @@
 /*
  * Cross-memory attach: one process reads and writes plain memory of another, through the kernel,
  * in one copy. Whether the system allows that between all ranks of a group is found out by trying
- * when the group is made, so that ranks agree; permission may still be taken away later, and that
- * is an error of the call at hand.
+ * when the group is created, so that ranks agree: each reads a word of every peer's memory, and one
+ * refusal is enough for the group to stage. Permission that is revoked later is an error of the
+ * call that finds it.
+ *
+ * With Yama's ptrace_scope 1, or in a container that forbids it, ranks stage unless the program
+ * calls prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY) before it creates the group.
  */
 #ifndef WEFT_RUNTIME_ATTACH_H
 #define WEFT_RUNTIME_ATTACH_H

@@ -6,6 +6,12 @@
  *                                                  ──> safetensors_write.c, wefti_file_write
  *   load  safetensors.c ──> the same list: every name, dtype, shape
  *                       ──> digest ──> all ranks agree ──> copied
+ *
+ * Metadata are texts: weft.format (1), weft.step, weft.seed, weft.epoch, weft.sample,
+ * weft.sample_count, weft.global_batch, weft.world_size, weft.optimizer, weft.model, weft.lr,
+ * weft.scalar.<name>, weft.digest. The digest is SHA-256 over the other "weft." texts by key (key,
+ * 0, value, 0), then the tensors by name (name, 0, bytes). A program that changes contents must
+ * remove it; one that reorders the file need not.
  */
 #ifndef WEFT_RUNTIME_CHECKPOINT_H
 #define WEFT_RUNTIME_CHECKPOINT_H

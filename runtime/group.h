@@ -87,7 +87,13 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
 #define WEFTI_WHAT_FLAGS_SHIFT 24
 #define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
 
-/* What one rank shares with the others of a group: at the same offset of every rank's region. */
+/*
+ * What one rank shares with the others of a group: at the same offset of every rank's region.
+ *
+ * Two postings are enough: a rank posts call k + 2 only after it saw all peers at k + 1, and a peer
+ * is at k + 1 only after it finished k. The same holds for the halves of the staging buffers, so
+ * nothing is acknowledged.
+ */
 typedef struct wefti_channel {
     wefti_signal_t staged; /* rounds of staging that this rank has filled in */
     wefti_signal_t done;   /* calls in which this rank is done with the peers' memory */

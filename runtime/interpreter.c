@@ -9,6 +9,8 @@
 #define TRIES_PER_PROGRESS 16u /* a system call between hosts */
 #define SETTLE_BYTES 4096u     /* moves from here on make sleepers wait too long */
 #define LOOKS_AHEAD 6u         /* counters of a wait for many are fetched side by side */
+/* A lane that no rank waits for would fall behind by half the range of 32 bits: it is brought up to
+ * date at least this often. */
 #define REFRESH_PHASES (1u << 28)
 #define LEND_BYTES ((size_t)16 << 10) /* copying less is cheaper than looking after it */
 #define SETTLE_NAP_NS 1000000ull

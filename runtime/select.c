@@ -317,8 +317,8 @@ weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op
     const weft_algorithm_t *algorithm =
         weft_registry_find_algorithm(group->context->registry, op, name);
     if (name != NULL && algorithm == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "name: unknown algorithm \"%s\" for %s", name,
-                           weft_collective_name(op));
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: unknown algorithm \"%s\"",
+                           weft_collective_name(op), name);
     }
     group->selection.wanted.algorithm[op] = algorithm;
     sign(&group->selection);

@@ -31,8 +31,6 @@ MARKDOWN_EXCEPTIONS: list[str] = [
     "ops/topo/README.md",
     "python/README.md",
     "python/weft/torch/README.md",
-    "runtime/README.md",
-    "runtime/base/README.md",
     "samples/README.md",
     "samples/capture/README.md",
     "samples/custom_kernel/README.md",

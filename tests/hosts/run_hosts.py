@@ -64,9 +64,9 @@ class HostCase(Case):
     @staticmethod
     def command_line(pid):
         try:
-            return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         except OSError:
-            return ""
+            return [""]
 
     def on_hosts(self, hosts, *args):
         return ["run", "--hosts", hosts, "--rsh", self.hosts.rsh, *args]
@@ -84,7 +84,7 @@ class HostCase(Case):
 
     def ranks_on(self, host, name="rank_calls"):
         return [p for p in namespaces.processes(self.hosts.space(host))
-                if os.path.basename(self.command_line(p).split(" ")[0]) == name]
+                if os.path.basename(self.command_line(p)[0]) == name]
 
 
 class Training(HostCase):

@@ -97,10 +97,10 @@ static const char *of_another_class(const wefti_bucketing_t *b, const wefti_grad
         return "is another kind of collective";
     }
     if (a->dtype != c->dtype) {
-        return "has another type";
+        return "has another element type";
     }
     if (memcmp(a->fences, c->fences, sizeof(c->fences)) != 0) {
-        return "lies behind an operator of unknown effect";
+        return "runs after an operator of unknown effect";
     }
     return NULL;
 }
@@ -112,7 +112,9 @@ const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first
         return why;
     }
     /* Rows are kept equal within a fusion, so asking for the first member asks for all. */
-    return wefti_dependence_forbids(&b->dependence, first, index) ? "depends on a member" : NULL;
+    return wefti_dependence_forbids(&b->dependence, first, index)
+               ? "depends on a member of the bucket"
+               : NULL;
 }
 
 uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes)
@@ -150,9 +152,9 @@ static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **
     wefti_format_bytes(policy->cap_bytes, sizes[0]);
     wefti_format_bytes(b->bytes + c->bytes, sizes[1]);
     if (policy->kind == WEFTI_POLICY_NONE) {
-        *out_reason = wefti_arena_printf(&b->arena, "every gradient has a bucket of its own");
+        *out_reason = wefti_arena_printf(&b->arena, "one bucket per gradient");
     } else if (c->segment != first->segment && policy->kind == WEFTI_POLICY_INDEX) {
-        *out_reason = wefti_arena_printf(&b->arena, "ends at the given position %llu",
+        *out_reason = wefti_arena_printf(&b->arena, "ends at position %llu of the policy",
                                          (unsigned long long)policy->values[first->segment]);
     } else if (c->segment != first->segment && c[-1].cut != NULL &&
                policy->kind != WEFTI_POLICY_PERCENT) {
@@ -164,12 +166,13 @@ static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **
     } else if (policy->kind != WEFTI_POLICY_BYTES) {
         return false;
     } else if (b->bytes + c->bytes > policy->cap_bytes) {
-        *out_reason = wefti_arena_printf(&b->arena, "with %s it would have %s, above the cap of %s",
+        *out_reason = wefti_arena_printf(&b->arena, "%s would grow it to %s, above the cap of %s",
                                          c->name, sizes[1], sizes[0]);
     } else if (policy->window_ns != 0 && c->ready_ns - first->ready_ns > policy->window_ns) {
         *out_reason = wefti_arena_printf(
-            &b->arena, "%s comes %.3f ms after the first, later than %.3f ms", c->name,
-            (double)(c->ready_ns - first->ready_ns) * 1e-6, (double)policy->window_ns * 1e-6);
+            &b->arena, "%s is ready %.3f ms after the first gradient, beyond the window of %.3f ms",
+            c->name, (double)(c->ready_ns - first->ready_ns) * 1e-6,
+            (double)policy->window_ns * 1e-6);
     } else {
         return false;
     }
@@ -187,7 +190,7 @@ static weft_status_t take(wefti_bucketing_t *b, uint32_t index)
     return wefti_add_size(b->bytes, b->candidates[index].bytes, &b->bytes)
                ? WEFT_OK
                : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "the gradients have more bytes than can be counted");
+                             "gradients too large: size in bytes overflows");
 }
 
 static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
@@ -217,11 +220,10 @@ static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
     wefti_format_bytes(b->policy->cap_bytes, sizes[1]);
     b->piece_count = parts > WEFTI_MAX_PIECES ? parts : b->piece_count + parts;
     if (b->piece_count > WEFTI_MAX_PIECES) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "--bucket bytes: the cap of %s cuts the gradients up to %s into more than "
-            "%u pieces",
-            sizes[1], c->name, WEFTI_MAX_PIECES);
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, "bucket",
+            "the cap of %s splits the gradients up to %s into more than %u pieces", sizes[1],
+            c->name, WEFTI_MAX_PIECES);
     }
     edit.text =
         wefti_arena_printf(&b->arena, "alone has %s, above the cap of %s", sizes[0], sizes[1]);
@@ -273,7 +275,7 @@ static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
     } else if (b->policy->kind == WEFTI_POLICY_ONE) {
         reason = wefti_arena_printf(&b->arena, "one bucket for all gradients");
     } else {
-        reason = wefti_arena_printf(&b->arena, "no gradient is left");
+        reason = wefti_arena_printf(&b->arena, "last gradient");
     }
     return emit(b, reason);
 fail:

@@ -50,9 +50,9 @@ static weft_status_t make_items(wefti_bucketing_t *b, uint64_t cap_bytes, items_
 {
     uint64_t count = count_items(b, cap_bytes), ready = 0;
     if (are_too_many(b, count)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--bucket: the cap cuts the gradients into more than %u pieces",
-                           WEFTI_MAX_PIECES);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "the cap splits the gradients into more than %u pieces",
+                                 WEFTI_MAX_PIECES);
     }
     *out = (items_t){.items = wefti_arena_array(&b->arena, count, sizeof(*out->items)),
                      .first_with = wefti_arena_array(&b->arena, count, sizeof(uint32_t)),
@@ -135,7 +135,8 @@ weft_status_t wefti_bucket_cut_by_plan(wefti_bucketing_t *b)
     items_t items;
     wefti_bucket_plan_t plan = {0};
     if (b->cost == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--bucket auto wants costs of collectives");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "policy auto requires costs of collectives");
     }
     WEFT_TRY(status, make_items(b, b->policy->cap_bytes, &items), fail);
     wefti_planner_params_t params = planner_params(b, &items, b->policy->cap_bytes);

@@ -9,10 +9,10 @@ weft_status_t wefti_bucket_cut_by_index(wefti_bucketing_t *b)
     const wefti_policy_t *policy = b->policy;
     uint64_t last = policy->values[policy->value_count - 1];
     if (last >= b->count) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "--bucket index: position %llu does not exist, the model has %u gradients (0 to %u)",
-            (unsigned long long)last, b->count, b->count - 1);
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, "bucket",
+            "index: position %llu is out of range: the model has gradients 0 to %u",
+            (unsigned long long)last, b->count - 1);
     }
     /* The end of the final bucket may be named too: it changes nothing. */
     for (uint32_t i = 0, segment = 0; i < b->count; i++) {
@@ -32,14 +32,14 @@ static uint32_t cut_at(const wefti_bucketing_t *b, uint32_t first, uint32_t left
     for (; i < b->count; i++) {
         double begin = (double)*before, end = (double)(*before + b->candidates[i].bytes);
         if (left > 0 && i == b->count - left) {
-            *out_why = "leaves a gradient for every bucket behind";
+            *out_why = "leaves a gradient for each later bucket, at";
             break;
         }
         if (left > 0 && end - target > target - begin) {
             if (i > first) {
                 break;
             }
-            *out_why = "is one gradient at least, though it ends behind";
+            *out_why = "is the only gradient, though it exceeds";
         }
         *before += b->candidates[i].bytes;
     }
@@ -53,9 +53,9 @@ weft_status_t wefti_bucket_cut_by_percent(wefti_bucketing_t *b)
     uint32_t i = 0;
     double share = 0;
     if (policy->value_count > b->count) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--bucket percent: %u shares, but the model has only %u gradients",
-                           policy->value_count, b->count);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "percent: more shares than gradients: %u shares, %u gradients",
+                                 policy->value_count, b->count);
     }
     for (uint32_t j = 0; j < b->count; j++) {
         total += b->candidates[j].bytes;

@@ -51,7 +51,7 @@ static void add_op(wefti_text_t *out, const wefti_onnx_op_use_t *op)
     wefti_text_add(out, op->domain[0] != '\0' ? "::" : "");
     wefti_text_add_printable(out, op->name);
     if (!op->defined) {
-        wefti_text_add(out, "    not supported; first at ");
+        wefti_text_add(out, "    unsupported, first at ");
         wefti_text_add_printable(out, op->first);
     }
     wefti_text_add(out, "\n");
@@ -230,9 +230,7 @@ weft_status_t weft_model_check(const weft_compile_params_t *params, int json, ch
     check_t check = {0};
     wefti_text_t text;
     if (params->struct_size != sizeof(*params)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "weft_model_check: struct_size of params: %zu, must be %zu",
-                           params->struct_size, sizeof(*params));
+        return wefti_error_struct_size("params");
     }
     if (params->model_path == NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "model_path", "must be set");

@@ -106,8 +106,8 @@ static weft_status_t check_limit(const wefti_compiler_t *c, const weft_plan_t *p
     }
     wefti_format_bytes(c->params.arena_limit, text[0]);
     wefti_format_bytes(plan->arena_bytes, text[1]);
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "--arena-limit %s: the plan needs %s", text[0],
-                       text[1]);
+    return wefti_error_field(WEFT_ERR_UNSUPPORTED, "arena_limit",
+                             "%s is too small: the plan needs %s", text[0], text[1]);
 }
 
 static weft_status_t finish_plan(wefti_compiler_t *c, weft_plan_t **out_plan)
@@ -136,15 +136,16 @@ fail:
     return status;
 }
 
-/* The graph as it is before memory and kernels are thought of. */
+/* Copies the graph for emit_path, before memory and kernels are planned. */
 static weft_status_t begin_emit(wefti_compiler_t *c)
 {
     if (c->params.emit_path == NULL) {
         return WEFT_OK;
     }
     if (c->params.rank_model_count > 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "--emit-onnx: one file cannot hold the weights of several models");
+        return wefti_error_field(
+            WEFT_ERR_UNSUPPORTED, "emit_path",
+            "excludes rank_models: one file cannot hold the weights of several models");
     }
     return wefti_onnx_emit_begin(c->graph, c->allocator, &c->emit);
 }
@@ -180,10 +181,7 @@ static weft_status_t make_training_graph(wefti_compiler_t *c)
     WEFT_TRY(status,
              wefti_compile_import_graph(c, c->params.model_path, c->params.batch, &c->graph), fail);
     if (c->graph->loss == WEFTI_NONE && !wefti_graph_has_gradients(c->graph)) {
-        return wefti_error(
-            WEFT_ERR_NOT_FOUND,
-            "%s: no loss node; export the model with its loss, or name it with --loss",
-            c->params.model_path);
+        return wefti_error_no_loss(c->params.model_path);
     }
     WEFT_TRY(status, wefti_graph_differentiate(c->graph), fail);
     WEFT_TRY(status, wefti_compile_insert_and_fuse(c), fail);

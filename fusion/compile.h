@@ -42,7 +42,9 @@ typedef struct wefti_compiler {
 weft_status_t wefti_compile_read_params(wefti_compiler_t *compiler,
                                         const weft_compile_params_t *params);
 
-/* compile_topology.c: reads --topology, which may say world_size; then what links cost. */
+/* Puts the recorded error, about a file, under the parameter that names the file. */
+weft_status_t wefti_error_under_field(weft_status_t status, const char *name);
+/* compile_topology.c: reads topology_path, which may set world_size, and the costs of links. */
 weft_status_t wefti_compile_read_topology(wefti_compiler_t *compiler);
 
 /* A model with its shapes bound. */

@@ -20,12 +20,11 @@ static void name_fences(const wefti_compiler_t *c, const wefti_graph_t *graph, c
         }
     }
     if (first != NULL) {
-        wefti_log(
-            &c->log, WEFT_LOG_WARN,
-            "%s: %u operator%s of unknown effect, node '%s' (%s.%s) %s, that nothing is moved "
-            "across; if it has none, say so with --ops",
-            path, count, count == 1 ? "" : "s", first->name, first->def->domain, first->def->name,
-            count == 1 ? "is it" : "is the first");
+        wefti_log(&c->log, WEFT_LOG_WARN,
+                  "%s: %u operator%s of unknown effect, %snode '%s' (%s::%s): nothing is reordered "
+                  "across %s; declare the effect in the file ops_path",
+                  path, count, count == 1 ? "" : "s", count == 1 ? "" : "first ", first->name,
+                  first->def->domain, first->def->name, count == 1 ? "it" : "them");
     }
 }
 
@@ -66,7 +65,7 @@ weft_status_t wefti_compile_import_graph(wefti_compiler_t *c, const char *path, 
                                           c->params.shape_count, &opened),
              fail);
     if (opened) {
-        wefti_log(&c->log, WEFT_LOG_WARN, "%s leaves the batch open: compiled for %lld %s", path,
+        wefti_log(&c->log, WEFT_LOG_WARN, "%s: symbolic batch size: compiled for %lld %s", path,
                   (long long)graph->batch,
                   graph->batch == 1 ? "sample per rank" : "samples per rank");
     }
@@ -89,9 +88,9 @@ weft_status_t wefti_compile_import_compiled(wefti_compiler_t *c)
                                          .compiled_count = c->compiled.count};
     WEFT_TRY(status, wefti_onnx_import(&params, c->allocator, c->params.registry, &c->graph), fail);
     if (wefti_graph_has_gradients(c->graph) != !c->params.infer) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: a compiled graph for %s, but %s",
+        return wefti_error(WEFT_ERR_FORMAT, "%s: compiled graph for %s has %s",
                            c->params.model_path, c->params.infer ? "inference" : "training",
-                           c->params.infer ? "it trains" : "it trains nothing");
+                           c->params.infer ? "gradients" : "no gradients");
     }
     status = wefti_graph_infer_shapes(c->graph);
 fail:
@@ -113,7 +112,7 @@ weft_status_t wefti_compile_import_ranks(wefti_compiler_t *c)
             status = wefti_graph_prepare_inference(c->rank_graphs[r]);
         }
         if (status < 0) {
-            return wefti_error_prefix(status, "the model of rank %u", r);
+            return wefti_error_prefix(status, "model of rank %u", r);
         }
     }
     c->graph = c->rank_graphs[0];

@@ -21,9 +21,9 @@ static weft_status_t read_optimizer(const weft_compile_params_t *params,
     *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
     for (size_t i = 0;; i++) {
         if (i == sizeof(names) / sizeof(names[0])) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "--optimizer %s: not known; use sgd, momentum or adam",
-                               params->optimizer);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "optimizer",
+                                     "unknown optimizer '%s'; expected sgd, momentum or adam",
+                                     params->optimizer);
         }
         if (strcmp(params->optimizer, names[i]) == 0) {
             out->kind = kinds[i];
@@ -31,16 +31,16 @@ static weft_status_t read_optimizer(const weft_compile_params_t *params,
         }
     }
     if (!isfinite(params->lr) || params->lr < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--lr %g: must be a number above 0",
-                           params->lr);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "lr", "must be above 0 and finite: %g",
+                                 params->lr);
     }
     if (!isfinite(params->momentum) || params->momentum < 0 || params->momentum >= 1) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "momentum %g: must be at least 0 and below 1",
-                           params->momentum);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "momentum",
+                                 "must be at least 0 and below 1: %g", params->momentum);
     }
     if (!isfinite(params->weight_decay) || params->weight_decay < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weight_decay %g: must not be negative",
-                           params->weight_decay);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "weight_decay",
+                                 "must be at least 0 and finite: %g", params->weight_decay);
     }
     out->lr = params->lr != 0 ? params->lr : out->kind == WEFTI_OPTIMIZER_ADAM ? 0.001 : 0.05;
     out->momentum = params->momentum != 0 ? params->momentum : 0.9;
@@ -51,86 +51,101 @@ static weft_status_t read_optimizer(const weft_compile_params_t *params,
 static weft_status_t check_shapes(const weft_compile_params_t *params)
 {
     if (params->shape_count > 0 && params->shapes == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "shapes is NULL, but shape_count is %u",
-                           params->shape_count);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                 "is NULL, but shape_count is %u", params->shape_count);
     }
     for (uint32_t i = 0; i < params->shape_count; i++) {
         const weft_input_shape_t *shape = &params->shapes[i];
-        if (shape->name == NULL || shape->rank > WEFT_MAX_DIMS) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--shape %s: at most %u dimensions",
-                               shape->name == NULL ? "(no name)" : shape->name, WEFT_MAX_DIMS);
+        if (shape->name == NULL) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                     "name of entry %u is NULL", i);
+        }
+        if (shape->rank > WEFT_MAX_DIMS) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                     "input '%s': too many dimensions: %u, limit %d", shape->name,
+                                     shape->rank, WEFT_MAX_DIMS);
         }
         for (uint32_t j = 0; j < shape->rank; j++) {
             if (shape->dims[j] < 1) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "--shape %s: dimension %u is %lld, it must be at least 1",
-                                   shape->name, j, (long long)shape->dims[j]);
+                return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
+                                         "input '%s': dimension %u must be at least 1: %lld",
+                                         shape->name, j, (long long)shape->dims[j]);
             }
         }
     }
     return WEFT_OK;
 }
 
-/* Everything that makes sense only one way: for inference, or for training. */
+/* Parameters that are only for inference, or only for training. */
 static weft_status_t check_inference(const weft_compile_params_t *p)
 {
-    const char *training = p->loss != NULL               ? "--loss"
-                           : p->optimizer != NULL        ? "--optimizer"
-                           : p->lr != 0                  ? "--lr"
-                           : p->momentum != 0            ? "--momentum"
-                           : p->weight_decay != 0        ? "--weight-decay"
-                           : p->bucket != NULL           ? "--bucket"
-                           : p->shard_optimizer          ? "--shard-optimizer"
-                           : p->decouple                 ? "--decouple"
-                           : p->accumulate > 0           ? "--accumulate"
-                           : p->global_micro_batches > 0 ? "--global-micro-batches"
-                           : p->wire != NULL             ? "--wire"
-                           : p->clip_norm != 0           ? "--clip"
-                           : p->grads_path               ? "--grads"
+    const char *training = p->loss != NULL               ? "loss"
+                           : p->optimizer != NULL        ? "optimizer"
+                           : p->lr != 0                  ? "lr"
+                           : p->momentum != 0            ? "momentum"
+                           : p->weight_decay != 0        ? "weight_decay"
+                           : p->bucket != NULL           ? "bucket"
+                           : p->shard_optimizer          ? "shard_optimizer"
+                           : p->decouple                 ? "decouple"
+                           : p->accumulate > 0           ? "accumulate"
+                           : p->global_micro_batches > 0 ? "global_micro_batches"
+                           : p->wire != NULL             ? "wire"
+                           : p->clip_norm != 0           ? "clip_norm"
+                           : p->grads_path               ? "grads_path"
                                                          : NULL;
     if (!p->infer && (p->split_batch || p->rank_model_count > 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s without --infer",
-                           p->split_batch ? "--split-batch" : "several models");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT,
+                                 p->split_batch ? "split_batch" : "rank_models", "requires infer");
     }
     if (p->infer && training != NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is for training: --infer excludes it",
-                           training);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, training,
+                                 "only for training, but infer is set");
     }
     if (p->split_batch && p->rank_model_count > 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--split-batch takes one model, which all ranks run");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
+                                 "excludes rank_models: all ranks run one model");
     }
     if (p->split_batch && p->batch == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--split-batch needs --batch, that of all ranks together");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
+                                 "requires batch, the samples of all ranks together");
     }
     if (p->split_batch && p->batch % p->world_size != 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--batch %lld: with --split-batch it is the batch of all ranks "
-                           "together, a multiple of --world %u",
-                           (long long)p->batch, p->world_size);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
+                                 "batch must be a multiple of world_size: %lld, world_size %u",
+                                 (long long)p->batch, p->world_size);
     }
-    if (p->rank_model_count > 0 &&
-        (p->rank_models == NULL || p->rank_model_count != p->world_size)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%u models for --world %u: give one model, or one per rank",
-                           p->rank_model_count, p->world_size);
+    if (p->rank_model_count > 0 && p->rank_models == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "rank_models",
+                                 "is NULL, but rank_model_count is %u", p->rank_model_count);
+    }
+    if (p->rank_model_count > 0 && p->rank_model_count != p->world_size) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "rank_models",
+                                 "must be one model per rank: %u models, world_size %u",
+                                 p->rank_model_count, p->world_size);
     }
     for (uint32_t r = 0; r < p->rank_model_count; r++) {
         if (p->rank_models[r] == NULL) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the model of rank %u is NULL", r);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "rank_models", "entry %u is NULL",
+                                     r);
         }
     }
     return WEFT_OK;
+}
+
+weft_status_t wefti_error_under_field(weft_status_t status, const char *name)
+{
+    return wefti_error_field(status, name, "%s", weft_last_error());
 }
 
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
     weft_status_t status;
     size_t size;
-    if (params == NULL || params->struct_size < sizeof(params->struct_size)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "params is NULL or its struct_size is not set");
+    if (params == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params is NULL");
+    }
+    if (params->struct_size < sizeof(params->struct_size)) {
+        return wefti_error_struct_size("params");
     }
     /* An older caller's struct is shorter: what it lacks is zero, the default. */
     size = params->struct_size < sizeof(c->params) ? params->struct_size : sizeof(c->params);
@@ -143,7 +158,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         c->params.model_path = c->params.rank_models[0];
     }
     if (c->params.model_path == NULL || c->params.model_path[0] == '\0') {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no model is given");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "model_path", "must be set");
     }
     WEFT_TRY(status, wefti_compiled_params(&c->params, &c->arena, &c->compiled), fail);
     c->given = c->params;
@@ -151,17 +166,17 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         WEFT_TRY(status, wefti_compile_read_topology(c), fail);
     }
     if (c->params.world_size == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--world N is missing (--world 0: must be between 1 and %u)",
-                           MAX_WORLD_SIZE);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                 "must be set, between 1 and %u", MAX_WORLD_SIZE);
     }
     if (c->params.world_size > MAX_WORLD_SIZE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--world %u: must be between 1 and %u",
-                           c->params.world_size, MAX_WORLD_SIZE);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                 "must be between 1 and %u: %u", MAX_WORLD_SIZE,
+                                 c->params.world_size);
     }
     if (c->params.batch < 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--batch %lld: must be at least 1",
-                           (long long)c->params.batch);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch", "must not be negative: %lld",
+                                 (long long)c->params.batch);
     }
     WEFT_TRY(status, check_inference(&c->params), fail);
     c->params.optimizer = c->params.optimizer == NULL ? DEFAULT_OPTIMIZER : c->params.optimizer;

@@ -8,14 +8,13 @@
 #include "ops/topo/place.h"
 #include "runtime/base/error.h"
 
-/* As many ranks as --world says, or as the description has. */
+/* world_size, or the number of ranks of the description. */
 static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)
 {
     if (cluster->rank_count == 0) {
         if (c->params.world_size == 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "--topology %s says nothing of ranks: --world N is missing",
-                               c->params.topology_path);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                     "must be set: %s has no ranks", c->params.topology_path);
         }
         return wefti_cluster_spread(cluster, c->params.world_size);
     }
@@ -24,8 +23,10 @@ static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)
     }
     return c->params.world_size == cluster->rank_count
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--topology %s has %u ranks, --world is %u",
-                             c->params.topology_path, cluster->rank_count, c->params.world_size);
+               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                   "does not match the topology: %u, %s has %u ranks",
+                                   c->params.world_size, c->params.topology_path,
+                                   cluster->rank_count);
 }
 
 /* Hosts as algorithms number them, by their first ranks; those without ranks are left out. */
@@ -89,7 +90,7 @@ weft_status_t wefti_compile_read_topology(wefti_compiler_t *c)
     weft_status_t status =
         wefti_cluster_load(c->params.topology_path, NULL, c->allocator, &cluster);
     if (status < 0) {
-        return wefti_error_prefix(status, "--topology");
+        return wefti_error_under_field(status, "topology_path");
     }
     WEFT_TRY(status, fit_world(c, &cluster), out);
     WEFT_TRY(status, place_ranks(c, &cluster), out);

@@ -9,35 +9,36 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "fusion/compile.h"
 #include "runtime/base/error.h"
 
 typedef enum param_type { PARAM_U32, PARAM_I64, PARAM_F64, PARAM_TEXT, PARAM_FLAG } param_type_t;
 
 /* What the plan depends on beyond the graph. */
 static const struct param {
-    const char *key, *option;
+    const char *key, *field;
     param_type_t type;
     size_t offset;
 } params_table[] = {
-    {"world", "--world", PARAM_U32, offsetof(weft_compile_params_t, world_size)},
-    {"batch", "--batch", PARAM_I64, offsetof(weft_compile_params_t, batch)},
-    {"optimizer", "--optimizer", PARAM_TEXT, offsetof(weft_compile_params_t, optimizer)},
-    {"lr", "--lr", PARAM_F64, offsetof(weft_compile_params_t, lr)},
-    {"momentum", "--momentum", PARAM_F64, offsetof(weft_compile_params_t, momentum)},
-    {"weight_decay", "--weight-decay", PARAM_F64, offsetof(weft_compile_params_t, weight_decay)},
-    {"bucket", "--bucket", PARAM_TEXT, offsetof(weft_compile_params_t, bucket)},
-    {"shard_optimizer", "--shard-optimizer", PARAM_FLAG,
+    {"world", "world_size", PARAM_U32, offsetof(weft_compile_params_t, world_size)},
+    {"batch", "batch", PARAM_I64, offsetof(weft_compile_params_t, batch)},
+    {"optimizer", "optimizer", PARAM_TEXT, offsetof(weft_compile_params_t, optimizer)},
+    {"lr", "lr", PARAM_F64, offsetof(weft_compile_params_t, lr)},
+    {"momentum", "momentum", PARAM_F64, offsetof(weft_compile_params_t, momentum)},
+    {"weight_decay", "weight_decay", PARAM_F64, offsetof(weft_compile_params_t, weight_decay)},
+    {"bucket", "bucket", PARAM_TEXT, offsetof(weft_compile_params_t, bucket)},
+    {"shard_optimizer", "shard_optimizer", PARAM_FLAG,
      offsetof(weft_compile_params_t, shard_optimizer)},
-    {"decouple", "--decouple", PARAM_FLAG, offsetof(weft_compile_params_t, decouple)},
-    {"accumulate", "--accumulate", PARAM_U32, offsetof(weft_compile_params_t, accumulate)},
-    {"global_micro_batches", "--global-micro-batches", PARAM_U32,
+    {"decouple", "decouple", PARAM_FLAG, offsetof(weft_compile_params_t, decouple)},
+    {"accumulate", "accumulate", PARAM_U32, offsetof(weft_compile_params_t, accumulate)},
+    {"global_micro_batches", "global_micro_batches", PARAM_U32,
      offsetof(weft_compile_params_t, global_micro_batches)},
-    {"wire", "--wire", PARAM_TEXT, offsetof(weft_compile_params_t, wire)},
-    {"clip", "--clip", PARAM_F64, offsetof(weft_compile_params_t, clip_norm)},
-    {"in_flight", "--in-flight", PARAM_U32, offsetof(weft_compile_params_t, in_flight)},
-    {"arena_limit", "--arena-limit", PARAM_I64, offsetof(weft_compile_params_t, arena_limit)},
-    {"infer", "--infer", PARAM_FLAG, offsetof(weft_compile_params_t, infer)},
-    {"split_batch", "--split-batch", PARAM_FLAG, offsetof(weft_compile_params_t, split_batch)},
+    {"wire", "wire", PARAM_TEXT, offsetof(weft_compile_params_t, wire)},
+    {"clip", "clip_norm", PARAM_F64, offsetof(weft_compile_params_t, clip_norm)},
+    {"in_flight", "in_flight", PARAM_U32, offsetof(weft_compile_params_t, in_flight)},
+    {"arena_limit", "arena_limit", PARAM_I64, offsetof(weft_compile_params_t, arena_limit)},
+    {"infer", "infer", PARAM_FLAG, offsetof(weft_compile_params_t, infer)},
+    {"split_batch", "split_batch", PARAM_FLAG, offsetof(weft_compile_params_t, split_batch)},
 };
 #define PARAM_COUNT (sizeof(params_table) / sizeof(params_table[0]))
 
@@ -119,15 +120,15 @@ static bool parse_param(weft_compile_params_t *params, const struct param *param
 
 static weft_status_t refuse_more(const weft_compile_params_t *params)
 {
-    const char *what = params->shape_count > 0        ? "--shape"
-                       : params->loss != NULL         ? "--loss"
-                       : params->grads_path != NULL   ? "--grads"
-                       : params->rank_model_count > 0 ? "several models"
+    const char *what = params->shape_count > 0        ? "shapes"
+                       : params->loss != NULL         ? "loss"
+                       : params->grads_path != NULL   ? "grads_path"
+                       : params->rank_model_count > 0 ? "rank_models"
                                                       : NULL;
-    return what == NULL ? WEFT_OK
-                        : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                      "%s: %s holds a compiled graph, in which that is fixed", what,
-                                      params->model_path);
+    return what == NULL
+               ? WEFT_OK
+               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, what,
+                                   "must not be set: %s is a compiled graph", params->model_path);
 }
 
 /* The text that the file has for a parameter, NULL: none. Files before 0.2 wrote "shards". */
@@ -153,7 +154,7 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
     }
     if (strcmp(format, "1") != 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: a compiled graph of format %.20s, this weft reads 1",
+                           "%s: unsupported format of a compiled graph: '%.20s', expected '1'",
                            params->model_path, format);
     }
     out->known = true;
@@ -163,13 +164,13 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
         const char *has = stored_param(out, param->key), *given;
         WEFT_TRY(status, format_param(params, param, arena, &given), fail);
         if (given != NULL && (has == NULL || strcmp(given, has) != 0)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "%s %s: %s was compiled with %s, and is not compiled again",
-                               param->option, given, params->model_path,
-                               has == NULL ? "the default" : has);
+            return wefti_error_field(
+                WEFT_ERR_INVALID_ARGUMENT, param->field,
+                "%s, but the graph %s was compiled with %s and is not compiled again", given,
+                params->model_path, has == NULL ? "the default" : has);
         }
         if (has != NULL && !parse_param(params, param, has)) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: metadata weft.%s is '%.60s'",
+            return wefti_error(WEFT_ERR_FORMAT, "%s: metadata weft.%s: invalid value '%.60s'",
                                params->model_path, param->key, has);
         }
     }
@@ -286,7 +287,9 @@ weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const we
     properties[count++] = (wefti_onnx_property_t){"structure", info.structure_digest};
     status = wefti_onnx_emit_write(emit, properties, count, params->emit_path);
 fail:
-    return status < 0 ? wefti_error_prefix(status, "--emit-onnx %s", params->emit_path) : WEFT_OK;
+    return status < 0 ? (wefti_error_prefix(status, "%s", params->emit_path),
+                         wefti_error_under_field(status, "emit_path"))
+                      : WEFT_OK;
 }
 
 void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t *plan,
@@ -296,9 +299,10 @@ void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t 
     const char *digest = wefti_onnx_property(compiled->properties, compiled->count, "structure");
     if (digest != NULL && weft_plan_get_info(plan, &info) >= 0 &&
         strcmp(digest, info.structure_digest) != 0) {
-        wefti_log(log, WEFT_LOG_WARN,
-                  "the plan is not the one the graph was written with (%.16s there, %.16s now): "
-                  "what is chosen by cost needs the same --costs, --profile and --topology",
-                  digest, info.structure_digest);
+        wefti_log(
+            log, WEFT_LOG_WARN,
+            "plan differs from the plan that the graph was written with: digest %.16s then, %.16s "
+            "now; choices by cost need the same costs_path, profile_path and topology_path",
+            digest, info.structure_digest);
     }
 }

@@ -34,7 +34,7 @@ static weft_status_t sort_edges(const weft_graph_view_t *view, wefti_arena_t *ar
     }
     for (size_t i = 0; i < view->edge_count; i++) {
         if (view->edges[2 * i] >= view->op_count || view->edges[2 * i + 1] >= view->op_count) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edge %zu of the view joins no operators",
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: edge %zu: operator does not exist",
                                i);
         }
         first[view->edges[2 * i + 1] + 2]++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* May a list of edits be applied to a view? Looks at both from the outside: it shares no code with
- * the passes that make edits nor with the graph that applies them. */
+/* Checks a list of edits against a view. Shares no code with the passes that produce edits, nor with
+ * the graph that applies them. */
 #include <weft/passes.h>
 
 #include <string.h>
@@ -24,15 +24,15 @@ typedef struct checker {
 
 static weft_status_t bad(const checker_t *c, const char *what, uint32_t op, const char *why)
 {
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (%s): %s %s", c->index, what,
-                       op < c->view->op_count ? wefti_view_op_name(c->view, op) : "an op", why);
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (%s): '%s' %s", c->index, what,
+                       op < c->view->op_count ? wefti_view_op_name(c->view, op) : "", why);
 }
 
 static weft_status_t check_op(const checker_t *c, const char *what, uint32_t op)
 {
     return op < c->view->op_count && c->view->ops[op].present
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (%s): there is no op %u",
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (%s): op %u does not exist",
                              c->index, what, op);
 }
 
@@ -49,11 +49,11 @@ static weft_status_t check_collective(const checker_t *c, const char *what, uint
 static weft_status_t check_insert(const checker_t *c, const weft_edit_t *edit)
 {
     if (edit->value >= c->view->value_count || c->view->values[edit->value].producer == NONE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (insert): no op makes value %u",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (insert): no op produces value %u",
                            c->index, edit->value);
     }
     if (edit->op_name == NULL || wefti_collective_from_name(edit->op_name) == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (insert): %s is not a collective",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu (insert): '%s' is not a collective",
                            c->index, edit->op_name != NULL ? edit->op_name : "NULL");
     }
     return WEFT_OK;
@@ -70,10 +70,10 @@ static const weft_view_value_t *only_tensor(const checker_t *c, uint32_t id)
 static const char *difference(const checker_t *c, uint32_t a, uint32_t b)
 {
     const weft_view_op_t *x = &c->view->ops[a], *y = &c->view->ops[b];
-    return x->group != y->group                                   ? "is of another group"
+    return x->group != y->group                                   ? "belongs to another group"
            : strcmp(x->def->name, y->def->name) != 0              ? "is another kind of collective"
            : x->reduction != y->reduction                         ? "has another reduction"
-           : only_tensor(c, a)->dtype != only_tensor(c, b)->dtype ? "has another type"
+           : only_tensor(c, a)->dtype != only_tensor(c, b)->dtype ? "has another element type"
                                                                   : NULL;
 }
 
@@ -128,9 +128,10 @@ static weft_status_t check_split(checker_t *c, const weft_edit_t *edit)
     }
     if (edit->parts < 2 || edit->parts > units) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "edit %zu (split): %u parts of %s, which has %llu units of 64 bytes",
-                           c->index, edit->parts, wefti_view_op_name(c->view, edit->op_a),
-                           (unsigned long long)units);
+                           "edit %zu (split): parts of '%s' must be between 2 and %llu, its number "
+                           "of 64-byte units: %u",
+                           c->index, wefti_view_op_name(c->view, edit->op_a),
+                           (unsigned long long)units, edit->parts);
     }
     c->split[edit->op_a] = true;
     return WEFT_OK;
@@ -146,7 +147,7 @@ static weft_status_t check_start_wait(const checker_t *c, const weft_edit_t *edi
     if (edit->member_count > 0) {
         WEFT_TRY(status, check_op(c, "wait", edit->members[0]), fail);
         if (edit->op_b != NONE && c->position[edit->op_b] >= c->position[edit->members[0]]) {
-            return bad(c, "wait", edit->op_a, "is waited for before it starts");
+            return bad(c, "wait", edit->op_a, "has its wait before its start");
         }
     }
 fail:
@@ -169,7 +170,7 @@ static weft_status_t check_one(checker_t *c, const weft_edit_t *edit)
     case WEFT_EDIT_START_WAIT:
         return check_start_wait(c, edit);
     }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu: kind %d does not exist", c->index,
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu: unknown edit kind %d", c->index,
                        (int)edit->kind);
 }
 
@@ -295,7 +296,7 @@ static weft_status_t check_cycles(checker_t *c)
         return WEFT_OK;
     }
     uint32_t op = find_cycle(&links, begin, ready);
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the edits make %s%s depend on itself",
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edits make %s'%s' depend on itself",
                        c->fused[op] != NONE ? "the fusion of " : "",
                        wefti_view_op_name(c->view, op));
 }

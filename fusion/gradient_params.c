@@ -18,15 +18,15 @@ static weft_status_t read_leaves(const weft_compile_params_t *p, wefti_gradient_
     uint32_t leaves = p->global_micro_batches, ranks = p->world_size;
     if (p->accumulate > 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "global_micro_batches",
-                                 "%u excludes accumulate %u: the micro-batches of a rank are the "
-                                 "global number divided by world_size",
+                                 "excludes accumulate: %u and %u; the micro-batches of a rank are "
+                                 "the global number divided by world_size",
                                  leaves, p->accumulate);
     }
     out->accumulate = leaves / ranks;
     if (leaves % ranks != 0 || (ranks > 1 && (out->accumulate & (out->accumulate - 1)) != 0)) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "global_micro_batches",
-                                 "%u does not fit world_size %u: must be world_size times a power "
-                                 "of two, so that each rank sums one subtree",
+                                 "must be world_size times a power of two, so that each rank sums "
+                                 "one subtree: %u, world_size %u",
                                  leaves, ranks);
     }
     out->leaves = leaves;
@@ -40,8 +40,8 @@ static weft_status_t read_wire(const char *wire, wefti_gradient_params_t *out)
         return WEFT_OK;
     }
     if (strcmp(wire, "bf16") != 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--wire %s: not known; use f32 or bf16",
-                           wire);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "wire",
+                                 "unknown type '%s'; expected f32 or bf16", wire);
     }
     out->wire = WEFT_DTYPE_BF16;
     return WEFT_OK;
@@ -58,16 +58,18 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
         WEFT_TRY(status, read_leaves(p, out), fail);
     }
     if (out->accumulate > MAX_LEAVES / p->world_size) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%u micro-batches on each of %u ranks: at most %u together",
-                           out->accumulate, p->world_size, MAX_LEAVES);
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT,
+            p->global_micro_batches > 0 ? "global_micro_batches" : "accumulate",
+            "too many micro-batches: %u on each of %u ranks, limit %u together", out->accumulate,
+            p->world_size, MAX_LEAVES);
     }
     if (!isfinite(p->clip_norm) || p->clip_norm < 0 ||
         (p->clip_norm > 0 && (float)p->clip_norm == 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--clip %g: must be a number above 0",
-                           p->clip_norm);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "clip_norm",
+                                 "must be above 0 and finite: %g", p->clip_norm);
     }
-    /* Otherwise the collective averages, as ever. */
+    /* Otherwise the collective averages. */
     if (out->accumulate > 1 || out->leaves > 0 || out->wire != WEFT_DTYPE_F32) {
         out->divisor = out->accumulate * p->world_size;
     }

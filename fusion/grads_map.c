@@ -5,6 +5,7 @@
 
 #include "fusion/fusion.h"
 #include "ops/cost/json_read.h"
+#include "fusion/compile.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 
@@ -19,8 +20,9 @@ static weft_status_t read_map(const wefti_json_tree_t *tree, wefti_arena_t *aren
 {
     const wefti_json_node_t *top = &tree->nodes[0];
     if (top->kind != WEFTI_JSON_OBJECT || top->count == 0) {
-        return wefti_error(WEFT_ERR_FORMAT,
-                           "expected an object {\"parameter\": \"tensor\", ...} of at least one");
+        return wefti_error(
+            WEFT_ERR_FORMAT,
+            "expected a JSON object {\"parameter\": \"tensor\", ...} with at least one entry");
     }
     wefti_gradient_name_t *entries = wefti_arena_array(arena, top->count, sizeof(*entries));
     if (entries == NULL) {
@@ -29,7 +31,8 @@ static weft_status_t read_map(const wefti_json_tree_t *tree, wefti_arena_t *aren
     for (const wefti_json_node_t *item = wefti_json_first(tree, top); item != NULL;
          item = wefti_json_after(tree, item)) {
         if (item->kind != WEFTI_JSON_STRING) {
-            return wefti_error(WEFT_ERR_FORMAT, "the gradient of '%s' is no text, the name of one",
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "gradient of '%s' must be a string, the name of a tensor",
                                item->key);
         }
         entries[out->count].param = wefti_arena_strdup(arena, item->key);
@@ -42,7 +45,7 @@ static weft_status_t read_map(const wefti_json_tree_t *tree, wefti_arena_t *aren
     qsort(entries, out->count, sizeof(*entries), by_param); /* the order of the file says nothing */
     for (uint32_t i = 1; i < out->count; i++) {
         if (strcmp(entries[i - 1].param, entries[i].param) == 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "'%s' is there twice", entries[i].param);
+            return wefti_error(WEFT_ERR_FORMAT, "duplicate parameter '%s'", entries[i].param);
         }
     }
     out->entries = entries;
@@ -63,7 +66,8 @@ weft_status_t wefti_grads_map_load(const char *path, wefti_arena_t *arena,
     status = read_map(&tree, arena, out_map);
 done:
     if (status < 0) {
-        wefti_error_prefix(status, "--grads %s", path);
+        wefti_error_prefix(status, "%s", path);
+        wefti_error_under_field(status, "grads_path");
     }
     wefti_json_tree_deinit(&tree);
     wefti_file_unmap(&file);

@@ -156,6 +156,8 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
  * first_bucket on: what must have run before. */
 weft_status_t wefti_lower_constraints(wefti_lowering_t *lowering);
 void wefti_lower_hold(wefti_lowering_t *lowering, uint32_t node, uint32_t first_bucket);
+/* Node is a collective on the result of an update. */
+weft_status_t wefti_lower_error_after_update(const wefti_node_t *node);
 /* lower_activations.c: the operator of a plan that a node is; false if it is none. */
 bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
 /* The buckets of a collective that is not on gradients. */

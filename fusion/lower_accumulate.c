@@ -53,9 +53,10 @@ weft_status_t wefti_lower_check_wire(const wefti_lowering_t *l, const wefti_read
         for (uint32_t r = readers->first[value]; r < readers->first[value + 1]; r++) {
             const wefti_node_t *node = &l->graph->nodes[readers->nodes[r]];
             if (node->phase != WEFTI_PHASE_UPDATE && !wefti_lower_is_square_sum(node)) {
-                return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                   "--wire bf16: gradient %s is read by %s after it was reduced",
-                                   l->graph->values[member->value].name, node->name);
+                return wefti_error_field(
+                    WEFT_ERR_UNSUPPORTED, "wire",
+                    "bf16 is not possible: node '%s' reads gradient '%s' after its reduction",
+                    node->name, l->graph->values[member->value].name);
             }
         }
     }
@@ -76,7 +77,7 @@ static weft_status_t check_types(const wefti_lowering_t *l, const wefti_bucket_t
         if (value->type.dtype != WEFT_DTYPE_F32) {
             return wefti_error(
                 WEFT_ERR_UNSUPPORTED,
-                "gradient %s is %s: --accumulate, global_micro_batches and --wire take f32",
+                "gradient '%s': type must be f32 with accumulate, global_micro_batches or wire: %s",
                 value->name, weft_dtype_name(value->type.dtype));
         }
     }
@@ -160,10 +161,10 @@ static weft_status_t check_updates(const wefti_lowering_t *l)
         uint32_t producer = gradient->producer;
         uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
         if (bucket == WEFTI_NONE || !l->buckets[bucket].gradients) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "gradient %s is not the result of an all-reduce: --accumulate, "
-                               "global_micro_batches and --wire need one",
-                               gradient->name);
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "gradient '%s': must be all-reduced with accumulate, global_micro_batches or wire",
+                gradient->name);
         }
     }
     return WEFT_OK;

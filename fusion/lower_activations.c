@@ -32,14 +32,11 @@ static weft_status_t note_input(const wefti_lowering_t *l, const wefti_node_t *n
     uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
     uint32_t before = 0;
     if (value == WEFTI_NONE || index >= node->output_count || node->outputs[index] == WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "node '%s' (%s): tensor %u or its result is absent", node->name,
-                           node->def->name, index);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): missing input or output %u",
+                           node->name, node->def->name, index);
     }
     if (producer != WEFTI_NONE && l->graph->nodes[producer].phase == WEFTI_PHASE_UPDATE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: a collective on the result of an update is not supported",
-                           node->name);
+        return wefti_lower_error_after_update(node);
     }
     if (producer != WEFTI_NONE) {
         before = l->bucket_of[producer] != WEFTI_NONE ? l->buckets[l->bucket_of[producer]].ready
@@ -60,14 +57,15 @@ static weft_status_t check_blocks(const wefti_lowering_t *l, const wefti_node_t 
     int64_t ranks = l->params->world_size;
     if (divides && (x->rank == 0 || x->dims[0] % ranks != 0)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "node '%s' (%s): the first dimension of '%s', %lld, does not divide by "
-                           "%lld ranks",
+                           "node '%s' (%s): first dimension of '%s' must be divisible by the "
+                           "number of ranks: %lld, %lld ranks",
                            node->name, node->def->name, l->graph->values[node->inputs[index]].name,
                            x->rank == 0 ? 1ll : (long long)x->dims[0], (long long)ranks);
     }
     if (x->layout != WEFT_LAYOUT_PLAIN || y->layout != WEFT_LAYOUT_PLAIN) {
-        return wefti_error(WEFT_ERR_INTERNAL, "node '%s' (%s): a tensor is not in plain layout",
-                           node->name, node->def->name);
+        return wefti_error(WEFT_ERR_INTERNAL,
+                           "node '%s' (%s): layout of input and output must be plain", node->name,
+                           node->def->name);
     }
     return WEFT_OK;
 }
@@ -78,18 +76,19 @@ static weft_status_t check_attrs(const wefti_lowering_t *l, const wefti_node_t *
     const weft_attr_t *root = wefti_node_attr(node, "root");
     if (group != NULL && (group->type != WEFT_ATTR_INT || group->i != 0)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "node '%s' (%s): only the group of all ranks (0) is supported in a plan",
+                           "node '%s' (%s): unsupported group: a plan has only group 0, all ranks",
                            node->name, node->def->name);
     }
     if (root != NULL && (root->type != WEFT_ATTR_INT || root->i < 0 ||
                          (uint64_t)root->i >= l->params->world_size)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "node '%s' (%s): root %lld is none of %u ranks", node->name,
+                           "node '%s' (%s): invalid root %lld for world size %u", node->name,
                            node->def->name, (long long)root->i, l->params->world_size);
     }
     if (wefti_node_attr(node, "parts") != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s is split, but its tensor is no gradient",
-                           node->name);
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "node '%s' (%s): split, but only gradients can be split", node->name,
+                           node->def->name);
     }
     return WEFT_OK;
 }
@@ -102,7 +101,7 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
     uint32_t ready = 0, first = l->bucket_count;
     if (!wefti_lower_collective_op(node, &op) || node->input_count != node->output_count ||
         node->input_count == 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): not supported inside a plan",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): operator not supported in a plan",
                            node->name, node->def->name);
     }
     WEFT_TRY(status, check_attrs(l, node), fail);

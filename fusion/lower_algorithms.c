@@ -237,8 +237,8 @@ weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *l, const wefti_node_
          count++) {
         if (weft_registry_find_algorithm(l->graph->registry, collective->op, name) == NULL) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "node '%s' (%s): attribute algorithm: there is no '%.60s' for it; "
-                               "'weft algos' lists what there is",
+                               "node '%s' (%s): attribute 'algorithm': unknown algorithm '%.60s'; "
+                               "'weft algos' lists the known ones",
                                node->name, node->def->name, name);
         }
         out[count] =
@@ -251,7 +251,7 @@ weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *l, const wefti_node_
     }
     if (count == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "node '%s' (%s): attribute algorithm is '%.60s'", node->name,
+                           "node '%s' (%s): attribute 'algorithm': no name in '%.60s'", node->name,
                            node->def->name, attr->s);
     }
     collective->algorithms = out;

@@ -13,7 +13,7 @@ static const char *text_attr(const wefti_node_t *node, const char *name)
     return attr != NULL && attr->type == WEFT_ATTR_STRING && attr->s != NULL ? attr->s : "";
 }
 
-/* Why the bucket ends where it ends, in the words of the pass that decided it. */
+/* Why the bucket ends where it does: the text of the pass that decided it. */
 static const char *reason_of(wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
@@ -23,7 +23,7 @@ static const char *reason_of(wefti_lowering_t *l, const wefti_bucket_t *bucket)
                                   bucket->parts, l->graph->values[bucket->members[0].value].name,
                                   split[0] != '\0' ? ", which " : "", split);
     }
-    return wefti_arena_strdup(&l->plan->arena, reason[0] != '\0' ? reason : "given by the graph");
+    return wefti_arena_strdup(&l->plan->arena, reason[0] != '\0' ? reason : "from the graph");
 }
 
 static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *status)
@@ -38,8 +38,10 @@ static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *st
             return (weft_reduction_t)r;
         }
     }
-    *status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                          "%s: reduction must be one of sum, avg, prod, min, max", node->name);
+    *status = wefti_error(
+        WEFT_ERR_INVALID_ARGUMENT,
+        "node '%s' (%s): attribute 'reduction' must be sum, avg, prod, min or max: '%.60s'",
+        node->name, node->def->name, attr->type == WEFT_ATTR_STRING ? attr->s : "");
     return WEFT_SUM;
 }
 
@@ -122,10 +124,10 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     if (l->params->gradients.divisor >
         0) { /* the update divides, once, by the number of all micro-batches */
         if (collective->reduction != WEFT_AVG) {
-            return wefti_error(
-                WEFT_ERR_UNSUPPORTED,
-                "%s: --accumulate, global_micro_batches and --wire are for averages of gradients",
-                node->name);
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s' (%s): reduction must be avg with accumulate, "
+                               "global_micro_batches or wire",
+                               node->name, node->def->name);
         }
         collective->reduction = WEFT_SUM;
     }
@@ -197,7 +199,7 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t
     collective->update = WEFTI_PLAN_NONE;
     collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
     collective->name = wefti_arena_strdup(arena, "initial weights");
-    collective->reason = wefti_arena_strdup(arena, "rank 0 gives everybody its weights");
+    collective->reason = wefti_arena_strdup(arena, "broadcasts the weights of rank 0");
     collective->member_count = end - begin;
     collective->members =
         wefti_arena_array(arena, collective->member_count, sizeof(*collective->members));

@@ -78,7 +78,8 @@ static weft_status_t place_weights(wefti_lowering_t *l, const uint32_t *value_of
     }
     if (__builtin_mul_overflow(block, l->params->world_size, &blocks) ||
         __builtin_add_overflow(bytes, blocks, out_bytes) || *out_bytes > INT64_MAX) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "the weights of all ranks are too large");
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "weights of all ranks too large: size in bytes overflows");
     }
     *out_block_bytes = block;
     return WEFT_OK;
@@ -96,7 +97,7 @@ static weft_status_t copy_weights(const wefti_lowering_t *l, const uint32_t *val
         }
         value = value_on(l, value_of[b], rank);
         if (value->type.data == NULL) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s has no contents", value->name);
+            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': no contents", value->name);
         }
         memcpy(section + buffer->data_offset_bytes + rank * buffer->rank_data_stride_bytes,
                value->type.data, buffer->size_bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The all-gathers that give everybody the weights of buckets that are updated in shards. */
+/* The all-gathers of the weights of buckets that are updated in shards. */
 #include "fusion/lower.h"
 
 #include "runtime/base/error.h"
@@ -17,11 +17,11 @@ static const char *gather_reason(wefti_lowering_t *l, uint32_t index)
     uint32_t due = l->buckets[index].due;
     wefti_arena_t *arena = &l->plan->arena;
     if (!l->params->decouple) {
-        return wefti_arena_printf(arena, "gives everybody the weights of bucket %u", index);
+        return wefti_arena_printf(arena, "gathers the updated weights of bucket %u", index);
     }
-    return wefti_arena_printf(arena, "gives everybody the weights of bucket %u, which %s%s", index,
-                              due < l->item_count ? "are due at "
-                                                  : "no kernel reads before their update",
+    return wefti_arena_printf(arena, "gathers the updated weights of bucket %u, which %s%s", index,
+                              due < l->item_count ? "are read first by "
+                                                  : "no kernel reads before the next update",
                               due < l->item_count ? l->graph->nodes[l->items[due].node].name : "");
 }
 

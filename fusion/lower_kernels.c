@@ -47,7 +47,7 @@ static weft_status_t copy_attr(wefti_arena_t *arena, const wefti_node_t *node,
     case WEFT_ATTR_TENSOR:
     default:
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s (%s): attribute %s is a tensor, which a plan cannot hold",
+                           "node '%s' (%s): attribute '%s': a plan cannot hold tensor attributes",
                            node->name, node->def->name, from->name);
     }
     return to->name == NULL || copy == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
@@ -100,7 +100,8 @@ static weft_status_t fill_inputs(const wefti_lowering_t *l, const wefti_node_t *
     for (uint32_t j = 0; j < node->input_count; j++) {
         kernel->inputs[j] = buffer_or_none(l, node->inputs[j]);
         if (node->inputs[j] != WEFTI_NONE && kernel->inputs[j] == WEFTI_PLAN_NONE) {
-            return wefti_error(WEFT_ERR_INTERNAL, "%s: input %u has no buffer", node->name, j);
+            return wefti_error(WEFT_ERR_INTERNAL, "node '%s': input %u has no buffer", node->name,
+                               j);
         }
     }
     return WEFT_OK;

@@ -264,9 +264,10 @@ static weft_status_t alias_updates(memory_t *m)
             }
             if ((uint32_t)from >= node->input_count || node->inputs[from] == WEFTI_NONE ||
                 l->buffer_of[node->inputs[from]] == WEFTI_NONE) {
-                return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                   "%s updates something that is neither parameter nor state",
-                                   node->name);
+                return wefti_error(
+                    WEFT_ERR_UNSUPPORTED,
+                    "node '%s' (%s): updates a tensor that is neither a parameter nor a state",
+                    node->name, node->def->name);
             }
             l->buffer_of[node->outputs[j]] = l->buffer_of[node->inputs[from]];
         }

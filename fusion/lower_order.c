@@ -84,31 +84,40 @@ static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *nod
     bytes = node->input_count == 1 && node->inputs[0] != WEFTI_NONE
                 ? wefti_value_bytes(&l->graph->values[node->inputs[0]])
                 : 0;
-    if (attr->type != WEFT_ATTR_INT || attr->i < 1 ||
-        (uint64_t)attr->i > (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT ||
-        attr->i > MAX_PARTS) {
+    uint64_t most = (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT;
+    most = most < MAX_PARTS ? most : MAX_PARTS;
+    if (attr->type != WEFT_ATTR_INT || attr->i < 1 || (uint64_t)attr->i > most) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: parts is no number of pieces that its one tensor can be cut into",
-                           node->name);
+                           "node '%s' (%s): attribute 'parts' must be between 1 and %llu: %lld",
+                           node->name, node->def->name, (unsigned long long)most,
+                           attr->type == WEFT_ATTR_INT ? (long long)attr->i : 0);
     }
     *out_parts = (uint32_t)attr->i;
     return WEFT_OK;
 }
 
-/* A gradient is reduced in place, so nobody else may want what was there before. */
+weft_status_t wefti_lower_error_after_update(const wefti_node_t *node)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "node '%s' (%s): a collective on the result of an update is not supported",
+                       node->name, node->def->name);
+}
+
+/* A gradient is reduced in place, so no other node may read the value before the reduction. */
 static weft_status_t check_member(const wefti_lowering_t *l, const wefti_readers_t *readers,
                                   const wefti_node_t *node, uint32_t value)
 {
     const wefti_value_t *v = value == WEFTI_NONE ? NULL : &l->graph->values[value];
     if (v == NULL || v->kind != WEFTI_VALUE_NODE) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: collective on %s, which no operator of the graph makes", node->name,
-                           v == NULL ? "an absent tensor" : v->name);
+                           "node '%s' (%s): input '%s' is not the output of a node", node->name,
+                           node->def->name, v == NULL ? "" : v->name);
     }
     for (uint32_t i = readers->first[value]; i < readers->first[value + 1]; i++) {
         const wefti_node_t *reader = &l->graph->nodes[readers->nodes[i]];
         if (reader != node) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "%s works in place on %s, but %s reads it too",
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s': collective in place on '%s', which node '%s' also reads",
                                node->name, v->name, reader->name);
         }
     }
@@ -158,9 +167,7 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
         member->param = l->graph->values[member->reduced].grad_of;
         producer = l->graph->values[member->value].producer;
         if (l->graph->nodes[producer].phase == WEFTI_PHASE_UPDATE) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "%s: a collective on the result of an update is not supported",
-                               node->name);
+            return wefti_lower_error_after_update(node);
         }
         before = communicates(&l->graph->nodes[producer]) ? l->buckets[l->bucket_of[producer]].ready
                                                           : l->item_of[producer] + 1;
@@ -227,17 +234,18 @@ static weft_status_t check_order(wefti_lowering_t *l)
                 (l->bucket_of[producer] != WEFTI_NONE
                      ? l->buckets[l->bucket_of[producer]].ready > l->item_of[id]
                      : l->item_of[producer] >= l->item_of[id])) {
-                return wefti_error(WEFT_ERR_UNSUPPORTED, "%s reads %s, which an update makes",
-                                   node->name, l->graph->values[value].name);
+                return wefti_error(WEFT_ERR_UNSUPPORTED,
+                                   "node '%s': reads '%s', the output of an update", node->name,
+                                   l->graph->values[value].name);
             }
             if (value == WEFTI_NONE || node->phase != WEFTI_PHASE_UPDATE ||
                 l->graph->values[value].kind != WEFTI_VALUE_PARAM) {
                 continue;
             }
             if (updater[value] != WEFTI_NONE && updater[value] != id) {
-                return wefti_error(WEFT_ERR_UNSUPPORTED, "%s reads %s, which %s has updated",
-                                   node->name, l->graph->values[value].name,
-                                   l->graph->nodes[updater[value]].name);
+                return wefti_error(
+                    WEFT_ERR_UNSUPPORTED, "node '%s': reads '%s' after its update by node '%s'",
+                    node->name, l->graph->values[value].name, l->graph->nodes[updater[value]].name);
             }
             updater[value] = id;
         }
@@ -260,7 +268,7 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "the collectives are split into more than %u pieces", MAX_PARTS);
+                               "collectives split into too many pieces: limit %u", MAX_PARTS);
         }
     }
     l->items = wefti_arena_array(&l->arena, most, sizeof(*l->items));

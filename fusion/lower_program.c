@@ -58,7 +58,7 @@ static weft_status_t mark_needed(wefti_lowering_t *l, const uint32_t *roots, uin
         }
         if (node->phase == WEFTI_PHASE_UPDATE) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "%s: an output of the forward pass depends on an update",
+                               "node '%s': an output of the forward pass depends on this update",
                                node->name);
         }
         for (uint32_t j = 0; j < node->input_count; j++) {

@@ -24,7 +24,7 @@ weft_status_t wefti_lower_advance(wefti_lowering_t *l, uint64_t bytes)
                                padded / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT,
                                &l->arena_cursor) ||
         l->arena_cursor > INT64_MAX) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "the model needs more memory than can be counted");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "model too large: size of the arena overflows");
     }
     return WEFT_OK;
 }
@@ -35,7 +35,7 @@ weft_status_t wefti_lower_add_buffer(wefti_lowering_t *l, uint32_t value, wefti_
     const wefti_value_t *v = &l->graph->values[value];
     wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
     if (v->type.dtype == WEFT_DTYPE_NONE || weft_tensor_elem_count(&v->type) < 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "the shape of %s is not known", v->name);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': unknown shape", v->name);
     }
     buffer->name = wefti_arena_strdup(&l->plan->arena, v->name);
     if (buffer->name == NULL) {
@@ -74,18 +74,21 @@ static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_membe
 {
     const wefti_value_t *grad = &l->graph->values[member->value],
                         *param = &l->graph->values[member->param];
+    char texts[2][WEFTI_TYPE_TEXT_BYTES];
     if (param->kind != WEFTI_VALUE_PARAM || wefti_value_bytes(grad) != wefti_value_bytes(param) ||
         grad->type.dtype != param->type.dtype || grad->type.layout != WEFT_LAYOUT_PLAIN) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s is not a gradient of %s: type, shape or layout differ", grad->name,
-                           param->name);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "gradient '%s': type, shape or layout does not match parameter '%s': %s, parameter %s",
+            grad->name, param->name, wefti_type_text(&grad->type, texts[0]),
+            wefti_type_text(&param->type, texts[1]));
     }
     if (wefti_value_bytes(grad) == 0) { /* given with the graph */
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter %s has no elements, but a gradient",
-                           param->name);
+        return wefti_error_empty_param(param->name);
     }
     if (l->buffer_of[member->param] != WEFTI_NONE || l->buffer_of[member->value] != WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has more than one gradient", param->name);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter '%s': duplicate gradient '%s'",
+                           param->name, grad->name);
     }
     return WEFT_OK;
 }

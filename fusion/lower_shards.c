@@ -70,7 +70,7 @@ static const char *whole_why(wefti_lowering_t *l, const wefti_readers_t *readers
     }
     uint64_t unit = WEFTI_PLAN_ALIGNMENT * (l->params->gradients.wire == WEFT_DTYPE_BF16 ? 2u : 1u);
     return bucket->parts > (bytes - 1) / (unit * l->shards) + 1
-               ? "not sharded: its pieces are smaller than a shard for every rank"
+               ? "not sharded: its pieces are smaller than one shard per rank"
                : NULL;
 }
 
@@ -107,9 +107,9 @@ static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, 
             shard * (1 + states) * PS_PER_BYTE;
     bucket->sweep = sweep < apart;
     bucket->sweep_ps = sweep;
-    bucket->sweep_why = wefti_arena_printf(
-        &l->arena, "in one sweep with the update %.1f us, in three passes %.1f us",
-        (double)sweep / 1e6, (double)apart / 1e6);
+    bucket->sweep_why =
+        wefti_arena_printf(&l->arena, "fused reduce-update-gather %.1f us, three passes %.1f us",
+                           (double)sweep / 1e6, (double)apart / 1e6);
     return bucket->sweep_why == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
@@ -307,7 +307,7 @@ fail:
     return status;
 }
 
-/* The reason, and behind it what becomes of the bucket. */
+/* Appends how the bucket is updated to the reason. */
 static weft_status_t extend_reason(wefti_lowering_t *l, wefti_plan_collective_t *collective,
                                    const char *more)
 {
@@ -347,8 +347,7 @@ static weft_status_t make_sweep(wefti_lowering_t *l, uint32_t index,
     }
     status = extend_reason(l, collective,
                            wefti_arena_printf(&l->arena,
-                                              "a rank reduces, updates and gives %s of "
-                                              "it%s%s",
+                                              "each rank reduces, updates and sends %s of it%s%s",
                                               size, bucket->sweep_why == NULL ? "" : ": ",
                                               bucket->sweep_why == NULL ? "" : bucket->sweep_why));
 fail:
@@ -378,10 +377,11 @@ weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
     wefti_lower_predict(
         collective, l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->reduce_scatter,
         wefti_lower_range_bytes(bucket));
-    status = extend_reason(l, collective,
-                           wefti_arena_printf(&l->arena, "a rank reduces and updates %s of it%s%s",
-                                              size, bucket->sweep_why == NULL ? "" : "; ",
-                                              bucket->sweep_why == NULL ? "" : bucket->sweep_why));
+    status =
+        extend_reason(l, collective,
+                      wefti_arena_printf(&l->arena, "each rank reduces and updates %s of it%s%s",
+                                         size, bucket->sweep_why == NULL ? "" : "; ",
+                                         bucket->sweep_why == NULL ? "" : bucket->sweep_why));
 fail:
     return status;
 }

@@ -126,8 +126,7 @@ static weft_status_t make_slots(const wefti_memory_item_t *items, uint32_t count
     for (uint32_t i = 0; i < count; i++) {
         uint64_t size = items[i].size_bytes == 0 ? 1 : items[i].size_bytes;
         if (size > UINT64_MAX / 2 || __builtin_add_overflow(sum, size + alignment, &sum)) {
-            return wefti_error(WEFT_ERR_NO_MEMORY,
-                               "the buffers have more bytes than can be counted");
+            return wefti_error(WEFT_ERR_NO_MEMORY, "buffers too large: size in bytes overflows");
         }
         slots[i] =
             (wefti_memory_slot_t){.size_bytes = (size + alignment - 1) / alignment * alignment,

@@ -125,7 +125,8 @@ static weft_status_t choose(chooser_t *c, uint32_t id)
         return WEFT_OK; /* no algorithm to choose from */
     }
     if (op->group >= c->params->group_count || c->params->group_sizes[op->group] == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is of group %u, whose size is not given",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "op '%s': group_sizes has no size for group %u",
                            wefti_view_op_name(c->view, id), op->group);
     }
     class.ranks = c->params->group_sizes[op->group];
@@ -150,12 +151,14 @@ weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
     WEFT_CHECK_ARG(params);
     weft_status_t status;
     chooser_t c = {.view = view, .params = params};
-    if (params->struct_size < sizeof *params || params->group_sizes == NULL ||
-        params->order == WEFT_ORDER_BLOCKS) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s",
-                           params->struct_size < sizeof *params ? "struct_size is not set"
-                           : params->group_sizes == NULL        ? "group_sizes is NULL"
-                                                         : "an order of blocks is not supported");
+    if (params->struct_size < sizeof *params) {
+        return wefti_error_struct_size("params");
+    }
+    if (params->group_sizes == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "group_sizes", "is NULL");
+    }
+    if (params->order == WEFT_ORDER_BLOCKS) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "order", "blocks are not supported");
     }
     wefti_arena_init(&c.arena, params->allocator, 0);
     WEFT_TRY(status, wefti_view_check(view, &c.arena, NULL), done);

@@ -15,14 +15,14 @@ static weft_status_t read_params(const weft_schedule_params_t *params,
                                  weft_schedule_params_t *out_params)
 {
     *out_params = (weft_schedule_params_t)WEFT_SCHEDULE_PARAMS_INIT;
-    if (params == NULL || params->struct_size < sizeof(params->struct_size)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "params is NULL or its struct_size is not set");
+    if (params->struct_size < sizeof(params->struct_size)) {
+        return wefti_error_struct_size("params");
     }
     memcpy(out_params, params,
            params->struct_size < sizeof *out_params ? params->struct_size : sizeof *out_params);
-    return out_params->op_ns != NULL ? WEFT_OK
-                                     : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "op_ns is NULL");
+    return out_params->op_ns != NULL
+               ? WEFT_OK
+               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "op_ns", "is NULL");
 }
 
 /* Times in picoseconds, and marks for what the host left out. */
@@ -69,7 +69,7 @@ weft_status_t weft_pass_schedule(const weft_graph_view_t *view,
     wefti_schedule_report_t report;
     wefti_arena_t arena;
     if (out_report != NULL && out_report->struct_size < sizeof *out_report) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "out_report's struct_size is not set");
+        return wefti_error_struct_size("out_report");
     }
     wefti_arena_init(&arena, params->allocator, 0);
     WEFT_TRY(status, read_params(params, &own), done);

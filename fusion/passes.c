@@ -55,7 +55,7 @@ static weft_status_t check_cost(const weft_bucket_cost_t *cost)
     if ((cost->piece_count > 0 && cost->pieces == NULL) ||
         (cost->point_count > 0 && cost->points == NULL) ||
         (cost->piece_count == 0 && cost->point_count == 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "cost has neither pieces nor points");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "cost: pieces or points must be set");
     }
     return WEFT_OK;
 }
@@ -72,7 +72,8 @@ static weft_status_t cost_of(const weft_bucket_params_t *params, wefti_arena_t *
         return check_cost(out_cost);
     }
     if (params->world_size == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "world_size is 0, and no cost is given");
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                 "must be at least 1 where cost is NULL: 0");
     }
     if (params->costs_path != NULL) {
         WEFT_TRY(status, wefti_costs_load(&costs, params->costs_path, params->allocator), done);
@@ -109,9 +110,11 @@ weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_
     wefti_policy_t policy;
     wefti_bucket_cost_t cost;
     wefti_plan_forecast_t forecast = {0};
-    if (params->struct_size < sizeof *params ||
-        (out_forecast != NULL && out_forecast->struct_size < sizeof *out_forecast)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "struct_size is not set");
+    if (params->struct_size < sizeof *params) {
+        return wefti_error_struct_size("params");
+    }
+    if (out_forecast != NULL && out_forecast->struct_size < sizeof *out_forecast) {
+        return wefti_error_struct_size("out_forecast");
     }
     wefti_arena_init(&arena, params->allocator, 0);
     WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);

@@ -120,7 +120,7 @@ static weft_status_t check_range(const wefti_planner_params_t *params)
             MAX_TICKS ||
         bytes > MAX_TICKS) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the gradients' bytes and times are too large to be planned");
+                           "gradients too large to plan: bytes or times overflow");
     }
     return WEFT_OK;
 }
@@ -130,22 +130,25 @@ static weft_status_t check_params(const wefti_planner_params_t *params)
     const wefti_bucket_cost_t *cost = &params->cost;
     for (uint32_t k = 1; k < cost->point_count; k++) {
         if (cost->points[k].bytes <= cost->points[k - 1].bytes) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the bytes of costs do not rise");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "cost: bytes of points must increase: %llu follows %llu",
+                               (unsigned long long)cost->points[k].bytes,
+                               (unsigned long long)cost->points[k - 1].bytes);
         }
     }
     if (params->item_count == 0 || (cost->point_count == 0 && cost->piece_count == 0)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "there is nothing to plan");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "nothing to plan: no gradients or no costs");
     }
     for (uint32_t i = 0; i < params->item_count; i++) {
         const wefti_plan_item_t *item = &params->items[i];
         if (params->cap_bytes != 0 && item->bytes > params->cap_bytes) {
             return wefti_error(
-                WEFT_ERR_INVALID_ARGUMENT, "gradient %u has %llu bytes, above the cap of %llu", i,
+                WEFT_ERR_INVALID_ARGUMENT, "gradient %u: %llu bytes exceed the cap of %llu", i,
                 (unsigned long long)item->bytes, (unsigned long long)params->cap_bytes);
         }
         if (i > 0 && item->ready_ps < item[-1].ready_ps) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "gradient %u is ready before the one before it", i);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "gradient %u: ready before gradient %u",
+                               i, i - 1);
         }
     }
     return check_range(params);

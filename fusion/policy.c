@@ -56,29 +56,29 @@ static weft_status_t parse_bytes(const char *text, const char *cursor, wefti_pol
         {"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}, {"", 0}};
     if (!read_number(&cursor, &policy->cap_bytes) ||
         !read_unit(&cursor, sizes, &policy->cap_bytes)) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "--bucket %s: bytes wants a size such as 25M (K, M, G are powers of 1024)", text);
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, "bucket",
+            "invalid size in '%s'; expected a size such as 25M (K, M, G are powers of 1024)", text);
     }
     if (policy->cap_bytes < WEFTI_PLAN_ALIGNMENT) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--bucket %s: the size must be at least %u bytes, the unit in which "
-                           "tensors are split",
-                           text, WEFTI_PLAN_ALIGNMENT);
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, "bucket",
+            "size in '%s' must be at least %u bytes, the unit in which tensors are split", text,
+            WEFTI_PLAN_ALIGNMENT);
     }
     if (strncmp(cursor, ",time:", 6) == 0) {
         cursor += 6;
         if (!read_number(&cursor, &policy->window_ns) ||
             !read_unit(&cursor, times, &policy->window_ns) || policy->window_ns == 0) {
-            return wefti_error(
-                WEFT_ERR_INVALID_ARGUMENT,
-                "--bucket %s: time wants a span above 0 with a unit, such as 5ms (ns, us, ms, s)",
-                text);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                     "invalid time in '%s'; expected a number above 0 with a unit, "
+                                     "such as 5ms (ns, us, ms, s)",
+                                     text);
         }
     }
     if (*cursor != '\0') {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--bucket %s: \"%s\" is not expected there",
-                           text, cursor);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket", "unexpected '%s' in '%s'",
+                                 cursor, text);
     }
     return WEFT_OK;
 }
@@ -92,9 +92,8 @@ static weft_status_t parse_list(const char *text, const char *cursor, wefti_aren
         count += *at == ',';
     }
     if (count > POLICY_MAX_VALUES) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--bucket: %zu numbers are too many (at most %u)", count,
-                           POLICY_MAX_VALUES);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "too many numbers: %zu, limit %u", count, POLICY_MAX_VALUES);
     }
     policy->values = wefti_arena_array(arena, count, sizeof(*policy->values));
     if (policy->values == NULL) {
@@ -102,9 +101,9 @@ static weft_status_t parse_list(const char *text, const char *cursor, wefti_aren
     }
     for (size_t i = 0; i < count; i++) {
         if (!read_number(&cursor, &policy->values[i]) || *cursor != (i + 1 < count ? ',' : '\0')) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "--bucket %s: expected numbers separated by commas at \"%s\"", text,
-                               cursor);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                     "expected numbers separated by commas at '%s' in '%s'", cursor,
+                                     text);
         }
         cursor++;
     }
@@ -116,14 +115,15 @@ static weft_status_t check_index(const char *text, const wefti_policy_t *policy)
 {
     for (uint32_t i = 0; i < policy->value_count; i++) {
         if (policy->values[i] >= UINT32_MAX) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--bucket %s: position %llu is too large",
-                               text, (unsigned long long)policy->values[i]);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                     "position in '%s' must be below %u: %llu", text, UINT32_MAX,
+                                     (unsigned long long)policy->values[i]);
         }
         if (i > 0 && policy->values[i] <= policy->values[i - 1]) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "--bucket %s: positions must rise, but %llu follows %llu", text,
-                               (unsigned long long)policy->values[i],
-                               (unsigned long long)policy->values[i - 1]);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                     "positions in '%s' must increase: %llu follows %llu", text,
+                                     (unsigned long long)policy->values[i],
+                                     (unsigned long long)policy->values[i - 1]);
         }
     }
     return WEFT_OK;
@@ -134,15 +134,16 @@ static weft_status_t check_percent(const char *text, const wefti_policy_t *polic
     uint64_t sum = 0;
     for (uint32_t i = 0; i < policy->value_count; i++) {
         if (policy->values[i] == 0 || policy->values[i] > 100) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "--bucket %s: a share is between 1 and 100", text);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                     "shares in '%s' must be between 1 and 100: %llu", text,
+                                     (unsigned long long)policy->values[i]);
         }
         sum += policy->values[i];
     }
     if (sum != 100) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "--bucket %s: the shares sum to %llu, not 100", text,
-                           (unsigned long long)sum);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "shares in '%s' must sum to 100: %llu", text,
+                                 (unsigned long long)sum);
     }
     return WEFT_OK;
 }
@@ -161,8 +162,8 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena, wefti_p
         policy.kind = text[0] == 'a' ? WEFTI_POLICY_AUTO : WEFTI_POLICY_MERGE;
         WEFT_TRY(status, parse_bytes(text, strchr(text, ':') + 1, &policy), fail);
         if (policy.window_ns != 0) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "--bucket %s: a time window goes with bytes: only", text);
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                     "time in '%s' is only for policy bytes", text);
         }
     } else if (strncmp(text, "bytes:", 6) == 0) {
         policy.kind = WEFTI_POLICY_BYTES;
@@ -176,8 +177,8 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena, wefti_p
         WEFT_TRY(status, parse_list(text, text + 8, arena, &policy), fail);
         WEFT_TRY(status, check_percent(text, &policy), fail);
     } else {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--bucket %s: not a policy; use one of %s",
-                           text, POLICY_FORMS);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "unknown policy '%s'; expected one of %s", text, POLICY_FORMS);
     }
     *out_policy = policy;
 fail:

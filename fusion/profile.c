@@ -50,7 +50,7 @@ static weft_status_t read_kernels(const wefti_json_tree_t *tree, const wefti_jso
         double ns;
         if (name == NULL || name->kind != WEFTI_JSON_STRING ||
             !number_of(tree, item, "ns", MAX_NS, &ns)) {
-            return wefti_error(WEFT_ERR_FORMAT, "kernels[%u] has no name or no ns",
+            return wefti_error(WEFT_ERR_FORMAT, "kernels[%u]: missing name or ns",
                                out->kernel_count);
         }
         char *copy = wefti_arena_strdup(arena, name->string);
@@ -76,7 +76,7 @@ static weft_status_t read_collectives(const wefti_json_tree_t *tree, const wefti
         double bytes, ns;
         if (item->kind != WEFTI_JSON_OBJECT || !number_of(tree, item, "bytes", 1e15, &bytes) ||
             !number_of(tree, item, "ns", MAX_NS, &ns)) {
-            return wefti_error(WEFT_ERR_FORMAT, "collectives[%u] has no bytes or no ns",
+            return wefti_error(WEFT_ERR_FORMAT, "collectives[%u]: missing bytes or ns",
                                out->collective_count);
         }
         out->collectives[out->collective_count++] =
@@ -109,12 +109,12 @@ static weft_status_t decode(const wefti_json_tree_t *tree, wefti_arena_t *arena,
     const wefti_json_node_t *kernels, *collectives;
     if (tree->nodes[0].kind != WEFTI_JSON_OBJECT ||
         !number_of(tree, &tree->nodes[0], "format", 1e9, &format) || format != FORMAT) {
-        return wefti_error(WEFT_ERR_FORMAT, "format is not %d", FORMAT);
+        return wefti_error(WEFT_ERR_FORMAT, "unsupported format: must be %d", FORMAT);
     }
     kernels = array_of(tree, "kernels");
     collectives = array_of(tree, "collectives");
     if (kernels == NULL || collectives == NULL) {
-        return wefti_error(WEFT_ERR_FORMAT, "kernels or collectives are missing");
+        return wefti_error(WEFT_ERR_FORMAT, "missing kernels or collectives");
     }
     WEFT_TRY(status, read_kernels(tree, kernels, arena, out), fail);
     WEFT_TRY(status, read_collectives(tree, collectives, arena, out), fail);

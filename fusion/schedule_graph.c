@@ -167,10 +167,10 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
     least = bytes < least ? bytes : least;
     wefti_format_bytes(limit, text[0]);
     wefti_format_bytes(least, text[1]);
-    return wefti_error(
-        WEFT_ERR_UNSUPPORTED,
-        "--arena-limit %s: the plan needs %s (%llu bytes) in the best order found; a "
-        "smaller --batch takes less, and in training --shard-optimizer and --accumulate",
+    return wefti_error_field(
+        WEFT_ERR_UNSUPPORTED, "arena_limit",
+        "%s is too small: the plan needs %s (%llu bytes) in the best order found; reduce batch, or "
+        "in training set shard_optimizer or accumulate",
         text[0], text[1], (unsigned long long)least);
 fail:
     return status;

@@ -115,7 +115,7 @@ static weft_status_t check_edges(const weft_graph_view_t *view)
 {
     for (size_t i = 0; i < 2 * (size_t)view->edge_count; i++) {
         if (view->edges[i] >= view->op_count) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edge %zu of the view joins no operators",
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: edge %zu: operator does not exist",
                                i / 2);
         }
     }

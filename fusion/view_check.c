@@ -48,7 +48,7 @@ static weft_status_t check_order(const weft_graph_view_t *view, uint32_t *positi
         position[i] = NONE;
         present += op->present != 0;
         if (op->present && (op->def == NULL || op->def->domain == NULL || op->def->name == NULL)) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: op %u (%s) has no definition", i,
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: op %u (%s): missing definition", i,
                                wefti_view_op_name(view, i));
         }
         if (op->present && ((op->input_count > 0 && view->op_inputs == NULL) ||
@@ -59,19 +59,17 @@ static weft_status_t check_order(const weft_graph_view_t *view, uint32_t *positi
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i];
         if (id >= view->op_count || !view->ops[id].present || position[id] != NONE) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: entry %u of the order is op %u, which %s", i, id,
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: order[%u]: op %u %s", i, id,
                                id >= view->op_count     ? "does not exist"
-                               : !view->ops[id].present ? "is removed"
-                                                        : "stands there twice");
+                               : !view->ops[id].present ? "was removed"
+                                                        : "is a duplicate");
         }
         position[id] = i;
     }
-    return present == view->order_count
-               ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "view: %u ops are there, but %u stand in the order", present,
-                             view->order_count);
+    return present == view->order_count ? WEFT_OK
+                                        : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                                      "view: order does not have all ops: %u of %u",
+                                                      view->order_count, present);
 }
 
 static weft_status_t check_outputs(const weft_graph_view_t *view, uint32_t id, bool *made)
@@ -83,11 +81,10 @@ static weft_status_t check_outputs(const weft_graph_view_t *view, uint32_t id, b
             continue;
         }
         if (value >= view->value_count || view->values[value].producer != id || made[value]) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: output %u of %s is value %u, which %s", k,
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: output %u of %s: value %u %s", k,
                                wefti_view_op_name(view, id), value,
                                value >= view->value_count ? "does not exist"
-                               : made[value]              ? "is an output twice"
+                               : made[value]              ? "is already an output"
                                                           : "has another producer");
         }
         made[value] = true;
@@ -106,13 +103,13 @@ static weft_status_t check_inputs(const weft_graph_view_t *view, uint32_t id,
         }
         if (value >= view->value_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: input %u of %s is value %u, which does not exist", k,
+                               "view: input %u of %s: value %u does not exist", k,
                                wefti_view_op_name(view, id), value);
         }
         uint32_t producer = view->values[value].producer;
         if (producer != NONE && position[producer] >= position[id]) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: %s runs before %s, which makes its input %u",
+                               "view: %s runs before %s, which produces its input %u",
                                wefti_view_op_name(view, id), wefti_view_op_name(view, producer), k);
         }
     }
@@ -126,23 +123,23 @@ static weft_status_t check_values(const weft_graph_view_t *view, const bool *mad
         if (value->producer != NONE && !made[i] &&
             (value->producer >= view->op_count || view->ops[value->producer].present)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: value %u names op %u as its producer, which does not make it",
-                               i, value->producer);
+                               "view: value %u: its producer op %u does not output it", i,
+                               value->producer);
         }
         if (value->grad_of == NONE) {
             continue;
         }
         if (value->grad_of >= view->value_count || value->name == NULL ||
             view->values[value->grad_of].name == NULL) {
-            return wefti_error(
-                WEFT_ERR_INVALID_ARGUMENT, "view: value %u is the gradient of value %u, which %s",
-                i, value->grad_of,
-                value->grad_of >= view->value_count ? "does not exist"
-                                                    : "has no name, or the gradient has none");
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "view: value %u: gradient of value %u, which %s", i, value->grad_of,
+                               value->grad_of >= view->value_count
+                                   ? "does not exist"
+                                   : "has no name, or the gradient has no name");
         }
         if (value->bytes > UINT64_MAX / 4) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: %s has more bytes than memory can have", value->name);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: %s: too large: %llu bytes",
+                               value->name, (unsigned long long)value->bytes);
         }
     }
     return WEFT_OK;
@@ -154,12 +151,12 @@ static weft_status_t check_edges(const weft_graph_view_t *view, const uint32_t *
         uint32_t from = view->edges[2 * i], to = view->edges[2 * i + 1];
         if (from >= view->op_count || to >= view->op_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: edge %zu goes from op %u to op %u, of which there are %u", i,
-                               from, to, view->op_count);
+                               "view: edge %zu: from op %u to op %u, but there are %u ops", i, from,
+                               to, view->op_count);
         }
         if (position[from] != NONE && position[to] != NONE && position[from] >= position[to]) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "view: edge %zu goes from %s to %s, which runs before it", i,
+                               "view: edge %zu: from %s to %s, which runs first", i,
                                wefti_view_op_name(view, from), wefti_view_op_name(view, to));
         }
     }
@@ -170,9 +167,11 @@ weft_status_t wefti_view_check(const weft_graph_view_t *view, wefti_arena_t *are
                                uint32_t **out_position)
 {
     weft_status_t status;
-    if (view == NULL || view->struct_size < sizeof *view) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view %s",
-                           view == NULL ? "is NULL" : "has no struct_size");
+    if (view == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view is NULL");
+    }
+    if (view->struct_size < sizeof *view) {
+        return wefti_error_struct_size("view");
     }
     WEFT_TRY(status, check_arrays(view), fail);
     uint32_t *position = wefti_arena_array(arena, view->op_count, sizeof *position);

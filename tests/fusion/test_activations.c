@@ -212,11 +212,14 @@ static void test_what_is_refused(void **state)
     fixture_t *f = *state;
     const weft_attr_t group = ATTR_INT("group", 1), root = ATTR_INT("root", 2),
                       parts = ATTR_INT("parts", 1), size = ATTR_INT("group_size", RANKS);
-    refused(f, "AllReduce", DIMS(4), &group, "'bad' (AllReduce): only the group of all ranks");
-    refused(f, "Broadcast", DIMS(4), &root, "root 2 is none of 2 ranks");
-    refused(f, "AllReduce", DIMS(4), &parts, "is split, but its tensor is no gradient");
-    refused(f, "AllToAll", DIMS(3), NULL, "'bad' (AllToAll): the first dimension of 'x', 3, does");
-    refused(f, "ReduceScatter", DIMS(5), &size, "does not divide by 2 ranks");
+    refused(f, "AllReduce", DIMS(4), &group, "'bad' (AllReduce): unsupported group: a plan has only group 0");
+    refused(f, "Broadcast", DIMS(4), &root, "invalid root 2 for world size 2");
+    refused(f, "AllReduce", DIMS(4), &parts, "split, but only gradients can be split");
+    refused(f, "AllToAll", DIMS(3), NULL,
+            "'bad' (AllToAll): first dimension of 'x' must be divisible by the number of ranks: 3, "
+            "2 ranks");
+    refused(f, "ReduceScatter", DIMS(5), &size,
+            "must be divisible by the number of ranks: 5, 2 ranks");
 }
 
 /* Memory is handed on in every way that a graph allows; the verifier watches every access. */

@@ -77,27 +77,26 @@ static void test_bucket_follows_the_policy(void **state)
         const char *policy, *buckets, *first_reason, *last_reason;
     } rows[] = {
         {"one", "0 1 2 3 4 5", "one bucket", "one bucket"},
-        {"none", "0|1|2|3|4|5", "of its own", "no gradient is left"},
-        {"bytes:25M", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
-        {"bytes:704", "0 1|2/2|3|4/4|5", "with v6 it would have 1.9 KiB, above the cap of 704 B",
-         "no gradient is left"},
-        {"bytes:2048", "0 1 2 3|4/2|5", "above the cap", "no gradient is left"},
-        {"bytes:2559", "0 1 2 3|4/2|5", "above the cap", "no gradient is left"},
-        {"bytes:2560", "0 1 2 3|4|5", "above the cap", "no gradient is left"},
+        {"none", "0|1|2|3|4|5", "one bucket per gradient", "last gradient"},
+        {"bytes:25M", "0 1 2 3 4 5", "last gradient", "last gradient"},
+        {"bytes:704", "0 1|2/2|3|4/4|5", "v6 would grow it to 1.9 KiB, above the cap of 704 B",
+         "last gradient"},
+        {"bytes:2048", "0 1 2 3|4/2|5", "above the cap", "last gradient"},
+        {"bytes:2559", "0 1 2 3|4/2|5", "above the cap", "last gradient"},
+        {"bytes:2560", "0 1 2 3|4|5", "above the cap", "last gradient"},
         {"bytes:100", "0/10|1|2/20|3|4/40|5", "v0 alone has 640 B, above the cap of 100 B",
-         "no gradient is left"},
-        {"bytes:25M,time:2us", "0 1 2|3 4 5", "ms after the first", "no gradient is left"},
-        {"bytes:25M,time:1500ns", "0 1|2 3|4 5", "ms after the first", "no gradient is left"},
-        {"index:0,4", "0|1 2 3 4|5", "position 0", "no gradient is left"},
-        {"index:4", "0 1 2 3 4|5", "position 4", "no gradient is left"},
-        {"percent:60,40", "0 1 2 3|4 5", "v9 ends nearest to 60 % of the bytes",
-         "no gradient is left"},
-        {"percent:90,5,5", "0 1 2 3|4|5", "v9 leaves a gradient for every bucket behind 90 %",
-         "no gradient is left"},
-        {"percent:10,10,10,70", "0|1|2|3 4 5", "v0 ends nearest to 10 %", "no gradient is left"},
-        {"percent:1,99", "0|1 2 3 4 5", "v0 is one gradient at least, though it ends behind 1 %",
-         "no gradient is left"},
-        {"percent:100", "0 1 2 3 4 5", "no gradient is left", "no gradient is left"},
+         "last gradient"},
+        {"bytes:25M,time:2us", "0 1 2|3 4 5", "ms after the first", "last gradient"},
+        {"bytes:25M,time:1500ns", "0 1|2 3|4 5", "ms after the first", "last gradient"},
+        {"index:0,4", "0|1 2 3 4|5", "position 0", "last gradient"},
+        {"index:4", "0 1 2 3 4|5", "position 4", "last gradient"},
+        {"percent:60,40", "0 1 2 3|4 5", "v9 ends nearest to 60 % of the bytes", "last gradient"},
+        {"percent:90,5,5", "0 1 2 3|4|5", "v9 leaves a gradient for each later bucket, at 90 %",
+         "last gradient"},
+        {"percent:10,10,10,70", "0|1|2|3 4 5", "v0 ends nearest to 10 %", "last gradient"},
+        {"percent:1,99", "0|1 2 3 4 5", "v0 is the only gradient, though it exceeds 1 %",
+         "last gradient"},
+        {"percent:100", "0 1 2 3 4 5", "last gradient", "last gradient"},
         /* Ready at 1 to 6 us, and 4 must go when it is there, at 5 us: 3 only makes it alone, and 0
          * and 1 may share because nothing is late by that. */
         {"auto", "0 1|2|3|4|5", "planned: ready at 2.0 us, sent from 2.0 to 2.9 us",
@@ -295,7 +294,7 @@ static void test_bucket_never_closes_a_cycle_over_two_buckets(void **state)
     b2 = view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F64, 64);
     view_gradient(&b, a1, WEFT_DTYPE_F64, 64);
     view_gradient(&b, b2, WEFT_DTYPE_F32, 64);
-    expect(&b, "one", "0 3|1|2", "has another type");
+    expect(&b, "one", "0 3|1|2", "has another element type");
 }
 
 static void test_bucket_keeps_kinds_and_fences_apart(void **state)

@@ -450,17 +450,22 @@ static void test_compile_names_the_wrong_parameter(void **state)
     good.model_path = models[0];
     good.world_size = 2;
     good.batch = 4;
-    bad = good, bad.world_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--world 0");
-    bad = good, bad.batch = -3, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--batch -3");
+    bad = good, bad.world_size = 0,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "world_size: must be set");
+    bad = good, bad.batch = -3,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "batch: must not be negative: -3");
     bad = good, bad.optimizer = "adagrad",
-    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--optimizer adagrad");
-    bad = good, bad.lr = -1, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--lr -1");
-    bad = good, bad.bucket = "two", expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--bucket two");
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "optimizer: unknown optimizer 'adagrad'");
+    bad = good, bad.lr = -1,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "lr: must be above 0 and finite: -1");
+    bad = good, bad.bucket = "two",
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "bucket: unknown policy 'two'");
     bad = good, bad.bucket = "index:2,77",
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "position 77");
     bad = good, bad.shapes = &shape, bad.shape_count = 1,
-    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "--shape image");
-    bad = good, bad.model_path = NULL, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "no model");
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "shapes: input 'image'");
+    bad = good, bad.model_path = NULL,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "model_path: must be set");
     bad = good, bad.model_path = "/nowhere/x.onnx",
     expect_error(&bad, WEFT_ERR_NOT_FOUND, "/nowhere/x.onnx");
     bad = good, bad.model_path = WEFT_SOURCE_DIR "/tests/fusion/test_compile.c",

@@ -236,13 +236,13 @@ static void test_what_cannot_be_planned(void **state)
     const wefti_bucket_point_t points[] = {{10, 5}, {10, 6}};
     wefti_planner_params_t params = {
         .items = items, .item_count = 2, .cost = {&piece, 1, NULL, 0}, .cap_bytes = 150};
-    refuse(&params, "gradient 1 has 200 bytes, above the cap of 150");
+    refuse(&params, "gradient 1: 200 bytes exceed the cap of 150");
     params.cap_bytes = 0;
     params.item_count = 0;
     refuse(&params, "nothing to plan");
     params.item_count = 2;
     params.items = falling;
-    refuse(&params, "gradient 1 is ready before");
+    refuse(&params, "gradient 1: ready before gradient 0");
     params.item_count = 1;
     params.items = huge;
     refuse(&params, "too large");
@@ -250,7 +250,7 @@ static void test_what_cannot_be_planned(void **state)
     refuse(&params, "too large");
     params.items = items;
     params.cost = (wefti_bucket_cost_t){NULL, 0, points, 2};
-    refuse(&params, "do not rise");
+    refuse(&params, "must increase");
 }
 
 /* Out of memory is an error at every allocation. */

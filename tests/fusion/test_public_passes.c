@@ -106,7 +106,8 @@ static void test_bucket_and_forecast(void **state)
     /* Costs of the built-in table. */
     params.policy = NULL;
     params.cost = NULL;
-    FAILS(weft_pass_bucket(view, &params, &edits, NULL), "world_size is 0");
+    FAILS(weft_pass_bucket(view, &params, &edits, NULL),
+          "world_size: must be at least 1 where cost is NULL");
     params.world_size = 4;
     assert_int_equal(weft_pass_bucket(view, &params, &edits, NULL), WEFT_OK);
     assert_true(weft_edit_list_count(edits) >= 1);
@@ -146,7 +147,7 @@ static void test_algorithms(void **state)
     assert_non_null(strstr(weft_edit_list_get(edits, 1)->text, "ring"));
     weft_edit_list_destroy(edits);
     b.ops[3].group = 1;
-    FAILS(weft_pass_algorithms(view, &params, &edits), "of group 1, whose size is not given");
+    FAILS(weft_pass_algorithms(view, &params, &edits), "group_sizes has no size for group 1");
     assert_null(edits);
 }
 
@@ -374,33 +375,34 @@ static void test_edits_that_do_not_fit(void **state)
     const uint32_t types[] = {1, 3}, compute[] = {0}, one[] = {1}, beyond[] = {9}, zero[] = {0};
     weft_edit_t twice[2] = {{.kind = WEFT_EDIT_FUSE, .members = one, .member_count = 1},
                             {.kind = WEFT_EDIT_FUSE, .members = one, .member_count = 1}};
-    FAILS(check_edits(view, twice, 2), "edit 1 (fuse): op1 is fused twice");
+    FAILS(check_edits(view, twice, 2), "edit 1 (fuse): 'op1' is fused twice");
     weft_edit_t edit = {.kind = WEFT_EDIT_FUSE, .members = types, .member_count = 2};
-    FAILS(check_edits(view, &edit, 1), "has another type");
+    FAILS(check_edits(view, &edit, 1), "has another element type");
     b.ops[3].reduction = WEFT_MAX;
     FAILS(check_edits(view, &edit, 1), "has another reduction");
     b.ops[3].group = 3;
-    FAILS(check_edits(view, &edit, 1), "is of another group");
+    FAILS(check_edits(view, &edit, 1), "belongs to another group");
     edit.members = compute;
     edit.member_count = 1;
-    FAILS(check_edits(view, &edit, 1), "op0 is not a collective");
+    FAILS(check_edits(view, &edit, 1), "'op0' is not a collective");
     edit.members = beyond;
-    FAILS(check_edits(view, &edit, 1), "there is no op 9");
+    FAILS(check_edits(view, &edit, 1), "op 9 does not exist");
     edit.member_count = 0;
     FAILS(check_edits(view, &edit, 1), "no members");
     edit = (weft_edit_t){.kind = WEFT_EDIT_SPLIT, .op_a = 1, .parts = 2};
-    FAILS(check_edits(view, &edit, 1), "2 parts of op1, which has 1 units");
+    FAILS(check_edits(view, &edit, 1),
+          "parts of 'op1' must be between 2 and 1, its number of 64-byte units: 2");
     edit.op_a = 3;
     assert_int_equal(check_edits(view, &edit, 1), WEFT_OK);
     edit = (weft_edit_t){.kind = WEFT_EDIT_INSERT_COLLECTIVE, .value = 1, .op_name = "Gemm"};
-    FAILS(check_edits(view, &edit, 1), "Gemm is not a collective");
+    FAILS(check_edits(view, &edit, 1), "'Gemm' is not a collective");
     edit = (weft_edit_t){.kind = WEFT_EDIT_INSERT_COLLECTIVE, .value = 0, .op_name = "AllReduce"};
-    FAILS(check_edits(view, &edit, 1), "no op makes value 0");
+    FAILS(check_edits(view, &edit, 1), "no op produces value 0");
     edit = (weft_edit_t){
         .kind = WEFT_EDIT_START_WAIT, .op_a = 3, .op_b = 2, .members = zero, .member_count = 1};
-    FAILS(check_edits(view, &edit, 1), "waited for before it starts");
+    FAILS(check_edits(view, &edit, 1), "has its wait before its start");
     edit = (weft_edit_t){.kind = WEFT_EDIT_ALGORITHM, .op_a = 2, .text = "ring"};
-    FAILS(check_edits(view, &edit, 1), "op2 is not a collective");
+    FAILS(check_edits(view, &edit, 1), "'op2' is not a collective");
     FAILS(weft_edits_check(view, NULL), "edits is NULL");
 }
 
@@ -417,7 +419,7 @@ static void test_wrong_views_are_named(void **state)
     weft_graph_view_t view = *view_end(&b);
     FAILS(weft_pass_order(NULL, NULL, &edits), "view is NULL");
     view.struct_size = 0;
-    FAILS(weft_pass_order(&view, NULL, &edits), "no struct_size");
+    FAILS(weft_pass_order(&view, NULL, &edits), "view: struct_size");
     view = b.view;
     view.ops = NULL;
     FAILS(weft_pass_order(&view, NULL, &edits), "ops is NULL");
@@ -425,18 +427,18 @@ static void test_wrong_views_are_named(void **state)
     b.order[1] = 0;
     FAILS(weft_pass_order(&b.view, NULL, &edits), "op1 runs before op0");
     b.order[1] = 1;
-    FAILS(weft_pass_order(&b.view, NULL, &edits), "stands there twice");
+    FAILS(weft_pass_order(&b.view, NULL, &edits), "is a duplicate");
     b.order[0] = 77;
     FAILS(weft_pass_order(&b.view, NULL, &edits), "does not exist");
     b.order[0] = 0;
     b.ops[2].present = 0;
-    FAILS(weft_pass_order(&b.view, NULL, &edits), "is removed");
+    FAILS(weft_pass_order(&b.view, NULL, &edits), "was removed");
     b.ops[2].present = 1;
     b.ops[2].def = NULL;
-    FAILS(weft_pass_order(&b.view, NULL, &edits), "has no definition");
+    FAILS(weft_pass_order(&b.view, NULL, &edits), "missing definition");
     b.ops[2].def = b.ops[0].def;
     b.values[reduced].grad_of = 99;
-    FAILS(weft_pass_order(&b.view, NULL, &edits), "which does not exist");
+    FAILS(weft_pass_order(&b.view, NULL, &edits), "does not exist");
     b.values[reduced].grad_of = 0;
     b.values[reduced].producer = 0;
     FAILS(weft_pass_order(&b.view, NULL, &edits), "has another producer");
@@ -445,7 +447,7 @@ static void test_wrong_views_are_named(void **state)
     view = b.view;
     view.edges = edge;
     view.edge_count = 1;
-    FAILS(weft_pass_order(&view, NULL, &edits), "goes from op3 to op0, which runs before it");
+    FAILS(weft_pass_order(&view, NULL, &edits), "from op3 to op0, which runs first");
     assert_int_equal(weft_pass_order(&b.view, NULL, &edits), WEFT_OK);
     weft_edit_list_destroy(edits);
     FAILS(weft_pass_order(&b.view, NULL, NULL), "out_edits is NULL");

@@ -232,7 +232,7 @@ static void test_an_arena_limit_is_kept_or_refused(void **state)
         weft_status_t status = wefti_schedule_graph(f.graph, &f.options);
         if (refused) {
             assert_int_equal(status, WEFT_ERR_UNSUPPORTED);
-            assert_non_null(strstr(weft_last_error(), "--arena-limit 16.0 KiB"));
+            assert_non_null(strstr(weft_last_error(), "arena_limit: 16.0 KiB is too small"));
         } else {
             assert_int_equal(status, WEFT_OK);
             assert_true(arena_of(&f) <= f.options.arena_limit);

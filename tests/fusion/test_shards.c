@@ -241,7 +241,7 @@ static void test_shards_are_scattered_updated_and_gathered(void **state)
     assert_int_equal(gather->elem_count, 48);
     assert_int_equal(gather->member_count, 3);
     assert_string_equal(scatter->reason, "one bucket for all gradients; "
-                                         "a rank reduces and updates 192 B of it");
+                                         "each rank reduces and updates 192 B of it");
     update = update_of(plan, 0);
     assert_int_equal(update->inputs[0], gather->source);
     assert_int_equal(update->inputs[1], scatter->buffer);
@@ -351,11 +351,11 @@ static void test_a_sweep_is_chosen_by_cost(void **state)
     } rows[] = {
         /* a shard of 128 bytes: 38.4 and 64 ns of updating */
         {100000, "wu",
-         "a rank reduces, updates and gives 128 B of it: in one sweep with the update "
-         "0.1 us, in three passes 0.2 us"},
+         "each rank reduces, updates and sends 128 B of it: fused reduce-update-gather "
+         "0.1 us, three passes 0.2 us"},
         {900000, "wsrwg",
-         "a rank reduces and updates 128 B of it; in one sweep with the update "
-         "0.9 us, in three passes 0.2 us"},
+         "each rank reduces and updates 128 B of it; fused reduce-update-gather "
+         "0.9 us, three passes 0.2 us"},
     };
     fixture_t *f = *state;
     add_trained(f, "a", 64, 0.5f);
@@ -442,7 +442,7 @@ static void test_pieces_have_shards_of_their_own(void **state)
     f->params.world_size = 6; /* two shards for all ranks, three pieces */
     plan = lower(f);
     expect_steps(plan, "step", "krwkwkwk", "wcrcrcr");
-    assert_non_null(strstr(plan->collectives[0].reason, "smaller than a shard for every rank"));
+    assert_non_null(strstr(plan->collectives[0].reason, "smaller than one shard per rank"));
     weft_plan_release(plan);
 }
 

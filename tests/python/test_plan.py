@@ -89,7 +89,7 @@ class Compile(Case):
             weft.compile(out, bucket="one")
 
     def test_a_batch_that_nobody_gives(self):
-        with self.assertWarnsRegex(UserWarning, "leaves the batch open: compiled for 1 sample per rank"):
+        with self.assertWarnsRegex(UserWarning, "symbolic batch size: compiled for 1 sample per rank"):
             self.assertEqual(weft.compile(MLP, world=4, bucket="auto").batch, 1)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -168,7 +168,7 @@ class Wrong(Case):
             (TypeError, "clip must be a number", dict(model=MLP, world=2, clip="much")),
             (ValueError, "weight_decay: invalid value -1: must be a number of at least 0", dict(model=MLP, world=2, weight_decay=-1)),
             (TypeError, "bucket must be a str", dict(model=MLP, world=2, bucket=4)),
-            (ValueError, "bucket zz: not a policy", dict(model=MLP, world=2, bucket="zz")),
+            (ValueError, "bucket: unknown policy 'zz'", dict(model=MLP, world=2, bucket="zz")),
             (ValueError, "optimizer", dict(model=MLP, world=2, optimizer="zz")),
             (ValueError, "arena_limit: invalid value '64Q': expected bytes", dict(model=MLP, world=2, arena_limit="64Q")),
             (ValueError, "arena_limit: invalid value -1", dict(model=MLP, world=2, arena_limit=-1)),
@@ -179,7 +179,7 @@ class Wrong(Case):
             (ValueError, "the list is empty", dict(model=[])),
             (TypeError, "every model must be a path", dict(model=[MLP, None], infer=True)),
             (weft.WeftNotFoundError, "nowhere.onnx", dict(model="nowhere.onnx", world=2)),
-            (weft.WeftArgumentError, "^world N is missing", dict(model=MLP)),
+            (weft.WeftArgumentError, "world_size: must be set", dict(model=MLP)),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, costs="nowhere.json")),
             (weft.WeftNotFoundError, "nowhere.json", dict(model=MLP, world=2, ops="nowhere.json")),
             (weft.WeftArgumentError, "input 'image': 2 dimensions, the model has 4",

@@ -409,12 +409,12 @@ static void test_bad_parameters_are_named(void **state)
         double clip;
         const char *message;
     } cases[] = {
-        {4, 0, 6, NULL, 0, "global_micro_batches: 6 does not fit world_size 4"},
-        {2, 0, 6, NULL, 0, "global_micro_batches: 6 does not fit world_size 2"},
-        {2, 2, 4, NULL, 0, "excludes accumulate 2"},
-        {1, 0, 0, "f16", 0, "--wire f16"},
-        {1, 0, 0, NULL, -1, "--clip -1"},
-        {1, 0, 0, NULL, 1e-60, "--clip 1e-60"},
+        {4, 0, 6, NULL, 0, "so that each rank sums one subtree: 6, world_size 4"},
+        {2, 0, 6, NULL, 0, "so that each rank sums one subtree: 6, world_size 2"},
+        {2, 2, 4, NULL, 0, "excludes accumulate: 4 and 2"},
+        {1, 0, 0, "f16", 0, "wire: unknown type 'f16'"},
+        {1, 0, 0, NULL, -1, "clip_norm: must be above 0 and finite: -1"},
+        {1, 0, 0, NULL, 1e-60, "clip_norm: must be above 0 and finite: 1e-60"},
         {1, 1u << 30, 0, NULL, 0, "micro-batches"},
     };
     (void)state;

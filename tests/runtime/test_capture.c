@@ -433,10 +433,10 @@ static void explain_layers(rank_world_t *world)
     RANK_CHECK(strstr(text, golden) != NULL);
     RANK_CHECK(strstr(text, "  bucket 0: avg f32 of 3.9 KiB, data ready after 0.000 ms; 1 call\n"
                             "    members: 0\n"
-                            "    every gradient has a bucket of its own\n") != NULL);
+                            "    one bucket per gradient\n") != NULL);
     RANK_OK(weft_capture_explain(capture, 1, &json));
     RANK_CHECK(strstr(json, "\"policy\": \"none\"") != NULL &&
-               strstr(json, "\"reason\": \"every gradient has a bucket of its own\"") != NULL);
+               strstr(json, "\"reason\": \"one bucket per gradient\"") != NULL);
     free(text);
     free(json);
     weft_capture_destroy(capture);
@@ -629,7 +629,7 @@ static void differ(rank_world_t *world)
     RANK_OK(weft_capture_begin(world->group, &params));
     RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_INVALID_ARGUMENT,
-           "position 7 does not exist");
+           "position 7 is out of range");
     /* The group is as good as ever. */
     RANK_OK(weft_all_reduce(&one, &one, 1, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
     RANK_CHECK(one == (int32_t)world->size);
@@ -654,7 +654,7 @@ static void misuse(rank_world_t *world)
     expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture is open");
     expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture is open");
     params.bucket = "sometimes";
-    expect(weft_capture_begin(group, &params), WEFT_ERR_INVALID_ARGUMENT, "not a policy");
+    expect(weft_capture_begin(group, &params), WEFT_ERR_INVALID_ARGUMENT, "unknown policy");
     RANK_OK(weft_batch_begin(group));
     expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a batch is already open");
     RANK_OK(weft_batch_end(group, NULL));

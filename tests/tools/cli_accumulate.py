@@ -50,7 +50,7 @@ class Accumulate(Case):
         found = self.digests(MODELS / "mlp.onnx", 6, (1, 3, 6), batch=2, steps=2)
         self.assertEqual(len(set(found.values())), 1, found)
         for world in (2, 4):
-            self.assertIn(f"global_micro_batches: 6 does not fit world_size {world}", self.weft(
+            self.assertIn(f"so that each rank sums one subtree: 6, world_size {world}", self.weft(
                 "compile", MODELS / "mlp.onnx", "-o", self.dir / "no.weft", "--world", world, "--batch", 2, "--global-micro-batches", 6,
                 code=2).stderr)
 

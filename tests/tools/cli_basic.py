@@ -105,7 +105,7 @@ class Basic(Case):
         self.assertIn("piece 7/7", self.weft("explain", plan).stdout)
 
     def test_policies_that_cannot_be_honoured(self):
-        for policy, says in (("bytes:63", "at least 64"), ("index:0,6", "position 6 does not exist"),
+        for policy, says in (("bytes:63", "at least 64"), ("index:0,6", "position 6 is out of range: the model has gradients 0 to 5"),
                              ("bytes:64,time:5ms", None)):
             args = ("compile", MODELS / "mlp.onnx", "-o", self.dir / "x.weft", "--world", 2, "--batch", 4,
                     "--bucket", policy)

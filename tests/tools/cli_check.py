@@ -40,8 +40,8 @@ class Check(support.Case):
                            helper.make_node("Hardmax", ["c"], ["y"], "four")],
                           opsets=(("", 13), ("com.example", 1)))
         done = self.weft("check", path, code=2)
-        self.assertRegex(done.stdout, r"2  - +- +- +Hardmax +not supported; first at node 1 'two'")
-        self.assertRegex(done.stdout, r"1  - +- +- +com.example::Frobnicate +not supported; first at node 2 'three'")
+        self.assertRegex(done.stdout, r"2  - +- +- +Hardmax +unsupported, first at node 1 'two'")
+        self.assertRegex(done.stdout, r"1  - +- +- +com.example::Frobnicate +unsupported, first at node 2 'three'")
         self.assertIn("does not compile", done.stdout)
         self.assertEqual(done.stderr, "")
         report = self.weft("check", path, "--json", code=2).stdout

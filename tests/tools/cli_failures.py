@@ -72,7 +72,7 @@ class BadInput(Case):
             self.bad("explain", cut, match="cut.weft")
 
     def test_shapes(self):
-        self.compile_bad(MODELS / "mlp.onnx", match="--batch")
+        self.compile_bad(MODELS / "mlp.onnx", match="or batch if this dimension is the batch")
         self.compile_bad(MODELS / "mlp.onnx", "--batch", "0", match="--batch")
         self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--shape", "nonsense=1,2", match="nonsense")
         self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", "--loss", "nothing", match="nothing")

@@ -76,7 +76,7 @@ class Gradients(Doors):
         reduced = [helper.make_node("AllReduce", ["fc2.bias_grad"], ["reduced"], domain="weft", reduction="avg"),
                    helper.make_node("Relu", ["reduced"], ["positive"], name="reader")]
         self.plan(doors.training(between=reduced))
-        self.assertIn("--wire bf16: gradient fc2.bias_grad is read by reader",
+        self.assertIn("wire: bf16 is not possible: node 'reader' reads gradient 'fc2.bias_grad'",
                       self.plan(doors.training(between=reduced), "--wire", "bf16", code=2).stderr)
 
     def test_that_are_outputs_or_read_by_others(self):
@@ -140,9 +140,9 @@ class Gradients(Doors):
         self.refused(proto, "'nobody' is not a tensor of the model", extra=given({"nobody": "g0"}))
         self.refused(proto, "'h' is not a floating-point initializer", extra=given({"h": "g0"}))
         self.refused(proto, "gradient 'g0' belongs to two parameters: 'fc1.weight' and 'fc2.weight'", extra=given({"fc1.weight": "g0", "fc2.weight": "g0"}))
-        self.refused(proto, "expected an object", extra=given([]))
-        self.refused(proto, "is no text", extra=given({"fc1.weight": 3}))
-        self.refused(proto, "of at least one", extra=given({}))
+        self.refused(proto, "expected a JSON object", extra=given([]))
+        self.refused(proto, "must be a string", extra=given({"fc1.weight": 3}))
+        self.refused(proto, "with at least one entry", extra=given({}))
         (self.dir / "bad.json").write_text("{\"a\": ")
         self.refused(proto, "bad.json", extra=("--grads", self.dir / "bad.json"))
         self.refused(proto, "missing.json", extra=("--grads", self.dir / "missing.json"))
@@ -243,7 +243,7 @@ class Collectives(Doors):
             self.weft("verify", "p.weft")
         for options in (("--accumulate", "2"), ("--global-micro-batches", "4")):
             done = self.plan(self.scaled(), *options, code=2)
-            self.assertIn("fc2.bias_grad is not the result of an all-reduce", done.stderr)
+            self.assertIn("gradient 'fc2.bias_grad': must be all-reduced", done.stderr)
 
     def summed(self, op, divide=False, **attributes):
         """A sum over ranks, then half of it, by either way: the average of two ranks."""
@@ -268,9 +268,9 @@ class Collectives(Doors):
         self.same_as_own(self.reduced("AllReduce", reduction="avg", algorithm="doubling,mesh"), "--bucket", "one")
         self.assertEqual([b["candidates"] for b in self.explain("given.weft")["buckets"]], [["doubling", "mesh"]])
         done = self.plan(self.reduced("AllReduce", algorithm="mesh,nonsense"), code=2)
-        self.assertIn("attribute algorithm: there is no 'nonsense' for it", done.stderr)
+        self.assertIn("attribute 'algorithm': unknown algorithm 'nonsense'", done.stderr)
         done = self.plan(self.reduced("AllReduce", algorithm=","), code=2)
-        self.assertIn("attribute algorithm is ','", done.stderr)
+        self.assertIn("attribute 'algorithm': no name in ','", done.stderr)
 
     def test_what_no_plan_has_is_refused(self):
         for proto, words in (
@@ -355,7 +355,7 @@ class Operators(Doors):
     def test_others_are_fences(self):
         unknown = dict(self.FOO, effects="unknown")
         done = self.plan(self.proto(), "--bucket", "one", *self.ops(unknown))
-        self.assertIn("1 operator of unknown effect, node 'foo' (my.Foo)", done.stderr)
+        self.assertIn("1 operator of unknown effect, node 'foo' (my::Foo)", done.stderr)
         self.assertEqual(len(self.weft_json("explain", "p.weft", "--ops", "ops.json")["buckets"]), 2)
         del unknown["effects"]
         self.plan(self.proto(), "--bucket", "one", *self.ops(unknown))

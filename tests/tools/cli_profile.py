@@ -76,8 +76,8 @@ class Profile(support.Case):
     def test_what_is_no_profile_is_refused(self):
         path = self.dir / "bad.json"
         good = {"format": 1, "kernels": [{"name": "fc1", "ns": 5}], "collectives": [{"bytes": 4, "ns": 5}]}
-        for change, says in (({"format": 2}, "format is not 1"), ({"kernels": 3}, "kernels or collectives are missing"),
-                             ({"kernels": [{"ns": 5}]}, "kernels[0] has no name or no ns"),
+        for change, says in (({"format": 2}, "unsupported format: must be 1"), ({"kernels": 3}, "missing kernels or collectives"),
+                             ({"kernels": [{"ns": 5}]}, "kernels[0]: missing name or ns"),
                              ({"kernels": [{"name": "a", "ns": -5}]}, "kernels[0]"),
                              ({"kernels": [7]}, "kernels[0]"), ({"collectives": [{"ns": 5}]}, "collectives[0]"),
                              ({"collectives": [{"bytes": 1e300, "ns": 5}]}, "collectives[0]")):

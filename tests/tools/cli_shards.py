@@ -55,9 +55,9 @@ class Shards(Case):
                 self.assertLess(plan["arena_bytes"], whole["arena_bytes"])
                 self.assertEqual([b["members"] for b in plan["buckets"]], [b["members"] for b in whole["buckets"]])
             for bucket in shard["buckets"]:
-                self.assertIn("in one sweep with the update", bucket["reason"])
+                self.assertIn("fused reduce-update-gather", bucket["reason"])
             for bucket in late["buckets"]:
-                self.assertIn("a rank reduces and updates", bucket["reason"])
+                self.assertIn("each rank reduces and updates", bucket["reason"])
 
     @NEED_DATA
     def test_micro_batches_that_communicate_gather_no_weights(self):

@@ -79,7 +79,8 @@ weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **ou
     WEFT_CHECK_ARG(context);
     weft_status_t status = check_context(context);
     if (status < 0 || bytes == 0) {
-        return status < 0 ? status : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes is 0");
+        return status < 0 ? status
+                          : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
     }
     wefti_device_memory_t *memory = &context->device_memory;
     void *address = NULL;
@@ -241,7 +242,8 @@ weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src,
     WEFT_CHECK_ARG(dst);
     WEFT_CHECK_ARG(src);
     if (overlap(dst, src, bytes)) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dst and src overlap");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "dst, src: the ranges overlap: %p, %p, %zu bytes", dst, src, bytes);
     }
     if (context->device != NULL) {
         return run_and_wait(context, dst, src, 0, bytes);

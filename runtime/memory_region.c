@@ -19,7 +19,7 @@ weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_a
     WEFT_CHECK_ARG(context);
     size_t offset;
     if (bytes == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes is 0");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
     }
     weft_status_t status = wefti_region_alloc(context->memory, bytes, &offset);
     if (status == WEFT_OK) {
@@ -151,9 +151,16 @@ static bool reaches_all(const weft_context_t *context)
 static weft_status_t check_range(weft_context_t *context, const uint8_t *address, size_t bytes)
 {
     wefti_adopted_t other;
-    if (address == NULL || bytes == 0 || bytes > SIZE_MAX - (uintptr_t)address) {
-        return address == NULL ? wefti_error_null("weft_mem_register", "address")
-                               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: no such range");
+    if (address == NULL) {
+        return wefti_error_null("weft_mem_register", "address");
+    }
+    if (bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
+    }
+    if (bytes > SIZE_MAX - (uintptr_t)address) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "bytes: the range exceeds the address space: %zu bytes at %p", bytes,
+                           (const void *)address);
     }
     if (find(context, address, &other)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is already registered",

@@ -280,7 +280,9 @@ weft_status_t weft_stream_launch(weft_stream_t *stream, const weft_kernel_t *ker
     WEFT_CHECK_ARG(call);
     wefti_slot_t *slot;
     if (kernel->abi_version != WEFT_KERNEL_ABI_VERSION) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "kernel has another abi version");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "kernel: unsupported abi_version %u: expected %u", kernel->abi_version,
+                           WEFT_KERNEL_ABI_VERSION);
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK) {

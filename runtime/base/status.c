@@ -77,8 +77,7 @@ weft_status_t wefti_error(weft_status_t status, const char *format, ...)
 weft_status_t wefti_error_struct_size(const char *name)
 {
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "%s: struct_size is not set; initialise the struct with its _INIT macro",
-                       name);
+                       "%s: struct_size is not set; set it to the size of the struct", name);
 }
 
 weft_status_t wefti_error_field(weft_status_t status, const char *name, const char *format, ...)

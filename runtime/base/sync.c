@@ -82,14 +82,14 @@ weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa)
         }
         if ((wefti_isa_t)i > wefti_isa_detect()) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "this CPU does not have %s, the best it has is %s", text,
-                               wefti_isa_name(wefti_isa_detect()));
+                               "this CPU does not support %s: the best that it supports is %s",
+                               text, wefti_isa_name(wefti_isa_detect()));
         }
         *out_isa = (wefti_isa_t)i;
         return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "\"%s\" is not an instruction set: auto, portable, avx2 or avx512", text);
+                       "invalid value '%s': expected auto, portable, avx2 or avx512", text);
 }
 
 void wefti_thread_be_prompt(void)

@@ -34,7 +34,7 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   libonnx-testdata dataset-fashion-mnist
   openmpi-bin mpich
   iproute2 procps hostname git
-  clang-format mmdebstrap)
+  clang-format doxygen mmdebstrap)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 
 # Python packages that Debian has not: onnxruntime (compares accuracy), mypy (checks types), viztracer and

@@ -165,7 +165,7 @@ class Options:
         out = subprocess.run([weft, "help", "--json"], capture_output=True, text=True)
         if out.returncode != 0:
             raise SystemExit("run_blocks.py: weft help --json: " + (out.stderr.strip() or f"exit status {out.returncode}"))
-        self.commands = {}
+        self.commands = {"help": {"--json", "--help", "-h"}}
         for command in json.loads(out.stdout)["commands"]:
             names = {"--help", "-h"}
             for option in command["options"]:

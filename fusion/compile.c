@@ -72,6 +72,7 @@ static void read_lower_params(wefti_compiler_t *c, wefti_lower_params_t *params)
                                      .gradients = c->gradient_params,
                                      .in_flight = c->params.in_flight,
                                      .costs = &c->costs,
+                                     .rates = &c->rates,
                                      .place = c->place,
                                      .allocator = c->allocator};
     if (c->params.infer) {
@@ -84,6 +85,7 @@ static weft_status_t order_graph(wefti_compiler_t *c)
 {
     wefti_lower_params_t lower;
     wefti_schedule_options_t options = {.profile = &c->profile,
+                                        .rates = &c->rates,
                                         .cost = &c->bucket_cost,
                                         .in_flight = c->params.in_flight,
                                         .arena_limit = c->params.arena_limit,

@@ -20,6 +20,7 @@ typedef struct wefti_compiler {
     wefti_arena_t arena;
     wefti_policy_t policy;
     wefti_costs_t costs;
+    wefti_rates_t rates;
     wefti_profile_t profile;
     const wefti_plan_place_t *place; /* of --topology, or NULL */
     wefti_bucket_cost_t bucket_cost;
@@ -57,7 +58,7 @@ weft_status_t wefti_compile_import_ranks(wefti_compiler_t *compiler);
 weft_status_t wefti_compile_import_share(wefti_compiler_t *compiler);
 
 weft_status_t wefti_compile_insert_and_fuse(wefti_compiler_t *compiler);
-/* What a step's kernels take, into the forecast. */
+/* Completes the forecast: predicted time of a step's kernels, and what it is predicted with. */
 weft_status_t wefti_compile_predict_step(wefti_compiler_t *compiler);
 /* Whether buckets may be reduced, updated and given in one sweep. */
 bool wefti_compile_may_sweep(const wefti_compiler_t *compiler);

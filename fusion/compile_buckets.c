@@ -21,6 +21,17 @@ bool wefti_compile_may_sweep(const wefti_compiler_t *c)
            c->gradient_params.wire == WEFT_DTYPE_F32 && c->gradient_params.clip_norm == 0;
 }
 
+static double gradient_bytes(const wefti_graph_t *graph)
+{
+    double bytes = 0;
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        bytes += graph->values[v].grad_of != WEFTI_NONE && graph->values[v].producer != WEFTI_NONE
+                     ? (double)wefti_value_bytes(&graph->values[v])
+                     : 0;
+    }
+    return bytes;
+}
+
 /* What the comm stream spends on a bucket. Of a sharded one that is a sweep, the update included,
  * or the reduce-scatter alone: updates and gathers come later. */
 static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_cost)
@@ -28,13 +39,13 @@ static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_
     double states = c->optimizer.kind == WEFTI_OPTIMIZER_ADAM       ? 2
                     : c->optimizer.kind == WEFTI_OPTIMIZER_MOMENTUM ? 1
                                                                     : 0;
+    double touched = (1 + 2 * states) / c->params.world_size; /* bytes per byte of the bucket */
     *out_cost = c->sharded ? c->shard_cost.reduce_scatter : c->bucket_cost;
-    return wefti_compile_may_sweep(c)
-               ? wefti_bucket_cost_add(&c->bucket_cost,
-                                       (1 + 2 * states) / c->params.world_size *
-                                           WEFTI_UPDATE_NS_PER_BYTE,
-                                       &c->arena, out_cost)
-               : WEFT_OK;
+    if (!wefti_compile_may_sweep(c)) {
+        return WEFT_OK;
+    }
+    double ns = wefti_update_ns_per_byte(&c->rates, touched * gradient_bytes(c->graph));
+    return wefti_bucket_cost_add(&c->bucket_cost, touched * ns, &c->arena, out_cost);
 }
 
 /* In bf16 half as much travels. */
@@ -73,7 +84,8 @@ weft_status_t wefti_compile_insert_and_fuse(wefti_compiler_t *c)
     WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
     WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
-    WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
+    WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->rates, &c->arena, &ready_ns),
+             fail);
     add_micro_batches(c, ready_ns);
     wefti_bucket_cost_t cost;
     WEFT_TRY(status, planned_cost(c, &cost), fail);
@@ -94,7 +106,8 @@ weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
     if (c->profile.known) {
         c->forecast.compute_ps = (uint64_t)(c->profile.compute_ns * 1e3);
     } else if (c->graph->order_count > 0) {
-        WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->arena, &ready_ns), fail);
+        WEFT_TRY(status,
+                 wefti_predict_ready(c->graph, &c->profile, &c->rates, &c->arena, &ready_ns), fail);
         for (uint32_t i = 0; i < c->graph->order_count; i++) {
             uint32_t id = c->graph->order[i];
             updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
@@ -106,6 +119,15 @@ weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
             (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
     }
     c->forecast.compute_ps += c->micro_batches_ns * 1000;
+    c->forecast.costs = "";
+    if (c->costs.kernel_count > 0 || c->costs.measured_count > 0) {
+        c->forecast.costs = wefti_arena_strdup(&c->arena, c->costs.name);
+    }
+    if (c->costs.kernel_count > 0) {
+        c->forecast.progress =
+            c->rates.inline_progress ? WEFTI_FORECAST_INLINE : WEFTI_FORECAST_THREAD;
+    }
+    return c->forecast.costs == NULL ? WEFT_ERR_NO_MEMORY : status;
 fail:
     return status;
 }

@@ -203,6 +203,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     } else {
         wefti_costs_default(&c->costs, c->allocator);
     }
+    c->rates = wefti_rates_of(&c->costs, c->params.world_size, c->place);
     if (c->params.profile_path != NULL) {
         WEFT_TRY(status, wefti_profile_load(c->params.profile_path, &c->arena, &c->profile), fail);
     }

@@ -1,53 +1,146 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Default costs, for when nothing was measured. Predictions order and close buckets and are
- * printed; they are never part of the structure digest.
+ * Predicted times of kernels: from the cost table's measured kernels, else from default rates.
+ * Predictions order and close buckets and are printed. They are never part of the structure digest.
  */
 #include "fusion/fusion.h"
+
+#include <string.h>
 
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-/* One core of a present-day server. */
+/* Default rates: one core of a generic server, data in memory. */
 #define FLOPS_PER_NS 100.0 /* 100 GFLOP/s */
 #define BYTES_PER_NS 10.0  /* 10 GB/s */
 
-double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node)
+static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
 {
-    double flops = 0, bytes = 0;
+    static const struct {
+        const char *op;
+        wefti_kernel_kind_t kind;
+    } rows[] = {
+        {"Gemm", WEFTI_KERNEL_PRODUCT},         {"MatMul", WEFTI_KERNEL_PRODUCT},
+        {"FusedMatMul", WEFTI_KERNEL_PRODUCT},  {"Conv", WEFTI_KERNEL_CONV},
+        {"ConvGrad", WEFTI_KERNEL_CONV_GRAD},   {"Softmax", WEFTI_KERNEL_EXP},
+        {"LogSoftmax", WEFTI_KERNEL_EXP},       {"SoftmaxCrossEntropyLoss", WEFTI_KERNEL_EXP},
+        {"MaxPool", WEFTI_KERNEL_POOL},         {"MaxPoolMask", WEFTI_KERNEL_POOL},
+        {"MaxPoolGrad", WEFTI_KERNEL_POOL},     {"AveragePool", WEFTI_KERNEL_POOL},
+        {"AveragePoolGrad", WEFTI_KERNEL_POOL}, {"SGD", WEFTI_KERNEL_UPDATE},
+        {"Momentum", WEFTI_KERNEL_UPDATE},      {"Adam", WEFTI_KERNEL_UPDATE},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(def->name, rows[i].op) == 0) {
+            return rows[i].kind;
+        }
+    }
+    return WEFTI_KERNEL_MOVE;
+}
+
+wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,
+                             const struct wefti_plan_place *place)
+{
+    wefti_rates_t rates = {.costs = costs, .threads = 1, .slowdown = 1};
+    uint32_t local = world_size, hosts = place != NULL ? place->host_count : 1;
+    if (hosts > 1) { /* of the fullest host */
+        local = 0;
+        for (uint32_t host = 0, count = 0; host < hosts; host++, count = 0) {
+            for (uint32_t r = 0; r < world_size; r++) {
+                count += place->host_of[r] == host;
+            }
+            local = count > local ? count : local;
+        }
+    }
+    if (costs->cores == 0 || local == 0) {
+        return rates;
+    }
+    uint32_t share = costs->cores / local;
+    rates.inline_progress = world_size > 1 && share < 2 && hosts < 2;
+    rates.threads = share;
+    if (world_size > 1 && share > 1) {
+        rates.threads--; /* the progress thread has a core */
+    }
+    rates.threads = rates.threads > 0 ? rates.threads : 1;
+    rates.slowdown = local > costs->cores ? (double)local / costs->cores : 1;
+    return rates;
+}
+
+/* By the cost rule; step_bytes: what all updates of a step touch, 0 of other kernels. */
+static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
+                         const wefti_rates_t *rates, double step_bytes)
+{
+    double flops = 0, bytes = 0, ns = 0;
     if ((def->effects & WEFT_EFFECT_COMMUNICATES) == 0) {
         wefti_op_cost(def, node, &flops, &bytes);
+    }
+    if (flops <= 0 && bytes <= 0) {
+        return 0;
+    }
+    wefti_kernel_kind_t kind = kind_of(def);
+    double size = kind <= WEFTI_KERNEL_EXP ? flops : bytes;
+    bool update = kind == WEFTI_KERNEL_UPDATE && step_bytes > bytes;
+    if (rates != NULL && wefti_costs_kernel_ns(rates->costs, kind, rates->threads,
+                                               update ? step_bytes : size, &ns)) {
+        return ns * rates->slowdown * (update ? bytes / step_bytes : 1);
     }
     double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
     return compute > move ? compute : move;
 }
 
-/* Predicted from the operator's flops and bytes. */
-static weft_status_t predict_op(const wefti_graph_t *graph, uint32_t id, wefti_arena_t *arena,
-                                double *out_ns)
+double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
+                           const wefti_rates_t *rates)
 {
-    weft_node_desc_t desc;
-    weft_status_t status = wefti_graph_node_desc(graph, id, arena, &desc);
-    if (status >= 0) {
-        *out_ns = wefti_op_predict_ns(graph->nodes[id].def, &desc);
+    return predict_ns(def, node, rates, 0);
+}
+
+double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
+{
+    double ns;
+    if (rates == NULL || bytes <= 0 ||
+        !wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_UPDATE, rates->threads, bytes, &ns)) {
+        return 1 / BYTES_PER_NS;
     }
+    return ns * rates->slowdown / bytes;
+}
+
+/* Bytes that the updates of a step read and write. */
+static weft_status_t update_bytes(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                  double *out_bytes)
+{
+    weft_status_t status = WEFT_OK;
+    *out_bytes = 0;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        weft_node_desc_t desc;
+        double flops = 0, bytes = 0;
+        if (kind_of(graph->nodes[id].def) == WEFTI_KERNEL_UPDATE) {
+            WEFT_TRY(status, wefti_graph_node_desc(graph, id, arena, &desc), fail);
+            wefti_op_cost(graph->nodes[id].def, &desc, &flops, &bytes);
+            *out_bytes += bytes;
+        }
+    }
+fail:
     return status;
 }
 
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
-                                  wefti_arena_t *arena, uint64_t **out_ready_ns)
+                                  const wefti_rates_t *rates, wefti_arena_t *arena,
+                                  uint64_t **out_ready_ns)
 {
     weft_status_t status = WEFT_OK;
-    double now_ns = 0;
+    double now_ns = 0, step_bytes;
     uint64_t *ready = wefti_arena_array(arena, graph->node_count, sizeof(*ready));
     if (ready == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    WEFT_TRY(status, update_bytes(graph, arena, &step_bytes), fail);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         double cost_ns = 0;
         if (!wefti_profile_kernel_ns(profile, graph->nodes[id].name, &cost_ns)) {
-            WEFT_TRY(status, predict_op(graph, id, arena, &cost_ns), fail);
+            weft_node_desc_t desc;
+            WEFT_TRY(status, wefti_graph_node_desc(graph, id, arena, &desc), fail);
+            cost_ns = predict_ns(graph->nodes[id].def, &desc, rates, step_bytes);
         }
         now_ns += cost_ns > 0 ? cost_ns : 0;
         ready[id] = now_ns < 1e18 ? (uint64_t)now_ns : (uint64_t)1000000000000000000;

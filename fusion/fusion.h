@@ -92,12 +92,24 @@ const char *wefti_view_op_name(const weft_graph_view_t *view, uint32_t op);
 /* Is op a collective of domain weft? Then which one. */
 bool wefti_view_collective(const weft_view_op_t *op, weft_collective_t *out_collective);
 
-/* cost.c: by a definition's cost rule, at default rates. */
-double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node);
-/* cost.c: when every op of the view has run, as measured, else from op costs at default rates;
- * *out_ready_ns, indexed by op id, comes from arena. */
+/* cost.c: how fast kernels are predicted to run. */
+typedef struct wefti_rates {
+    const wefti_costs_t *costs; /* a table without kernels: default rates */
+    uint32_t threads;           /* of a kernel */
+    double slowdown;            /* at least 1: ranks share cores */
+    bool inline_progress;       /* ranks have no core for communication */
+} wefti_rates_t;
+/* Time by a definition's cost rule. rates may be NULL: default rates. */
+double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
+                           const wefti_rates_t *rates);
+/* Time at which each node has run, in order: measured times where the profile has them, else
+ * predicted ones. *out_ready_ns, indexed by node id, is allocated from arena. */
 weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
-                                  wefti_arena_t *arena, uint64_t **out_ready_ns);
+                                  const wefti_rates_t *rates, wefti_arena_t *arena,
+                                  uint64_t **out_ready_ns);
+/* Time per byte that an update reads or writes, where a rank's updates of a step touch so many
+ * bytes. */
+double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes);
 /* Where the plan's ranks are. */
 typedef struct wefti_plan_place {
     uint32_t host_count;          /* 0 or 1: one host */
@@ -105,6 +117,9 @@ typedef struct wefti_plan_place {
     const uint32_t *rail_of;      /* [world_size], or NULL: one */
     const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
 } wefti_plan_place_t;
+/* The cores of a host are divided among its ranks as the runtime divides them. place may be NULL. */
+wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,
+                             const struct wefti_plan_place *place);
 /* Where ranks are, as algorithms are told; place may be NULL, params->group_size is there. */
 void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t *params);
 
@@ -114,8 +129,6 @@ void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
                                     const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
-
-#define WEFTI_UPDATE_NS_PER_BYTE 0.1 /* 10 GB/s, as in cost.c */
 
 /* What an all-reduce is made of, by the bytes of the whole range; world_size is above 1. */
 typedef struct wefti_shard_cost {
@@ -166,6 +179,7 @@ typedef struct wefti_lower_params {
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and sweeps always win */
     wefti_gradient_params_t gradients;    /* all 0: nothing special */
     const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */
+    const wefti_rates_t *rates;           /* NULL: default rates */
     uint32_t in_flight;              /* most collectives issued and not waited for; 0: no bound */
     const wefti_plan_place_t *place; /* NULL: one host, as far as anybody knows */
     const weft_allocator_t *allocator;

@@ -11,11 +11,14 @@ static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_
         return WEFT_OK;
     }
     plan->forecast = *forecast;
+    plan->forecast.costs =
+        forecast->costs != NULL ? wefti_arena_strdup(&plan->arena, forecast->costs) : NULL;
     plan->forecast.rows = wefti_arena_memdup(&plan->arena, forecast->rows,
                                              forecast->row_count * sizeof(*forecast->rows));
     plan->forecast.gradients =
         wefti_arena_array(&plan->arena, forecast->gradient_count, sizeof(*forecast->gradients));
-    if (plan->forecast.rows == NULL || plan->forecast.gradients == NULL) {
+    if (plan->forecast.rows == NULL || plan->forecast.gradients == NULL ||
+        (forecast->costs != NULL && plan->forecast.costs == NULL)) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < forecast->gradient_count; i++) {

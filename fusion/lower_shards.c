@@ -14,8 +14,6 @@
 
 #include "runtime/base/error.h"
 
-#define PS_PER_BYTE ((uint64_t)(WEFTI_UPDATE_NS_PER_BYTE * 1000))
-
 uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     /* What is on the wire in bf16 is half as long, and whole units, too. */
@@ -94,17 +92,19 @@ static weft_status_t compare_sweep(wefti_lowering_t *l, wefti_bucket_t *bucket, 
     const wefti_shard_cost_t *cost = l->params->shard_cost;
     uint64_t shard = bytes / l->shards, sent = wefti_lower_grad_bytes(l, bytes);
     uint64_t states = 2ull * count_states(l, &l->graph->nodes[bucket->members[0].update]);
-    uint64_t apart, sweep;
+    uint64_t apart, sweep, update_bytes = shard * (3 + states), swept_bytes = shard * (1 + states);
+    double ps_per_byte = wefti_update_ns_per_byte(l->params->rates, (double)update_bytes) * 1e3;
     if (cost == NULL || l->params->bucket_cost == NULL) {
         bucket->sweep = true;
         return WEFT_OK;
     }
     apart = wefti_bucket_cost_ps(&cost->reduce_scatter, sent) +
-            wefti_bucket_cost_ps(&cost->all_gather, bytes) + shard * (3 + states) * PS_PER_BYTE;
+            wefti_bucket_cost_ps(&cost->all_gather, bytes) +
+            (uint64_t)((double)update_bytes * ps_per_byte);
     /* half of an all-reduce moves gradients, the other half weights */
     sweep = wefti_bucket_cost_ps(l->params->bucket_cost, sent) / 2 +
             wefti_bucket_cost_ps(l->params->bucket_cost, bytes) / 2 +
-            shard * (1 + states) * PS_PER_BYTE;
+            (uint64_t)((double)swept_bytes * ps_per_byte);
     bucket->sweep = sweep < apart;
     bucket->sweep_ps = sweep;
     bucket->sweep_why =

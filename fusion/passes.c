@@ -13,7 +13,7 @@ uint64_t weft_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *no
 {
     WEFT_CHECK_ARG_OR(def, 0);
     WEFT_CHECK_ARG_OR(node, 0);
-    double ns = wefti_op_predict_ns(def, node);
+    double ns = wefti_op_predict_ns(def, node, NULL);
     return ns > 0 && ns < 1e18 ? (uint64_t)ns : ns > 0 ? MAX_TIME_NS : 0;
 }
 

@@ -46,7 +46,10 @@ static weft_status_t find_times(const wefti_graph_t *graph, const wefti_schedule
     weft_status_t status;
     uint64_t *ready_ns = NULL, before = 0;
     uint64_t *ps = wefti_arena_array(options->arena, graph->node_count, sizeof(*ps));
-    WEFT_TRY(status, wefti_predict_ready(graph, options->profile, options->arena, &ready_ns), fail);
+    WEFT_TRY(
+        status,
+        wefti_predict_ready(graph, options->profile, options->rates, options->arena, &ready_ns),
+        fail);
     if (ps == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }

@@ -10,6 +10,7 @@
 
 typedef struct wefti_schedule_options {
     const wefti_profile_t *profile;
+    const wefti_rates_t *rates;        /* NULL: default rates */
     const wefti_bucket_cost_t *cost;   /* of a collective, by its bytes */
     uint32_t in_flight;                /* 0: no bound */
     uint64_t arena_limit;              /* 0: no bound */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What communication costs: alpha (a wait), beta (a byte) and gamma (a byte that is added) per link
- * level, and what was measured for an algorithm itself. Choosing: every eligible algorithm's
- * schedule is run on a clock, and the quickest one wins; equal inputs give equal choices on all
- * ranks.
+ * The cost table. Communication: alpha (latency), beta (time per byte) and gamma (time per byte that
+ * is reduced) per link level, and measured times of algorithms. Kernels: measured times by kind and
+ * size. To choose an algorithm, the schedule of every eligible one is simulated on a clock and the
+ * fastest is taken. Equal tables give equal choices on all ranks.
  */
 #ifndef WEFT_OPS_COST_COST_H
 #define WEFT_OPS_COST_COST_H
@@ -39,9 +39,34 @@ typedef struct wefti_measured_cost {
     double alpha_ns, beta_ns_per_byte;
 } wefti_measured_cost_t;
 
+/* What a kernel computes, as far as its time is concerned. The size of a call is counted in floating
+ * point operations for the first four kinds, and in bytes read and written for the others. */
+typedef enum wefti_kernel_kind {
+    WEFTI_KERNEL_PRODUCT = 0, /* Gemm, MatMul */
+    WEFTI_KERNEL_CONV,
+    WEFTI_KERNEL_CONV_GRAD,
+    WEFTI_KERNEL_EXP,    /* softmax and losses: bound by exp and log */
+    WEFTI_KERNEL_POOL,   /* pooling and its gradient */
+    WEFTI_KERNEL_MOVE,   /* element-wise operators, copies and all others */
+    WEFTI_KERNEL_UPDATE, /* optimizers; their size is that of all updates of a step */
+    WEFTI_KERNEL_KINDS,
+} wefti_kernel_kind_t;
+
+/* A measured kernel call. All cores of the machine were busy with such calls. */
+typedef struct wefti_kernel_point {
+    wefti_kernel_kind_t kind;
+    uint32_t threads; /* of the kernel */
+    double size, ns;
+} wefti_kernel_point_t;
+
 typedef struct wefti_costs {
     const weft_allocator_t *allocator;
     char name[64];
+    char machine[256]; /* of a calibration: what it depends on; "": not known */
+    uint32_t cores;    /* of the machine on which kernels were measured; 0: not measured */
+    /* by kind, threads and size, growing */
+    wefti_kernel_point_t *kernels;
+    size_t kernel_count, kernel_capacity;
     wefti_link_cost_t level[WEFTI_LEVEL_COUNT];
     double gamma_ns_per_byte; /* reducing a byte of a source, beyond reading it */
     double step_ns;           /* the interpreter, and looking at one counter */
@@ -56,8 +81,8 @@ void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator
 /* The net level of a table that says nothing of it: links of RDMA cards, or tcp. */
 void wefti_costs_set_net(wefti_costs_t *costs, bool rdma);
 void wefti_costs_deinit(wefti_costs_t *costs);
-/* {"format": 1, "name": ..., "links": {"self": {...}, "host": {...}, "net": {...}}, "measured":
- * [...]}. What is left out keeps its default. WEFT_ERR_FORMAT names the place. */
+/* Reads the JSON of README.md. Missing entries keep their defaults. WEFT_ERR_FORMAT names the place
+ * of an error. */
 weft_status_t wefti_costs_decode(wefti_costs_t *costs, const char *text, size_t bytes,
                                  const weft_allocator_t *allocator);
 weft_status_t wefti_costs_load(wefti_costs_t *costs, const char *path,
@@ -71,7 +96,15 @@ typedef struct wefti_cost_point {
 } wefti_cost_point_t;
 weft_status_t wefti_costs_add_fit(wefti_costs_t *costs, const wefti_measured_cost_t *key,
                                   const wefti_cost_point_t *points, size_t count);
-/* Equal for tables that choose alike (names aside): what ranks compare before they choose. */
+/* kernel_cost.c. Adds a point; a point of the same kind, threads and size is replaced. */
+weft_status_t wefti_costs_add_kernel(wefti_costs_t *costs, const wefti_kernel_point_t *point);
+/* Whether kernels of this kind were measured; *out_ns is the time of a call then. */
+bool wefti_costs_kernel_ns(const wefti_costs_t *costs, wefti_kernel_kind_t kind, uint32_t threads,
+                           double size, double *out_ns);
+/* "product" and so on; NULL above the last kind. */
+const char *wefti_kernel_kind_name(wefti_kernel_kind_t kind);
+/* Equal for tables that choose the same algorithms: ranks compare it before they choose. Names and
+ * kernels do not count. */
 uint64_t wefti_costs_digest(const wefti_costs_t *costs);
 
 /* Time of one run: when the last rank is done. params->rank is not looked at. */

@@ -10,15 +10,15 @@
 
 #define FORMAT 1
 #define HOUR_NS 3.6e12
+#define MAX_KERNEL_POINTS 1024u
 
 static const char *const level_names[] = {"self", "host", "net"};
 
 /*
- * A common server: a flag takes 150 ns to whoever waits for it on the same socket; cores move
- * 80 GB/s to and from others' cache lines and twice that of their own; tcp over 10 Gbit/s between
- * hosts (at 1 or 25 Gbit/s sizes differ from which on bytes count, choices hardly). The interpreter
- * as bench_interpreter measures it, a call as weft tune does. Two machines on which all of it was
- * measured are within a factor of three, in proportion.
+ * A generic server: a flag reaches a waiting rank on the same socket after 150 ns; a core moves
+ * 80 GB/s to and from cache lines of other cores, and twice that of its own; TCP over 10 Gbit/s
+ * between hosts. step_ns is what bench_interpreter measures, call_ns what weft tune measures. Two
+ * measured machines differ from these by at most a factor of three.
  */
 void wefti_costs_default(wefti_costs_t *costs, const weft_allocator_t *allocator)
 {
@@ -40,7 +40,10 @@ void wefti_costs_set_net(wefti_costs_t *costs, bool rdma)
 void wefti_costs_deinit(wefti_costs_t *costs)
 {
     wefti_free(costs->allocator, costs->measured);
+    wefti_free(costs->allocator, costs->kernels);
     costs->measured = NULL;
+    costs->kernels = NULL;
+    costs->kernel_count = costs->kernel_capacity = 0;
     costs->measured_count = costs->measured_capacity = 0;
 }
 
@@ -63,14 +66,13 @@ static weft_status_t read_within(const wefti_json_tree_t *tree, const wefti_json
         return WEFT_OK;
     }
     if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= low) || node->number > HOUR_NS) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s is no time of %s to an hour", key,
-                           low < 0 ? "minus an hour" : "0 ns");
+        return wefti_error(WEFT_ERR_FORMAT, "%s: not a time from %s to 1 hour in nanoseconds", key,
+                           low < 0 ? "-1 hour" : "0");
     }
     *out = node->number;
     return WEFT_OK;
 }
 
-/* Reads a cost. */
 static weft_status_t read_number(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
                                  const char *key, double *out)
 {
@@ -86,7 +88,8 @@ static weft_status_t read_count(const wefti_json_tree_t *tree, const wefti_json_
     }
     if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 1) || node->number > WEFTI_MAX_GROUP ||
         node->number != (double)(uint32_t)node->number) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s is no number of 1 to %u", key, WEFTI_MAX_GROUP);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: not an integer from 1 to %u", key,
+                           WEFTI_MAX_GROUP);
     }
     *out = (uint32_t)node->number;
     return WEFT_OK;
@@ -102,13 +105,13 @@ static weft_status_t read_bytes(const wefti_json_tree_t *tree, const wefti_json_
     }
     if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 0) || node->number > 0x1p53 ||
         node->number != (double)(uint64_t)node->number) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s is no number of bytes", key);
+        return wefti_error(WEFT_ERR_FORMAT, "%s: not a number of bytes", key);
     }
     *out = (uint64_t)node->number;
     return WEFT_OK;
 }
 
-/* "registered", which is what a table means that does not say, or "plain". */
+/* "registered" (the default) or "plain". */
 static weft_status_t read_memory(const wefti_json_tree_t *tree, const wefti_json_node_t *object,
                                  bool *out_plain)
 {
@@ -119,7 +122,7 @@ static weft_status_t read_memory(const wefti_json_tree_t *tree, const wefti_json
     *out_plain = node->kind == WEFTI_JSON_STRING && strcmp(node->string, "plain") == 0;
     if (!*out_plain &&
         (node->kind != WEFTI_JSON_STRING || strcmp(node->string, "registered") != 0)) {
-        return wefti_error(WEFT_ERR_FORMAT, "measured: memory is neither registered nor plain");
+        return wefti_error(WEFT_ERR_FORMAT, "measured: memory is neither 'registered' nor 'plain'");
     }
     return WEFT_OK;
 }
@@ -132,11 +135,11 @@ static weft_status_t read_measured(wefti_costs_t *costs, const wefti_json_tree_t
     const wefti_json_node_t *algorithm = wefti_json_get(tree, node, "algorithm");
     if (op == NULL || op->kind != WEFTI_JSON_STRING ||
         (item.op = wefti_collective_from_name(op->string)) == 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "measured: op is no operator");
+        return wefti_error(WEFT_ERR_FORMAT, "measured: op is not the name of a collective");
     }
     if (algorithm == NULL || algorithm->kind != WEFTI_JSON_STRING ||
         strlen(algorithm->string) >= sizeof item.algorithm) {
-        return wefti_error(WEFT_ERR_FORMAT, "measured: algorithm is no name");
+        return wefti_error(WEFT_ERR_FORMAT, "measured: algorithm is missing or not a name");
     }
     memcpy(item.algorithm, algorithm->string, strlen(algorithm->string));
     weft_status_t status = read_count(tree, node, "ranks", &item.ranks);
@@ -176,17 +179,71 @@ static weft_status_t read_links(wefti_costs_t *costs, const wefti_json_tree_t *t
     return status;
 }
 
+static weft_status_t read_kernel(wefti_costs_t *costs, const wefti_json_tree_t *tree,
+                                 const wefti_json_node_t *node)
+{
+    wefti_kernel_point_t point = {.kind = WEFTI_KERNEL_PRODUCT};
+    const wefti_json_node_t *kind = wefti_json_get(tree, node, "kind");
+    const wefti_json_node_t *size = wefti_json_get(tree, node, "size");
+    weft_status_t status;
+    if (kind == NULL || kind->kind != WEFTI_JSON_STRING) {
+        return wefti_error(WEFT_ERR_FORMAT, "kernels: kind is missing or not a string");
+    }
+    while (point.kind < WEFTI_KERNEL_KINDS &&
+           strcmp(kind->string, wefti_kernel_kind_name(point.kind)) != 0) {
+        point.kind++;
+    }
+    WEFT_TRY(status, read_count(tree, node, "threads", &point.threads), out);
+    WEFT_TRY(status, read_number(tree, node, "ns", &point.ns), out);
+    if (point.threads == 0 || !(point.ns > 0)) {
+        return wefti_error(WEFT_ERR_FORMAT, "kernels: threads or ns is missing or 0");
+    }
+    if (size == NULL || size->kind != WEFTI_JSON_NUMBER || !(size->number > 0) ||
+        size->number > 0x1p53) {
+        return wefti_error(WEFT_ERR_FORMAT, "kernels: size is not a number above 0");
+    }
+    point.size = size->number;
+    /* A later version may know more kinds. */
+    status = point.kind < WEFTI_KERNEL_KINDS ? wefti_costs_add_kernel(costs, &point) : WEFT_OK;
+out:
+    return status;
+}
+
+static weft_status_t read_kernels(wefti_costs_t *costs, const wefti_json_tree_t *tree)
+{
+    const wefti_json_node_t *kernels = wefti_json_get(tree, tree->nodes, "kernels");
+    const wefti_json_node_t *item = wefti_json_first(tree, kernels);
+    weft_status_t status = read_count(tree, tree->nodes, "cores", &costs->cores);
+    for (; item != NULL && status >= 0; item = wefti_json_after(tree, item)) {
+        if (costs->kernel_count == MAX_KERNEL_POINTS) {
+            return wefti_error(WEFT_ERR_FORMAT, "kernels: more than %u entries", MAX_KERNEL_POINTS);
+        }
+        status = read_kernel(costs, tree, item);
+    }
+    if (status >= 0 && costs->kernel_count > 0 && costs->cores == 0) {
+        status = wefti_error(WEFT_ERR_FORMAT, "cores is missing");
+    }
+    return status;
+}
+
 static weft_status_t read_costs(wefti_costs_t *costs, const wefti_json_tree_t *tree)
 {
     const wefti_json_node_t *format = wefti_json_get(tree, tree->nodes, "format");
     if (format == NULL || format->kind != WEFTI_JSON_NUMBER || format->number != FORMAT) {
-        return wefti_error(WEFT_ERR_FORMAT, "no cost table of format %d", FORMAT);
+        return wefti_error(WEFT_ERR_FORMAT, "not a cost table: format is not %d", FORMAT);
     }
     const wefti_json_node_t *name = wefti_json_get(tree, tree->nodes, "name");
     if (name != NULL && name->kind == WEFTI_JSON_STRING) {
         snprintf(costs->name, sizeof costs->name, "%s", name->string);
     }
+    const wefti_json_node_t *machine = wefti_json_get(tree, tree->nodes, "machine");
+    if (machine != NULL && machine->kind == WEFTI_JSON_STRING) {
+        snprintf(costs->machine, sizeof costs->machine, "%s", machine->string);
+    }
     weft_status_t status = read_links(costs, tree);
+    if (status >= 0) {
+        status = read_kernels(costs, tree);
+    }
     if (status >= 0) {
         status = read_number(tree, tree->nodes, "gamma_ns_per_byte", &costs->gamma_ns_per_byte);
     }
@@ -235,6 +292,25 @@ weft_status_t wefti_costs_load(wefti_costs_t *costs, const char *path,
     return status < 0 ? wefti_error_prefix(status, "%s", path) : status;
 }
 
+static void encode_kernels(const wefti_costs_t *costs, wefti_json_t *json)
+{
+    if (costs->kernel_count == 0) {
+        return;
+    }
+    wefti_json_int(json, "cores", costs->cores);
+    wefti_json_begin_array(json, "kernels");
+    for (size_t i = 0; i < costs->kernel_count; i++) {
+        const wefti_kernel_point_t *point = &costs->kernels[i];
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "kind", wefti_kernel_kind_name(point->kind));
+        wefti_json_int(json, "threads", point->threads);
+        wefti_json_double(json, "size", point->size);
+        wefti_json_double(json, "ns", point->ns);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
 void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
 {
     wefti_json_t json;
@@ -242,6 +318,9 @@ void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
     wefti_json_begin_object(&json, NULL);
     wefti_json_int(&json, "format", FORMAT);
     wefti_json_string(&json, "name", costs->name);
+    if (costs->machine[0] != '\0') {
+        wefti_json_string(&json, "machine", costs->machine);
+    }
     wefti_json_begin_object(&json, "links");
     for (int level = 0; level < WEFTI_LEVEL_COUNT; level++) {
         wefti_json_begin_object(&json, level_names[level]);
@@ -253,6 +332,7 @@ void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
     wefti_json_double(&json, "gamma_ns_per_byte", costs->gamma_ns_per_byte);
     wefti_json_double(&json, "step_ns", costs->step_ns);
     wefti_json_double(&json, "call_ns", costs->call_ns);
+    encode_kernels(costs, &json);
     wefti_json_begin_array(&json, "measured");
     for (size_t i = 0; i < costs->measured_count; i++) {
         const wefti_measured_cost_t *item = &costs->measured[i];
@@ -271,7 +351,7 @@ void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
     wefti_json_end_object(&json);
 }
 
-/* FNV-1a: a mistake is to be noticed, not an attack. */
+/* FNV-1a: detects mistakes, not attacks. */
 static uint64_t add_bits(uint64_t hash, uint64_t bits)
 {
     for (int i = 0; i < 8; i++) {

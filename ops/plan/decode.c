@@ -252,8 +252,12 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
                                    .lower_bound_ps = in->lower_bound_ps,
                                    .compute_ps = in->compute_ps,
                                    .comm_ps = in->comm_ps,
+                                   .costs = in->costs,
                                    .optimum_count = in->optimum_count,
                                    .chosen_count = in->chosen_count};
+    if (in->progress <= WEFTI_FORECAST_THREAD) { /* else of a later version: unknown */
+        out->progress = (wefti_forecast_progress_t)in->progress;
+    }
     for (size_t i = 0; i < 2 && i < in->n_chosen_slow_ps && i < in->n_comm_slow_ps; i++) {
         out->chosen_slow_ps[i] = in->chosen_slow_ps[i];
         out->comm_slow_ps[i] = in->comm_slow_ps[i];

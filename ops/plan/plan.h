@@ -160,6 +160,12 @@ typedef struct wefti_plan_forecast_gradient {
     uint64_t ready_ps;
 } wefti_plan_forecast_gradient_t;
 
+typedef enum wefti_forecast_progress {
+    WEFTI_FORECAST_UNKNOWN = 0, /* the number of cores is not known */
+    WEFTI_FORECAST_INLINE = 1,  /* between kernels */
+    WEFTI_FORECAST_THREAD = 2,  /* on a thread of its own */
+} wefti_forecast_progress_t;
+
 /* Predicted times of one step on a rank whose communication has one channel; ready_ps 0 and no rows
  * when nothing was predicted. */
 typedef struct wefti_plan_forecast {
@@ -172,7 +178,9 @@ typedef struct wefti_plan_forecast {
     uint32_t optimum_count, chosen_count; /* buckets */
     uint32_t row_count;
     uint32_t gradient_count;
-    wefti_plan_forecast_row_t *rows; /* policies side by side */
+    const char *costs; /* name of the measured cost table; NULL or "": default costs */
+    wefti_forecast_progress_t progress; /* how communication is predicted to run */
+    wefti_plan_forecast_row_t *rows;    /* policies side by side */
     wefti_plan_forecast_gradient_t *gradients;
 } wefti_plan_forecast_t;
 

@@ -76,24 +76,26 @@ static void test_damaged_files_are_refused(void **state)
     } rows[] = {
         {"", "value is expected"},
         {"[]", "no cost table"},
-        {"{\"format\": 2}", "no cost table of format 1"},
+        {"{\"format\": 2}", "not a cost table: format is not 1"},
         {"{\"format\": 1} x", "something follows"},
         {"{\"format\": 1,\n\n\"step_ns\": 1e999}", "line 3: a number"},
         {"{\"format\": 1, \"step_ns\": -1}", "step_ns is no time"},
         {"{\"format\": 1, \"step_ns\": \"7\"}", "step_ns is no time"},
         {"{\"format\": 1, \"name\": \"\\q\"}", "escape"},
-        {"{\"format\": 1, \"measured\": [{\"op\": \"AllGarble\"}]}", "op is no operator"},
-        {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\"}]}", "algorithm is no name"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"AllGarble\"}]}",
+         "op is not the name of a collective"},
+        {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\"}]}",
+         "algorithm is missing or not a name"},
         {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
          "0.5}]}",
          "ranks is no number"},
-        {"{\"format\": 1, \"measured\": [7]}", "op is no operator"},
+        {"{\"format\": 1, \"measured\": [7]}", "op is not the name of a collective"},
         {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
          "2, \"memory\": \"borrowed\"}]}",
          "memory is neither"},
         {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
          "2, \"from_bytes\": 1e99}]}",
-         "from_bytes is no number of bytes"},
+         "from_bytes: not a number of bytes"},
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "nested too deeply"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

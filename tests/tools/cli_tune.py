@@ -126,7 +126,7 @@ class Tune(support.Case):
         for arguments in (["algos", "--costs", file], ["bench", "all_reduce", "-n", "2", "--max", "8"]):
             said = self.weft(*arguments, code=2, env={"WEFT_COSTS": str(file)}).stderr
             self.assert_one_line(said)
-            self.assertIn("algorithm is no name", said)
+            self.assertIn("algorithm is missing or not a name", said)
             self.assertIn(str(file), said)
 
 

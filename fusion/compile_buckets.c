@@ -113,8 +113,12 @@ weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
             updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
             before = ready_ns[id];
         }
-        before -= c->sharded ? updates : 0;
-        before += c->sharded && !wefti_compile_may_sweep(c) ? updates / c->params.world_size : 0;
+        before -= updates;
+        if (c->sharded) {
+            updates = wefti_compile_may_sweep(c) ? 0 : updates / c->params.world_size;
+        }
+        before += updates;
+        c->forecast.update_ps = (updates < 1000000000000000ull ? updates : 0) * 1000;
         c->forecast.compute_ps =
             (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
     }

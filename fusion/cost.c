@@ -65,7 +65,7 @@ wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,
     return rates;
 }
 
-/* By the cost rule; step_bytes: what all updates of a step touch, 0 of other kernels. */
+/* By the cost rule. step_bytes: what a step touches between two updates of a parameter. */
 static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
                          const wefti_rates_t *rates, double step_bytes)
 {
@@ -103,12 +103,15 @@ double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
     return ns * rates->slowdown / bytes;
 }
 
-/* Bytes that the updates of a step read and write. */
-static weft_status_t update_bytes(const wefti_graph_t *graph, wefti_arena_t *arena,
-                                  double *out_bytes)
+/*
+ * Updates find their operands in the cache that holds what a step touches in between: what all updates
+ * read and write, or all values of the step, whichever is more.
+ */
+static weft_status_t touched_bytes(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                   double *out_bytes)
 {
     weft_status_t status = WEFT_OK;
-    *out_bytes = 0;
+    double updated = 0, values = 0;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         weft_node_desc_t desc;
@@ -116,9 +119,18 @@ static weft_status_t update_bytes(const wefti_graph_t *graph, wefti_arena_t *are
         if (kind_of(graph->nodes[id].def) == WEFTI_KERNEL_UPDATE) {
             WEFT_TRY(status, wefti_graph_node_desc(graph, id, arena, &desc), fail);
             wefti_op_cost(graph->nodes[id].def, &desc, &flops, &bytes);
-            *out_bytes += bytes;
+            updated += bytes;
         }
     }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        const wefti_node_t *node = graph->values[v].producer != WEFTI_NONE
+                                       ? &graph->nodes[graph->values[v].producer]
+                                       : NULL;
+        bool in_place = node != NULL && (node->phase == WEFTI_PHASE_UPDATE ||
+                                         (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0);
+        values += in_place ? 0 : (double)wefti_value_bytes(&graph->values[v]);
+    }
+    *out_bytes = updated > values ? updated : values;
 fail:
     return status;
 }
@@ -133,7 +145,7 @@ weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profil
     if (ready == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, update_bytes(graph, arena, &step_bytes), fail);
+    WEFT_TRY(status, touched_bytes(graph, arena, &step_bytes), fail);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         double cost_ns = 0;

@@ -75,6 +75,16 @@ static void describe_training(const weft_plan_info_t *info, char *out, size_t by
     }
 }
 
+static void print_costs(const compile_command_t *command)
+{
+    const compile_options_t *compile = &command->compile;
+    bool given = compile->params.costs_path != NULL;
+    if (!command->json) {
+        printf("costs: %s%s%s%s\n", compile->costs_words, given ? " (" : "", compile->costs,
+               given ? ")" : "");
+    }
+}
+
 static void print_result(const compile_command_t *command, const weft_plan_info_t *info)
 {
     char arena[32];
@@ -117,6 +127,9 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_json_bool(&json, "decoupled", info->decouple != 0);
     wefti_json_double(&json, "clip_norm", info->clip_norm);
     wefti_json_int(&json, "buckets", info->bucket_count);
+    wefti_json_string(&json, "costs",
+                      command->compile.params.costs_path != NULL ? command->compile.costs
+                                                                 : "default");
     wefti_json_int(&json, "arena_bytes", (int64_t)info->arena_bytes);
     wefti_json_int(&json, "live_bytes", (int64_t)info->live_bytes);
     wefti_json_int(&json, "fusion_copied_bytes", (int64_t)info->fusion_copied_bytes);
@@ -146,7 +159,8 @@ static int check_files(const compile_command_t *command, char *const *models, in
 static int compile_and_save(compile_command_t *command)
 {
     weft_plan_t *plan = NULL;
-    weft_status_t status = weft_compile(&command->compile.params, &plan);
+    weft_status_t status = wefti_compile_choose_costs(&command->compile, "compile", true);
+    status = status < 0 ? status : weft_compile(&command->compile.params, &plan);
     if (status >= 0) {
         status = weft_plan_save(plan, command->output);
     }
@@ -159,6 +173,7 @@ static int compile_and_save(compile_command_t *command)
         return wefti_status_error("compile", status);
     }
     print_result(command, &info);
+    print_costs(command);
     weft_plan_release(plan);
     return EXIT_OK;
 }

@@ -116,6 +116,7 @@ typedef struct run_command {
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
+    bool compiles_alone; /* for all ranks; else every rank or host compiles */
     bool seed_given, lr_given, epochs_given;
 } run_command_t;
 
@@ -274,7 +275,8 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     params->model_path = path;
     params->infer = params->infer || means_inference(command);
     params->world_size = command->ranks != 0 ? command->ranks : 1;
-    return weft_compile(params, &command->train.plan);
+    status = wefti_compile_choose_costs(&command->compile, "run", command->compiles_alone);
+    return status < 0 ? status : weft_compile(params, &command->train.plan);
 }
 
 static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, const char *address)
@@ -473,6 +475,7 @@ static int run(run_command_t *command, const char *path)
     } else if (wefti_is_launched(command->ranks)) {
         return run_launched(command, path);
     }
+    command->compiles_alone = launch->agent == NULL;
     weft_status_t status = prepare(command, path);
     return status < 0 ? wefti_status_error("run", status)
                       : wefti_launch(launch, command->ranks, run_rank, command);

@@ -103,7 +103,9 @@ typedef struct compile_options {
     weft_input_shape_t shapes[16];
     char shape_names[16][128];
     weft_registry_t *registry;
-    const char *used; /* an option that a plan does not take was passed; NULL: none */
+    const char *used;        /* an option that a plan does not take was passed; NULL: none */
+    char costs[1024];        /* path of the cost table, after wefti_compile_choose_costs */
+    const char *costs_words; /* what the costs are, for people */
 } compile_options_t;
 
 extern const option_def_t wefti_compile_option_defs[];
@@ -112,6 +114,13 @@ void wefti_compile_options_deinit(compile_options_t *options);
 /* Handles one of wefti_compile_option_defs; EXIT_BAD_INPUT with one line printed if it is invalid. */
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value);
+/*
+ * calibration.c. Sets params.costs_path: --costs, else WEFT_COSTS, else the calibration of this
+ * machine, which is measured if none is cached, else default costs. alone: this process compiles for
+ * all ranks; else only what is equal on all hosts is used.
+ */
+weft_status_t wefti_compile_choose_costs(compile_options_t *options, const char *command,
+                                         bool alone);
 
 extern const command_t wefti_compile_command;
 extern const command_t wefti_check_command;

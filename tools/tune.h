@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measuring what communication costs on this machine.
+ * Measures a cost table: communication and kernels of this machine.
  *
- *   cmd_tune.c      options; one launch of ranks after the other; writes the table
- *   tune_measure.c  the ranks: every algorithm over sizes
- *   tune_links.c    the ranks: memory, links and sums by themselves
- *   tune_world.c    the same by ranks that something else launched, and links between their hosts
+ *   cmd_tune.c      options
+ *   tune_run.c      launches ranks, one group after another; writes the table
+ *   tune_measure.c  in ranks: every algorithm over sizes
+ *   tune_links.c    in ranks: memory, links and reductions by themselves
+ *   tune_kernels.c  in ranks: kernels
+ *   tune_world.c    in ranks of another launcher: algorithms, and links between their hosts
  *   tune_fit.c      from times to costs
- *   tune_print.c    what the table chooses
+ *   tune_print.c    prints which algorithms the table chooses
+ *   calibration.c   the table that is cached for this machine
  */
 #ifndef WEFT_TOOLS_TUNE_H
 #define WEFT_TOOLS_TUNE_H
+
+#include <stdatomic.h>
 
 #include "ops/cost/cost.h"
 #include "tools/bench.h"
@@ -18,8 +23,10 @@
 #define TUNE_ALGORITHMS 16u
 #define TUNE_SIZES 16u
 #define TUNE_GROUPS 8u
+#define TUNE_KERNEL_POINTS 64u
+#define TUNE_KERNEL_RANKS 8u /* at most this many ranks measure kernels at the same time */
 
-/* What one launch of ranks measured: written by rank 0, read by whoever launched them. */
+/* What one launch of ranks measured: written by rank 0, read by the process that launched them. */
 typedef struct tune_result {
     /* of an operator's n-th algorithm; 0: not measured */
     wefti_cost_point_t points[BENCH_OP_COUNT][TUNE_ALGORITHMS][TUNE_SIZES];
@@ -32,6 +39,8 @@ typedef struct tune_run {
     bench_t bench;          /* op is set as it goes */
     const bench_op_t *only; /* NULL: all */
     double budget_us;       /* of a size, a round */
+    uint32_t pilot_calls, min_calls, link_calls;
+    double most_us; /* of all calls of a launch: after that, as few as possible; 0: no bound */
     uint32_t rounds;
     uint64_t growth; /* from one size to the next */
     bool progress;
@@ -41,13 +50,23 @@ typedef struct tune_run {
     tune_result_t *result; /* shared */
 } tune_run_t;
 
-/* The whole of it. */
+/* One launch that measures kernels; shared by its ranks. */
+typedef struct tune_kernels {
+    uint32_t threads, isa;
+    const char *family; /* NULL: exact */
+    double budget_ns;   /* of a kernel */
+    uint64_t deadline_ns;
+    _Atomic uint32_t arrived, turn;
+    uint32_t count;
+    wefti_kernel_point_t points[TUNE_KERNEL_POINTS];
+} tune_kernels_t;
+
 typedef struct tune_command {
     const char *output, *name;
     uint32_t groups[TUNE_GROUPS], group_count;
     const bench_op_t *only;
-    uint64_t max_bytes;
-    bool quick, json, ranks_given;
+    uint64_t max_bytes; /* 0: the default */
+    bool quick, json, ranks_given, silent;
     uint32_t *host_of, host_count; /* [groups[0]] of ranks that were launched on several hosts */
     uint32_t done, total;
     wefti_costs_t costs;
@@ -57,27 +76,48 @@ typedef struct tune_command {
 const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t index);
 /* NULL, or why the algorithm cannot be measured over these ranks. */
 const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *algorithm);
-/* How many measurements a launch does. */
+/* Number of measurements of a launch. */
 uint32_t wefti_tune_count(const tune_run_t *run);
 
-/* What a rank does: a rank_fn, user is a tune_run_t. */
+/* A rank_fn; user is a tune_run_t. */
 weft_status_t wefti_tune_rank(void *user, uint32_t rank, uint32_t world_size, const char *address);
-/* Collective over ranks; fills in the links' part of the result. bench is self's, and gets another
- * operator. */
-weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, tune_result_t *result);
+/* Collective; fills in the links of run->result. bench is self's; its op is changed. */
+weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, const tune_run_t *run);
 
-/* tune_fit.c: what a launch measured goes into the table: the links, what the interpreter costs
- * (after them), and each algorithm. */
+/* tune_fit.c: add the results of a launch to the table: links, then the interpreter, and every
+ * algorithm. */
 void wefti_tune_set_links(wefti_costs_t *costs, const tune_result_t *result);
 weft_status_t wefti_tune_set_steps(wefti_costs_t *costs, const tune_run_t *run);
 weft_status_t wefti_tune_add(wefti_costs_t *costs, const tune_run_t *run);
 
-/* cmd_tune.c */
+/* tune_kernels.c: a rank_fn, user is a tune_kernels_t. */
+weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_size,
+                                      const char *address);
+
+/* calibration.c: the cached table of this machine. */
+typedef struct calibration {
+    char name[64];     /* "AMD EPYC, 2 cores, avx512" */
+    char machine[256]; /* all that a table depends on */
+    char path[1024];   /* "": no place for a cache, as neither XDG_CACHE_HOME nor HOME is set */
+    uint32_t cores;    /* that this process may use */
+} calibration_t;
+weft_status_t wefti_calibration_find(calibration_t *out);
+/* Creates the folder of path. */
+weft_status_t wefti_calibration_make_place(const calibration_t *calibration);
+
+/* tune_run.c */
+void wefti_tune_init(tune_command_t *command);
+void wefti_tune_deinit(tune_command_t *command);
+uint64_t wefti_tune_max_bytes(const tune_command_t *command);
 tune_run_t wefti_tune_make_run(const tune_command_t *command, uint32_t ranks, memory_kind_t memory);
+/* Measures with local ranks; the result is in command->costs. Exit code. */
+int wefti_tune_measure(tune_command_t *command, const calibration_t *calibration);
+/* Writes command->output. */
 weft_status_t wefti_tune_write(const tune_command_t *command);
-/* tune_world.c: this process is a rank; rank 0 writes and prints. Exit code. */
+
+/* tune_world.c: this process is a rank of a launcher; rank 0 writes and prints. Exit code. */
 int wefti_tune_launched(tune_command_t *command);
-/* What algorithms see of the hosts. */
+/* The hosts, in the parameters of algorithms. */
 static inline void wefti_tune_place(weft_algo_params_t *params, const uint32_t *host_of,
                                     uint32_t host_count)
 {
@@ -85,7 +125,7 @@ static inline void wefti_tune_place(weft_algo_params_t *params, const uint32_t *
     params->host_of_count = host_count > 1 ? host_count : 0;
 }
 
-/* tune_print.c: prints which algorithms the table chooses, and the links. */
+/* tune_print.c: prints which algorithms the table chooses, and links and kernels. */
 weft_status_t wefti_tune_show(const tune_command_t *command);
 
 #endif

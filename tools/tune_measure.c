@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of weft tune: every algorithm that is eligible, over sizes. */
+/* In ranks of weft tune: times of every eligible algorithm, over sizes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/tune.h"
 
-#define PILOT_CALLS 3u
-#define MIN_CALLS 7u
 #define MAX_CALLS 1000u
 
 const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t index)
@@ -22,7 +20,7 @@ const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t inde
 
 const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *algorithm)
 {
-    /* What runs is what the bench does: root 0, any order, so that all of them are measured. */
+    /* As weft bench calls them: root 0, any order, so that all algorithms are measured. */
     weft_algo_params_t params = {.struct_size = sizeof params,
                                  .op = algorithm->op,
                                  .group_size = run->bench.ranks,
@@ -59,18 +57,28 @@ uint32_t wefti_tune_count(const tune_run_t *run)
     return sizes * algorithms * run->rounds;
 }
 
-/* A first look says how many calls fit the budget: the same on all ranks, for times are agreed. */
+/* Of a launch; equal on all ranks. */
+typedef struct progress {
+    uint32_t done;   /* measurements */
+    double spent_us; /* in timed calls */
+} progress_t;
+
+/* Pilot calls tell how many calls fit the budget. Ranks agree on times, and so on the number. */
 static weft_status_t measure(bench_rank_t *self, bench_t *bench, const tune_run_t *run,
-                             uint64_t bytes, bool *out_fits, bench_row_t *out_row)
+                             uint64_t bytes, double *spent_us, bool *out_fits, bench_row_t *out_row)
 {
-    bench->iterations = PILOT_CALLS;
+    bench->iterations = run->pilot_calls;
     weft_status_t status = wefti_bench_measure(self, bytes, out_fits, out_row);
     if (status == WEFT_OK && *out_fits) {
+        *spent_us += (double)bench->iterations * out_row->p50_us;
+    }
+    if (status == WEFT_OK && *out_fits && (run->most_us == 0 || *spent_us < run->most_us)) {
         double calls = out_row->p50_us > 0 ? run->budget_us / out_row->p50_us : MAX_CALLS;
-        bench->iterations = calls < MIN_CALLS   ? MIN_CALLS
-                            : calls > MAX_CALLS ? MAX_CALLS
-                                                : (uint64_t)calls;
+        bench->iterations = calls < run->min_calls ? run->min_calls
+                            : calls > MAX_CALLS    ? MAX_CALLS
+                                                   : (uint64_t)calls;
         status = wefti_bench_measure(self, bytes, out_fits, out_row);
+        *spent_us += (double)bench->iterations * out_row->p50_us;
     }
     return status;
 }
@@ -84,9 +92,9 @@ static void show_progress(const tune_run_t *run, uint32_t done, const weft_algor
 }
 
 /*
- * The quickest of the rounds, for disturbances only ever add time. Ranks with a core each take the
- * same time again and again, so the first quartile is the median without them; where ranks share
- * cores, times vary by themselves.
+ * The fastest round, since disturbances only add time. Where every rank has a core, undisturbed
+ * calls take equal times, and the first quartile is one of them. Where ranks share cores, times vary
+ * by nature, and the median is kept.
  */
 static void keep(wefti_cost_point_t *point, const bench_row_t *row, size_t elem_bytes, bool shared)
 {
@@ -98,7 +106,7 @@ static void keep(wefti_cost_point_t *point, const bench_row_t *row, size_t elem_
 
 /* One algorithm over all sizes. */
 static weft_status_t measure_algorithm(bench_rank_t *self, bench_t *bench, const tune_run_t *run,
-                                       const weft_algorithm_t *algorithm, uint32_t *done,
+                                       const weft_algorithm_t *algorithm, progress_t *progress,
                                        wefti_cost_point_t *points)
 {
     weft_status_t status = wefti_bench_set_algorithm(self, algorithm->name);
@@ -109,20 +117,20 @@ static weft_status_t measure_algorithm(bench_rank_t *self, bench_t *bench, const
         bench_row_t row;
         bool fits;
         if (self->rank == 0 && run->progress) {
-            show_progress(run, *done, algorithm);
+            show_progress(run, progress->done, algorithm);
         }
-        status = measure(self, bench, run, bytes, &fits, &row);
+        status = measure(self, bench, run, bytes, &progress->spent_us, &fits, &row);
         if (status == WEFT_OK && fits && self->rank == 0) {
             keep(&points[index], &row, self->elem_bytes, wefti_bench_shares_cores(bench->ranks));
         }
-        ++*done;
+        progress->done++;
     }
     return status;
 }
 
-/* A round takes one algorithm after the other, so that a disturbance meets different ones. */
+/* Rounds go over all algorithms, so that a disturbance does not hit every round of one of them. */
 static weft_status_t measure_op(bench_rank_t *self, bench_t *bench, const tune_run_t *run,
-                                uint32_t op, uint32_t *done)
+                                uint32_t op, progress_t *progress)
 {
     const weft_algorithm_t *algorithm;
     weft_status_t status = WEFT_OK;
@@ -132,7 +140,7 @@ static weft_status_t measure_op(bench_rank_t *self, bench_t *bench, const tune_r
                              (algorithm = wefti_tune_algorithm(bench->op->op, a)) != NULL;
              a++) {
             if (wefti_tune_left_out(run, algorithm) == NULL) {
-                status = measure_algorithm(self, bench, run, algorithm, done,
+                status = measure_algorithm(self, bench, run, algorithm, progress,
                                            run->result->points[op][a]);
             }
         }
@@ -145,16 +153,16 @@ weft_status_t wefti_tune_rank(void *user, uint32_t rank, uint32_t world_size, co
     const tune_run_t *run = user;
     bench_t bench = run->bench;
     bench_rank_t self;
-    uint32_t done = run->done;
+    progress_t progress = {.done = run->done};
     (void)world_size;
     bench.op = &wefti_bench_ops[0];
     weft_status_t status = wefti_bench_rank_init(&self, &bench, rank, address);
     if (status == WEFT_OK && bench.floor != NULL) {
-        status = wefti_tune_links(&self, &bench, run->result);
+        status = wefti_tune_links(&self, &bench, run);
     }
     for (uint32_t op = 0; status == WEFT_OK && op < BENCH_OP_COUNT; op++) {
         if (run->only == NULL || run->only == &wefti_bench_ops[op]) {
-            status = measure_op(&self, &bench, run, op, &done);
+            status = measure_op(&self, &bench, run, op, &progress);
         }
     }
     if (rank == 0 && run->progress) {

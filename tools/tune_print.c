@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from a table of costs: which algorithm is chosen, and from which size on. */
+/* Prints which algorithms a cost table chooses, for which sizes. */
 #include <stdio.h>
 
 #include "runtime/base/text.h"
@@ -8,7 +8,7 @@
 /* Sizes that one algorithm is chosen for. */
 typedef struct stretch {
     uint64_t from, to;                     /* bytes of the larger buffer */
-    wefti_candidate_t first, last, second; /* second best at the beginning, or without algorithm */
+    wefti_candidate_t first, last, second; /* second best at the beginning; may have no algorithm */
 } stretch_t;
 
 static weft_status_t choose(const tune_command_t *command, const bench_op_t *op, uint32_t ranks,
@@ -38,7 +38,7 @@ static weft_status_t next_stretch(const tune_command_t *command, const bench_op_
     weft_status_t status = choose(command, op, ranks, plain, bytes, &out->first, &out->second);
     out->from = out->to = bytes;
     out->last = out->first;
-    for (bytes *= 2; status == WEFT_OK && bytes <= command->max_bytes; bytes *= 2) {
+    for (bytes *= 2; status == WEFT_OK && bytes <= wefti_tune_max_bytes(command); bytes *= 2) {
         status = choose(command, op, ranks, plain, bytes, &best, &second);
         if (status < 0 || best.algorithm != out->first.algorithm) {
             break;
@@ -87,8 +87,8 @@ static weft_status_t show_op(const tune_command_t *command, const bench_op_t *op
         printf("%s, %u ranks, %s memory\n", wefti_op_name(op->op), ranks,
                plain ? "plain" : "registered");
     }
-    for (uint64_t bytes = least < 8 ? 8 : least; status == WEFT_OK && bytes <= command->max_bytes;
-         bytes = stretch.to * 2) {
+    for (uint64_t bytes = least < 8 ? 8 : least;
+         status == WEFT_OK && bytes <= wefti_tune_max_bytes(command); bytes = stretch.to * 2) {
         status = next_stretch(command, op, ranks, plain, bytes, &stretch);
         if (status == WEFT_OK && command->json) {
             write_stretch(json, &stretch, op, ranks, plain);
@@ -126,6 +126,22 @@ static void write_links(wefti_json_t *json, const wefti_costs_t *costs)
     wefti_json_double(json, "step_ns", costs->step_ns);
     wefti_json_double(json, "call_ns", costs->call_ns);
     wefti_json_int(json, "measured", (int64_t)costs->measured_count);
+    wefti_json_int(json, "kernels", (int64_t)costs->kernel_count);
+}
+
+/* The largest measured call of every kind and number of threads. */
+static void print_kernels(const wefti_costs_t *costs)
+{
+    for (size_t i = 0; i < costs->kernel_count; i++) {
+        const wefti_kernel_point_t *point = &costs->kernels[i];
+        bool last = i + 1 == costs->kernel_count || point[1].kind != point->kind ||
+                    point[1].threads != point->threads;
+        if (last) {
+            printf("kernels: %-9s %2u thread%s %8.1f %s\n", wefti_kernel_kind_name(point->kind),
+                   point->threads, point->threads == 1 ? " " : "s", point->size / point->ns,
+                   point->kind <= WEFTI_KERNEL_EXP ? "GFLOP/s" : "GB/s");
+        }
+    }
 }
 
 weft_status_t wefti_tune_show(const tune_command_t *command)
@@ -150,12 +166,15 @@ weft_status_t wefti_tune_show(const tune_command_t *command)
             printf("between hosts: %.0f ns + %.4f ns/B\n", costs->level[WEFTI_LEVEL_NET].alpha_ns,
                    costs->level[WEFTI_LEVEL_NET].beta_ns_per_byte);
         }
-        printf("links: own memory %.4f ns/B, another rank's %.0f ns + %.4f ns/B; adding %.4f ns/B; "
-               "an interpreted call %.0f ns + %.1f ns a step\nwritten to %s: %zu pieces\n",
+        printf("links: own memory %.4f ns/B, memory of other ranks %.0f ns + %.4f ns/B; reducing "
+               "%.4f ns/B; an interpreted call %.0f ns + %.1f ns per step\n",
                costs->level[WEFTI_LEVEL_SELF].beta_ns_per_byte,
                costs->level[WEFTI_LEVEL_HOST].alpha_ns,
                costs->level[WEFTI_LEVEL_HOST].beta_ns_per_byte, costs->gamma_ns_per_byte,
-               costs->call_ns, costs->step_ns, command->output, costs->measured_count);
+               costs->call_ns, costs->step_ns);
+        print_kernels(costs);
+        printf("written to %s: %zu pieces of algorithms, %zu times of kernels\n", command->output,
+               costs->measured_count, costs->kernel_count);
     }
     wefti_text_deinit(&text);
     return status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tuning by the ranks of a launcher, on one host or on several: every algorithm over all of them,
- * and what the links between hosts cost, from an all-reduce of two ranks that have a host each. A
- * small one is one message each way; a large one moves the vector both ways at once.
+ * Measures with the ranks of a launcher, on one host or on several: every algorithm over all ranks,
+ * and the links between hosts, by an all-reduce of two ranks on different hosts. A small all-reduce
+ * is one message each way; a large one moves the vector both ways at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #define CALLS 60u
 #define LARGE_BYTES ((uint64_t)4 << 20)
 
-/* The hosts of all ranks, and the first rank that is not on rank 0's (0: there is none). */
+/* The host of every rank, and the first rank that is not on rank 0's host (0: none). */
 static weft_status_t find_hosts(const weft_context_t *world, uint32_t *host_of, uint32_t *out_other)
 {
     weft_status_t status = WEFT_OK;
@@ -32,7 +32,6 @@ static weft_status_t find_hosts(const weft_context_t *world, uint32_t *host_of, 
     return status;
 }
 
-/* The quickest calls are those that nothing disturbed. */
 static int by_time(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
@@ -95,7 +94,8 @@ static weft_status_t measure(tune_command_t *command, weft_context_t *world, uin
     weft_status_t status = WEFT_OK;
     tune_result_t *result = calloc(1, sizeof *result);
     if (result == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for what is measured");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes of results",
+                           sizeof *result);
     }
     if (other != 0) {
         status = time_links(world, other, result);
@@ -130,14 +130,14 @@ int wefti_tune_launched(tune_command_t *command)
     uint32_t ranks = weft_context_world_size(world), rank = weft_context_rank(world);
     weft_status_t status = WEFT_OK;
     if (ranks < 2 || ranks > BENCH_MAX_RANKS) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%u ranks are not within 2 to %u", ranks,
-                             BENCH_MAX_RANKS);
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "invalid number of ranks %u: must be 2 to %u", ranks, BENCH_MAX_RANKS);
     }
     command->host_of = calloc(ranks, sizeof *command->host_of);
     if (status == WEFT_OK) {
         status = command->host_of != NULL
                      ? find_hosts(world, command->host_of, &other)
-                     : wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u ranks", ranks);
+                     : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: hosts of %u ranks", ranks);
     }
     code = wefti_launched_agree(world, "tune", status);
     if (code == EXIT_OK) {
@@ -148,7 +148,10 @@ int wefti_tune_launched(tune_command_t *command)
         command->total = 2 * wefti_tune_count(&run);
         status = measure(command, world, other);
         if (status == WEFT_OK && rank == 0) {
+            snprintf(command->costs.name, sizeof command->costs.name, "%s",
+                     command->name != NULL ? command->name : "launched");
             status = wefti_tune_write(command);
+            status = status < 0 ? status : wefti_tune_show(command);
         }
         code = wefti_launched_agree(world, "tune", status);
     }

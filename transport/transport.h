@@ -376,6 +376,8 @@ weft_status_t wefti_machine_read(wefti_machine_t *out_machine);
  * Returns how many were put into out_cpus (capacity of them at most). */
 uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
                                     uint32_t capacity);
+/* CPUs' worth of time that the process's control group may use; 0: no limit. */
+uint32_t wefti_machine_quota(void);
 /* Binds the calling thread. */
 weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
 

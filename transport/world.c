@@ -21,7 +21,7 @@ typedef struct introduction {
     uint32_t pad;
 } introduction_t;
 
-static uint32_t read_quota(void)
+uint32_t wefti_machine_quota(void)
 {
     char line[64];
     unsigned long long quota, period;
@@ -51,7 +51,7 @@ static void introduce(const wefti_endpoint_t *endpoint, introduction_t *own)
     own->reserve_bytes = endpoint->settings->reserve_bytes;
     own->kernels = endpoint->settings->kernels;
     own->machine = read_machine();
-    own->quota_cpus = read_quota();
+    own->quota_cpus = wefti_machine_quota();
     if (sched_getaffinity(0, sizeof set, &set) != 0) {
         CPU_ZERO(&set);
         CPU_SET(0, &set);

@@ -252,6 +252,7 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
                                    .lower_bound_ps = in->lower_bound_ps,
                                    .compute_ps = in->compute_ps,
                                    .comm_ps = in->comm_ps,
+                                   .update_ps = in->update_ps,
                                    .costs = in->costs,
                                    .optimum_count = in->optimum_count,
                                    .chosen_count = in->chosen_count};

@@ -266,6 +266,7 @@ static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *are
     out->lower_bound_ps = forecast->lower_bound_ps;
     out->compute_ps = forecast->compute_ps;
     out->comm_ps = forecast->comm_ps;
+    out->update_ps = forecast->update_ps;
     out->costs = text_of(forecast->costs);
     out->progress = (uint32_t)forecast->progress;
     out->n_chosen_slow_ps = out->n_comm_slow_ps = 2;

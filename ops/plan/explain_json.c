@@ -90,6 +90,10 @@ static void add_forecast(wefti_json_t *json, const wefti_plan_forecast_t *foreca
                       (double)wefti_plan_step_ps(forecast, forecast->chosen_ps) * 1e-6);
     wefti_json_double(json, "step_inline_us",
                       (double)wefti_plan_inline_step_ps(forecast, forecast->comm_ps) * 1e-6);
+    wefti_json_double(json, "predicted_step_us",
+                      (double)wefti_plan_expected_step_ps(forecast) * 1e-6);
+    wefti_json_double(json, "update_us", (double)forecast->update_ps * 1e-6);
+    wefti_json_string(json, "costs", wefti_plan_costs(forecast));
     wefti_json_begin_array(json, "costs_off");
     for (size_t i = 0; i < 2; i++) {
         wefti_json_begin_object(json, NULL);

@@ -172,7 +172,8 @@ typedef struct wefti_plan_forecast {
     uint64_t ready_ps; /* when the last gradient is there */
     uint64_t optimum_ps, chosen_ps, lower_bound_ps;
     uint64_t compute_ps; /* all kernels of a step, updates included */
-    uint64_t comm_ps;    /* all buckets, one after the other */
+    uint64_t update_ps;  /* updates among them; 0: not known */
+    uint64_t comm_ps;    /* all buckets, one after another */
     /* chosen_ps and comm_ps again, if collectives cost 20 % more and twice as much */
     uint64_t chosen_slow_ps[2], comm_slow_ps[2];
     uint32_t optimum_count, chosen_count; /* buckets */

@@ -70,6 +70,17 @@ static weft_status_t parse_check(const char *text, void *field)
     return WEFT_OK;
 }
 
+static weft_status_t parse_calibrate(const char *text, void *field)
+{
+    static const char *const names[] = {"off", "cached", "auto"};
+    int found = choice(text, names, 3);
+    if (found < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "expected auto, cached or off");
+    }
+    *(uint32_t *)field = (uint32_t)found;
+    return WEFT_OK;
+}
+
 static weft_status_t parse_attach(const char *text, void *field)
 {
     static const char *const names[] = {"off", "auto", "always"};
@@ -392,6 +403,10 @@ PARSE_UP_TO(parse_up_to_255, 255)
       "cost table by which algorithms are chosen, as weft tune writes it; unset: the built-in "    \
       "one; "                                                                                      \
       "ranks must have equal tables")                                                              \
+    X("WEFT_CALIBRATE", calibrate, parse_calibrate, "auto", "", 0,                                 \
+      "costs of weft compile and weft run MODEL.onnx without --costs and WEFT_COSTS: auto (the "   \
+      "cached calibration of this machine, measured once), cached (if there is one) or off "       \
+      "(default costs)")                                                                           \
     X("WEFT_TRANSPORT", transport, parse_transport, "auto", "", 1,                                 \
       "what ranks may reach each other by: auto, or some of shm, tcp and verbs with commas "       \
       "between; without shm every rank counts as a host of its own")                               \

@@ -26,6 +26,12 @@ typedef enum wefti_attach {
     WEFTI_ATTACH_ALWAYS = 2, /* where it is allowed */
 } wefti_attach_t;
 
+typedef enum wefti_calibrate {
+    WEFTI_CALIBRATE_OFF = 0,    /* default costs */
+    WEFTI_CALIBRATE_CACHED = 1, /* the cached calibration, if there is one */
+    WEFTI_CALIBRATE_AUTO = 2,   /* the same, measured and cached if there is none */
+} wefti_calibrate_t;
+
 typedef enum wefti_check {
     WEFTI_CHECK_OFF = 0,
     WEFTI_CHECK_RESULTS = 1, /* compare digests of collectives' results over the ranks */
@@ -70,8 +76,9 @@ typedef struct wefti_settings {
     uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
     wefti_kernels_t kernels;   /* WEFT_KERNELS: exact, onednn */
-    char algo[256];   /* WEFT_ALGO: "ring" or "AllReduce=ring,AllGather=bruck"; "": by cost */
-    char costs[1024]; /* WEFT_COSTS: path of a cost table; "": the built-in one */
+    char algo[256];     /* WEFT_ALGO: "ring" or "AllReduce=ring,AllGather=bruck"; "": by cost */
+    char costs[1024];   /* WEFT_COSTS: path of a cost table; "": the built-in one */
+    uint32_t calibrate; /* WEFT_CALIBRATE: wefti_calibrate_t, of the command */
     wefti_order_setting_t order; /* WEFT_ORDER: of the reductions of the world's groups */
     char transport[64];          /* WEFT_TRANSPORT: "auto", or names of what may be used */
     char ifname[128];            /* WEFT_IFNAME: "", or patterns of interfaces */

@@ -75,12 +75,12 @@ static void test_damaged_files_are_refused(void **state)
         const char *text, *why;
     } rows[] = {
         {"", "value is expected"},
-        {"[]", "no cost table"},
+        {"[]", "not a cost table"},
         {"{\"format\": 2}", "not a cost table: format is not 1"},
         {"{\"format\": 1} x", "something follows"},
         {"{\"format\": 1,\n\n\"step_ns\": 1e999}", "line 3: a number"},
-        {"{\"format\": 1, \"step_ns\": -1}", "step_ns is no time"},
-        {"{\"format\": 1, \"step_ns\": \"7\"}", "step_ns is no time"},
+        {"{\"format\": 1, \"step_ns\": -1}", "step_ns: not a time"},
+        {"{\"format\": 1, \"step_ns\": \"7\"}", "step_ns: not a time"},
         {"{\"format\": 1, \"name\": \"\\q\"}", "escape"},
         {"{\"format\": 1, \"measured\": [{\"op\": \"AllGarble\"}]}",
          "op is not the name of a collective"},
@@ -88,7 +88,7 @@ static void test_damaged_files_are_refused(void **state)
          "algorithm is missing or not a name"},
         {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
          "0.5}]}",
-         "ranks is no number"},
+         "ranks: not an integer"},
         {"{\"format\": 1, \"measured\": [7]}", "op is not the name of a collective"},
         {"{\"format\": 1, \"measured\": [{\"op\": \"Barrier\", \"algorithm\": \"x\", \"ranks\": "
          "2, \"memory\": \"borrowed\"}]}",
@@ -114,6 +114,93 @@ static void test_damaged_files_are_refused(void **state)
         assert_int_equal(wefti_topology_decode(hosts[i], strlen(hosts[i]), NULL, &topology),
                          WEFT_ERR_FORMAT);
         assert_null(topology.host_sizes);
+    }
+}
+
+static const char *const kernels =
+    "{\"format\": 1, \"cores\": 8, \"machine\": \"lab\", \"kernels\": [\n"
+    " {\"kind\": \"update\", \"threads\": 1, \"size\": 3000, \"ns\": 500},\n"
+    " {\"kind\": \"product\", \"threads\": 1, \"size\": 1000, \"ns\": 100},\n"
+    " {\"kind\": \"of a later version\", \"threads\": 1, \"size\": 1, \"ns\": 1},\n"
+    " {\"kind\": \"product\", \"threads\": 8, \"size\": 1000, \"ns\": 30},\n"
+    " {\"kind\": \"product\", \"threads\": 1, \"size\": 3000, \"ns\": 200}]}";
+
+static void assert_kernel(const wefti_costs_t *costs, wefti_kernel_kind_t kind, uint32_t threads,
+                          double size, double expected_ns)
+{
+    double ns = -1;
+    assert_true(wefti_costs_kernel_ns(costs, kind, threads, size, &ns));
+    if (!(ns > expected_ns * 0.999999 && ns < expected_ns * 1.000001)) {
+        fail_msg("%s of %g with %u threads: %g ns, expected %g", wefti_kernel_kind_name(kind), size,
+                 threads, ns, expected_ns);
+    }
+}
+
+static void test_kernel_times_lie_on_what_was_measured(void **state)
+{
+    (void)state;
+    wefti_costs_t costs, again;
+    wefti_text_t text;
+    double ns;
+    assert_int_equal(wefti_costs_decode(&costs, kernels, strlen(kernels), NULL), WEFT_OK);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(costs.kernel_count, 4);
+        assert_int_equal(costs.cores, 8);
+        assert_string_equal(costs.machine, "lab");
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 1, 1000, 100);
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 1, 10, 100);     /* below the first point */
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 1, 2000, 150);   /* between two */
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 1, 30000, 2000); /* above the last one */
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 8, 1000, 30);
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 64, 1000, 30);
+        assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 2, 1000, 60); /* 20 + 80 / threads */
+        assert_kernel(&costs, WEFTI_KERNEL_UPDATE, 8, 3000, 500);
+        assert_false(wefti_costs_kernel_ns(&costs, WEFTI_KERNEL_CONV, 1, 1, &ns));
+        wefti_text_init(&text, NULL);
+        wefti_costs_encode(&costs, &text);
+        assert_int_equal(wefti_costs_decode(&again, text.data, text.length, NULL), WEFT_OK);
+        assert_int_equal(wefti_costs_digest(&costs), wefti_costs_digest(&again));
+        wefti_text_deinit(&text);
+        wefti_costs_deinit(&costs);
+        costs = again;
+    }
+    wefti_kernel_point_t point = {WEFTI_KERNEL_PRODUCT, 1, 1000, 90}; /* replaces one */
+    assert_int_equal(wefti_costs_add_kernel(&costs, &point), WEFT_OK);
+    assert_int_equal(costs.kernel_count, 4);
+    assert_kernel(&costs, WEFTI_KERNEL_PRODUCT, 1, 1000, 90);
+    wefti_costs_deinit(&costs);
+}
+
+/* Every prefix, every changed byte, and entries that are wrong. */
+static void test_damaged_kernels_are_refused(void **state)
+{
+    (void)state;
+    wefti_costs_t costs;
+    char copy[1024];
+    for (size_t i = 0; i < strlen(kernels); i++) {
+        memcpy(copy, kernels, strlen(kernels) + 1);
+        assert_int_equal(wefti_costs_decode(&costs, copy, i, NULL), WEFT_ERR_FORMAT);
+        copy[i] = (char)(copy[i] ^ 0x11);
+        if (wefti_costs_decode(&costs, copy, strlen(kernels), NULL) >= 0) {
+            wefti_costs_deinit(&costs);
+        }
+    }
+    static const char *const entries[][2] = {
+        {"7", "kind is missing"},
+        {"{\"kind\": \"move\"}", "threads or ns is missing or 0"},
+        {"{\"kind\": \"move\", \"threads\": 1, \"ns\": 1}", "size is not a number above 0"},
+        {"{\"kind\": \"move\", \"threads\": 1, \"ns\": 1, \"size\": 0}", "size is not"},
+        {"{\"kind\": \"move\", \"threads\": 1, \"ns\": 1, \"size\": 1e300}", "size is not"},
+        {"{\"kind\": \"move\", \"threads\": 1, \"ns\": -1, \"size\": 1}", "ns: not a time"},
+        {"{\"kind\": \"move\", \"threads\": 0, \"ns\": 1, \"size\": 1}", "threads: not an"},
+        {"{\"kind\": \"move\", \"threads\": 1, \"ns\": 1, \"size\": 1}", "cores is missing"},
+    };
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        snprintf(copy, sizeof copy, "{\"format\": 1, \"kernels\": [%s]}", entries[i][0]);
+        assert_int_equal(wefti_costs_decode(&costs, copy, strlen(copy), NULL), WEFT_ERR_FORMAT);
+        if (strstr(weft_last_error(), entries[i][1]) == NULL) {
+            fail_msg("'%s' does not say '%s'", weft_last_error(), entries[i][1]);
+        }
     }
 }
 
@@ -396,6 +483,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_costs_are_read_and_written),
         cmocka_unit_test(test_damaged_files_are_refused),
+        cmocka_unit_test(test_kernel_times_lie_on_what_was_measured),
+        cmocka_unit_test(test_damaged_kernels_are_refused),
         cmocka_unit_test(test_topologies_are_read_and_gathered),
         cmocka_unit_test(test_choice_over_sizes_and_machines),
         cmocka_unit_test(test_built_in_costs_choose_what_was_measured_best),

@@ -99,7 +99,7 @@ class Tune(support.Case):
 
     def test_bad_input(self):
         place = self.dir / "nowhere" / "costs.json"
-        for arguments in ([], ["-o", place], ["-o", self.dir], ["-o", "x.json", "-n", "1"], ["-o", "x.json", "-n", "2,"],
+        for arguments in (["--op", "AllReduce"], ["-o", place], ["-o", self.dir], ["-o", "x.json", "-n", "1"], ["-o", "x.json", "-n", "2,"],
                           ["-o", "x.json", "--op", "AllGarble"], ["-o", "x.json", "--max", "0"],
                           ["-o", "x.json", "-n", "2,three"], ["-o", "x.json", "surplus"]):
             said = self.weft("tune", *arguments, code=2).stderr
@@ -119,6 +119,73 @@ class Tune(support.Case):
         self.assertLessEqual({"mesh", "hierarchical", "rails"}, {m["algorithm"] for m in table["measured"]})
         row = self.weft_json("algos", "--ranks-per-host", "1,1", "--op", "AllReduce", "--costs", file)["rows"][0]
         self.assertTrue(row["candidates"][0]["measured"])
+
+    def calibration(self):
+        """The cached table, which must be the only file."""
+        files = list((self.dir / "cache").rglob("*"))
+        files = [file for file in files if file.is_file()]
+        self.assertEqual(len(files), 1, files)
+        self.assertRegex(files[0].name, r"^costs-[0-9a-f]{16}\.json$")
+        return files[0], json.loads(files[0].read_text())
+
+    def test_a_table_without_a_file_name_is_the_calibration(self):
+        cache = {"XDG_CACHE_HOME": str(self.dir / "cache"), "WEFT_CALIBRATE": "cached"}
+        said = self.weft_json("tune", "--quick", "--max", "4K", env=cache)
+        file, table = self.calibration()
+        self.assertEqual(said["output"], str(file))
+        self.assertEqual(said["kernels"], len(table["kernels"]))
+        kinds = {"product", "conv", "conv_grad", "exp", "pool", "move", "update"}
+        self.assertEqual({k["kind"] for k in table["kernels"]}, kinds)
+        self.assertIn(1, {k["threads"] for k in table["kernels"]})
+        for kernel in table["kernels"]:
+            self.assertGreater(kernel["ns"], 0)
+        self.assertGreaterEqual(table["cores"], 1)
+
+        plan, mlp = self.dir / "p.weft", support.MODELS / "mlp.onnx"
+        arguments = ("compile", mlp, "-o", plan, "--world", 2, "--batch", 64)
+        done = self.weft(*arguments, env=cache)
+        self.assertIn(f"costs: measured on this machine ({file})", done.stdout)
+        self.assertEqual(done.stderr, "")
+        told = self.weft_json("explain", plan)
+        self.assertEqual(told["costs"], table["name"])
+        self.assertIn(f"costs measured on {table['name']}", self.weft("explain", plan).stdout)
+        # A cluster is not this machine, and the user may say which costs count.
+        for more, extra in ((("--costs", "default"), {}), ((), {"WEFT_CALIBRATE": "off"})):
+            done = self.weft(*arguments, *more, env={**cache, **extra})
+            self.assertIn("costs: default costs of a generic CPU; run weft tune", done.stdout)
+            self.assertEqual(self.weft_json("explain", plan)["costs"], "default")
+        self.assertEqual(self.weft_json(*arguments, env={**cache, "WEFT_COSTS": str(file)})["costs"], str(file))
+        # A table of another machine, or a damaged one, is ignored with a warning.
+        for text in (json.dumps({**table, "machine": "another"}), "{", '{"format": 1, "kernels": [{"kind": 3}]}'):
+            file.write_text(text)
+            done = self.weft(*arguments, env=cache)
+            self.assert_one_line(done.stderr)
+            self.assertIn("calibration ignored: ", done.stderr)
+            self.assertIn(str(file), done.stderr)
+            self.assertIn("default costs", done.stdout)
+
+    def test_the_first_compile_calibrates(self):
+        cache = {"XDG_CACHE_HOME": str(self.dir / "cache" / "new"), "WEFT_CALIBRATE": "auto"}
+        plan, mlp = self.dir / "p.weft", support.MODELS / "mlp.onnx"
+        arguments = ("compile", mlp, "-o", plan, "--world", 2, "--batch", 64)
+        done = self.weft(*arguments, env={**cache, "WEFT_ALGO": "AllReduce=mesh"})
+        file, table = self.calibration()
+        self.assertRegex(done.stderr, r"^calibrated this machine in [0-9.]+ s, once; cached in ")
+        self.assertGreater(len({m["algorithm"] for m in table["measured"]}), 3)
+        first = self.weft_json("explain", plan)
+        done = self.weft(*arguments, env=cache)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(self.weft_json("explain", plan)["structure_digest"], first["structure_digest"])
+        # No place for a cache: default costs, and one line at level debug.
+        nowhere = {"XDG_CACHE_HOME": "", "HOME": "", "WEFT_CALIBRATE": "auto"}
+        done = self.weft(*arguments, env=nowhere)
+        self.assertEqual(done.stderr, "")
+        self.assertIn("default costs", done.stdout)
+        self.assertIn("no calibration: ", self.weft(*arguments, env={**nowhere, "WEFT_LOG": "debug"}).stderr)
+        # A cache that cannot be written is no reason to fail.
+        (self.dir / "file").write_text("")
+        done = self.weft(*arguments, env={**cache, "XDG_CACHE_HOME": str(self.dir / "file")})
+        self.assertIn("warning", done.stderr)
 
     def test_a_damaged_table_is_refused_by_name(self):
         file = self.dir / "costs.json"

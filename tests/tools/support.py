@@ -9,6 +9,10 @@ import subprocess
 import tempfile
 import unittest
 
+# Plans must not depend on the machine, or on a calibration in the developer's cache.
+os.environ["WEFT_CALIBRATE"] = "off"
+os.environ.pop("WEFT_COSTS", None)
+
 WEFT = os.environ["WEFT_TOOL"]
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE_DIR"])
 BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 void test_check(weft_status_t status, const char *what, const char *file, int line)
 {
@@ -140,4 +141,11 @@ uint32_t test_loss(wefti_graph_t *graph, uint32_t scores, const int64_t *label_d
     graph->values[label].flags |= WEFTI_VALUE_LABEL;
     CHECK(wefti_graph_add_output(graph, loss));
     return loss;
+}
+
+uint64_t test_cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }

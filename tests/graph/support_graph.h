@@ -72,4 +72,7 @@ uint32_t test_loss(wefti_graph_t *graph, uint32_t scores, const int64_t *label_d
         }                                                                                          \
     }
 
+/* Processor time of this process: unlike time, it does not depend on what else the machine does. */
+uint64_t test_cpu_ns(void);
+
 #endif

@@ -136,7 +136,7 @@ class Works(ranks.RankCase):
                 weft.all_reduce_(np.zeros(1), async_op=True).wait(timeout)
         with self.assertRaises(TypeError):
             weft.all_reduce_(np.zeros(1), async_op=True).wait("soon")
-        work.wait(timeout=10)
+        work.wait(timeout=300)
         with self.assertRaises(TypeError):
             weft.Work()
         with self.assertRaisesRegex(TypeError, "stream must be"):
@@ -211,7 +211,7 @@ class Timeouts(ranks.RankCase):
                 work.wait(0)
             self.assertFalse(work.is_completed())
             self.meet()
-            self.assertEqual(work.wait(timeout=10)[3], 7)
+            self.assertEqual(work.wait(timeout=300)[3], 7)
         else:
             self.meet()
             weft.send(np.full(4, 7, "float32"), 0)
@@ -301,7 +301,7 @@ class Ends(unittest.TestCase):
             thread.join()
             """)
         self.assertIn("rank 0 ended by ValueError('by rank 0')", done.stderr)
-        self.assertLess(time.monotonic() - begin, 5 * ranks.SLOW)
+        self.assertLess(time.monotonic() - begin, ranks.PROMPT)
 
     def test_what_cannot_ends_the_world(self):
         begin = time.monotonic()
@@ -317,7 +317,7 @@ class Ends(unittest.TestCase):
                 weft.recv(x, 0)
             """)
         self.assertIn("WeftAbortedError: rank 0's program ended with calls in flight", done.stderr)
-        self.assertLess(time.monotonic() - begin, 5 * ranks.SLOW)
+        self.assertLess(time.monotonic() - begin, ranks.PROMPT)
 
 
 class Streams(ranks.RankCase):
@@ -597,24 +597,22 @@ class Threads(ranks.RankCase):
         """A call that waits does not have the interpreter's lock."""
         ticks = [0]
         if self.rank == 0:
-            stop = threading.Event()
+            calling = threading.Event()
 
             def tick():
-                while not stop.is_set():
+                calling.wait()
+                begin = time.monotonic()
+                while ticks[0] < 1000 or time.monotonic() - begin < 0.2:
                     ticks[0] += 1
+                self.meet()  # only now rank 1 sends what the main thread waits for
 
             thread = threading.Thread(target=tick)
             thread.start()
-            begin = ticks[0]
+            calling.set()
             weft.recv(np.zeros(1), 1)
-            end = ticks[0]
-            stop.set()
             thread.join()
-            self.assertGreater(end - begin, 100)
         else:
-            begin = time.monotonic()
-            while time.monotonic() - begin < 0.2:  # rank 0 waits
-                pass
+            self.meet()
             weft.send(np.zeros(1), 0)
 
 

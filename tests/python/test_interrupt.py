@@ -18,6 +18,10 @@ class Handled(Exception):
     """What a handler raises."""
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
 class Interrupts(ranks.RankCase):
     """Every method breaks the world."""
 
@@ -26,17 +30,17 @@ class Interrupts(ranks.RankCase):
         if self.rank == 0:
             pid, peer = self.exchange()[1], 1
             self.meet()
-            threading.Timer(0.1, os.kill, (pid, signal.SIGINT)).start()
-            with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted", seconds=2):
+            with self.signalling(pid, signal.SIGINT), \
+                    self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted", seconds=2):
                 weft.recv(np.zeros(3), peer)
             with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted"):
                 weft.barrier()
             return
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.exchange(os.getpid())
         self.meet()
         with self.raises_within(error, seconds=0.1 + SOON):
-            call()
+            self.call_with_handler(signal.SIGINT, interrupt, call)
         with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted"):
             weft.barrier()
 
@@ -108,15 +112,15 @@ class Interrupts(ranks.RankCase):
         work = None
         if self.rank == 1:
             work = weft.recv(np.zeros(3), 0, async_op=True)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         pid = self.exchange(os.getpid())[1]
         if self.rank == 0:
-            threading.Timer(0.1, os.kill, (pid, signal.SIGINT)).start()
-            with self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted", seconds=2):
+            with self.signalling(pid, signal.SIGINT), \
+                    self.raises_within(weft.WeftAbortedError, "rank 1 was interrupted", seconds=2):
                 weft.recv(np.zeros(3), 1)
             return
         with self.raises_within(KeyboardInterrupt, seconds=0.1 + SOON):
-            weft.finalize()
+            self.call_with_handler(signal.SIGINT, interrupt, weft.finalize)
         self.assertFalse(weft.is_initialized())
         self.assertIsInstance(work.exception(), weft.WeftAbortedError)
 
@@ -131,64 +135,72 @@ class ThreadInterrupts(Interrupts):
 class Handlers(ranks.RankCase):
     def test_handler_that_returns_ends_nothing(self):
         seen = []
-        signal.signal(signal.SIGUSR2, lambda *_: seen.append(time.monotonic()))
+
+        def handle():
+            seen.append(1)
+            if len(seen) == 3:
+                self.meet()  # only now rank 0 sends what the call waits for
+
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         pids = self.exchange(os.getpid())
         x = np.zeros(3)
         if self.rank == 0:
-            for _ in range(3):
-                os.kill(pids[1], signal.SIGUSR2)
-                begin = time.monotonic()
-                while time.monotonic() - begin < 0.05:
-                    pass
+            with self.signalling(pids[1], signal.SIGUSR2):
+                self.meet()
             weft.send(np.ones(3), 1)
             self.assertEqual(seen, [])
         else:
-            weft.recv(x, 0)
-            end = time.monotonic()
+            self.call_with_handler(signal.SIGUSR2, handle, lambda: weft.recv(x, 0))
             self.assertEqual(x[2], 1)
-            self.assertLess(seen[0], end - 0.03)  # while the call waited
+            self.assertGreaterEqual(len(seen), 3)
         weft.barrier()
 
     @ranks.fresh
     def test_what_a_handler_raises_comes_out(self):
-        def handler(*_):
+        def handle():
             raise Handled("by a signal")
 
-        signal.signal(signal.SIGUSR2, handler)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         pids = self.exchange(os.getpid())
         if self.rank == 0:
-            threading.Timer(0.1, os.kill, (pids[1], signal.SIGUSR2)).start()
-            with self.raises_within(weft.WeftAbortedError, "interrupted", seconds=2):
+            with self.signalling(pids[1], signal.SIGUSR2), \
+                    self.raises_within(weft.WeftAbortedError, "interrupted", seconds=2):
                 weft.recv(np.zeros(3), 1)
         else:
             with self.raises_within(Handled, "by a signal", seconds=2):
-                weft.recv(np.zeros(3), 0)
+                self.call_with_handler(signal.SIGUSR2, handle, lambda: weft.recv(np.zeros(3), 0))
 
     @ranks.fresh
     def test_a_handler_that_calls_weft(self):
         """Inside a call of this thread: told so, rather than stuck."""
         seen = []
+        handled = threading.Event()
 
-        def handler(*_):
+        def handle():
+            if seen:
+                return
             seen.append(weft.get_rank())
             for call in (weft.barrier, lambda: weft.barrier(async_op=True)):
                 try:
                     call()
                 except weft.WeftError as error:
                     seen.append(error)
+            handled.set()
 
-        signal.signal(signal.SIGUSR2, handler)
+        def meet_later():
+            handled.wait()
+            self.meet()
+
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         pids = self.exchange(os.getpid())
         if self.rank == 0:
-            killer = threading.Timer(0.1, os.kill, (pids[1], signal.SIGUSR2))
-            killer.start()
-            killer.join()
-            self.meet()
+            with self.signalling(pids[1], signal.SIGUSR2):
+                self.meet()
             weft.send(np.ones(3), 1)
         else:
-            later = threading.Timer(0.3, self.meet)
+            later = threading.Thread(target=meet_later)
             later.start()
-            weft.recv(np.zeros(3), 0)
+            self.call_with_handler(signal.SIGUSR2, handle, lambda: weft.recv(np.zeros(3), 0))
             later.join()
             self.assertEqual(seen[0], 1)
             self.assertTrue(seen[1:] and all(isinstance(error, weft.WeftStateError) for error in seen[1:]), seen)
@@ -197,12 +209,12 @@ class Handlers(ranks.RankCase):
     @ranks.fresh
     def test_other_threads_see_how_it_ended(self):
         """Python runs handlers on the main thread only; a call of another one ends with the world."""
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         pids = self.exchange(os.getpid())
         group = weft.new_group([0, 1])
         if self.rank == 0:
-            threading.Timer(0.1, os.kill, (pids[1], signal.SIGINT)).start()
-            with self.raises_within(weft.WeftAbortedError, "interrupted", seconds=2):
+            with self.signalling(pids[1], signal.SIGINT), \
+                    self.raises_within(weft.WeftAbortedError, "interrupted", seconds=2):
                 weft.recv(np.zeros(3), 1)
             return
         errors = []
@@ -216,7 +228,7 @@ class Handlers(ranks.RankCase):
         thread = threading.Thread(target=call)
         thread.start()
         with self.raises_within(KeyboardInterrupt, seconds=0.1 + SOON):
-            weft.recv(np.zeros(3), 0)
+            self.call_with_handler(signal.SIGINT, interrupt, lambda: weft.recv(np.zeros(3), 0))
         thread.join()
         self.assertIsInstance(errors[0], weft.WeftAbortedError)
 
@@ -226,23 +238,17 @@ class Joining(ranks.RankCase):
 
     @ranks.fresh
     def test_while_others_are_missing(self):
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        own = self.exchange()
-        del own
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.environ["WEFT_WORLD_SIZE"] = "3"
         for address in (os.environ["WEFT_ADDRESS"], f"file://{self.dir}/meet-{self.rank}"):
             self.meet()
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             # The first of the two that is interrupted tells the other one, if they have met.
             try:
-                with self.within(0.1 + 2 * SOON):
-                    weft.init(address=address)
-                self.fail("nobody was missing")
+                with self.within(0.1 + 2 * SOON), self.signalling(os.getpid(), signal.SIGINT):
+                    self.call_with_handler(signal.SIGINT, interrupt, lambda: weft.init(address=address))
+                self.fail("no rank was missing")
             except weft.WeftError as error:
                 self.assertRegex(str(error), "interrupted|disconnected")
-                with self.assertRaises(KeyboardInterrupt):
-                    while True:
-                        time.sleep(1)
             except KeyboardInterrupt:
                 pass
             self.assertFalse(weft.is_initialized())

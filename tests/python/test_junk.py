@@ -84,7 +84,7 @@ def pool():
 
 class Junk(ranks.RankCase):
     RANKS = 1  # where every call that is right is done at once
-    TIMEOUT = 60
+    TIMEOUT = 600
 
     # What would end the world of the test, or wait for others on purpose.
     NOT = {"finalize", "init", "Context", "abort", "close"}

@@ -38,7 +38,7 @@ class Launchers(unittest.TestCase):
         return ranks.clean_environment(WEFT_CONNECT_TIMEOUT="30", **more)
 
     def one(self, *command, code=0, env=None):
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100,
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600,
                               cwd=self.dir, env=env or self.environment())
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
@@ -49,7 +49,7 @@ class Launchers(unittest.TestCase):
         running = [subprocess.Popen([PYTHON, SCRIPT, *map(str, words), *options], env=env, stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True, cwd=self.dir)
                    for env, words in zip(environments, arguments)]
-        said = [process.communicate(timeout=100)[0] for process in running]
+        said = [process.communicate(timeout=600)[0] for process in running]
         self.assertEqual([process.returncode for process in running], [0] * len(running), "".join(said))
         return "".join(said)
 

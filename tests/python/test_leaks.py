@@ -38,7 +38,7 @@ def in_use():
 
 
 class Leaks(ranks.RankCase):
-    TIMEOUT = 60
+    TIMEOUT = 600
     ENV = {"WEFT_PROGRESS": "inline"}
 
     @classmethod

@@ -34,7 +34,7 @@ print("used", weft.__version__, weft.__file__, type(y).__name__)
 
 
 def run(*command, **kwargs):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240, **kwargs)
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **kwargs)
 
 
 def undefined_symbols():

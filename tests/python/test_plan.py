@@ -45,7 +45,7 @@ class Case(unittest.TestCase):
         self.dir = pathlib.Path(folder.name)
 
     def command(self, *args):
-        done = subprocess.run([ranks.WEFT, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=60)
+        done = subprocess.run([ranks.WEFT, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 

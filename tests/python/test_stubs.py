@@ -170,7 +170,7 @@ class Checker(unittest.TestCase):
             wrong.write_text("\n".join(head + list(WRONG)) + "\n")
             done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir",
                                    f"{folder}/cache", "--python-version", "3.11", str(STUB), str(right), str(wrong)],
-                                  capture_output=True, text=True, timeout=240, cwd=folder,
+                                  capture_output=True, text=True, timeout=600, cwd=folder,
                                   env=ranks.clean_environment(MYPYPATH=str(ranks.SOURCE / "python")))
             said = done.stdout.splitlines()
             if any("numpy" in line and "error" in line and "weft" not in line for line in said):

@@ -254,7 +254,7 @@ class Collectives(TorchCase):
     def test_barrier(self):
         dist.barrier()
         dist.barrier(async_op=True).wait()
-        dist.distributed_c10d._get_default_group().monitored_barrier(datetime.timedelta(seconds=10))
+        dist.distributed_c10d._get_default_group().monitored_barrier(datetime.timedelta(seconds=300))
 
     def test_send_and_recv(self):
         following, previous = (self.rank + 1) % self.size, (self.rank - 1) % self.size

@@ -60,7 +60,7 @@ class Data(torch.utils.data.Dataset):
 class Training(ranks.RankCase):
     RANKS = 2
     ENV = {"GLOO_SOCKET_IFNAME": "lo"}
-    TIMEOUT = 60
+    TIMEOUT = 600
 
     @classmethod
     def set_up_ranks(cls):

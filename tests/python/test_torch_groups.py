@@ -155,7 +155,7 @@ class Wrong(ranks.RankCase):
 
     @classmethod
     def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=30))
+        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))
 
     def test_in_itself(self):
         """The caller gets it at once, the others nothing, and the group goes on."""
@@ -200,7 +200,7 @@ class Wrong(ranks.RankCase):
 
     def test_monitored_barrier(self):
         group = dist.new_group([0, 1])
-        group.monitored_barrier(datetime.timedelta(seconds=5))
+        group.monitored_barrier(datetime.timedelta(seconds=300))
         if self.rank == 0:
             with self.raises_within(RuntimeError, "rank 1 failed to come", seconds=3):
                 group.monitored_barrier(datetime.timedelta(milliseconds=100))

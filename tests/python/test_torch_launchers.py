@@ -39,7 +39,7 @@ class Launchers(unittest.TestCase):
     def run_by(self, *command, size=2, env=None):
         if not shutil.which(command[0]):
             self.skipTest(f"{command[0]} is not installed")
-        done = subprocess.run([*map(str, command), str(self.script)], capture_output=True, text=True, timeout=100,
+        done = subprocess.run([*map(str, command), str(self.script)], capture_output=True, text=True, timeout=600,
                               env=ranks.clean_environment(**(env or {})), cwd=self.dir, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(sorted(re.findall(r"rank \d of \d: [\d.]+\.", done.stdout)),

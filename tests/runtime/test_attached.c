@@ -325,7 +325,7 @@ static void run_death(rank_world_t *world)
     } while (status == WEFT_OK);
     RANK_CHECK(status == WEFT_ERR_PEER_DIED);
     RANK_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
-    RANK_CHECK(wefti_now_ns() - start < 60000000000ull);
+    RANK_CHECK(wefti_now_ns() - start < 300000000000ull);
     free(recv);
 }
 
@@ -340,7 +340,7 @@ static void test_death(void **state)
 
 int main(void)
 {
-    alarm(100); /* a hang is a failure */
+    alarm(540); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operator), cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_mixed_memory),   cmocka_unit_test(test_refused_at_creation),

@@ -95,7 +95,7 @@ static void test_processes(void **state)
 
 int main(void)
 {
-    alarm(100); /* a hang is a failure */
+    alarm(540); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type_and_reduction),
         cmocka_unit_test(test_every_group_size),

@@ -335,7 +335,7 @@ static void run_early(rank_world_t *world)
             weft_status_t status;
             uint64_t start = wefti_now_ns();
             while ((status = weft_fuser_query(fuser)) == WEFT_IN_PROGRESS) {
-                RANK_CHECK(wefti_now_ns() - start < 60 * SECOND_NS);
+                RANK_CHECK(wefti_now_ns() - start < 300 * SECOND_NS);
                 sched_yield();
             }
             RANK_OK(status);
@@ -569,8 +569,7 @@ static void run_difference(rank_world_t *world)
     }
     RANK_CHECK(status == WEFT_ERR_MISMATCH);
     RANK_CHECK(strstr(weft_last_error(), difference->text) != NULL);
-    RANK_CHECK(wefti_now_ns() - start <
-               10 * SECOND_NS); /* wanted: one; builds with sanitizers crawl */
+    RANK_CHECK(wefti_now_ns() - start < 300 * SECOND_NS); /* half of the time-out */
     RANK_CHECK(add_f32(fuser, x[0], 100, "w0") == WEFT_ERR_MISMATCH);
     RANK_CHECK(weft_fuser_query(fuser) == WEFT_ERR_MISMATCH);
     RANK_CHECK(weft_fuser_wait(fuser) == WEFT_ERR_MISMATCH);
@@ -721,7 +720,7 @@ static void run_death(rank_world_t *world)
     status = status == WEFT_OK ? weft_fuser_wait(fuser) : status;
     RANK_CHECK(status == WEFT_ERR_PEER_DIED);
     RANK_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
-    RANK_CHECK(wefti_now_ns() - start < 10 * SECOND_NS);
+    RANK_CHECK(wefti_now_ns() - start < 300 * SECOND_NS);
     RANK_CHECK(weft_fuser_wait(fuser) == WEFT_ERR_PEER_DIED);
     weft_fuser_destroy(fuser);
 }

@@ -108,7 +108,7 @@ static void test_wraps(void **state)
 
 int main(void)
 {
-    alarm(100); /* a hang is a failure */
+    alarm(540); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_processes),

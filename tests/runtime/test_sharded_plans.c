@@ -184,7 +184,7 @@ static void test_a_rank_that_dies_ends_all_ranks(void **state)
         support_run_processes(&training, outcomes);
         for (uint32_t r = 0; r < 2; r++) {
             assert_int_equal(outcomes[r].status, WEFT_ERR_PEER_DIED);
-            assert_true(outcomes[r].late_ms < 10000);
+            assert_true(outcomes[r].late_ms < 300000);
         }
     }
 }

@@ -11,7 +11,7 @@ TOOL = os.environ["WEFT_TOOL"]
 
 
 def weft(*args):
-    return subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=120)
+    return subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=600)
 
 
 class Algos(unittest.TestCase):
@@ -104,7 +104,7 @@ class Algos(unittest.TestCase):
             rows = {row["bytes"]: row["algorithm"] for row in json.loads(
                 weft("algos", "--op", "AllReduce", "--json", "--costs", file.name).stdout)["rows"]}
             done = subprocess.run([TOOL, "algos", "--op", "AllReduce", "--memory", "plain", "--algo", "one-shot"],
-                                  capture_output=True, text=True, timeout=120,
+                                  capture_output=True, text=True, timeout=600,
                                   env={**os.environ, "WEFT_COSTS": file.name})
         self.assertEqual(rows[4096], "one-shot")
         self.assertEqual(rows[32768], "doubling")

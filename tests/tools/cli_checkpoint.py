@@ -186,7 +186,7 @@ class Checkpoint(Case):
                 "--checkpoint-every", "3"]
         run = subprocess.Popen(list(map(str, args)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.dir,
                                start_new_session=True)
-        seen, deadline = set(), time.monotonic() + 120
+        seen, deadline = set(), time.monotonic() + 600
         while len(seen) < 4 and time.monotonic() < deadline:  # another file each time: it is replaced
             if self.file.exists():
                 seen.add(os.stat(self.file).st_ino)

@@ -499,7 +499,7 @@ class Run(Infer):
                                   env={**os.environ, "WEFT_RANK": str(r), "WEFT_WORLD_SIZE": "2", "WEFT_ADDRESS": address},
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(2)]
         for rank in ranks:
-            out, err = rank.communicate(timeout=120)
+            out, err = rank.communicate(timeout=600)
             self.assertEqual(rank.returncode, 0, out + err)
         np.testing.assert_array_equal(self.output("y"), np.full(3, 2, np.float32))
 
@@ -520,7 +520,7 @@ class Conformance(Infer):
             with self.subTest(case=folder.name):
                 data = folder / "test_data_set_0"
                 done = subprocess.run([WEFT, "run", folder / "model.onnx", "-n", "1", "--inputs", data, "--outputs", "out"],
-                                      cwd=self.dir, capture_output=True, text=True, timeout=120)
+                                      cwd=self.dir, capture_output=True, text=True, timeout=600)
                 if done.returncode != 0 and any(text in done.stderr for text in self.UNSUPPORTED):
                     continue
                 self.assertEqual(done.returncode, 0, done.stderr)

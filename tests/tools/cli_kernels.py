@@ -86,7 +86,7 @@ class Kernels(Case):
                                       "WEFT_ADDRESS": address, "WEFT_KERNELS": kernels})
                 for rank, kernels in enumerate(("exact", "onednn"))]
         for run in runs:
-            out, err = run.communicate(timeout=60)
+            out, err = run.communicate(timeout=600)
             self.assertEqual(run.returncode, 1, out + err)
             self.assertIn("WEFT_KERNELS differs: rank 0 has exact, rank 1 has onednn", err)
 

@@ -38,7 +38,7 @@ class LaunchCase(Case):
         self.rsh.chmod(0o755)
 
     def program(self, *args, code=0, **kwargs):
-        return self.weft("run", *args, code=code, timeout=60, **kwargs)
+        return self.weft("run", *args, code=code, timeout=600, **kwargs)
 
     def hosts(self, hosts, *args, **kwargs):
         return self.program("--hosts", hosts, "--rsh", self.rsh, *args, **kwargs)
@@ -102,7 +102,7 @@ class Programs(LaunchCase):
                      "sleep 300 & echo $! >$WEFT_RANK.pid; [ $WEFT_RANK = 1 ] && exit 3; wait", code=3)
         for rank in range(2):
             pid = int((self.dir / f"{rank}.pid").read_text())
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + support.PROMPT
             while alive(pid) and time.monotonic() < deadline:
                 time.sleep(0.01)
             self.assertFalse(alive(pid))
@@ -195,7 +195,7 @@ class Hosts(LaunchCase):
         deaf = self.dir / "deaf"
         deaf.write_text('#!/bin/sh\n[ "$1" = b ] && exec sleep 100\nexec sh -c "$2"\n')
         deaf.chmod(0o755)
-        done = self.program("--hosts", "a,b", "--rsh", deaf, "--", "true", code=1, env={"WEFT_CONNECT_TIMEOUT": "1"})
+        done = self.program("--hosts", "a,b", "--rsh", deaf, "--", "true", code=1, env={"WEFT_CONNECT_TIMEOUT": "5"})
         self.assertEqual(done.stderr, "weft run: host b has not answered\n")
 
     def test_interrupt(self):
@@ -203,7 +203,7 @@ class Hosts(LaunchCase):
                                 "echo $$; exec sleep 100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pids = [int(run.stdout.readline()) for _ in range(3)]
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=30)
+        out, err = run.communicate(timeout=600)
         self.assertEqual((run.returncode, err), (130, "weft run: interrupted, all ranks ended\n"))
         self.assertFalse(any(map(alive, pids)))
 
@@ -215,7 +215,7 @@ class Hosts(LaunchCase):
             for _ in range(3):
                 self.assertEqual(run.stdout.readline(), "ready\n")
             run.send_signal(signal.SIGINT)
-            out, err = run.communicate(timeout=30)
+            out, err = run.communicate(timeout=600)
             self.assertEqual((run.returncode, out), (130, 3 * "heard\n"), err)
 
     def test_ranks_end_with_a_killed_launcher(self):
@@ -223,8 +223,8 @@ class Hosts(LaunchCase):
                                 "echo $$; exec sleep 100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pids = [int(run.stdout.readline()) for _ in range(3)]
         run.kill()
-        run.communicate(timeout=30)
-        deadline = time.monotonic() + 10
+        run.communicate(timeout=600)
+        deadline = time.monotonic() + support.PROMPT
         while any(map(alive, pids)) and time.monotonic() < deadline:
             time.sleep(0.01)
         self.assertFalse(any(map(alive, pids)))
@@ -263,7 +263,7 @@ class Launched(LaunchCase):
     def mpirun(self, ranks, *args, code=0):
         # Nothing but our lines is looked at: what mpirun says about the failure depends on its version.
         done = subprocess.run([MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), WEFT,
-                               *map(str, args)], capture_output=True, text=True, timeout=120)
+                               *map(str, args)], capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, code, done.stderr)
         return done
 

@@ -44,7 +44,7 @@ class Launchers(Case):
         expected = [(turn, rank, ranks, by) for turn in range(worlds) for rank in range(ranks)]
         self.assertEqual(found, expected, output)
 
-    def run_one(self, *command, env=None, timeout=100):
+    def run_one(self, *command, env=None, timeout=600):
         return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,
                               env=env or environment(), cwd=self.dir)
 
@@ -52,7 +52,7 @@ class Launchers(Case):
         """A process per environment, all at once; returns exit codes and what all of them said."""
         running = [subprocess.Popen([str(LAUNCHED), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                     text=True, cwd=self.dir) for env in environments]
-        said = [process.communicate(timeout=100)[0] for process in running]
+        said = [process.communicate(timeout=600)[0] for process in running]
         return [process.returncode for process in running], said
 
     MPIRUN = ["mpirun.openmpi", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]

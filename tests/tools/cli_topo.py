@@ -120,7 +120,7 @@ class Topo(Case):
                    "WEFT_ADDRESS": f"unix:{self.dir}/meet-{how}"}
             ranks = [subprocess.Popen([WEFT, "topo", "--json"], env={**env, "WEFT_RANK": str(r)}, text=True,
                                       stdout=subprocess.PIPE) for r in range(2)]
-            texts = [rank.communicate(timeout=60)[0] for rank in ranks]
+            texts = [rank.communicate(timeout=600)[0] for rank in ranks]
             self.assertEqual([rank.returncode for rank in ranks], [0, 0])
             self.assertEqual(texts[1], "")
             host = json.loads(texts[0])["hosts"][0]
@@ -229,7 +229,7 @@ class Compile(Case):
         ranks = [subprocess.Popen([WEFT, *map(str, args)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   env={**shared, "WEFT_RANK": str(r), "WEFT_HOST_ID": "ab"[r // 2]})
                  for r in range(4)]
-        done = [rank.communicate(timeout=120) for rank in ranks]
+        done = [rank.communicate(timeout=600) for rank in ranks]
         errors = "".join(error for _, error in done)
         self.assertEqual([rank.returncode for rank in ranks], [0] * 4, errors)
         return done[0][0], errors
@@ -265,7 +265,7 @@ class Compile(Case):
                                        "WEFT_ADDRESS": f"unix:{self.dir}/meet", "WEFT_TOPOLOGY": str(paths[r])})
                  for r in range(2)]
         for rank in ranks:
-            _, error = rank.communicate(timeout=60)
+            _, error = rank.communicate(timeout=600)
             self.assertEqual(rank.returncode, 1, error)
             self.assertIn("rank 1 and rank 0 have different descriptions of the cluster (WEFT_TOPOLOGY)", error)
 

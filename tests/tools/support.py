@@ -16,6 +16,9 @@ os.environ.pop("WEFT_COSTS", None)
 WEFT = os.environ["WEFT_TOOL"]
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE_DIR"])
 BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])
+# Half of the default WEFT_TIMEOUT, in seconds: what ends earlier did not wait for that. Bounds on time are
+# guards against hangs: a busy machine takes many times as long as an idle one.
+PROMPT = 300
 SANITIZED = os.environ.get("WEFT_SANITIZED", "")
 MODELS = SOURCE / "samples" / "models"
 DATA = "/usr/share/datasets/fashion-mnist"
@@ -40,7 +43,7 @@ class Case(unittest.TestCase):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="weft-test-"))
         self.addCleanup(shutil.rmtree, self.dir, True)
 
-    def weft(self, *args, code=0, env=None, timeout=240, **kwargs):
+    def weft(self, *args, code=0, env=None, timeout=600, **kwargs):
         """Runs the command; fails unless it exits with code. Returns the finished process."""
         done = subprocess.run([WEFT, *map(str, args)], capture_output=True, text=True, timeout=timeout,
                               env={**os.environ, **(env or {})}, cwd=self.dir, **kwargs)

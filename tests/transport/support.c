@@ -22,7 +22,7 @@ typedef struct seat {
 
 wefti_settings_t test_settings(void)
 {
-    return (wefti_settings_t){.timeout_ns = 60000000000ull,
+    return (wefti_settings_t){.timeout_ns = 600000000000ull,
                               .spin_ns = 20000,
                               .reserve_bytes = 64ull << 20,
                               .log_level = WEFT_LOG_ERROR};
@@ -38,8 +38,8 @@ static const wefti_settings_t *tell_hosts(const world_t *world, uint32_t rank, c
     snprintf(job->launcher, sizeof job->launcher, "test");
     snprintf(job->address, sizeof job->address, "%s", address);
     memcpy(job->secret, "sixteen letters!", 16);
-    settings.connect_timeout_ns = 30000000000ull;
-    settings.link_timeout_ns = 10000000000ull;
+    settings.connect_timeout_ns = 300000000000ull;
+    settings.link_timeout_ns = 120000000000ull;
     settings.sockets = 2;
     settings.fallback = WEFTI_FALLBACK_TCP;
     snprintf(settings.transport, sizeof settings.transport, "%s", world->transport);

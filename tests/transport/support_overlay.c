@@ -57,8 +57,8 @@ void seat_init(seat_t *seat, uint32_t rank, uint32_t world_size, const char *add
     memcpy(seat->job.secret, secret, sizeof secret);
     seat->job.secret_bytes = sizeof secret;
     seat->settings = test_settings();
-    seat->settings.connect_timeout_ns = 20000000000ull;
-    seat->settings.link_timeout_ns = 15000000000ull;
+    seat->settings.connect_timeout_ns = 300000000000ull;
+    seat->settings.link_timeout_ns = 120000000000ull;
 }
 
 void seat_open(seat_t *seat)
@@ -160,7 +160,7 @@ void run_overlay_processes(const overlay_world_t *world, int *results)
 
 bool await_events(seat_t *seat, uint32_t want_told, uint32_t want_left, uint32_t want_died)
 {
-    uint64_t deadline = soon(20);
+    uint64_t deadline = soon(300);
     for (;;) {
         wefti_overlay_progress(seat->overlay);
         if (seat->told >= want_told && seat->left >= want_left && seat->died >= want_died) {

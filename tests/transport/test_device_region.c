@@ -216,7 +216,7 @@ static void *failing_main(void *argument)
     failing_t failing = {.left = seat->fail_at};
     weft_allocator_t allocator = {failing_alloc, failing_realloc, failing_free, &failing};
     wefti_settings_t settings = test_settings();
-    settings.timeout_ns = 5000000000ull;
+    settings.timeout_ns = 60000000000ull;
     wefti_log_t log = {.level = WEFT_LOG_ERROR};
     wefti_endpoint_params_t params = {.rank = seat->rank,
                                       .world_size = seat->world_size,

@@ -75,8 +75,8 @@ static int be_rank(const options_t *options, uint32_t rank, const char *address)
     wefti_endpoint_t *endpoint;
     snprintf(job.address, sizeof job.address, "%s", address);
     memcpy(job.secret, "sixteen letters!", 16);
-    settings.connect_timeout_ns = 20 * SECOND_NS;
-    settings.link_timeout_ns = 5 * SECOND_NS;
+    settings.connect_timeout_ns = 300 * SECOND_NS;
+    settings.link_timeout_ns = 120 * SECOND_NS;
     settings.sockets = 1;
     settings.fallback = options->fallback;
     snprintf(settings.transport, sizeof settings.transport, "auto");
@@ -169,7 +169,7 @@ static int exchange(wefti_endpoint_t *endpoint, size_t offset, uint32_t round)
 
 static int await_faults(wefti_endpoint_t *endpoint, uint32_t count)
 {
-    uint64_t end = wefti_now_ns() + 20 * SECOND_NS;
+    uint64_t end = wefti_now_ns() + 300 * SECOND_NS;
     while (atomic_load(&endpoint->link_faults) < count) {
         wefti_endpoint_progress(endpoint);
         EXPECT(wefti_now_ns() < end);

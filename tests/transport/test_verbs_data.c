@@ -11,7 +11,7 @@
 
 #define COUNTERS 4096u /* bytes at the front of regions */
 #define SLOT ((size_t)1 << 20)
-#define PATIENCE_NS 60000000000ull /* real devices of an emulated machine on a busy one */
+#define PATIENCE_NS 300000000000ull /* real devices of an emulated machine on a busy one */
 
 static uint64_t next_random(uint64_t *state)
 {

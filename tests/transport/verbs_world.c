@@ -141,7 +141,7 @@ bool verbs_world_turn(verbs_world_t *world)
 
 void verbs_world_settle(verbs_world_t *world)
 {
-    for (uint64_t end = wefti_now_ns() + 60000000000ull; wefti_now_ns() < end;) {
+    for (uint64_t end = wefti_now_ns() + 300000000000ull; wefti_now_ns() < end;) {
         bool done = true;
         verbs_world_turn(world);
         for (uint32_t r = 0; r < world->size; r++) {

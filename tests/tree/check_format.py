@@ -37,11 +37,6 @@ MARKDOWN_EXCEPTIONS: list[str] = [
     "tests/bench/README.md",
     "tests/rdma/README.md",
     "tools/README.md",
-    "transport/README.md",
-    "transport/bootstrap/README.md",
-    "transport/null.md",
-    "transport/tcp/README.md",
-    "transport/verbs/README.md",
 ]
 
 

@@ -61,7 +61,7 @@ weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uin
 /* bind_collectives.c */
 /* The counter of the use at hand, on rank. */
 wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank);
-/* Makes record a wait for those counters of rank_count ranks from first_rank, but the own one. */
+/* Makes record a wait for those counters of rank_count ranks from first_rank, except this rank. */
 weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
                                    uint32_t rank_count, wefti_record_t *record);
 /* What a rank does of each collective. Once, before records are made. */

@@ -44,7 +44,7 @@ extern const wefti_path_t wefti_path_posting, wefti_path_schedule, wefti_path_di
     wefti_path_staged;
 extern const wefti_path_t wefti_path_attached; /* call_attached.c */
 
-/* Between hosts whoever looks receives, too: less often, since that is a system call. */
+/* Between hosts looking also receives: less often, since that is a system call. */
 #define WEFTI_TRIES_PER_PROGRESS 16u
 #define WEFTI_CALL_TRIES 400u /* looks at a peer's flag before a call counts as blocked */
 
@@ -90,9 +90,9 @@ static inline uint8_t *wefti_call_posting_area(const wefti_call_t *call, wefti_p
                                                   : posting->data + wefti_fused_list_bytes(call);
 }
 
-/* call.c: wakes who sleeps on what this call published; see wefti_fence. */
+/* call.c: wakes the ranks that sleep on what this call published; see wefti_fence. */
 void wefti_call_settle(wefti_call_t *call);
-/* It is over, well or not; the next call of the group may run. */
+/* The call is complete, with or without an error; the next call of the group may run. */
 void wefti_call_finish(wefti_call_t *call);
 /* The same after an error. */
 void wefti_call_give_up(wefti_call_t *call, weft_status_t status);
@@ -131,7 +131,7 @@ static inline bool wefti_call_only_executors(const wefti_call_t *call)
 /* call_post.c */
 weft_status_t wefti_call_post(wefti_call_t *call);
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked);
-/* The postings of the call before that nobody has looked at yet. */
+/* The postings of the call before that this rank has not read yet (wefti_debt_t). */
 weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked);
 
 /* call_advance.c: the data is where it belongs. */

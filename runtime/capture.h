@@ -35,7 +35,7 @@ typedef struct wefti_captured {
     uint64_t key;            /* where it lies on rank 0: members of a bucket are in that order */
     uint32_t unit;
     bool is_ready, is_waited; /* in the replay that is under way */
-    bool has_event;           /* made ready behind it */
+    bool has_event;           /* the program called weft_capture_ready after it */
     weft_event_t *event;      /* from the first such replay on */
 } wefti_captured_t;
 
@@ -73,7 +73,7 @@ typedef struct wefti_capture_unit {
     wefti_capture_piece_t *pieces;
     uint32_t piece_count;
     uint32_t missing;    /* members that are not ready in this replay */
-    weft_event_t *event; /* behind it, in replays by weft_capture_ready */
+    weft_event_t *event; /* recorded after it, in replays by weft_capture_ready */
 } wefti_capture_unit_t;
 
 typedef enum wefti_capture_phase {

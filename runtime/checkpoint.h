@@ -32,8 +32,8 @@ typedef struct wefti_checkpoint_tensor {
     const wefti_state_t *state;       /* NULL: a parameter */
 } wefti_checkpoint_tensor_t;
 
-/* What a checkpoint of plan holds, by name; memory is from arena. WEFT_ERR_UNSUPPORTED where that
- * cannot be told. */
+/* What a checkpoint of plan holds, by name; memory is from arena. WEFT_ERR_UNSUPPORTED if the
+ * plan does not define it. */
 weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *states,
                                        wefti_arena_t *arena,
                                        wefti_checkpoint_tensor_t **out_tensors,

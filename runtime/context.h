@@ -63,7 +63,7 @@ struct weft_context {
     pthread_mutex_t lock; /* guards streams: only creating, destroying and walking take it */
     weft_stream_t **streams;
     size_t stream_count, stream_capacity;
-    _Atomic uint32_t inline_streams; /* of them: run by whoever waits */
+    _Atomic uint32_t inline_streams; /* of them: run by the thread that waits */
 };
 
 #define WEFTI_FILL_BYTES 4096u

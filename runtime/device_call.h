@@ -12,7 +12,8 @@
  *
  * The user's stream never waits for the host to say something that the host does not owe to a peer,
  * so other queues go on meanwhile. H runs inside whatever call of this rank waits or queries, like
- * every inline stream, or on a thread (WEFT_PROGRESS). An error of the collective breaks S: what is queued behind it never runs.
+ * every inline stream, or on a thread (WEFT_PROGRESS). An error of the collective breaks S:
+ * work queued after it never runs.
  */
 #ifndef WEFT_RUNTIME_DEVICE_CALL_H
 #define WEFT_RUNTIME_DEVICE_CALL_H
@@ -39,7 +40,7 @@ typedef struct wefti_device_call {
     wefti_mark_t *go;   /* only its counter on the device: use */
     uint32_t use;
     weft_stream_t *stream; /* under lock; NULL when it is gone */
-    bool ended;            /* the host's part is over; under lock */
+    bool ended;            /* the host's part is complete; under lock */
     uint8_t *host;         /* grows to the largest call that the place has seen */
     size_t host_bytes;
     wefti_segments_t outs, ins;

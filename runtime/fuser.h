@@ -5,7 +5,7 @@
  *   fuser.c         create, destroy, reset, statistics
  *   fuser_step.c    a step as the caller sees it: add, flush, query, wait
  *   fuser_names.c   what the fuser knows about tensors: by name, and by the order of the last step
- *   fuser_bucket.c  buckets: rank 0 builds them, tells them, the others take them over
+ *   fuser_bucket.c  buckets: rank 0 builds and broadcasts them, the others adopt them
  *   fuser_run.c     hands buckets to the stream, in one order on all ranks
  *
  * What goes over the stream, the same on all ranks:
@@ -81,7 +81,7 @@ typedef struct wefti_fuser_bucket {
 
 /* What rank 0 sends ahead of each list. */
 typedef struct wefti_fuser_header {
-    uint32_t magic, end; /* end: no list follows, the step is over */
+    uint32_t magic, end; /* end: no list follows, the step is complete */
     uint64_t list_bytes;
 } wefti_fuser_header_t;
 
@@ -93,7 +93,7 @@ typedef enum wefti_fuser_phase {
     WEFTI_FUSER_PACK, /* of the piece at hand */
     WEFTI_FUSER_REDUCE,
     WEFTI_FUSER_UNPACK,
-    WEFTI_FUSER_END,     /* first step, not rank 0: rank 0 has said that it is over */
+    WEFTI_FUSER_END,     /* first step, not rank 0: rank 0 has sent its end */
     WEFTI_FUSER_BARRIER, /* first step: so that its errors are known to all ranks at its end */
     WEFTI_FUSER_OVER,
 } wefti_fuser_phase_t;

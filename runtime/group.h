@@ -5,7 +5,7 @@
  *   group.c          create and destroy, agreement on a channel
  *   channel.c        the memory that ranks of a group share, and the pool it comes from
  *   group_fault.c    the first error of a group, written down for all its ranks
- *   group_late.c     who keeps a call waiting
+ *   group_late.c     which rank keeps a call waiting
   *   group_link.c     recovery after a link between two of its ranks broke
  *   mirror.c         channels of ranks whose memory is not mapped: copies kept up to date
  *   memory_region.c  weft_mem_*: what peers reach directly
@@ -121,13 +121,13 @@ typedef struct wefti_mailbox {
 _Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
 
 /*
- * What a rank tells this one while a group is mended: in this rank's channel, by number of the
- * other. Epochs are the faults of the group so far.
+ * What a peer reports to this rank while a group recovers from a link failure: in this rank's
+ * channel, by the peer's number. Epochs count the link faults of the group.
  */
 typedef struct wefti_mend {
-    uint8_t flushed[8]; /* value and waiters of a counter: the epoch up to which nothing of the rank
-                         * is on its way any more, */
-    uint8_t reset[8];   /* and up to which its own channel is as new */
+    uint8_t flushed[8]; /* value and waiters of a counter: the epoch up to which nothing of the
+                         * peer's is in flight any more, */
+    uint8_t reset[8];   /* and up to which its channel is reset */
     uint32_t failed[2]; /* by epoch: the last call that ended with an error there */
     uint8_t pad[40];
 } wefti_mend_t;
@@ -252,7 +252,7 @@ typedef struct wefti_call {
     const weft_algorithm_t *algorithm;  /* to be run as a schedule; NULL: executors */
     struct wefti_run *run;              /* its schedule */
     bool may_schedule;                  /* it may come to that: postings say what it needs */
-    const wefti_signal_t *blocked_on;   /* last; says who is late */
+    const wefti_signal_t *blocked_on;   /* last; tells which rank is late */
     uint32_t blocked_target;            /* of it */
     bool on_caller;                     /* on no stream: a thread of the user's waits for it */
     bool moved;                         /* a lane of it can go on, though not that one */
@@ -260,8 +260,7 @@ typedef struct wefti_call {
     bool two_shot;
     bool results; /* the second half of a two-shot round */
     bool certain; /* all ranks post data: nothing of them needs to be known to say so */
-    bool mends; /* the group's link faults are not for this call, which waits for them to be mended
-                 */
+    bool mends;   /* link recovery: the call waits for it instead of returning the fault */
     uint64_t late_since_ns;        /* when it was first found blocked */
     uint64_t departed_since_ns;    /* when it was first found to wait for a rank that had left */
     uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
@@ -289,18 +288,18 @@ typedef struct wefti_debt {
 typedef struct wefti_group_link {
     pthread_mutex_t lock;          /* guards epoch and text */
     _Atomic uint32_t seen;         /* of the endpoint's faults, how many were looked at */
-    _Atomic uint32_t broken;       /* a fault is not mended yet */
+    _Atomic uint32_t broken;       /* a link fault from which the group has not recovered yet */
     uint32_t epoch;                /* faults between ranks of the group */
     char text[240];                /* of the last one */
     _Atomic uint32_t issued;       /* the last number that was given to a call, */
     _Atomic uint32_t issued_order; /* and that call's order */
-    _Atomic uint32_t order;        /* the last call that was issued when it was mended */
+    _Atomic uint32_t order;        /* the last call that was issued at the last recovery */
     /* Calls run one after the other, so what follows has no lock. */
-    bool told;            /* some call ended with the error */
+    bool told;            /* some call returned the error */
     bool owes;            /* calls up to fail_until end with it */
     uint32_t failed;      /* the last one that did, here */
     uint32_t fail_until;  /* on all ranks */
-    uint32_t step, mends; /* of mending: where it is, and which epoch */
+    uint32_t step, mends; /* of link recovery: the step at hand, and the epoch */
     uint32_t peer;        /* how many were seen in this step */
 } wefti_group_link_t;
 
@@ -315,7 +314,7 @@ struct weft_group {
     bool retires;               /* the channel, when the last one lets go of the group */
     size_t channel_offset;      /* in every rank's region */
     uint8_t **bases;            /* the ranks' regions, as seen here; NULL: over a put link */
-    wefti_channel_t **channels; /* over a put link: the mirror of it, in the own region */
+    wefti_channel_t **channels; /* over a put link: its mirror in this rank's region */
     uint8_t *put_links;         /* [size * size] as in wefti_links_t; NULL: none in the group */
     uint32_t *put_peers;        /* [put_peer_count] to whom this rank has put links */
     uint32_t put_peer_count;
@@ -336,7 +335,7 @@ struct weft_group {
 
     wefti_selection_t selection;      /* orders, algorithms */
     uint32_t *host_sizes, host_count; /* of runs of ranks that share memory; 0: one, or no runs */
-    uint32_t *host_of, host_of_count; /* [size]: who shares memory; 0: all do */
+    uint32_t *host_of, host_of_count; /* [size]: ranks that share memory; 0: all do */
     uint32_t *rail_of;      /* [size] as algorithms have it; NULL: hosts have one card each */
     uint64_t posting_bytes; /* blocks up to this go with the postings */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
@@ -412,11 +411,11 @@ void wefti_schedules_destroy(weft_group_t *group);
 void wefti_group_release(weft_group_t *group);
 /* group_fault.c: the first error of the group goes to all its ranks and wakes them. Returns it. */
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
-/* WEFT_OK, or what broke the group or the world; or the link that broke and is not mended yet. */
+/* WEFT_OK, or the error of the group or the world, or of a link before the group recovered. */
 weft_status_t wefti_group_check(weft_group_t *group);
-/* The same without links that can be mended: what no later call gets over. */
+/* The same without links that can be recovered: errors that are final. */
 weft_status_t wefti_group_check_lasting(weft_group_t *group);
-/* group.c: the own channel as a new group expects it. */
+/* group.c: resets this rank's channel to what a new group expects. */
 void wefti_group_reset_channel(weft_group_t *group, uint32_t number);
 /* mirror.c: a record that a rank behind a put link wrote down, or NULL. */
 const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group);
@@ -435,7 +434,7 @@ void wefti_link_failed(wefti_call_t *call);
 weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* After that: WEFT_ERR_LINK for calls that ended so on other ranks. */
 weft_status_t wefti_link_admit(wefti_call_t *call);
-/* A call of a stream that broke with the link: true when nobody waits for it. */
+/* A call of a stream that broke with the link: true when no rank waits for it. */
 bool wefti_link_excuses(const wefti_call_t *call);
 /* Ranks that a mending call waits for: " 3 5". */
 void wefti_link_late(const weft_group_t *group, char *text, size_t bytes);
@@ -467,7 +466,7 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
 /* An error for all ranks, when one that the call waits for has left the world without what it waits
  * for; else WEFT_OK. For polls of waits, once endpoint->departed says that some rank has left. */
 weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
-/* Warns of who is late once a call has waited for WEFT_LATE; for its polls. */
+/* Warns of the late ranks once a call has waited for WEFT_LATE; for its polls. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
 /*
@@ -524,7 +523,7 @@ weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area);
  */
 bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
 weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank);
-/* call_help.c: WEFTI_POSTED_HELPS or 0; all shares that nobody has claimed. */
+/* call_help.c: WEFTI_POSTED_HELPS or 0; all shares that no rank has claimed. */
 uint32_t wefti_call_offer_help(const wefti_call_t *call);
 weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call);
 weft_status_t wefti_call_move(wefti_call_t *call);

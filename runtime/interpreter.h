@@ -52,7 +52,7 @@ size_t wefti_run_area_bytes(uint32_t group_size, uint32_t lanes);
 weft_status_t wefti_run_counters_init(wefti_run_counters_t *counters, uint32_t group_size,
                                       uint32_t lanes, const weft_allocator_t *allocator);
 void wefti_run_counters_deinit(wefti_run_counters_t *counters);
-/* Whether signal is a counter of the own area that peer raises. */
+/* Whether signal is a counter of this rank's area that peer raises. */
 bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t *area,
                             uint32_t peer, const wefti_signal_t *signal);
 /* Makes a used area like new; before any peer can run a schedule on it. */

@@ -3,7 +3,7 @@
  * What the files of the interpreter share.
  *
  *   interpreter_create.c  schedules of all ranks, memory, counters
- *   interpreter_lend.c    which puts lend their source, who waits until it is back
+ *   interpreter_lend.c    zero-copy puts, and the steps that wait until they complete
  *   interpreter_bind.c    one call: chunks, sizes, addresses
  *   interpreter.c         walking the tasks
  */

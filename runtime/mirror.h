@@ -2,7 +2,7 @@
 /*
  * Channels over put links. A rank cannot load what a peer on another host has in its channel, so
  * the peer writes it here: into its mirror in this rank's channel, which begins like the channel
- * itself, so that whoever reads does not care.
+ * itself, so that readers do not distinguish hosts.
  *
  *   rank a                                   rank b, on another host
  *   own channel: posting, done, mailboxes    channel: mirrors[a]: the same of a
@@ -33,7 +33,8 @@ uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint);
 weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders);
 /* Own mirrors as a new group expects them; no peer writes to them yet. */
 void wefti_mirror_reset(weft_group_t *group, uint32_t number);
-/* What the own channel says, to all peers over put links. An error breaks the group. */
+/* Put what changed in this rank's channel to all peers over put links. An error breaks the
+ * group. */
 void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
                           size_t data_bytes);
 void wefti_mirror_done(weft_group_t *group, uint32_t number);

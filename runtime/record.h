@@ -39,7 +39,7 @@ typedef enum wefti_record_kind {
     WEFTI_RECORD_HOST = 6,
     WEFTI_RECORD_COLLECTIVE = 7,  /* public streams only: a call of a group */
     WEFTI_RECORD_DEVICE_CALL = 8, /* device_call.h: what a card's queue does of one */
-    WEFTI_RECORD_DEVICE_END = 9,  /* the host's part of it is over */
+    WEFTI_RECORD_DEVICE_END = 9,  /* the host's part of it is complete */
     WEFTI_RECORD_SCHEDULE = 10,   /* plans only: a collective that the interpreter runs */
     WEFTI_RECORD_SWEEP = 11,      /* plans only: reduces, updates and gives, block by block */
 } wefti_record_kind_t;

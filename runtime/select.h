@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which algorithm carries out a group's collectives, the first of the four steps (choose,
+ * Which algorithm executes a group's collectives, the first of the four steps (choose,
  * resources, build, submit): what the user asked for, else what the cost table says.
  *
  * Whatever goes into it is known to all ranks alike before the call (the signature, which also says
@@ -47,7 +47,7 @@ typedef struct wefti_selection {
 /* Looks WEFT_ALGO up and reads WEFT_COSTS; context->wanted and context->costs. */
 weft_status_t wefti_select_settings(struct weft_context *context);
 
-/* The net level of a table that nobody has named, by what the links between hosts are. Collective
+/* The net level of a cost table if none was named, by what the links between hosts are. Collective
  * where there are several. */
 weft_status_t wefti_select_levels(struct weft_context *context);
 

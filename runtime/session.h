@@ -2,7 +2,7 @@
 /*
  * The inside of a session.
  *
- *   plan ── bind_algorithms.c ──> who carries out each collective
+ *   plan ── bind_algorithms.c ──> which algorithm executes each collective
  *        ── bind_schedules.c ──> runs of the interpreter, where an algorithm needs one
  *        ── bind_kernels.c ──> prepared kernels, scratch
  *        ── bind_records.c ──> programs[p].streams[s]: flat arrays of records
@@ -111,7 +111,7 @@ struct weft_session {
     uint32_t run_slots;
     uint64_t *run_offsets;  /* [(collective * 4 + which of its places) * world_size + rank] */
     uint32_t *run_ranks;    /* [world_size] 0, 1, .. */
-    wefti_sweep_t **sweeps; /* per collective; NULL where it is none */
+    wefti_sweep_t **sweeps; /* per collective; NULL: no fused update */
     size_t sweep_bytes;     /* their memory */
 
     wefti_bound_program_t *programs;

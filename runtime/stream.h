@@ -56,7 +56,7 @@ struct weft_stream {
     uint32_t capacity; /* a power of two */
     wefti_slot_t *slots;
     wefti_fault_t fault;
-    atomic_flag busy; /* inline: held by whoever runs the stream */
+    atomic_flag busy; /* inline: held by the thread that runs the stream */
     bool threaded;
     pthread_t thread;
     _Atomic uint32_t stop;

@@ -2,11 +2,11 @@
 /*
  * One sweep over a rank's shard of a bucket: block by block, small enough to stay in cache, all
  * ranks' gradients are reduced, the rank's own parameters and states are updated, and the new
- * parameters are written to everybody. Every element goes through what an all-reduce and an update
+ * parameters are written to all ranks. Every element goes through what an all-reduce and an update
  * of the whole would do to it, so the bits are theirs; memory is passed over once.
  *
- * It is called when all ranks' gradients are there and nobody reads parameters any more, and
- * everybody waits for everybody before parameters are read again: records around it see to both.
+ * It runs when all ranks' gradients are ready and no rank reads parameters any more, and all ranks
+ * wait for each other before parameters are read again: the records around it ensure both.
  */
 #ifndef WEFT_RUNTIME_SWEEP_H
 #define WEFT_RUNTIME_SWEEP_H

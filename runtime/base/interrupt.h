@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 
 typedef struct wefti_interrupter {
-    int (*fn)(void *user); /* NULL: nobody */
+    int (*fn)(void *user); /* NULL: none */
     void *user;
 } wefti_interrupter_t;
 

@@ -11,15 +11,14 @@
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t wefti_now_ns(void);
 
-/* Sleeps while *word == expected, at most timeout_ns; wakes early for any reason. Word may be shared. */
+/* Sleeps while *word == expected, at most timeout_ns; may wake early. Processes may share word. */
 void wefti_futex_wait(const _Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
-/* Wakes everybody who sleeps on word. */
+/* Wakes all threads that sleep on word. */
 void wefti_futex_wake_all(_Atomic uint32_t *word);
 
 /*
- * For a thread that works little and often, beside others that compute on the same core: it asks for
- * short slices, so that it runs soon after it wakes. Without effect where the system has none (Linux
- * before 6.12); needs no privilege.
+ * For a thread that works little and often while others compute on the same core: requests short
+ * time slices, so that it runs soon after it wakes. No effect before Linux 6.12. Needs no privilege.
  */
 void wefti_thread_be_prompt(void);
 
@@ -44,7 +43,7 @@ static inline int wefti_signal_reached(uint32_t value, uint32_t target)
     return (int32_t)(value - target) >= 0;
 }
 
-/* Publishes everything written before and wakes sleepers, without a system call when there are none. */
+/* Publishes everything written before and wakes sleepers; no system call if there are none. */
 void wefti_signal_post(wefti_signal_t *signal, uint32_t value);
 
 typedef enum wefti_isa {

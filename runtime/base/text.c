@@ -20,7 +20,7 @@ void wefti_text_deinit(wefti_text_t *text)
     text->capacity = 0;
 }
 
-/* Room for more bytes and the terminator; false, for good, when there is none. */
+/* Makes room for more bytes and the terminator; after one failure every call returns false. */
 static bool reserve(wefti_text_t *text, size_t more)
 {
     size_t need;

@@ -20,10 +20,10 @@ void wefti_text_deinit(wefti_text_t *text);
 void wefti_text_add(wefti_text_t *text, const char *string);
 void wefti_text_add_bytes(wefti_text_t *text, const void *bytes, size_t count);
 void wefti_text_printf(wefti_text_t *text, const char *format, ...) WEFT_PRINTF(2, 3);
-/* Each control character, and each byte that is not UTF-8, becomes '?': for names from files, which must not drive a
- * terminal. */
+/* Control characters and bytes that are not UTF-8 become '?': for names from files, which must not
+ * control a terminal. */
 void wefti_text_add_printable(wefti_text_t *text, const char *string);
-/* Length of the well-formed UTF-8 sequence at text (terminated), 0 when it is none. */
+/* Length of the well-formed UTF-8 sequence at text (terminated), 0 for any other bytes. */
 size_t wefti_utf8_length(const unsigned char *text);
 /* Is the sequence of that length a control character (C0, DEL or C1)? */
 bool wefti_utf8_control(const unsigned char *text, size_t length);

@@ -144,7 +144,7 @@ prepare_folder() {
   [ -e "$cache" ] || return 0
   if [ ! -e "$1/build.ninja" ] && [ ! -e "$1/Makefile" ]; then
     rm -rf "$cache" "$1/CMakeFiles"
-  elif ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
+  elif [ ! "$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache")" -ef . ]; then
     echo "$1 was configured for another folder: configuring it again"
     rm -rf "$cache" "$1/CMakeFiles" "$1/build.ninja" "$1/Makefile"
   fi

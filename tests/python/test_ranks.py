@@ -42,9 +42,9 @@ class Shown(ranks.RankCase):
         self.meet()
 
     def test_a_reason_to_skip(self):
-        self.skipTest("as wanted")
+        self.skipTest("this case tests skipping")
 
-    @unittest.skip("here")
+    @unittest.skip("this case tests skipping")
     def test_skipped_at_once(self):
         self.fail()
 

@@ -35,6 +35,11 @@ static weft_status_t probe_job(const weft_context_params_t *params, const weft_c
     return status;
 }
 
+static void warn_of_variable(void *log, const char *name, const char *known)
+{
+    wefti_log(log, WEFT_LOG_WARN, "unknown variable %s: did you mean %s?", name, known);
+}
+
 static weft_status_t read_params(weft_context_t *context, const weft_context_params_t *params,
                                  wefti_job_t *job, wefti_endpoint_params_t *endpoint)
 {
@@ -77,6 +82,9 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
 
     if ((status = probe_job(params, context, job)) < 0) {
         return status;
+    }
+    if (job->rank == 0 && !wefti_settings_misspelt_muted()) {
+        wefti_settings_find_misspelt(warn_of_variable, &context->log);
     }
     snprintf(context->launcher, sizeof context->launcher, "%s", job->launcher);
     endpoint->rank = job->rank;

@@ -8,6 +8,7 @@
 #include "ops/topo/place.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/suggest.h"
 #include "runtime/capture.h"
 #include "runtime/context.h"
 #include "runtime/group.h"
@@ -25,7 +26,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
 
 /* ---- settings ---- */
 
-/* One "name" or "Operator=name". */
+/* One "name" or "operator=name". */
 static weft_status_t want(weft_context_t *context, const char *text)
 {
     const char *name = strchr(text, '=');
@@ -33,7 +34,11 @@ static weft_status_t want(weft_context_t *context, const char *text)
     bool found = false;
     if (name != NULL && (size_t)(name - text) < sizeof op_name) {
         memcpy(op_name, text, (size_t)(name - text));
-        if (wefti_collective_from_name(op_name) == 0) {
+        bool known = false;
+        for (uint32_t op = 1; op < WEFTI_OPS && !known; op++) {
+            known = wefti_same_name(op_name, weft_collective_name((weft_collective_t)op));
+        }
+        if (!known) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: unknown collective \"%s\"",
                                op_name);
         }
@@ -43,7 +48,8 @@ static weft_status_t want(weft_context_t *context, const char *text)
         const weft_algorithm_t *algorithm =
             weft_registry_find_algorithm(context->registry, (weft_collective_t)op, wanted);
         if (algorithm != NULL &&
-            (name == NULL || strcmp(op_name, weft_collective_name((weft_collective_t)op)) == 0)) {
+            (name == NULL ||
+             wefti_same_name(op_name, weft_collective_name((weft_collective_t)op)))) {
             context->wanted.algorithm[op] = algorithm;
             found = true;
         }

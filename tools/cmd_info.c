@@ -2,6 +2,7 @@
 /* weft info: version, machine, transports, settings. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
@@ -54,7 +55,7 @@ static const char *setting_value(const wefti_setting_def_t *def)
     return value != NULL ? value : def->default_text;
 }
 
-/* What a rank started like this process would find out about itself; *out_status < 0: message. */
+/* What a rank started in place of this process would find; *out_status < 0: message. */
 static void probe(wefti_job_t *job, weft_status_t *out_status)
 {
     static const wefti_job_wish_t nothing = {-1, -1, NULL};
@@ -70,9 +71,9 @@ static void print_launcher(void)
     if (status < 0) {
         printf("launcher   %s\n\n", weft_last_error());
     } else if (job.world_size == 1) {
-        printf("launcher   %s: a world of one\n\n", job.launcher);
+        printf("launcher   %s: world size 1\n\n", job.launcher);
     } else {
-        printf("launcher   %s: rank %u of %u, who meet at %s%s\n\n", job.launcher, job.rank,
+        printf("launcher   %s: rank %u of %u, rendezvous at %s%s\n\n", job.launcher, job.rank,
                job.world_size, job.address, job.secret_bytes > 0 ? ", with a secret" : "");
     }
     wefti_job_deinit(&job);
@@ -115,12 +116,20 @@ static void print_text(const wefti_machine_t *machine)
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         printf("  %-8s %s\n", transports[i].name, transports[i].summary);
     }
-    printf("\nsettings (environment)%29s %-12s %s\n", "value", "default", "meaning");
+    puts("\nsettings (environment variables; = equal on all ranks)");
     for (size_t i = 0; i < count; i++) {
-        printf("  %-30s %18s %-12s %s%s%s%s%s\n", defs[i].name, setting_value(&defs[i]),
-               defs[i].default_text, defs[i].help, defs[i].unit[0] != '\0' ? " [" : "",
-               defs[i].unit, defs[i].unit[0] != '\0' ? "]" : "",
-               defs[i].collective ? " (equal on all ranks)" : "");
+        const char *value = setting_value(&defs[i]);
+        bool changed = strcmp(value, defs[i].default_text) != 0;
+        char head[256];
+        snprintf(head, sizeof head, "%s%s%s%s%s%s", value[0] != '\0' ? value : "unset",
+                 defs[i].unit[0] != '\0' && value[0] != '\0' ? " " : "",
+                 value[0] != '\0' ? defs[i].unit : "", changed ? " (default: " : "",
+                 !changed                          ? ""
+                 : defs[i].default_text[0] != '\0' ? defs[i].default_text
+                                                   : "unset",
+                 changed ? ")" : "");
+        printf("  %-26s%s %s\n%6s", defs[i].name, defs[i].collective ? "=" : " ", head, "");
+        wefti_print_wrapped(stdout, defs[i].help, 6, 6);
     }
 }
 
@@ -189,5 +198,8 @@ static int run_info_command(int argc, char **argv)
     } else {
         print_text(&machine);
     }
-    return EXIT_OK;
+    /* After the table, which shows all values: the first one that other commands refuse. */
+    wefti_settings_t settings;
+    status = wefti_settings_load(&settings);
+    return status < 0 ? wefti_status_error("info", status) : EXIT_OK;
 }

@@ -37,7 +37,7 @@ static size_t text_width(FILE *out)
 #define NO_BREAK '\x1f' /* a space at which no line ends */
 
 /* Prints words up to the width; lines after the first start at indent, the first one at column. */
-static void print_wrapped(FILE *out, const char *text, size_t column, size_t indent)
+void wefti_print_wrapped(FILE *out, const char *text, size_t column, size_t indent)
 {
     size_t width = text_width(out);
     bool first = true;
@@ -86,7 +86,7 @@ static void print_option(FILE *out, const option_def_t *def)
         used += 2;
     }
     fprintf(out, "%*s", (int)(OPTION_COLUMN - used), "");
-    print_wrapped(out, def->help, OPTION_COLUMN, OPTION_COLUMN);
+    wefti_print_wrapped(out, def->help, OPTION_COLUMN, OPTION_COLUMN);
 }
 
 /* "usage: weft run ..": one line per form of the synopsis, which breaks outside brackets only. */
@@ -105,7 +105,7 @@ static void print_synopsis(const command_t *command)
             *at = *at == ' ' && depth > 0 ? NO_BREAK : *at;
         }
         int column = printf("%s weft %s ", head, command->name);
-        print_wrapped(stdout, form, (size_t)column, (size_t)column);
+        wefti_print_wrapped(stdout, form, (size_t)column, (size_t)column);
         line += length + (line[length] == '\n');
         head = "      ";
     }
@@ -115,7 +115,7 @@ void wefti_print_command_help(const command_t *command)
 {
     print_synopsis(command);
     fputc('\n', stdout);
-    print_wrapped(stdout, command->summary, 0, 0);
+    wefti_print_wrapped(stdout, command->summary, 0, 0);
     printf("\noptions:\n");
     for (size_t t = 0; command->options[t] != NULL; t++) {
         for (const option_def_t *def = command->options[t]; def->key != 0; def++) {
@@ -137,7 +137,7 @@ void wefti_print_help(FILE *out)
           out);
     for (size_t i = 0; wefti_commands[i] != NULL; i++) {
         fprintf(out, "  %-10s", wefti_commands[i]->name);
-        print_wrapped(out, wefti_commands[i]->brief, 12, 12);
+        wefti_print_wrapped(out, wefti_commands[i]->brief, 12, 12);
     }
     fprintf(out, "  %-10s%s\n", "help", "show this list, or the options of a command");
     fputs("\noptions:\n", out);
@@ -146,7 +146,7 @@ void wefti_print_help(FILE *out)
     fputs("\nexit status:\n", out);
     for (size_t i = 0; i < sizeof exit_codes / sizeof *exit_codes; i++) {
         fprintf(out, "  %-10s", exit_codes[i]);
-        print_wrapped(out, exit_meanings[i], 12, 12);
+        wefti_print_wrapped(out, exit_meanings[i], 12, 12);
     }
     fputs("\nWEFT_ environment variables change settings of all commands: see `weft info`.\n", out);
 }

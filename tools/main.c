@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/settings.h"
 #include "runtime/base/suggest.h"
 
 const command_t *const wefti_commands[] = {
@@ -103,8 +105,25 @@ static int dispatch(int argc, char **argv)
     return command != NULL ? command->run(argc - 1, argv + 1) : EXIT_BAD_INPUT;
 }
 
+static void warn_of_variable(void *user, const char *name, const char *known)
+{
+    (void)user;
+    fprintf(stderr, "weft: warning: unknown variable %s: did you mean %s?\n", name, known);
+}
+
+/* Misspelt settings are reported once, by the first rank of several. */
+static void check_environment(void)
+{
+    const char *rank = getenv("WEFT_RANK");
+    if (rank == NULL || strcmp(rank, "0") == 0) {
+        wefti_settings_find_misspelt(warn_of_variable, NULL);
+    }
+    wefti_settings_mute_misspelt();
+}
+
 int main(int argc, char **argv)
 {
     hold_standard_streams();
+    check_environment();
     return check_output(dispatch(argc, argv));
 }

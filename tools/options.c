@@ -269,7 +269,7 @@ static bool is_option(const char *name, bool only_passed)
     const option_def_t *def;
     for (size_t i = 0; parsed_command != NULL && (def = option_at(parsed_command, i)) != NULL;
          i++) {
-        if (wefti_op_matches(name, def->name)) {
+        if (wefti_same_name(name, def->name)) {
             return i < MAX_OPTIONS && (passed[i] || !only_passed);
         }
     }
@@ -424,20 +424,6 @@ const char *wefti_op_name(weft_collective_t op)
     return weft_collective_name(op);
 }
 
-bool wefti_op_matches(const char *text, const char *name)
-{
-    for (;; text++, name++) {
-        text += strspn(text, "_-");
-        name += strspn(name, "_-");
-        if (tolower((unsigned char)*text) != tolower((unsigned char)*name)) {
-            return false;
-        }
-        if (*text == '\0') {
-            return true;
-        }
-    }
-}
-
 int wefti_option_op(const char *command, const char *option, const char *text,
                     weft_collective_t *out_op)
 {
@@ -445,7 +431,7 @@ int wefti_option_op(const char *command, const char *option, const char *text,
     char list[MAX_LIST] = "";
     wefti_suggestion_t near = {.word = text};
     for (size_t i = 0; i < OP_COUNT; i++) {
-        if (wefti_op_matches(text, op_names[i].name)) {
+        if (wefti_same_name(text, op_names[i].name)) {
             *out_op = op_names[i].op;
             return EXIT_OK;
         }

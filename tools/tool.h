@@ -41,7 +41,10 @@ typedef struct command {
 /* All commands, ended by NULL (main.c). */
 extern const command_t *const wefti_commands[];
 
-/* help.c. The text of `weft COMMAND --help`, and of `weft help`. */
+/* help.c. Prints words up to the terminal's width (at most 100; 80 in a file): the first line goes on
+ * at column, the others start at indent. */
+void wefti_print_wrapped(FILE *out, const char *text, size_t column, size_t indent);
+/* The text of `weft COMMAND --help`, and of `weft help`. */
 void wefti_print_command_help(const command_t *command);
 void wefti_print_help(FILE *out);
 /* Every command, option, exit status and setting as one JSON object: the source of the reference. */
@@ -86,7 +89,6 @@ int wefti_option_op(const char *command, const char *option, const char *text,
                     weft_collective_t *out_op);
 /* "all_reduce": the spelling of operators in every output of the command. */
 const char *wefti_op_name(weft_collective_t op);
-bool wefti_op_matches(const char *text, const char *name);
 
 /* Numbers: whole text, within range; false otherwise. */
 bool wefti_parse_int(const char *text, long long low, long long high, long long *out_value);

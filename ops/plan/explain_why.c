@@ -3,11 +3,13 @@
 #include "ops/plan/explain.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ops/plan/plan_internal.h"
 #include "runtime/base/error.h"
+#include "runtime/base/suggest.h"
 
 /* One bucket that covers the gradient, in the time of the comm stream. */
 typedef struct passage {
@@ -133,6 +135,37 @@ static void add_causes(wefti_text_t *out, const search_t *search)
     }
 }
 
+/* The error for a tensor that no bucket has: the closest gradient, and all of them. */
+static weft_status_t no_gradient(const weft_plan_t *plan, const char *tensor)
+{
+    const wefti_plan_collective_t *bucket;
+    wefti_suggestion_t near = {.word = tensor};
+    uint64_t position = 0;
+    char list[512] = "";
+    size_t used = 0;
+    uint32_t stream, last = UINT32_MAX;
+    while ((bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL) {
+        for (uint32_t i = 0; i < bucket->member_count; i++) {
+            const char *name = plan->buffers[bucket->members[i]].name;
+            wefti_suggestion_offer(&near, name);
+            if (bucket->members[i] != last && used < sizeof list) { /* once for all its pieces */
+                used += (size_t)snprintf(list + used, sizeof list - used, "%s%.100s",
+                                         used > 0 ? ", " : "", name);
+            }
+            last = bucket->members[i];
+        }
+    }
+    if (used >= sizeof list) {
+        memcpy(list + sizeof list - 5, " ...", 5);
+    }
+    return near.best != NULL
+               ? wefti_error(WEFT_ERR_NOT_FOUND,
+                             "no gradient '%s' (did you mean '%s'?); the plan's gradients: %s",
+                             tensor, near.best, list)
+               : wefti_error(WEFT_ERR_NOT_FOUND, "no gradient '%s'; the plan's gradients: %s",
+                             tensor, used > 0 ? list : "none");
+}
+
 weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor, wefti_text_t *out)
 {
     const wefti_plan_forecast_t *forecast = &plan->forecast;
@@ -149,7 +182,7 @@ weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor
     play(&search, tensor);
     if (search.found == 0) {
         wefti_free(plan->arena.allocator, search.gradients);
-        return wefti_error(WEFT_ERR_NOT_FOUND, "no bucket has a gradient called \"%s\"", tensor);
+        return no_gradient(plan, tensor);
     }
     add_head(out, &search);
     if (forecast->row_count == 0) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table of settings generates parsing of the environment, `weft info` and the documentation. */
+/* One table of settings: parsing of the environment, `weft info` and the documentation. */
 #ifndef WEFT_RUNTIME_BASE_SETTINGS_H
 #define WEFT_RUNTIME_BASE_SETTINGS_H
+
+#include <stdbool.h>
 
 #include <weft/algo.h>
 
@@ -102,9 +104,16 @@ typedef struct wefti_setting_def {
     int collective; /* must be equal on all ranks: part of the agreed digest */
 } wefti_setting_def_t;
 
-/* Reads the environment; a value that does not parse is WEFT_ERR_INVALID_ARGUMENT naming the
- * variable. */
+/* Reads the environment. An invalid value is WEFT_ERR_INVALID_ARGUMENT; the message names the
+ * variable, its value, and what is expected. */
 weft_status_t wefti_settings_load(wefti_settings_t *out_settings);
+/* Calls report for each variable whose name is close to a known one, but is not known. Names are
+ * valid during the call. */
+typedef void (*wefti_misspelt_fn)(void *user, const char *name, const char *known);
+void wefti_settings_find_misspelt(wefti_misspelt_fn report, void *user);
+/* The caller has reported them: contexts of this process, and of those it forks, do not. */
+void wefti_settings_mute_misspelt(void);
+bool wefti_settings_misspelt_muted(void);
 /* "exact" or "onednn". */
 const char *wefti_kernels_name(wefti_kernels_t kernels);
 /* The table, for `weft info`; *out_count rows. */

@@ -43,6 +43,20 @@ size_t wefti_edit_distance(const char *a, const char *b)
     return table[a_length % 3][b_length];
 }
 
+bool wefti_same_name(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        a += strspn(a, "_-");
+        b += strspn(b, "_-");
+        if (fold(*a) != fold(*b)) {
+            return false;
+        }
+        if (*a == '\0') {
+            return true;
+        }
+    }
+}
+
 /* One edit per three characters, at least one: more is another word. */
 void wefti_suggestion_offer(wefti_suggestion_t *suggestion, const char *name)
 {

@@ -3,6 +3,7 @@
 #ifndef WEFT_RUNTIME_BASE_SUGGEST_H
 #define WEFT_RUNTIME_BASE_SUGGEST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct wefti_suggestion {
@@ -16,6 +17,9 @@ typedef struct wefti_suggestion {
  * ignored; '-' and '_' are equal. Only the first 63 characters of each count.
  */
 size_t wefti_edit_distance(const char *a, const char *b);
+
+/* Are a and b one name? Case, '-' and '_' are ignored: all_reduce, AllReduce, all-reduce. */
+bool wefti_same_name(const char *a, const char *b);
 
 /* Set word, offer every known name, then read best. The first of equally close names wins. */
 void wefti_suggestion_offer(wefti_suggestion_t *suggestion, const char *name);

@@ -75,7 +75,7 @@ class Bench(support.Case):
         for arguments, why in ((["--algo", "ring"], "--algo ring: not eligible for all_reduce: it cannot realise the group's reduction order"),
                                (["--algo", "doubling", "--order", "blocks:3,1"], "--algo doubling: not eligible for all_reduce: "),
                                (["--order", "blocks:3,2"], "sum to 5 ranks, but the group has 4"),
-                               (["--order", "sorted"], '"sorted" is not tree, any, or blocks')):
+                               (["--order", "sorted"], "invalid value 'sorted' for WEFT_ORDER: expected 'tree', 'any', or 'blocks:'")):
             said = self.weft("bench", "all_reduce", "-n", "4", "--max", "64", *arguments, code=2).stderr
             self.assert_one_line(said)
             self.assertIn(why, said)

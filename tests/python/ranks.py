@@ -43,6 +43,7 @@ Ordinary unittest.TestCase classes may stand beside: they run in the program its
 run_script() runs a script in as many ranks by `weft run`.
 """
 import atexit
+import collections
 import contextlib
 import ctypes
 import faulthandler
@@ -455,5 +456,10 @@ class RankCase(unittest.TestCase):
 
 
 def main():
-    """unittest.main, and more is said."""
-    unittest.main(verbosity=2)
+    """unittest.main, and a line for each reason why tests were skipped."""
+    program = unittest.main(verbosity=2, exit=False)
+    reasons = collections.Counter(reason for _, reason in program.result.skipped)
+    for reason, count in sorted(reasons.items()):  # scripts/test.sh collects these lines
+        print(f"skipped: {reason} ({count} {'test' if count == 1 else 'tests'} of {os.path.basename(sys.argv[0])})")
+    sys.stdout.flush()
+    sys.exit(not program.result.wasSuccessful())

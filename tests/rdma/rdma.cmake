@@ -30,5 +30,5 @@ target_link_options(rdma_world PRIVATE -Wl,--wrap=ibv_create_qp)
 
 # For real, in emulated machines made of Debian's packages; skipped, saying why, where these cannot be fetched.
 add_test(NAME rdma COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/rdma/run.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
-set_tests_properties(rdma PROPERTIES LABELS "multi;rdma" TIMEOUT 1800 SKIP_RETURN_CODE 77 PROCESSORS 2 COST 300
+set_tests_properties(rdma PROPERTIES LABELS "multi;rdma" TIMEOUT 2400 SKIP_RETURN_CODE 77 PROCESSORS 2 COST 300
   ENVIRONMENT "WEFT_SANITIZED=${WEFT_SANITIZE}")

@@ -31,6 +31,6 @@ for ranks in 2 4; do
 done >"$binary/rdma.log"
 
 echo "==== one machine, two devices"
-"$here/vm.sh" -t 400 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans"
+"$here/vm.sh" -t 900 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans"
 echo "==== two machines"
-"$here/vm.sh" -2 -t 400 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans"
+"$here/vm.sh" -2 -t 900 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans"

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 import unittest
 
+import support
+
 TOOL = os.environ["WEFT_TOOL"]
 
 
@@ -149,4 +151,4 @@ class Verify(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    support.main()

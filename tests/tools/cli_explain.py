@@ -144,4 +144,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--regenerate"]:
         regenerate()
     else:
-        unittest.main(verbosity=2)
+        support.main()

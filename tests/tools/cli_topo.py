@@ -10,6 +10,7 @@ import re
 import subprocess
 import unittest
 
+import support
 from support import SOURCE, WEFT, Case, MODELS
 
 MACHINES = SOURCE / "tests" / "data" / "topologies"
@@ -278,4 +279,4 @@ class Compile(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    support.main()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the command share: running it, reading its JSON, temporary folders, data."""
+import collections
 import gzip
 import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -75,4 +77,10 @@ class Case(unittest.TestCase):
 
 
 def main():
-    unittest.main(verbosity=2)
+    """unittest.main, and a line for each reason why tests were skipped."""
+    program = unittest.main(verbosity=2, exit=False)
+    reasons = collections.Counter(reason for _, reason in program.result.skipped)
+    for reason, count in sorted(reasons.items()):  # scripts/test.sh collects these lines
+        print(f"skipped: {reason} ({count} {'test' if count == 1 else 'tests'} of {os.path.basename(sys.argv[0])})")
+    sys.stdout.flush()
+    sys.exit(not program.result.wasSuccessful())

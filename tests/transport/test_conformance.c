@@ -187,7 +187,7 @@ static void test_conformance_of_verbs(void **state)
     static const fabric_t verbs = {"hosts over verbs", true, NULL, 0, NULL, "verbs,tcp", 1, {2, 4}};
     (void)state;
     if (!have_verbs()) {
-        print_message("no card for RDMA here: see tests/rdma for one that is made of software\n");
+        print_message("skipped: no RDMA device (the test rdma runs this in an emulated machine)\n");
         skip();
     }
     run_fabric(&verbs);

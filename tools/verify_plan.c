@@ -70,7 +70,7 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
                                  .in_place = schedule->in_place,
                                  .order = WEFT_ORDER_TREE};
     if (algorithm == NULL) {
-        schedule->left_out = "not known here";
+        schedule->left_out = "unknown algorithm";
     } else if (ranks > MAX_RANKS) {
         schedule->left_out = "too many ranks; weft verify -n proves them over shared memory";
     } else {
@@ -118,16 +118,16 @@ static void tell_program(wefti_text_t *text, const proof_t *proof, const weft_pl
                       plural(plan->world_size), wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(text,
                       "  operators     %" PRIu32
-                      " kernels: defined, their operands of the right types and shapes\n",
+                      " kernels: defined, with operands of the right types and shapes\n",
                       plan->kernel_count);
     wefti_text_printf(text,
                       "  dependencies  %" PRIu32 " programs, %" PRIu64 " steps, %" PRIu64
-                      " waits: nothing is read before it is made, no two accesses race\n",
+                      " waits: nothing is read before it is written, no two accesses race\n",
                       plan->program_count, done->steps, done->waits);
     wefti_text_printf(text, "  memory        %" PRIu32 " buffers in %" PRIu32 " pieces of %s",
                       plan->buffer_count, done->pieces,
                       wefti_format_bytes(plan->arena_bytes, bytes));
-    wefti_text_printf(text, "; %s shared, never while in use\n",
+    wefti_text_printf(text, "; %s reused, never while in use\n",
                       wefti_format_bytes(done->shared_bytes, bytes));
 }
 
@@ -147,11 +147,11 @@ static void tell_ranks(wefti_text_t *text, const proof_t *proof, const weft_plan
                           " of a rank: each is added once, in the order of the tree\n",
                           plan->accumulate);
     }
-    wefti_text_printf(text,
-                      "  deadlock      %" PRIu32 " rank%s, %" PRIu32
-                      " streams each, threads or inline: all end, having met %" PRIu64 " times\n",
-                      done->simulated_ranks, plural(done->simulated_ranks), plan->stream_count,
-                      done->meetings);
+    wefti_text_printf(
+        text,
+        "  deadlock      %" PRIu32 " rank%s, %" PRIu32
+        " streams each, threads or inline: all complete, with %" PRIu64 " matched collectives\n",
+        done->simulated_ranks, plural(done->simulated_ranks), plan->stream_count, done->meetings);
 }
 
 static void tell_schedules(wefti_text_t *text, const proof_t *proof)
@@ -167,7 +167,7 @@ static void tell_schedules(wefti_text_t *text, const proof_t *proof)
         }
     }
     if (proof->unlisted > 0) {
-        wefti_text_printf(text, ", and %" PRIu32 " uses of others not looked at", proof->unlisted);
+        wefti_text_printf(text, ", and %" PRIu32 " more uses not checked", proof->unlisted);
     }
 }
 

@@ -49,30 +49,33 @@ static void add_training(wefti_text_t *out, const weft_plan_t *plan)
     wefti_text_add_printable(out, plan->policy);
     wefti_text_add(out, "\n");
     if (plan->accumulate > 1) {
-        wefti_text_printf(out, "  accumulated: %" PRIu32 " micro-batches of a rank make a step\n",
+        wefti_text_printf(out, "  accumulate: %" PRIu32 " micro-batches per rank and step\n",
                           plan->accumulate);
     }
     if (plan->global_micro_batches > 0) {
-        wefti_text_printf(out,
-                          "  one tree: gradients of %" PRIu32 " micro-batch%s, %" PRIu32
-                          " of each rank, are summed in an order that no number of ranks changes\n",
-                          plan->global_micro_batches, plan->global_micro_batches == 1 ? "" : "es",
-                          plan->accumulate);
+        wefti_text_printf(
+            out,
+            "  global micro-batches: %" PRIu32 ", %" PRIu32
+            " per rank; summed in one tree that does not depend on the number of ranks\n",
+            plan->global_micro_batches, plan->accumulate);
     }
     if (plan->flags & WEFTI_PLAN_SHARDED) {
-        wefti_text_printf(
-            out, "  sharded: a rank updates, and has the optimizer state of, 1/%" PRIu32 "%s\n",
-            world,
-            plan->flags & WEFTI_PLAN_DECOUPLED
-                ? "\n  decoupled: weights are gathered under the next forward pass, or by flush"
-                : "");
+        wefti_text_printf(out,
+                          "  sharded: each rank updates 1/%" PRIu32
+                          " of the parameters and keeps only its optimizer state%s\n",
+                          world,
+                          plan->flags & WEFTI_PLAN_DECOUPLED
+                              ? "\n  decoupled: updated weights are gathered during the next "
+                                "forward pass, or by program flush"
+                              : "");
     }
     if (wire_type(plan)) {
-        wefti_text_printf(out, "  wire: gradients are rounded to %s once, and travel so\n",
-                          wire_type(plan));
+        wefti_text_printf(
+            out, "  wire: each rank rounds its gradients to %s once and sends them in that type\n",
+            wire_type(plan));
     }
     if (plan->clip_norm > 0) {
-        wefti_text_printf(out, "  clipped: gradients are scaled down to a global norm of %g\n",
+        wefti_text_printf(out, "  clip: gradients are scaled down to a global norm of at most %g\n",
                           plan->clip_norm);
     }
 }
@@ -80,10 +83,11 @@ static void add_training(wefti_text_t *out, const weft_plan_t *plan)
 static void add_inference(wefti_text_t *out, const weft_plan_t *plan)
 {
     if (plan->flags & WEFTI_PLAN_RANK_DATA) {
-        wefti_text_add(out, "  every rank has weights of its own\n");
+        wefti_text_add(out, "  each rank has its own weights\n");
     }
     if (plan->flags & WEFTI_PLAN_SPLIT_BATCH) {
-        wefti_text_add(out, "  rank 0's batch is scattered, its results are gathered\n");
+        wefti_text_add(out,
+                       "  the batch of rank 0 is scattered, the results are gathered on rank 0\n");
     }
 }
 
@@ -133,7 +137,7 @@ static void add_members(wefti_text_t *out, const weft_plan_t *plan,
 /* What is done with a bucket, where it is not an all-reduce. */
 static const char *operator_of(const wefti_plan_collective_t *bucket)
 {
-    return bucket->update != WEFTI_PLAN_NONE      ? "sweep with update, "
+    return bucket->update != WEFTI_PLAN_NONE      ? "fused reduce-update-gather, "
            : bucket->op == WEFT_OP_REDUCE_SCATTER ? "reduce-scatter, "
                                                   : "";
 }

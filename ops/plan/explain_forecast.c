@@ -100,7 +100,7 @@ void wefti_plan_explain_forecast(const wefti_plan_forecast_t *forecast, wefti_te
 void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_text_t *out)
 {
     if (forecast->row_count == 0) {
-        wefti_text_add(out, "nothing was predicted for this plan\n");
+        wefti_text_add(out, "the plan has no predictions\n");
         return;
     }
     wefti_text_printf(out, "%8s %14s %14s %12s  %s\n", "buckets", "done, us", "exposed, us",

@@ -119,18 +119,19 @@ static void add_causes(wefti_text_t *out, const search_t *search)
     uint64_t own = ready_of(search, search->buffer);
     uint64_t alone = own + search->sending_ps;
     if (alone > forecast->ready_ps) {
-        wefti_text_printf(out, "    late: sent at once its bucket would still take until %.1f us\n",
+        wefti_text_printf(out, "    late: sent at once, its bucket would end at %.1f us\n",
                           us(alone));
     }
     if (last->ready_ps > own) {
-        wefti_text_printf(out, "    its bucket waits %.1f us more for ", us(last->ready_ps - own));
+        wefti_text_printf(out, "    its bucket waits another %.1f us for ",
+                          us(last->ready_ps - own));
         wefti_text_add_printable(out, search->plan->buffers[last->last_member].name);
         wefti_text_add(out, "\n");
     }
     const passage_t *first = &search->first; /* pieces wait for each other anyway */
     if (first->start_ps > first->ready_ps) {
         wefti_text_printf(out,
-                          "    the channel is busy for %.1f us more, with bucket %" PRIu32 "\n",
+                          "    the channel is busy for another %.1f us, with bucket %" PRIu32 "\n",
                           us(first->start_ps - first->ready_ps), first->busy_with);
     }
 }
@@ -186,7 +187,7 @@ weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor
     }
     add_head(out, &search);
     if (forecast->row_count == 0) {
-        wefti_text_add(out, "  nothing was predicted for this plan\n");
+        wefti_text_add(out, "  the plan has no predictions\n");
     } else {
         uint64_t finish = search.last.finish_ps, ready = forecast->ready_ps;
         wefti_text_printf(out,
@@ -198,7 +199,7 @@ weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor
             wefti_text_printf(out, "  exposed for %.1f us\n", us(finish - ready));
             add_causes(out, &search);
         } else {
-            wefti_text_printf(out, "  hidden: the backward pass goes on for %.1f us\n",
+            wefti_text_printf(out, "  hidden: the backward pass runs for another %.1f us\n",
                               us(ready - finish));
         }
     }

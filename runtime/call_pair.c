@@ -272,10 +272,10 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
 {
     wefti_call_t *call = NULL;
     weft_status_t status;
-    if (group != NULL && group->recording != NULL) {
+    if (group->recording != NULL) {
         return wefti_capture_refuse("send or receive");
     }
-    if (group != NULL && group->batching) {
+    if (group->batching) {
         if (group->pair_count == WEFTI_CALLS) {
             return WEFT_AGAIN;
         }

@@ -292,7 +292,7 @@ static void fill_v(wefti_call_t *call, const wefti_request_t *request)
 static weft_status_t submit_v(const wefti_request_t *request, const counts_t *send,
                               const counts_t *recv, weft_group_t *group, weft_stream_t *stream)
 {
-    bool batching = group != NULL && group->batching;
+    bool batching = group->batching;
     wefti_call_t *call = NULL;
     weft_status_t status = batching ? WEFT_OK : wefti_call_reserve(group, stream, &call);
     if (status == WEFT_OK) {

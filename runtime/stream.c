@@ -284,6 +284,13 @@ weft_status_t weft_stream_launch(weft_stream_t *stream, const weft_kernel_t *ker
                            "kernel: unsupported abi_version %u: expected %u", kernel->abi_version,
                            WEFT_KERNEL_ABI_VERSION);
     }
+    if (kernel->run == NULL || (input_count > 0 && call->inputs == NULL) ||
+        (output_count > 0 && call->outputs == NULL)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weft_stream_launch: %s is NULL",
+                           kernel->run == NULL                       ? "run of kernel"
+                           : input_count > 0 && call->inputs == NULL ? "inputs of call"
+                                                                     : "outputs of call");
+    }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK) {
         return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file device.h
- * The function table behind streams, events and memory of one device.
+ * The function table that implements streams, events and memory of one device.
  *
  * The CPU device is built in. An accelerator plugin fills this table; executor, collectives and
  * streams use nothing else. A queue is the device's ordered queue (as a CUDA stream). A call that

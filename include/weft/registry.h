@@ -106,7 +106,7 @@ typedef struct weft_op_def {
      * Name of the operator (same domain) that computes the gradient. NULL: no gradient, or a rule
      * built into the differentiator. Its inputs are the gradients of all outputs, then all inputs,
      * then all outputs of this operator. Its outputs are the gradients of the inputs; an output is
-     * absent if nobody needs it.
+     * absent if it is not needed.
      */
     const char *grad;
     const char *equivalent;   /**< MPI and NCCL names of a collective, else NULL */

@@ -147,6 +147,12 @@ static void expect_message(const char *function, const char *argument)
 /* NULL is valid, or valid for some values of the other arguments (see test_buffers). */
 #define OPTIONAL(function, argument) note(#function, #argument)
 
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    (void)call;
+    return WEFT_OK;
+}
+
 static int visit(const weft_op_def_t *def, void *user)
 {
     (void)def;
@@ -860,6 +866,13 @@ static void test_buffers(void **state)
     BAD(weft_all_to_all_v(NULL, counts, NULL, x, counts, NULL, WEFT_DTYPE_F32, g, NULL));
     BAD(weft_send(NULL, 1, WEFT_DTYPE_F32, 0, g, NULL));
     BAD(weft_recv(NULL, 1, WEFT_DTYPE_F32, 0, g, NULL));
+    weft_kernel_t kernel = {.abi_version = WEFT_KERNEL_ABI_VERSION};
+    weft_kernel_call_t call = {0};
+    BAD(weft_stream_launch(f.stream, &kernel, &call, 0, 0));
+    kernel.run = run;
+    BAD(weft_stream_launch(f.stream, &kernel, &call, 1, 0));
+    BAD(weft_stream_launch(f.stream, &kernel, &call, 0, 1));
+    assert_int_equal(weft_stream_launch(f.stream, &kernel, &call, 0, 0), WEFT_OK);
     BAD(weft_group_set_order(g, WEFT_ORDER_BLOCKS, NULL, 1));
     BAD(weft_fuser_add(f.fuser, NULL, 1, WEFT_DTYPE_F32, WEFT_SUM, "x"));
     size_t bytes = support_sizes[0] * sizeof(float);

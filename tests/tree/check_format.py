@@ -24,8 +24,6 @@ MARKDOWN_EXCEPTIONS: list[str] = [
     "graph/ONNX.md",
     "graph/README.md",
     "ops/cost/README.md",
-    "python/README.md",
-    "python/weft/torch/README.md",
     "tests/README.md",
     "tests/bare/README.md",
     "tests/bench/README.md",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which algorithm carries out each of a plan's collectives: what WEFT_ALGO asks for, else the first
- * of the plan's list that all ranks can run. All ranks choose the same, or hear why not.
+ * Which algorithm executes each of a plan's collectives: the one that WEFT_ALGO selects, else the
+ * first of the plan's list that all ranks can run. All ranks choose the same one, or all get the
+ * reason why not.
  *
  * On the CPU device any algorithm runs, over any links: one lane without scratch over shared memory
  * as records (bind_collectives.c), everything else by the interpreter (bind_schedules.c). Other
@@ -80,7 +81,7 @@ static weft_status_t find_rails(weft_session_t *session)
     return WEFT_OK;
 }
 
-/* The same of a collective with an update: whoever reduces a shard updates it, as in a mesh. */
+/* The same with an update: the rank that reduces a shard updates it, as in a mesh. */
 static const char *why_no_update(const weft_session_t *session, const weft_algorithm_t *algorithm,
                                  bool *out_records)
 {

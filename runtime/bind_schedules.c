@@ -17,7 +17,7 @@
 
 #define LINE_BYTES 64u
 
-/* What a run carries out. */
+/* What a run executes. */
 typedef struct run_form {
     const wefti_plan_collective_t *planned;
     const weft_algorithm_t *algorithm;
@@ -104,7 +104,7 @@ static weft_status_t choose_form(const weft_session_t *session, run_form_t *form
     return status;
 }
 
-/* A use of a collective, as it is: one run. With an update: what is before it, and behind it. */
+/* A use of a collective is one run; with an update, the collectives before and after the update. */
 static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound,
                                uint32_t collective, size_t *bytes)
 {
@@ -215,7 +215,7 @@ void wefti_bind_run_memory(weft_session_t *session)
         bound->memory.endpoint = endpoint;
         bound->memory.ranks = session->run_ranks;
         bound->memory.bases = endpoint->region_of;
-        bound->memory.limit = UINT64_MAX; /* the plan was verified, and is everybody's */
+        bound->memory.limit = UINT64_MAX; /* the plan was verified, and is equal on all ranks */
         bound->memory.area += session->region_offset;
         bound->memory.work += session->region_offset;
         bound->memory.counters = &bound->counters;

@@ -4,8 +4,8 @@
  * signals:
  *
  *   SIGNAL  my gradients are there, and I read parameters no more
- *   WAIT    the same of everybody
- *   SWEEP   my shard of everybody's gradients -> my parameters and states -> everybody's parameters
+ *   WAIT    the same on all ranks
+ *   SWEEP   my shard of all ranks' gradients -> my parameters and states -> all ranks' parameters
  *   SIGNAL  my shard is written everywhere
  *   WAIT    so are the others
  *

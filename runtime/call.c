@@ -133,7 +133,7 @@ static void issue(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     group->issued = call->order;
-    /* relaxed: whoever mends the group runs calls that came after */
+    /* relaxed: the call that recovers the group was issued later */
     atomic_store_explicit(&group->link.issued_order, call->order, memory_order_relaxed);
     if (call->pair_count == 0) {
         call->wanted = group->selection.wanted.algorithm[call->op];

@@ -21,7 +21,7 @@ static const char *executed(const wefti_call_t *call)
     return call->op == WEFT_OP_ALL_REDUCE && once ? "one-shot" : "mesh";
 }
 
-/* Everybody's posting was seen: all ranks decide the same. */
+/* All ranks' postings were seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)
 {
     weft_status_t status = WEFT_OK;
@@ -50,7 +50,7 @@ static weft_status_t choose_path(wefti_call_t *call)
             call->group->algorithm = executed(call);
         }
     }
-    /* Digests have a number of their own: nobody may go on without posting it. */
+    /* Digests have a sequence number of their own: no rank may continue without posting it. */
     if (status < 0 && call->refused && !wefti_call_is_checked(call)) {
         return status;
     }

@@ -4,7 +4,7 @@
  * buffers' addresses in their own process. As in place (call_direct.c), posting says that the send
  * buffer is ready and the receive buffer may be written, and a call ends when all peers are done.
  * Copies go straight to where they belong; what is reduced is read, piece by piece, into this
- * rank's staging buffers, which stay in cache and which nobody reads during such a call.
+ * rank's staging buffers, which stay in cache and which no rank reads during such a call.
  */
 #include <string.h>
 
@@ -84,7 +84,7 @@ static weft_status_t push(wefti_call_t *call, uint32_t rank, uint64_t to, const 
     return wefti_attach_move(call->group, rank, address, (void *)(uintptr_t)from, bytes, true);
 }
 
-/* A block of rank's send buffer to the own memory, wherever it is. */
+/* Copies a block of rank's send buffer to this rank's memory. */
 static weft_status_t take(wefti_call_t *call, uint32_t rank, uint64_t from, uint64_t to,
                           uint64_t bytes)
 {
@@ -103,7 +103,7 @@ static bool reduces(weft_collective_t op)
            op == WEFT_OP_REDUCE_SCATTER_V;
 }
 
-/* Of each rank, of what is reduced at once: all of them fit the own staging buffers. */
+/* Bytes of each rank that are reduced at once: all of them fit this rank's staging buffers. */
 static size_t reduced_piece_bytes(const weft_group_t *group)
 {
     size_t piece = 2 * group->layout.staging_bytes / group->size / LINE_BYTES * LINE_BYTES;
@@ -199,7 +199,7 @@ static weft_status_t move_broadcast(wefti_call_t *call)
     return status;
 }
 
-/* From rank's send buffer at from to the own receive buffer at to. */
+/* From rank's send buffer at from to this rank's receive buffer at to. */
 typedef struct block {
     uint64_t from, to, bytes;
 } block_t;

@@ -117,7 +117,7 @@ static weft_status_t bad_address(const wefti_call_t *call, uint32_t rank)
     return wefti_group_bad_address(call->group->ranks[rank]);
 }
 
-/* bytes at from in rank's send buffer; the own one is used where it is. */
+/* bytes at from in rank's send buffer; this rank's own is used in place. */
 static const uint8_t *send_of(const wefti_call_t *call, uint32_t rank, uint64_t from,
                               uint64_t bytes)
 {
@@ -240,7 +240,7 @@ static void place(uint8_t *to, const uint8_t *from, uint64_t bytes)
     }
 }
 
-/* Every rank takes its share from the root to everybody: all copy the same amount. */
+/* Every rank copies its share from the root to all ranks, so all copy the same amount. */
 static weft_status_t move_broadcast(wefti_call_t *call)
 {
     const weft_group_t *group = call->group;

@@ -36,7 +36,7 @@ static size_t posted_bytes(const wefti_call_t *call)
 /*
  * Only some paths say done, or claim shares. Counters that calls of other paths leave alone would
  * fall behind by half their range, and then count as ahead. This rank's calls before are over, so
- * nobody else writes these counters until it has posted.
+ * no other rank writes these counters until it has posted.
  */
 static void refresh_counters(wefti_call_t *call)
 {

@@ -153,7 +153,7 @@ static void make_in_place(wefti_call_t *call)
     }
 }
 
-/* Offsets of all ranks' buffers; the own ones are wherever they are. */
+/* Offsets of all ranks' buffers; this rank's own may lie outside the region. */
 static void collect_places(const wefti_call_t *call, bool in_place)
 {
     const weft_group_t *group = call->group;
@@ -171,7 +171,7 @@ static void collect_places(const wefti_call_t *call, bool in_place)
     all->recv[group->rank] = (uint64_t)((uintptr_t)call->recv - (uintptr_t)base);
 }
 
-/* Everybody's counts, as their postings say. */
+/* All ranks' counts, from their postings. */
 static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out)
 {
     weft_group_t *group = call->group;

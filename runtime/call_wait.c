@@ -5,7 +5,7 @@
 
 #define CHECK_NS 10000000ull
 
-/* Why a call cannot go on: a broken link is no reason for one that waits for it to be mended. */
+/* Why a call cannot continue: a broken link does not stop a call that performs link recovery. */
 static weft_status_t check(const wefti_call_t *call)
 {
     return call->mends ? wefti_group_check_lasting(call->group) : wefti_group_check(call->group);
@@ -51,8 +51,9 @@ static weft_status_t look(void *user)
 }
 
 /*
- * The same where inline streams go on meanwhile: for a call that waits for one before it, which may be on one, and for
- * every wait of a user's thread, since other ranks may need what is on them to come here.
+ * The same while inline streams make progress: for a call that waits for an earlier one, which may
+ * be on such a stream, and for every wait of a user's thread, since other ranks may need the work
+ * on these streams before they reach this call.
  */
 static weft_status_t look_and_progress(void *user)
 {
@@ -77,7 +78,7 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
         return WEFT_OK;
     }
     if (status < 0 && is_broken(call)) {
-        return check(call); /* whoever wrote that down may have left since */
+        return check(call); /* the rank that recorded the error may have left since */
     }
     if (status == WEFT_ERR_TIMEOUT) {
         return wefti_group_late(call, status);

@@ -114,7 +114,7 @@ static weft_status_t name_difference(const weft_group_t *group, const signature_
         strcmp(texts[0], texts[1]) == 0 ? ", with different counts" : "");
 }
 
-/* Rank 0 and the first one that differs from it show everybody their lists. */
+/* Rank 0 and the first rank that differs from it broadcast their lists. */
 static weft_status_t tell_difference(const weft_capture_t *capture, signature_t *own,
                                      const summary_t *all, uint32_t other)
 {

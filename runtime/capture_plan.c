@@ -90,7 +90,7 @@ static void add_edge(graph_t *g, uint32_t before, uint32_t behind)
     g->edges[2 * g->edge_count++ + 1] = 2 * behind + 1;
 }
 
-/* All that was captured before a barrier runs before it, all behind it behind. */
+/* Calls captured before a barrier run before it, calls captured after it run after it. */
 static void add_barriers(const weft_capture_t *capture, graph_t *g)
 {
     uint32_t last = UINT32_MAX;

@@ -136,7 +136,7 @@ static void next_phase(wefti_capture_cursor_t *k, const wefti_capture_unit_t *un
     }
 }
 
-/* WEFT_OK: a phase is over; WEFT_AGAIN: the stream or the group is full. */
+/* WEFT_OK: a phase is complete; WEFT_AGAIN: the stream or the group is full. */
 static weft_status_t advance(weft_capture_t *capture, wefti_capture_cursor_t *k)
 {
     weft_status_t status = WEFT_OK;

@@ -367,7 +367,7 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
         status = take_scalars(&loader);
     }
     WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);
-    session->behind = false;                                   /* everybody has all weights */
+    session->behind = false;                                   /* all ranks have all weights */
     session->steps_before = loader.info.step - session->steps; /* their sum counts */
     if (out_info != NULL) {
         *out_info = loader.info;

@@ -329,14 +329,14 @@ weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *
     if (status >= 0) {
         status = make_room(&saver);
     }
-    /* Nobody is in a step any more once all are here. */
+    /* No rank is in a step any more once all are here. */
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
     WEFT_TRY(status, wefti_session_gather_weights(session), done);
     status = take_copies(&saver);
     if (status >= 0 && is_writer(&saver)) {
         status = write_checkpoint(&saver, path, info);
     }
-    /* And nobody goes on before rank 0 has read everything. */
+    /* And no rank continues before rank 0 has read everything. */
     status = wefti_endpoint_agree(endpoint, status);
 done:
     for (uint32_t i = 0; saver.copies != NULL && i < saver.tensor_count; i++) {

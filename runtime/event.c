@@ -125,7 +125,7 @@ weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
     uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed) + 1;
     weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
     if (status == WEFT_OK) {
-        /* relaxed: whoever uses the event from another thread synchronises with this call anyway */
+        /* relaxed: a thread that uses the event must synchronise with this call anyway */
         atomic_store_explicit(&event->stream, stream, memory_order_relaxed);
         atomic_store_explicit(&event->recorded, value, memory_order_relaxed);
     }

@@ -109,7 +109,7 @@ static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
         return WEFT_OK;
     }
     weft_status_t status =
-        wefti_endpoint_check(endpoint); /* whoever ended the world did so before it left */
+        wefti_endpoint_check(endpoint); /* a rank that aborts the world does so before it leaves */
     return status < 0
                ? status
                : wefti_error(WEFT_ERR_PEER_DIED,

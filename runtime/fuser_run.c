@@ -27,7 +27,7 @@ static weft_status_t move(wefti_fuser_piece_t *piece, bool into_buffer)
             at += count;
         }
     }
-    /* relaxed: a statistic; whoever asks for it has waited for the stream */
+    /* relaxed: a statistic; its readers have waited for the stream */
     atomic_fetch_add_explicit(&fuser->copied_bytes, piece->count * bucket->elem_bytes,
                               memory_order_relaxed);
     return WEFT_OK;
@@ -263,7 +263,7 @@ static weft_status_t advance(weft_fuser_t *fuser)
         return reduce_piece(fuser);
     case WEFTI_FUSER_UNPACK:
         return finish_piece(fuser);
-    case WEFTI_FUSER_END: /* not rank 0; everybody must have had the time to add everything */
+    case WEFTI_FUSER_END: /* not rank 0; every rank must have had the time to add everything */
         status = fuser->ending ? wefti_fuser_check_listed(fuser) : WEFT_IN_PROGRESS;
         fuser->phase = status == WEFT_OK ? WEFTI_FUSER_BARRIER : fuser->phase;
         return status;

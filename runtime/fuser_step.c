@@ -21,7 +21,7 @@ weft_status_t wefti_fuser_check(weft_fuser_t *fuser)
     /* relaxed: only whether to look closer */
     if (!wefti_endpoint_owned(group->endpoint) || wefti_group_ended(group) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0) {
-        return wefti_group_check_lasting(group); /* its calls mend what can be mended */
+        return wefti_group_check_lasting(group); /* its calls recover broken links */
     }
     if (atomic_load_explicit(&fuser->stream->fault.state, memory_order_relaxed) != 0) {
         return broken(fuser, wefti_fault_get(&fuser->stream->fault));

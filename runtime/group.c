@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Making groups. All ranks of the parent tell each other their colour, key and which channels they
- * have free; from that everybody works out the same groups, and each group takes the lowest channel
+ * have free; from that every rank derives the same groups, and each group takes the lowest channel
  * that is free on all of its ranks.
  */
 #include "runtime/group.h"
@@ -224,7 +224,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
     return WEFT_OK;
 }
 
-/* The own channel as a new group expects it. Its former users are all done with it. */
+/* Resets this rank's channel for a new group. Its former users are all done with it. */
 void wefti_group_reset_channel(weft_group_t *group, uint32_t number)
 {
     wefti_channel_t *own = group->channels[group->rank];

@@ -89,7 +89,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
         return wefti_group_check(group);
     }
     wefti_error_adopt(status, text);
-    /* The own record first: whoever comes second adopts what the first one wrote. */
+    /* This rank's record first: a second writer adopts what the first one wrote. */
     bool first = write_down(group->channels[group->rank], status, text);
     for (uint32_t i = 1; i < group->size; i++) {
         uint32_t r = (group->rank + i) % group->size;
@@ -97,7 +97,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
             write_down(group->channels[r], status, text);
         }
     }
-    if (first) { /* else whoever was tells them */
+    if (first) { /* else the rank that was first notifies them */
         wefti_mirror_abort(group);
     }
     for (uint32_t r = 0; r < group->size; r++) {
@@ -106,7 +106,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
     return wefti_group_check_lasting(group);
 }
 
-/* Of the abort record; 1 only where whoever writes it has stopped doing so. */
+/* State of the abort record; 1 only if its writer has stopped writing it. */
 static uint32_t state_of(const wefti_channel_t *channel)
 {
     /* acquire pairs with the release in write_down */

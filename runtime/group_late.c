@@ -148,7 +148,8 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
     if (wefti_group_puts(group, r) && now - call->departed_since_ns < WEFTI_ARRIVES_NS) {
         return WEFT_OK;
     }
-    weft_status_t status = wefti_group_check(group); /* whoever broke it did so before it left */
+    weft_status_t status =
+        wefti_group_check(group); /* a rank that breaks the group does so before it leaves */
     if (status < 0) {
         return status;
     }

@@ -2,7 +2,7 @@
 /*
  * A link between two ranks of a group broke, and both live: what was on its way over it is lost.
  * Every rank hears of it from its endpoint. Whatever call it has in flight ends with WEFT_ERR_LINK,
- * or its next one does. With the call after that the group is mended:
+ * or its next one does. The call after that recovers the group:
  *
  *   flush   nothing that this rank sent to the group's memory is on its way any more; says so to
  *           all, with the number of the last call that failed here
@@ -23,12 +23,12 @@
 #include "runtime/mirror.h"
 
 #define LANE WEFTI_LANE_CHANNEL
-/* A put over a broken link may fail before its rank has heard why. */
+/* A put over a broken link may fail before its rank has learned why. */
 #define HEARSAY_NS 2000000000ull
 
 enum { STEP_FLUSH = 0, STEP_FLUSHED, STEP_FRESH, STEP_RESET };
 
-/* The own record of what world_rank says, or what this rank says there. */
+/* This rank's record of what world_rank reports, or of what this rank reports there. */
 static wefti_mend_t *mend_of(const weft_group_t *group, uint32_t world_rank)
 {
     uint8_t *own = (uint8_t *)group->channels[group->rank];
@@ -73,7 +73,7 @@ static void notice(weft_group_t *group)
         if (is_member(group, fault.ranks[0]) && is_member(group, fault.ranks[1])) {
             link->epoch++;
             snprintf(link->text, sizeof link->text, "%s", fault.text);
-            /* before seen, so that whoever finds nothing new finds it broken */
+            /* before seen, so that a reader that finds nothing new finds the group broken */
             atomic_store_explicit(&link->broken, 1, memory_order_release);
         }
     }
@@ -128,7 +128,7 @@ void wefti_link_failed(wefti_call_t *call)
     wefti_group_link_t *link = &call->group->link;
     call->mends = false;
     if (!wefti_link_broken(call->group)) {
-        return; /* it has been mended: others end there, too */
+        return; /* the group has recovered: the calls of other ranks end there also */
     }
     /* Sends and receives have no number: what was issued with them ends with them. */
     uint32_t last = call->pair_count == 0

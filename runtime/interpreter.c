@@ -316,7 +316,7 @@ void wefti_run_settle(wefti_run_t *run)
     }
 }
 
-/* A lane whose phases nobody waits for would fall behind by half the range of its counter. */
+/* A lane that no rank waits for would fall behind by half the range of its counter. */
 static void refresh_counters(wefti_run_t *run)
 {
     wefti_run_counters_t *counters = run->memory->counters;

@@ -206,7 +206,7 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
             return status;
         }
         status = map_over(context, &adopted);
-        /* Nobody may touch a peer's pages before they are in place. */
+        /* No rank may touch a peer's pages before they are mapped. */
         weft_status_t agreed = wefti_endpoint_agree(endpoint, status);
         if (agreed < 0) {
             if (status == WEFT_OK) {

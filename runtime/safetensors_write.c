@@ -7,7 +7,7 @@
 #include "runtime/base/error.h"
 
 #define LENGTH_BYTES 8u
-#define DATA_ALIGNMENT 64u /* of the contents in the file, for whoever maps it */
+#define DATA_ALIGNMENT 64u /* of the contents in the file, for programs that map it */
 
 static bool is_utf8(const char *name)
 {

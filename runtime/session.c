@@ -182,7 +182,7 @@ out:
     return status;
 }
 
-/* Faults that all ranks have heard of are the past: a later one ends the session on all of them. */
+/* Faults known to all ranks are ignored: a later one ends the session on all of them. */
 static weft_status_t agree_on_links(weft_session_t *session)
 {
     wefti_endpoint_t *endpoint = session->endpoint;

@@ -93,7 +93,7 @@ static double scalar_start(const weft_session_t *session, uint32_t index)
 weft_status_t wefti_session_load(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
-    /* Without a program that broadcasts them, everybody reads the weights. */
+    /* Without a program that broadcasts them, every rank reads the weights. */
     bool params = session->endpoint->rank == 0 || wefti_plan_program(plan, "init") == NULL ||
                   (plan->flags & WEFTI_PLAN_RANK_DATA) != 0;
     uint8_t scalar[8];

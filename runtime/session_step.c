@@ -23,7 +23,7 @@ static weft_status_t set_scalar(weft_session_t *session, uint32_t index, double 
                               weft_dtype_size_bytes(buffer->dtype));
 }
 
-/* What a micro-batch is told of where it stands. */
+/* Sets the scalars "step" and "rank" of a micro-batch. */
 static weft_status_t set_numbers(weft_session_t *session)
 {
     uint32_t accumulate = session->plan->accumulate;

@@ -43,7 +43,7 @@ static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
                             context->stream_count + 1, sizeof(stream));
     if (status >= 0) {
         context->streams[context->stream_count++] = stream;
-        /* relaxed: whoever enqueues on the stream finds it */
+        /* relaxed: every thread that enqueues on the stream sees it */
         atomic_fetch_add_explicit(&context->inline_streams, is_inline(stream),
                                   memory_order_relaxed);
     }

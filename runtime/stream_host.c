@@ -76,7 +76,7 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
 void wefti_stream_run(weft_stream_t *stream)
 {
     for (;;) {
-        /* only the runner moves done; acquire on tail: the slot behind it is filled in */
+        /* only the runner moves done; acquire on tail: the slot before it is filled in */
         uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
         if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
             return;
@@ -168,7 +168,7 @@ static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
     }
 }
 
-/* On a card: something is queued that may have broken, of which those behind it must be told. */
+/* On a device: work is queued that may have failed, of which later work must learn. */
 static bool is_unsettled(const weft_stream_t *stream)
 {
     return atomic_load_explicit(&stream->done.value, memory_order_relaxed) !=

@@ -33,7 +33,7 @@ static uint32_t ranks_on_host(const wefti_endpoint_t *endpoint)
     return count;
 }
 
-/* Whoever started the ranks may have bound them already: then each has its cores for itself. */
+/* The launcher may have bound the ranks already: then each has its own cores. */
 static bool has_its_own(const wefti_endpoint_t *endpoint)
 {
     wefti_arena_t arena;

@@ -18,7 +18,8 @@ void wefti_futex_wake_all(_Atomic uint32_t *word);
 
 /*
  * For a thread that works little and often while others compute on the same core: requests short
- * time slices, so that it runs soon after it wakes. No effect before Linux 6.12. Needs no privilege.
+ * time slices, so that it runs soon after it wakes. No effect before Linux 6.12.
+ * Needs no privilege.
  */
 void wefti_thread_be_prompt(void);
 

@@ -102,7 +102,7 @@ class BadInput(Case):
     @NEED_DATA
     def test_run(self):
         plan = self.compile()
-        self.bad("run", plan, "-n", 3, "--data", DATA, match="compiled for 2 ranks")
+        self.bad("run", plan, "-n", 3, "--data", DATA, match="the plan is for 2 ranks, not for 3")
         self.bad("run", plan, "--data", DATA, match="the plan is for 2 ranks, not for 3", timeout=600,
                  env={"WEFT_RANK": "0", "WEFT_WORLD_SIZE": "3", "WEFT_ADDRESS": "unix:@weft-test-wrong-world"})
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="dataset-fashion-mnist")
@@ -139,11 +139,11 @@ class BadInput(Case):
             # A data set that is not there would be the second thing to find.
             self.bad("run", plan, "-n", 2, "--data", self.dir, option, nowhere, match=f"cannot write {nowhere}")
             self.bad("run", plan, "-n", 2, "--data", self.dir, option, self.dir, match="not a regular file")
-        self.bad("run", plan, "-n", 2, "--data", self.dir, "--save", "x", "--trace", "x", match="both say x")
+        self.bad("run", plan, "-n", 2, "--data", self.dir, "--save", "x", "--trace", "x", match="name the same file: x")
 
     def test_zero_is_not_taken_for_the_default(self):
         for option in ("--lr", "--momentum"):
-            self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", option, "0", match=f"{option} '0'")
+            self.compile_bad(MODELS / "mlp.onnx", "--batch", "4", option, "0", match=f"{option} 0: must be")
 
     @NEED_DATA
     def test_a_full_standard_output_is_an_error(self):

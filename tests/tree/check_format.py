@@ -24,10 +24,7 @@ MARKDOWN_EXCEPTIONS: list[str] = [
     "graph/ONNX.md",
     "graph/README.md",
     "ops/cost/README.md",
-    "tests/README.md",
     "tests/bare/README.md",
-    "tests/bench/README.md",
-    "tests/rdma/README.md",
     "tools/README.md",
 ]
 

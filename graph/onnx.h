@@ -3,6 +3,8 @@
 #ifndef WEFT_GRAPH_ONNX_H
 #define WEFT_GRAPH_ONNX_H
 
+#include <weft/compile.h>
+
 #include "graph/ir.h"
 
 /* One of a file's metadata_props, the key without "weft.". */
@@ -66,6 +68,12 @@ weft_status_t wefti_onnx_emit_write(wefti_onnx_emit_t *emit,
                                     const wefti_onnx_property_t *properties, uint32_t count,
                                     const char *path);
 void wefti_onnx_emit_destroy(wefti_onnx_emit_t *emit); /* accepts NULL */
+
+/* weft_model_save with entries of metadata_props: properties that the model has already are kept. At
+ * most 118 characters of key and value. */
+weft_status_t wefti_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
+                               size_t tensor_count, const wefti_onnx_property_t *properties,
+                               uint32_t property_count, const char *path);
 
 /* The properties of a file whose key begins with "weft.", without it; none: *out_count is 0. Looks at the
  * top level of the file only. In arena. */

@@ -4,6 +4,7 @@
 
 #include "graph/onnx_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "graph/ir.h"
@@ -187,9 +188,55 @@ static weft_status_t materialize_rest(save_t *save)
     return status;
 }
 
+static bool has_property(const save_t *save, const char *key)
+{
+    for (size_t i = 0; i < save->file.model->n_metadata_props; i++) {
+        const char *own = save->file.model->metadata_props[i]->key;
+        if (own != NULL && strncmp(own, "weft.", 5) == 0 && strcmp(own + 5, key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Entries of metadata_props as they stand in a file. Protobuf merges messages that follow each
+ * other, so these bytes go after those of the model.
+ */
+static weft_status_t encode_properties(const save_t *save, const wefti_onnx_property_t *properties,
+                                       uint32_t count, uint8_t *out, size_t capacity,
+                                       size_t *out_bytes)
+{
+    size_t used = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        size_t key = 5 + strlen(properties[i].key), value = strlen(properties[i].value);
+        if (has_property(save, properties[i].key)) {
+            continue;
+        }
+        if (key + value + 4 > 127 || capacity - used < key + value + 7) { /* lengths of one byte */
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "metadata weft.%s: too long: %zu bytes",
+                               properties[i].key, key + value);
+        }
+        used += (size_t)snprintf((char *)out + used, capacity - used, "\x72%c\x0a%cweft.%s\x12%c%s",
+                                 (int)(key + value + 4), (int)key, properties[i].key, (int)value,
+                                 properties[i].value);
+    }
+    *out_bytes = used;
+    return WEFT_OK;
+}
+
 weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
                               size_t tensor_count, const char *path)
 {
+    return wefti_model_save(plan, tensors, tensor_count, NULL, 0, path);
+}
+
+weft_status_t wefti_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
+                               size_t tensor_count, const wefti_onnx_property_t *properties,
+                               uint32_t property_count, const char *path)
+{
+    uint8_t extra[512];
+    size_t extra_bytes = 0;
     WEFT_CHECK_ARG(plan);
     WEFT_CHECK_ARG(path);
     save_t save = {.plan = plan};
@@ -215,8 +262,12 @@ weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t
     WEFT_TRY(status, fill_constants(&save), done);
     WEFT_TRY(status, materialize_rest(&save), done);
     WEFT_TRY(status, wefti_onnx_pack(&save.file, &bytes, &size_bytes), done);
-    wefti_piece_t piece = {bytes, size_bytes};
-    status = wefti_file_write(path, &piece, 1);
+    WEFT_TRY(
+        status,
+        encode_properties(&save, properties, property_count, extra, sizeof extra, &extra_bytes),
+        done);
+    const wefti_piece_t pieces[] = {{bytes, size_bytes}, {extra, extra_bytes}};
+    status = wefti_file_write(path, pieces, 2);
 done:
     wefti_free(save.file.allocator, bytes);
     wefti_name_index_deinit(&save.initializers);

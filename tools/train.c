@@ -2,13 +2,18 @@
 #include "tools/train.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "graph/onnx.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
+#include "tools/tool.h"
+
+#define PIXEL_SCALE "pixels / 255" /* what wefti_dataset_gather does to images */
 
 typedef struct trainer {
     const train_options_t *options;
@@ -25,6 +30,8 @@ typedef struct trainer {
     uint64_t steps, steps_per_epoch;
     progress_t progress;
     train_report_t report;
+    weft_status_t failed; /* of files that could not be written; WEFT_OK: none */
+    char failure[1024];
 } trainer_t;
 
 static int64_t elems_per_sample(const weft_tensor_desc_t *desc)
@@ -293,17 +300,38 @@ done:
     return status;
 }
 
-/* Every so many steps, and at the end. */
+/*
+ * A file that cannot be written does not end the run: training, the model and the summary are worth
+ * more. The failure is kept, and the run ends with it. Other errors (a rank died) end the run.
+ */
+static weft_status_t keep_failure(trainer_t *trainer, weft_status_t status)
+{
+    if (status >= 0 || wefti_exit_code(status) != EXIT_BAD_INPUT) {
+        return status;
+    }
+    size_t used = strlen(trainer->failure);
+    if (strstr(trainer->failure, weft_last_error()) == NULL) { /* again, after more steps */
+        snprintf(trainer->failure + used, sizeof trainer->failure - used, "%s%s",
+                 used > 0 ? "; " : "", weft_last_error());
+    }
+    trainer->failed = status;
+    return WEFT_OK;
+}
+
 static weft_status_t save_checkpoint(trainer_t *trainer, uint64_t done)
 {
     const train_options_t *options = trainer->options;
-    if (options->checkpoint_path == NULL ||
-        (done != trainer->steps &&
-         (options->checkpoint_every == 0 || done % options->checkpoint_every != 0))) {
-        return WEFT_OK;
-    }
     weft_checkpoint_info_t info = wefti_train_position(options, &trainer->binding, done);
-    return weft_session_save_checkpoint(trainer->session, options->checkpoint_path, &info);
+    return keep_failure(
+        trainer, weft_session_save_checkpoint(trainer->session, options->checkpoint_path, &info));
+}
+
+/* Is a checkpoint due after done steps? The last one follows the model. */
+static bool is_checkpoint_due(const trainer_t *trainer, uint64_t done)
+{
+    const train_options_t *options = trainer->options;
+    return options->checkpoint_path != NULL && done != trainer->steps &&
+           options->checkpoint_every != 0 && done % options->checkpoint_every == 0;
 }
 
 static weft_status_t train(trainer_t *trainer)
@@ -325,7 +353,9 @@ static weft_status_t train(trainer_t *trainer)
         if (trainer->rank == 0) {
             show_progress(trainer, step, loss);
         }
-        status = save_checkpoint(trainer, step + 1);
+        status = is_checkpoint_due(trainer, step + 1)
+                     ? keep_failure(trainer, save_checkpoint(trainer, step + 1))
+                     : WEFT_OK;
         if (status < 0) {
             return status;
         }
@@ -396,11 +426,6 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
         report->rss_bytes =
             all[r].rss_bytes > report->rss_bytes ? all[r].rss_bytes : report->rss_bytes;
         correct += all[r].correct;
-        if (strcmp(all[r].param_digest, all[0].param_digest) != 0) {
-            status = wefti_error(WEFT_ERR_MISMATCH,
-                                 "weights differ after training: rank 0 has %.16s, rank %u %.16s",
-                                 all[0].param_digest, r, all[r].param_digest);
-        }
     }
     uint32_t tested = trainer->options->no_eval ? 0 : trainer->options->data->test.count;
     report->test_accuracy = tested > 0 ? (double)correct / tested : -1;
@@ -453,12 +478,68 @@ static weft_status_t save_model(trainer_t *trainer)
         }
         WEFT_TRY(status, weft_session_get_param(trainer->session, i, data, bytes), done);
     }
-    status = weft_model_save(trainer->options->plan, tensors, count, trainer->options->save_path);
+    char key[80];
+    snprintf(key, sizeof key, "input.%.60s", trainer->binding.image_name);
+    const wefti_onnx_property_t scale = {key, PIXEL_SCALE};
+    status = wefti_model_save(trainer->options->plan, tensors, count, &scale, 1,
+                              trainer->options->save_path);
 done:
     for (size_t i = 0; i < count; i++) {
         free((void *)tensors[i].desc.data);
     }
     free(tensors);
+    return status;
+}
+
+/* A model is written only if all ranks have the same weights. */
+static weft_status_t compare_weights(trainer_t *trainer, const char *digest)
+{
+    char own[72] = "";
+    char(*all)[72] = calloc(trainer->world_size, sizeof *all);
+    if (all == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: digests of %u ranks",
+                           trainer->world_size);
+    }
+    snprintf(own, sizeof own, "%s", digest);
+    weft_status_t status = weft_context_all_gather(trainer->context, own, sizeof own, all);
+    for (uint32_t r = 1; r < trainer->world_size && status >= 0; r++) {
+        if (strcmp(all[r], all[0]) != 0) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "weights differ after training: digest %.16s on rank 0, %.16s on "
+                                 "rank %u",
+                                 all[0], all[r], r);
+        }
+    }
+    free(all);
+    return status;
+}
+
+/* The model first: what follows may fill the disk. Before eval, whose steps are not in the trace. */
+static weft_status_t write_files(trainer_t *trainer)
+{
+    const train_options_t *options = trainer->options;
+    weft_status_t status = WEFT_OK;
+    if (trainer->rank == 0 && options->save_path != NULL) {
+        status = save_model(trainer);
+        trainer->report.saved = status >= 0;
+        WEFT_TRY(status, keep_failure(trainer, status), done);
+    }
+    if (options->checkpoint_path != NULL) {
+        status = save_checkpoint(trainer, trainer->steps);
+        trainer->report.checkpointed = status >= 0;
+        WEFT_TRY(status, keep_failure(trainer, status), done);
+    }
+    if (options->trace_path != NULL) {
+        status =
+            wefti_timeline_write(trainer->session, options->trace_path, &trainer->report.timeline);
+        trainer->report.traced = status >= 0;
+        WEFT_TRY(status, keep_failure(trainer, status), done);
+    }
+    if (options->profile_path != NULL) {
+        status = keep_failure(trainer,
+                              weft_session_write_profile(trainer->session, options->profile_path));
+    }
+done:
     return status;
 }
 
@@ -473,18 +554,9 @@ static weft_status_t finish(trainer_t *trainer)
     summarise_times(trainer);
     /* Before eval: its steps are not training steps. */
     WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
-    if (trainer->options->trace_path != NULL) {
-        WEFT_TRY(status,
-                 wefti_timeline_write(trainer->session, trainer->options->trace_path,
-                                      &trainer->report.timeline),
-                 done);
-    }
-    if (trainer->options->profile_path != NULL) {
-        WEFT_TRY(status,
-                 weft_session_write_profile(trainer->session, trainer->options->profile_path),
-                 done);
-    }
     WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);
+    WEFT_TRY(status, compare_weights(trainer, own.param_digest), done);
+    WEFT_TRY(status, write_files(trainer), done);
     if (!trainer->options->no_eval) {
         WEFT_TRY(status, count_correct(trainer, &own.correct), done);
     }
@@ -493,11 +565,11 @@ static weft_status_t finish(trainer_t *trainer)
     WEFT_TRY(status, exchange_summaries(trainer, &own), done);
     WEFT_TRY(status, wefti_links_gather(trainer->context, &trainer->report.links), done);
     memcpy(trainer->report.param_digest, own.param_digest, sizeof trainer->report.param_digest);
-    if (trainer->rank == 0 && trainer->options->save_path != NULL) {
-        WEFT_TRY(status, save_model(trainer), done);
-    }
     if (trainer->rank == 0) {
         status = wefti_report_print(trainer->options, &trainer->report, trainer->context);
+    }
+    if (status >= 0 && trainer->failed < 0) {
+        status = wefti_error_adopt(trainer->failed, trainer->failure);
     }
 done:
     wefti_links_free(&trainer->report.links);

@@ -56,6 +56,7 @@ typedef struct train_report {
     uint64_t rss_bytes; /* the largest rank's peak */
     char param_digest[65];
     links_report_t links;
+    bool saved, checkpointed, traced; /* the files that were written */
     timeline_t timeline;
 } train_report_t;
 

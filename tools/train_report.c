@@ -11,6 +11,7 @@
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
 #include "tools/launch_world.h"
+#include "tools/tool.h"
 #include "tools/train.h"
 
 #define TERMINAL_INTERVAL_NS 100000000ull
@@ -107,9 +108,11 @@ static void print_json(const train_options_t *options, const train_report_t *rep
     wefti_json_int(&json, "scratch_bytes", (int64_t)stats->scratch_bytes);
     wefti_json_int(&json, "rss_bytes", (int64_t)report->rss_bytes);
     wefti_json_string(&json, "param_digest", report->param_digest);
+    wefti_json_string(&json, "input", "pixels / 255");
     wefti_launched_print_json(context, &json);
     wefti_links_print_json(&report->links, context, &json);
-    wefti_timeline_print_json(&report->timeline, options->trace_path, &json);
+    wefti_timeline_print_json(&report->timeline, report->traced ? options->trace_path : NULL,
+                              &json);
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
@@ -121,7 +124,8 @@ static void print_text(const train_options_t *options, const train_report_t *rep
     const weft_session_stats_t *stats = &report->stats;
     char arena[32];
     char rss[32];
-    printf("trained %llu steps on %u ranks", (unsigned long long)report->steps, report->world_size);
+    printf("trained %llu step%s on %u rank%s", (unsigned long long)report->steps,
+           wefti_plural(report->steps), report->world_size, wefti_plural(report->world_size));
     wefti_launched_print_text(context);
     printf(": loss %.4f -> %.4f", report->loss_first, report->loss_last);
     if (report->test_accuracy >= 0) {
@@ -137,16 +141,17 @@ static void print_text(const train_options_t *options, const train_report_t *rep
            (unsigned long long)stats->fusion_copied_bytes, report->param_digest);
     wefti_links_print_text(&report->links, context);
     if (report->first_step > 0) {
-        printf("went on after %llu steps from %s\n", (unsigned long long)report->first_step,
+        printf("resumed after %llu steps from %s\n", (unsigned long long)report->first_step,
                options->resume_path);
     }
-    if (options->save_path != NULL) {
+    puts("input: pixels were divided by 255");
+    if (report->saved) {
         printf("trained model: %s\n", options->save_path);
     }
-    if (options->checkpoint_path != NULL) {
+    if (report->checkpointed) {
         printf("checkpoint: %s\n", options->checkpoint_path);
     }
-    wefti_timeline_print_text(&report->timeline, options->trace_path,
+    wefti_timeline_print_text(&report->timeline, report->traced ? options->trace_path : NULL,
                               report->first_step + report->steps);
 }
 

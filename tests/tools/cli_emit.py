@@ -124,7 +124,8 @@ class Emit(support.Case):
             np.testing.assert_array_equal(array, saved[1][name], name)
         model = onnx.load(self.dir / "b.weft.onnx")  # is a plain model: no trace of the training graph
         onnx.checker.check_model(model, full_check=True)
-        self.assertFalse(any(p.key.startswith("weft.") for p in model.metadata_props))
+        props = {p.key: p.value for p in model.metadata_props if p.key.startswith("weft.")}
+        self.assertEqual(props, {"weft.input.image": "pixels / 255"})
         self.assertEqual(len(model.training_info), 0)
         self.assertEqual([o.name for o in model.graph.output], ["logits"])
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The saved model: names kept, label dropped, symbolic batch, and the same accuracy in onnxruntime."""
 import sys
+import json
+import subprocess
+import time
 import unittest
 
 import support
@@ -64,6 +67,34 @@ class Save(Case):
     @unittest.skipIf(support.SANITIZED, "test_mlp does the same, in a tenth of the time")
     def test_lenet(self):
         self.check("lenet.onnx", "--optimizer", "adam")
+
+    def test_the_saved_model_says_how_its_input_is_scaled(self):
+        self.train_and_save("mlp.onnx")
+        props = {p.key: p.value for p in onnx.load(self.dir / "trained.onnx").metadata_props}
+        self.assertEqual(props["weft.input.image"], "pixels / 255")
+        plan = self.compile("mlp.onnx", "p.weft", 1, 48)
+        done = self.weft("run", plan, "--data", DATA, "--steps", 1, "--no-eval")
+        self.assertIn("trained 1 step on 1 rank: ", done.stdout)
+        self.assertIn("input: pixels were divided by 255", done.stdout)
+
+    def test_a_failing_trace_or_checkpoint_does_not_lose_the_model(self):
+        """Both folders go while training runs: the model and the summary are there, and each failure is reported."""
+        plan = self.compile("mlp.onnx", "p.weft", 2, 48)
+        for folder in ("t", "c"):
+            (self.dir / folder).mkdir()
+        run = subprocess.Popen([support.WEFT, "run", plan, "-n", "2", "--data", DATA, "--steps", "1500", "--no-eval", "--save",
+                                "m.onnx", "--trace", "t/t.json", "--checkpoint", "c/c", "--checkpoint-every", "10", "--json"],
+                               cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not (self.dir / "c" / "c").exists() and run.poll() is None:
+            time.sleep(0.001)
+        (self.dir / "c").rename(self.dir / "gone")
+        (self.dir / "t").rmdir()
+        out, err = run.communicate(timeout=240)
+        self.assertEqual(run.returncode, 2, err)
+        self.assertEqual(json.loads(out)["steps"], 1500)
+        onnx.checker.check_model(onnx.load(self.dir / "m.onnx"), full_check=True)
+        self.assertIn("t/t.json", err)
+        self.assertIn("c/c", err)
 
     def test_the_saved_model_has_no_loss_to_train_by(self):
         self.train_and_save("mlp.onnx")

@@ -118,8 +118,11 @@ static int check(check_command_t *command, const char *path)
     char *text = NULL;
     int compiles = 0;
     command->compile.params.model_path = path;
-    weft_status_t status =
-        weft_model_check(&command->compile.params, command->json, &text, &compiles);
+    /* A model compiles or not, whatever it costs: nothing is measured. */
+    weft_status_t status = wefti_compile_choose_costs(&command->compile, "check", false);
+    status = status < 0
+                 ? status
+                 : weft_model_check(&command->compile.params, command->json, &text, &compiles);
     if (status < 0) {
         return wefti_status_error("check", status);
     }

@@ -51,7 +51,10 @@ const option_def_t wefti_compile_option_defs[] = {
      "how gradients are grouped into buckets: auto[:CAP] (default: the fewest buckets with a "
      "predicted step time within 0.1 % of the optimum), mgwfbp[:CAP], bytes:25M[,time:5ms], "
      "index:0,4,9, percent:60,40, one, or none"},
-    {KEY_COSTS, "costs", "COSTS.json", "read measured costs of collectives (written by weft tune)"},
+    {KEY_COSTS, "costs", "COSTS.json",
+     "read measured costs (written by weft tune), or use default costs: default (default: "
+     "WEFT_COSTS, "
+     "else the calibration of this machine)"},
     {KEY_PROFILE, "profile", "P.json",
      "read measured times of kernels and collectives (written by weft run --write-profile)"},
     {KEY_TOPOLOGY, "topology", "FILE.json",

@@ -3,12 +3,11 @@
  * Times of kernels, measured through the registry as a session calls them. All ranks measure at the
  * same time, so that caches, memory and clock frequency are shared as in a step.
  */
-#include <omp.h>
+#include <stdio.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "tools/tune.h"
@@ -152,7 +151,7 @@ static double size_of(const subject_t *subject)
     double flops = 0, bytes = 0;
     const weft_op_def_t *def = weft_registry_find_op(subject->registry, subject->node.domain,
                                                      subject->node.op, subject->node.version);
-    wefti_op_cost(def, &subject->node, &flops, &bytes);
+    def->cost(&subject->node, &flops, &bytes);
     return subject->kind <= WEFTI_KERNEL_EXP ? flops : bytes;
 }
 
@@ -319,14 +318,24 @@ weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_
 {
     tune_kernels_t *run = user;
     weft_registry_t *registry = NULL;
-    weft_status_t status = weft_registry_create(NULL, &registry);
+    weft_context_t *context = NULL; /* a world of one, which sets the threads of kernels */
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    char threads[16];
+    weft_status_t status;
     (void)address;
-    omp_set_num_threads((int)run->threads);
+    snprintf(threads, sizeof threads, "%u", run->threads);
+    setenv("WEFT_THREADS", threads, 1);
+    params.rank = 0;
+    params.world_size = 1;
+    WEFT_TRY(status, weft_context_create(&params, &context), out);
+    WEFT_TRY(status, weft_registry_create(NULL, &registry), out);
     for (size_t i = 0; i < sizeof samples / sizeof *samples && status == WEFT_OK; i++) {
         subject_t subject = {.registry = registry, .run = run};
         set_subject(&subject, samples[i].kind, samples[i].size);
         status = measure(&subject, run, rank, world_size);
     }
+out:
     weft_registry_destroy(registry);
+    weft_context_release(context);
     return status;
 }

@@ -7,12 +7,10 @@
 #include "runtime/base/error.h"
 
 #define PS_PER_NS 1000u
-#define MAX_READY_NS                                                                               \
-    1000000000000ull /* a step of more than 1,000 s is planned like one of that                    \
-                      */
+/* A step of more than 1,000 s is planned like one of 1,000 s. */
+#define MAX_READY_NS 1000000000000ull
 
-/* Candidates as the planner sees them: a gradient above the cap is as many items as it has pieces.
- */
+/* Items of the planner: one per gradient, and one per piece of a gradient above the cap. */
 typedef struct items {
     wefti_plan_item_t *items;
     uint32_t *first_with;

@@ -22,7 +22,7 @@ typedef struct wefti_compiler {
     wefti_costs_t costs;
     wefti_rates_t rates;
     wefti_profile_t profile;
-    const wefti_plan_place_t *place; /* of --topology, or NULL */
+    const wefti_plan_place_t *place; /* of topology_path, or NULL */
     wefti_bucket_cost_t bucket_cost;
     bool sharded;                  /* updates are: there is more than one rank to do them */
     wefti_shard_cost_t shard_cost; /* where they are */
@@ -30,10 +30,10 @@ typedef struct wefti_compiler {
     wefti_optimizer_params_t optimizer;
     wefti_gradient_params_t gradient_params;
     uint64_t micro_batches_ns;      /* what those before a step's last one are predicted to take */
-    wefti_gradient_map_t gradients; /* of --grads */
+    wefti_gradient_map_t gradients; /* of grads_path */
     weft_compile_params_t given;    /* before defaults were filled in */
     wefti_compiled_t compiled;      /* the model is a compiled graph */
-    wefti_onnx_emit_t *emit;        /* of --emit-onnx */
+    wefti_onnx_emit_t *emit;        /* of emit_path */
     wefti_graph_t *graph;
     wefti_graph_t **rank_graphs; /* several models: one per rank, the first being graph */
 } wefti_compiler_t;

@@ -3,9 +3,9 @@
  * The compiler passes. Each reads a weft_graph_view_t and returns an edit list, or turns the
  * finished graph into a part of the plan. weft_compile (compile.c) runs them in this order:
  *
-  *   import -> bind shapes, infer, fold -> differentiate -> insert collectives
- *          -> fuse into buckets -> optimizer -> layouts -> order and streams -> memory
- *          -> lower to a plan -> seal -> verify
+ *   import -> bind shapes, infer, fold -> differentiate -> insert collectives
+ *          -> fuse into buckets -> clipping, optimizer -> order -> layouts
+ *          -> order and streams -> memory -> lower to a plan -> seal -> verify
  */
 #ifndef WEFT_FUSION_FUSION_H
 #define WEFT_FUSION_FUSION_H
@@ -45,7 +45,7 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
 /* Rounds a cap down to a multiple of unit bytes, but to one at least. */
 void wefti_policy_round_cap(wefti_policy_t *policy, uint64_t unit_bytes);
 
-/* grads_map.c: what --grads names; in arena. */
+/* grads_map.c: the map of grads_path; in arena. */
 weft_status_t wefti_grads_map_load(const char *path, wefti_arena_t *arena,
                                    wefti_gradient_map_t *out_map);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the map of --grads: a JSON object, parameter -> tensor that is its gradient. */
+/* Reads the map of grads_path: a JSON object, parameter -> the tensor that is its gradient. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sharded updates. A bucket's range is cut into a shard for every rank; a rank reduces its shard of
- * the gradients, updates that of the parameters, and gives the new weights to everybody:
+ * Sharded updates. A bucket's range is divided into one shard per rank. A rank reduces its shard of
+ * the gradients, updates its shard of the parameters, and sends the new weights to all ranks:
  *
- *   reduce-scatter -> update of the shard -> all-gather      or all three in one collective
+ *   three passes:   reduce-scatter -> update of the shard -> all-gather
+ *   fused (sweep):  one all-reduce with update
  *
- * Only the states of its own shard are there. Every element goes through the same operations as
- * it does unsharded, so no bit changes. What has to be updated as a whole is all-reduced as ever.
+ * A rank stores only the states of its shard. Every element goes through the same operations as
+ * without sharding, so no bit changes. A bucket that cannot be sharded is all-reduced.
  */
 #include "fusion/lower.h"
 

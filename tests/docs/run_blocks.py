@@ -20,7 +20,8 @@ The language of a fenced block decides, its info string says the rest (attribute
     needs="NAME .."   skipped where a command (or, with a slash, a file) is missing; a Python module is "python:NAME".
     same              a console block that goes on in the page's scratch folder (the default); fresh: starts another one.
 
-Every `weft COMMAND --option` of any block or inline code must be an option that `weft help --json` lists.
+Every `weft COMMAND --option` of any block or inline code must be an option that `weft help --json` lists, and relative links
+must lead to files.
 """
 import argparse
 import json
@@ -315,9 +316,17 @@ class Runner:
         if done.returncode != 0:
             self.fail(block.place, f"exit status {done.returncode}\n{done.stderr[-3000:]}")
 
+    def check_links(self, path, name, prose):
+        """Relative links lead to files of the tree."""
+        text = "\n".join(line for _, line in prose)
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
+            if not re.match(r"[a-z]+:|#", target) and not (path.parent / target.split("#")[0]).exists():
+                self.fail(name, f"a link to nothing: {target}")
+
     def run_page(self, path, parent):
         name = path.relative_to(self.source).as_posix()
         blocks, prose = read_page(path, name)
+        self.check_links(path, name, prose)
         for number, line in prose:
             for code in re.findall(r"`([^`]+)`", line):
                 for fault in self.options.faults(code):

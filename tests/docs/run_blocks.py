@@ -11,7 +11,8 @@ The language of a fenced block decides, its info string says the rest (attribute
               `...` stands for any text, a line of `...` for any lines; decimal fractions and numbers with a unit of
               time or rate are not compared. A command without output lines may print anything.
     c         file="samples/.." : the block is that file without its leading comments; a block with main() is compiled and run as
-              two ranks; any other block is compiled inside a function, after the declarations of C_PRELUDE.
+              two ranks; any other block is compiled inside a function, after the declarations of C_PRELUDE and include=".. ..",
+              internal headers.
     python    file=".." as for c; else it is run (alone, a world of one).
     json      is parsed.
     text, cmake, yaml, sh, diff, and blocks without a language (pictures) are not run.
@@ -45,6 +46,7 @@ static weft_context_t *context; static weft_group_t *group; static weft_stream_t
 static weft_session_t *session; static weft_plan_t *plan; static weft_fuser_t *fuser; static weft_capture_t *capture;
 static float *x, *grad; static size_t count; static const float *images; static const int64_t *labels;
 static size_t image_bytes, label_bytes;
+static const weft_allocator_t *allocator; static weft_registry_t *registry; static weft_status_t status;
 static void check(weft_status_t status) { if (status < 0) { puts(weft_last_error()); exit(1); } }
 """
 TIMEOUT_S = 120
@@ -291,8 +293,10 @@ class Runner:
         else:
             includes = "".join(re.findall(r"^#include.*\n", block.text, re.MULTILINE))
             body = re.sub(r"^#include.*\n", "", block.text, flags=re.MULTILINE)
-            source.write_text(f"{includes}{C_PRELUDE}int main(void)\n{{\n{body}\nreturn 0;\n}}\n")
-        flags = ["-std=c11", "-Wall", "-Werror", "-Wno-unused", "-Wno-maybe-uninitialized", "-D_GNU_SOURCE", f"-I{self.source}/include"]
+            includes += "".join(f'#include "{header}"\n' for header in block.attributes.get("include", "").split())
+            end = "fail:" if re.search(r"\bfail\)", body) else ""
+            source.write_text(f"{includes}{C_PRELUDE}int main(void)\n{{\n{body}\n{end} return 0;\n}}\n")
+        flags = ["-std=c11", "-Wall", "-Werror", "-Wno-unused", "-Wno-maybe-uninitialized", "-D_GNU_SOURCE", f"-I{self.source}/include", f"-I{self.source}"]
         tail = ["-o", scratch / "block", f"-L{self.binary}", "-lweft", f"-Wl,-rpath,{self.binary}"] if program else ["-fsyntax-only"]
         done = subprocess.run([self.compiler, *flags, source, *tail], capture_output=True, text=True)
         self.count("C blocks")

@@ -100,33 +100,31 @@ static void note(void *user, weft_log_level_t level, const char *line)
     pthread_mutex_unlock(&notes->lock);
 }
 
-/* The library speaks of the command's options: --in-flight is in_flight here. */
-static const char *as_arguments(const char *from, char *text, size_t bytes)
+/* " (argument 'world')": the argument that sets the field of the last error, where it has another
+ * name; "" elsewhere. */
+static const char *argument_note(char *out, size_t bytes)
 {
-    size_t used = 0;
-    bool option = false;
-    for (; *from != '\0' && used + 1 < bytes; from++) {
-        if (from[0] == '-' && from[1] == '-' && from[2] >= 'a' && from[2] <= 'z') {
-            option = true;
-            from += 2;
-        }
-        option = option && (*from == '-' || (*from >= 'a' && *from <= 'z'));
-        text[used++] = *from;
-        if (option && *from == '-') {
-            text[used - 1] = '_';
+    static const char *const arguments[][2] = {
+        {"model_path", "model"},    {"rank_models", "model"}, {"world_size", "world"},
+        {"shapes", "shape"},        {"costs_path", "costs"},  {"topology_path", "topology"},
+        {"clip_norm", "clip"},      {"grads_path", "grads"},  {"profile_path", "profile"},
+        {"emit_path", "emit_onnx"},
+    };
+    const char *field = weft_last_error_field();
+    out[0] = '\0';
+    for (size_t i = 0; field != NULL && i < sizeof arguments / sizeof *arguments; i++) {
+        if (strcmp(field, arguments[i][0]) == 0) {
+            PyOS_snprintf(out, bytes, " (argument '%s')", arguments[i][1]);
         }
     }
-    text[used] = '\0';
-    return text;
+    return out;
 }
 
 static int say_notes(const notes_t *notes)
 {
-    char text[1024];
     int status = 0;
     for (size_t i = 0; i < notes->count && status == 0; i++) {
-        status =
-            PyErr_WarnEx(PyExc_UserWarning, as_arguments(notes->lines[i], text, sizeof text), 1);
+        status = PyErr_WarnEx(PyExc_UserWarning, notes->lines[i], 1);
     }
     return status;
 }
@@ -362,10 +360,11 @@ static PyObject *run(reader_t *reader)
     status = weft_compile(&reader->params, &plan);
     PyEval_RestoreThread(thread);
     if (status < 0) {
+        char note_text[64];
+        PyObject *error = wp_raise_text(reader->state, status, "%s%s", weft_last_error(),
+                                        argument_note(note_text, sizeof note_text));
         weft_registry_destroy(registry);
-        char text[1024];
-        return wp_raise_text(reader->state, status, "%s",
-                             as_arguments(weft_last_error(), text, sizeof text));
+        return error;
     }
     PyObject *result = wp_plan_new(reader->state, plan, registry);
     if (result != NULL && say_notes(&reader->notes) < 0) {

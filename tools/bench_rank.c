@@ -205,7 +205,8 @@ static weft_status_t get_buffer(bench_rank_t *self, int index, uint8_t **out)
     } else {
         address = malloc(bytes);
         if (address == NULL) {
-            return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+            return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate %zu bytes",
+                               bytes);
         }
         memset(address, 1, bytes);
         if (bench->memory == MEMORY_ADOPTED) {
@@ -245,7 +246,7 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
     self->elem_bytes = weft_dtype_size_bytes(bench->dtype);
     self->times = calloc(BENCH_MAX_ITERATIONS + 1ul, sizeof *self->times);
     if (self->times == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for the benchmark's tables");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the benchmark's tables");
     }
     WEFT_TRY(status, wefti_bench_pattern_init(self), out);
     if (self->context == NULL) {

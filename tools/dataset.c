@@ -51,7 +51,7 @@ static weft_status_t open_gz(const char *path, gzFile *out_file)
     *out_file = gzdopen(fd, "rb");
     if (*out_file == NULL) {
         close(fd);
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory to read %s", path);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot read %s", path);
     }
     return WEFT_OK;
 }
@@ -87,8 +87,8 @@ static weft_status_t read_idx(const char *path, uint32_t rank, uint32_t *dims, u
     gzbuffer(file, 1u << 18);
     WEFT_TRY(status, read_exactly(file, path, head, 4 + 4 * (size_t)rank), done);
     if (big_endian(head) != (IDX_UBYTE | rank)) {
-        status =
-            wefti_error(WEFT_ERR_FORMAT, "%s: not an IDX file of bytes with rank %u", path, rank);
+        status = wefti_error(WEFT_ERR_FORMAT, "%s: not an IDX file of u8 with %u dimensions", path,
+                             rank);
         goto done;
     }
     for (uint32_t i = 0; i < rank; i++) {
@@ -101,7 +101,8 @@ static weft_status_t read_idx(const char *path, uint32_t rank, uint32_t *dims, u
     }
     *out_data = malloc(bytes);
     if (*out_data == NULL) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: no memory for %zu bytes", path, bytes);
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: out of memory: cannot allocate %zu bytes",
+                             path, bytes);
         goto done;
     }
     status = read_exactly(file, path, *out_data, bytes);
@@ -138,7 +139,7 @@ static weft_status_t read_set(const char *directory, const char *prefix, image_s
     }
     set->label_path = strdup(path);
     if (set->label_path == NULL) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: no memory for its name", path);
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "%s: out of memory", path);
         goto fail;
     }
     set->count = dims[0];

@@ -71,7 +71,7 @@ static weft_status_t feed(gradient_subject_t *subject, const weft_binding_t *bin
     size_t count = (size_t)weft_tensor_elem_count(&binding->desc);
     uint8_t *data = malloc(count * elem + 1);
     if (data == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for input '%s'", binding->name);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: input '%s'", binding->name);
     }
     for (size_t i = 0; i < count; i++) {
         fill_element(subject, binding, data + i * elem);
@@ -135,8 +135,7 @@ static weft_status_t refuse_loss(const gradient_subject_t *subject)
             return WEFT_OK;
         }
     }
-    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "--gradients needs a loss that is one number of type f32");
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "--gradients requires a scalar loss of type f32");
 }
 
 weft_status_t wefti_gradients_open(gradient_subject_t *subject, const gradients_options_t *options)

@@ -118,7 +118,7 @@ static weft_status_t read_weights(checker_t *checker)
         param->values = malloc((size_t)param->count * sizeof(float));
         param->gradient = malloc((size_t)param->count * sizeof(float));
         if (param->values == NULL || param->gradient == NULL) {
-            return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for parameter '%s'", row->name);
+            return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: parameter '%s'", row->name);
         }
         status = weft_session_get_param(checker->subject.session, i, param->values,
                                         (size_t)param->count * sizeof(float));
@@ -134,7 +134,7 @@ static weft_status_t read_weights(checker_t *checker)
     }
     checker->moved = malloc((size_t)largest * sizeof *checker->moved);
     return checker->moved != NULL ? WEFT_OK
-                                  : wefti_error(WEFT_ERR_NO_MEMORY, "no memory for weights");
+                                  : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: weights");
 }
 
 /* Those of the last step, which ran with the weights as they are. */
@@ -375,7 +375,8 @@ weft_status_t wefti_gradients_check(const gradients_options_t *options,
     out_report->params = calloc(out_report->count + 1, sizeof *out_report->params);
     checker.params = calloc(out_report->count + 1, sizeof *checker.params);
     if (out_report->params == NULL || checker.params == NULL) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu parameters", out_report->count);
+        status =
+            wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu parameters", out_report->count);
         goto done;
     }
     status = check_all(&checker);

@@ -60,7 +60,7 @@ static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t worl
     inferrer->split = info.split_batch != 0;
     inferrer->step_ms = calloc(options->repeat + 1, sizeof *inferrer->step_ms);
     if (inferrer->step_ms == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %llu steps",
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %llu steps",
                            (unsigned long long)options->repeat);
     }
     weft_session_params_t params = {.struct_size = sizeof params,
@@ -131,7 +131,7 @@ static weft_status_t read_outputs(inferrer_t *inferrer)
     size_t bindings = weft_plan_binding_count(plan);
     inferrer->outputs = calloc(bindings + 1, sizeof *inferrer->outputs);
     if (inferrer->outputs == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu outputs", bindings);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu outputs", bindings);
     }
     for (size_t i = 0; i < bindings; i++) {
         output_t *output = &inferrer->outputs[inferrer->output_count];
@@ -148,7 +148,7 @@ static weft_status_t read_outputs(inferrer_t *inferrer)
             status = output->data != NULL
                          ? weft_session_get_output(inferrer->session, output->binding.name,
                                                    output->data, output->bytes, NULL)
-                         : wefti_error(WEFT_ERR_NO_MEMORY, "no memory for output '%s'",
+                         : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: output '%s'",
                                        output->binding.name);
         }
         if (status < 0) {
@@ -168,7 +168,7 @@ static weft_status_t compare_outputs(inferrer_t *inferrer)
     weft_status_t status = WEFT_OK;
     inferrer->digests = calloc((inferrer->world_size + 1) * (count + 1), sizeof *own);
     if (inferrer->digests == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu digests", count);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu digests", count);
     }
     own = inferrer->digests + inferrer->world_size * count;
     for (size_t i = 0; i < count && status >= 0; i++) {

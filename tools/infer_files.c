@@ -115,7 +115,7 @@ static weft_status_t read_input(const char *path, const weft_binding_t *binding,
     if (desc->dtype != binding->desc.dtype || desc->rank != binding->desc.rank ||
         memcmp(desc->dims, binding->desc.dims, desc->rank * sizeof desc->dims[0]) != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s holds %s, input '%s' of the plan takes %s", path,
+                           "%s: type is %s, but input '%s' of the plan requires %s", path,
                            wefti_infer_type_text(desc, has), binding->name,
                            wefti_infer_type_text(&binding->desc, wants));
     }
@@ -129,7 +129,7 @@ static weft_status_t load_rank(const infer_options_t *options, uint32_t rank, in
     feed->descs = calloc(bindings + 1, sizeof *feed->descs);
     feed->data = calloc(bindings + 1, sizeof *feed->data);
     if (feed->descs == NULL || feed->data == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu inputs", bindings);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu inputs", bindings);
     }
     for (size_t i = 0; i < bindings; i++) {
         weft_binding_t binding = {.struct_size = sizeof binding};
@@ -198,7 +198,7 @@ static weft_status_t check_names(const infer_options_t *options)
             file_name(b.name, file_b, sizeof file_b);
             if (strcmp(file_a, file_b) == 0) {
                 return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                   "outputs '%s' and '%s' would both be written to %s.pb", b.name,
+                                   "outputs '%s' and '%s' have the same file name %s.pb", b.name,
                                    a.name, file_a);
             }
         }

@@ -75,7 +75,7 @@ int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **a
     launch->argument_count = *argc;
     launch->arguments = malloc(((size_t)*argc + 1) * sizeof *argv);
     if (launch->arguments == NULL) {
-        return wefti_usage_error(command, "no memory for the arguments");
+        return wefti_usage_error(command, "out of memory: the arguments");
     }
     memcpy(launch->arguments, argv, ((size_t)*argc + 1) * sizeof *argv);
     for (int i = 1; i < launch->argument_count; i++) {
@@ -87,7 +87,7 @@ int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **a
         }
     }
     if (launch->program != NULL && launch->program[0] == NULL) {
-        return wefti_usage_error(command, "expected a program behind --");
+        return wefti_usage_error(command, "missing program after --");
     }
     return agent ? wefti_agent_open(launch) : EXIT_OK;
 }

@@ -108,12 +108,14 @@ static int read_job(launch_t *launch, launch_agent_t *agent)
     wefti_frame_get_text(frame, directory, sizeof directory);
     set_variables(frame);
     if (agent->ranks == NULL || frame->wrong) {
-        return wefti_usage_error(launch->command, "no memory, or a job that is cut short");
+        return wefti_usage_error(launch->command,
+                                 "out of memory, or truncated job from the launcher");
     }
     launch->rank_numbers = agent->ranks;
     agent->has_rank_0 = agent->ranks[0] == 0;
     if (chdir(directory) != 0) {
-        return wefti_usage_error(launch->command, "directory %s: %s", directory, strerror(errno));
+        return wefti_usage_error(launch->command, "cannot change to directory %s: %s", directory,
+                                 strerror(errno));
     }
     return EXIT_OK;
 }
@@ -122,7 +124,7 @@ int wefti_agent_open(launch_t *launch)
 {
     launch_agent_t *agent = calloc(1, sizeof *agent);
     if (agent == NULL) {
-        return wefti_usage_error(launch->command, "no memory for the agent");
+        return wefti_usage_error(launch->command, "out of memory: the agent");
     }
     agent->port_fd = agent->said_fd = agent->out_fd = agent->reader.fd = -1;
     agent->reader.greeted = true;
@@ -219,7 +221,8 @@ static bool say_ready(launch_agent_t *agent)
     if (agent->has_rank_0 && !agent->one_host) {
         agent->port_fd = wefti_port_hold(&port);
         if (agent->port_fd < 0) {
-            (void)wefti_usage_error(agent->set->command, "no port for rank 0: %s", strerror(errno));
+            (void)wefti_usage_error(agent->set->command, "cannot bind a port for rank 0: %s",
+                                    strerror(errno));
             return false;
         }
     }

@@ -61,11 +61,11 @@ static int add_host(const char *command, host_plan_t *plan, const char *name, si
         sane = sane && (isalnum((unsigned char)name[i]) || strchr("._-:@%", name[i]) != NULL);
     }
     if (!sane) {
-        return wefti_usage_error(command, "--hosts: '%.*s' is not the name of a host",
+        return wefti_usage_error(command, "--hosts: invalid host name '%.*s'",
                                  (int)(length < 64 ? length : 64), name);
     }
     if (plan->slot_count + slots > LAUNCH_MAX_RANKS) {
-        return wefti_usage_error(command, "--hosts: more than %u slots", LAUNCH_MAX_RANKS);
+        return wefti_usage_error(command, "--hosts: too many slots: at most %u", LAUNCH_MAX_RANKS);
     }
     plan->slot_count += slots;
     for (uint32_t i = 0; i < plan->host_count; i++) {
@@ -77,7 +77,7 @@ static int add_host(const char *command, host_plan_t *plan, const char *name, si
     }
     launch_host_t *hosts = realloc(plan->hosts, (plan->host_count + 1) * sizeof *hosts);
     if (hosts == NULL) {
-        return wefti_usage_error(command, "no memory for %u hosts", plan->host_count + 1);
+        return wefti_usage_error(command, "out of memory: %u hosts", plan->host_count + 1);
     }
     plan->hosts = hosts;
     launch_host_t *host = &hosts[plan->host_count++];
@@ -91,7 +91,7 @@ static int read_slots(const char *command, const char *entry, const char *text, 
 {
     long long slots = 0;
     if (!wefti_parse_int(text, 1, LAUNCH_MAX_RANKS, &slots)) {
-        return wefti_usage_error(command, "--hosts: '%s': expected 1 to %u slots", entry,
+        return wefti_usage_error(command, "--hosts: %s: slots must be between 1 and %u", entry,
                                  LAUNCH_MAX_RANKS);
     }
     *out_slots = (uint32_t)slots;
@@ -105,7 +105,7 @@ static int read_entry(const char *command, host_plan_t *plan, const char *entry,
     const char *colon = strchr(close != NULL ? close : entry, ':');
     size_t length = strlen(entry);
     if (close != NULL && close[1] != '\0' && close[1] != ':') {
-        return wefti_usage_error(command, "--hosts: '%s': expected [address]:slots", entry);
+        return wefti_usage_error(command, "--hosts: %s: must be [address]:slots", entry);
     }
     if (colon != NULL && strchr(colon + 1, ':') == NULL) {
         length = (size_t)(colon - entry);
@@ -179,12 +179,12 @@ int wefti_host_plan_parse(const char *command, const char *text, host_plan_t *ou
     char *copy = strdup(text);
     int code = EXIT_BAD_INPUT;
     if (copy == NULL) {
-        return wefti_usage_error(command, "no memory for the hosts");
+        return wefti_usage_error(command, "out of memory: the hosts");
     }
     code = is_file(text) ? read_file(command, out_plan, text) : read_list(command, out_plan, copy);
     free(copy);
     if (code == EXIT_OK && out_plan->host_count == 0) {
-        code = wefti_usage_error(command, "--hosts '%s': there is no host in it", text);
+        code = wefti_usage_error(command, "--hosts %s: no host in it", text);
     }
     if (code != EXIT_OK) {
         wefti_host_plan_deinit(out_plan);
@@ -214,12 +214,12 @@ int wefti_host_plan_place(const char *command, host_plan_t *plan, uint32_t world
     uint32_t count = world_size != 0 ? world_size : plan->slot_count;
     uint32_t at = 0, kept = 0;
     if (count > plan->slot_count) {
-        return wefti_usage_error(command, "%u ranks are wanted, the hosts have %u slots", count,
+        return wefti_usage_error(command, "--world %u: the hosts have only %u slots", count,
                                  plan->slot_count);
     }
     plan->rank_array = calloc(plan->slot_count, sizeof *plan->rank_array);
     if (plan->rank_array == NULL) {
-        return wefti_usage_error(command, "no memory for %u ranks", count);
+        return wefti_usage_error(command, "out of memory: %u ranks", count);
     }
     for (uint32_t i = 0; i < plan->host_count; i++) {
         plan->hosts[i].ranks = plan->rank_array + at;

@@ -210,7 +210,7 @@ static int start_world(remote_launcher_t *self)
     char address[512] = "";
     if (count == 1) {
         if (!wefti_launch_unix_address(address, sizeof address)) {
-            return wefti_usage_error(self->launch->command, "no random numbers: %s",
+            return wefti_usage_error(self->launch->command, "cannot read random numbers: %s",
                                      strerror(errno));
         }
     } else {
@@ -224,8 +224,8 @@ static int start_world(remote_launcher_t *self)
         free(all);
         if (!found) {
             return wefti_usage_error(self->launch->command,
-                                     "host %s has no address that the others reach "
-                                     "(WEFT_IFNAME chooses interfaces)",
+                                     "host %s: no address that the other hosts can reach "
+                                     "(WEFT_IFNAME selects interfaces)",
                                      first->host->name);
         }
         snprintf(address, sizeof address, "%s:%u", host, first->port);
@@ -289,8 +289,8 @@ static bool gave_up(const remote_launcher_t *self)
 static int watch(remote_launcher_t *self)
 {
     struct pollfd *fds = calloc(1 + (size_t)self->plan.host_count, sizeof *fds);
-    int code =
-        fds != NULL ? EXIT_OK : wefti_usage_error(self->launch->command, "no memory for the hosts");
+    int code = fds != NULL ? EXIT_OK
+                           : wefti_usage_error(self->launch->command, "out of memory: the hosts");
     while (code == EXIT_OK && any_open(self) && !gave_up(self)) {
         fds[0] = (struct pollfd){.fd = self->signals.signal_fd, .events = POLLIN};
         for (uint32_t i = 0; i < self->plan.host_count; i++) {
@@ -467,7 +467,7 @@ int wefti_launch_remote(const launch_t *launch, uint32_t world_size)
 {
     remote_launcher_t *self = calloc(1, sizeof *self);
     if (self == NULL) {
-        return wefti_usage_error(launch->command, "no memory for the launcher");
+        return wefti_usage_error(launch->command, "out of memory: the launcher");
     }
     self->launch = launch;
     self->signals.signal_fd = -1;

@@ -57,7 +57,7 @@ int wefti_launched_agree(weft_context_t *world, const char *command, weft_status
         snprintf(mine.message, sizeof mine.message, "%s", weft_last_error());
     }
     if (all == NULL) {
-        return wefti_usage_error(command, "no memory for %u ranks", count);
+        return wefti_usage_error(command, "out of memory: %u ranks", count);
     }
     status = weft_context_all_gather(world, &mine, sizeof mine, all);
     if (status < 0) {

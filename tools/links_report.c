@@ -51,7 +51,7 @@ static weft_status_t add_up(const weft_context_t *context, const sent_t *all, ui
     report->links = calloc((size_t)hosts * hosts / 2 + 1, sizeof *report->links);
     if (ways == NULL || report->links == NULL) {
         free(ways);
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts", hosts);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the links of %u hosts", hosts);
     }
     for (uint32_t r = 0; r < weft_context_world_size(context); r++) {
         uint32_t from = host_of(context, r, &peer);
@@ -111,7 +111,7 @@ weft_status_t wefti_links_gather(weft_context_t *context, links_report_t *out_re
     double *busy_s = calloc(hosts, sizeof *busy_s);
     weft_status_t status = WEFT_OK;
     if (own == NULL || all == NULL || busy_s == NULL) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts", hosts);
+        status = wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the links of %u hosts", hosts);
         weft_context_abort(context, weft_last_error()); /* the others would wait */
     } else {
         measure(context, own, busy_s, hosts);

@@ -47,11 +47,10 @@ static weft_status_t name_foreign_label(const dataset_t *data, int64_t class_cou
     for (size_t s = 0; s < 2; s++) {
         for (uint32_t i = 0; i < sets[s]->count; i++) {
             if (sets[s]->labels[i] >= class_count) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "%s: label %u at index %u, but the model tells %lld classes "
-                                   "apart",
-                                   sets[s]->label_path, sets[s]->labels[i], i,
-                                   (long long)class_count);
+                return wefti_error(
+                    WEFT_ERR_INVALID_ARGUMENT,
+                    "%s: label %u at index %u is out of range: the model has %lld classes",
+                    sets[s]->label_path, sets[s]->labels[i], i, (long long)class_count);
             }
         }
     }
@@ -97,7 +96,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     }
     if (out_binding->image_name == NULL || out_binding->label_name == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the plan has no %s input to feed the data set to",
+                           "the plan has no input for the %ss of the data set",
                            out_binding->image_name == NULL ? "image" : "label");
     }
     weft_status_t status = name_foreign_label(options->data, out_binding->class_count);
@@ -116,7 +115,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
         (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;
     if (status >= 0 && set->count < out_binding->global_batch) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%u training images are less than one global batch of %u x %lld%s",
+                             "%u training images are fewer than one global batch of %u x %lld%s",
                              set->count, info.world_size * info.accumulate,
                              (long long)out_binding->batch,
                              info.accumulate > 1 ? ", the micro-batches of all ranks" : "");
@@ -155,8 +154,8 @@ static weft_status_t load_checkpoint(trainer_t *trainer)
         weft_session_load_checkpoint(trainer->session, options->resume_path, &info);
     if (status >= 0 && (info.step != options->resume.step || info.seed != options->seed ||
                         info.sample != options->resume.sample)) {
-        status = wefti_error(WEFT_ERR_STATE, "%s was replaced while ranks started",
-                             options->resume_path);
+        status =
+            wefti_error(WEFT_ERR_STATE, "%s: replaced while ranks started", options->resume_path);
     }
     return status;
 }
@@ -191,7 +190,7 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
     trainer->logits = malloc((size_t)(trainer->binding.batch * trainer->binding.class_count) *
                              sizeof *trainer->logits);
     if (trainer->order == NULL || trainer->step_ms == NULL || trainer->logits == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %llu steps",
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %llu steps",
                            (unsigned long long)trainer->steps);
     }
     weft_session_params_t session_params = {.struct_size = sizeof session_params,
@@ -376,7 +375,7 @@ static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
     weft_status_t status = WEFT_OK;
     *out_correct = 0;
     if (samples == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for a batch of %zu", batch);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: a batch of %zu", batch);
     }
     for (uint64_t i = first; i < last && status >= 0; i += batch) {
         size_t valid = last - i < batch ? (size_t)(last - i) : batch;
@@ -416,7 +415,7 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
     uint64_t correct = 0;
     rank_summary_t *all = calloc(trainer->world_size, sizeof *all);
     if (all == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %u summaries", trainer->world_size);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %u summaries", trainer->world_size);
     }
     weft_status_t status = weft_context_all_gather(trainer->context, own, sizeof *own, all);
     report->loss_first = report->loss_last = 0;
@@ -462,7 +461,7 @@ static weft_status_t save_model(trainer_t *trainer)
     weft_named_tensor_t *tensors = calloc(count + 1, sizeof *tensors);
     weft_status_t status = WEFT_OK;
     if (tensors == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu parameters", count);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu parameters", count);
     }
     for (size_t i = 0; i < count; i++) {
         WEFT_TRY(status,
@@ -473,7 +472,7 @@ static weft_status_t save_model(trainer_t *trainer)
         void *data = malloc(bytes + 1);
         tensors[i].desc.data = data;
         if (data == NULL) {
-            status = wefti_error(WEFT_ERR_NO_MEMORY, "no memory for %zu bytes of weights", bytes);
+            status = wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes of weights", bytes);
             goto done;
         }
         WEFT_TRY(status, weft_session_get_param(trainer->session, i, data, bytes), done);

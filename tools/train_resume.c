@@ -34,23 +34,26 @@ static weft_status_t check_data(const train_options_t *options, const train_bind
 {
     const weft_checkpoint_info_t *info = &options->resume;
     if (info->global_batch != binding->global_batch) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: made with a global batch of %llu (%u ranks), this run's is %llu; "
-                           "choose ranks and --batch so that they agree",
-                           options->resume_path, (unsigned long long)info->global_batch,
-                           info->world_size, (unsigned long long)binding->global_batch);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s: written with a global batch of %llu (%u ranks), but this run has %llu; "
+            "change --world or --batch",
+            options->resume_path, (unsigned long long)info->global_batch, info->world_size,
+            (unsigned long long)binding->global_batch);
     }
     if (info->sample_count != options->data->train.count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: made with %llu training images, there are %u", options->resume_path,
-                           (unsigned long long)info->sample_count, options->data->train.count);
+                           "%s: written with %llu training images, but the data set has %u",
+                           options->resume_path, (unsigned long long)info->sample_count,
+                           options->data->train.count);
     }
     weft_checkpoint_info_t expected = wefti_train_position(options, binding, info->step);
     if (info->epoch != expected.epoch || info->sample != expected.sample) {
-        return wefti_error(
-            WEFT_ERR_FORMAT, "%s: epoch %llu, sample %llu is not where %llu steps of %llu lead",
-            options->resume_path, (unsigned long long)info->epoch, (unsigned long long)info->sample,
-            (unsigned long long)info->step, (unsigned long long)binding->global_batch);
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "%s: epoch %llu, sample %llu does not match %llu steps of %llu samples",
+                           options->resume_path, (unsigned long long)info->epoch,
+                           (unsigned long long)info->sample, (unsigned long long)info->step,
+                           (unsigned long long)binding->global_batch);
     }
     return WEFT_OK;
 }
@@ -70,7 +73,7 @@ weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t
     }
     if (seed_given && options->seed != info->seed) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: made with --seed %llu, which another one cannot go on from",
+                           "%s: written with --seed %llu; resuming requires the same seed",
                            options->resume_path, (unsigned long long)info->seed);
     }
     options->seed = info->seed;
@@ -79,11 +82,11 @@ weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t
     }
     uint64_t steps = wefti_train_steps(options, binding);
     if (info->step >= steps) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: made after %llu steps, and training ends after %llu; --epochs and "
-                           "--steps count from the beginning",
-                           options->resume_path, (unsigned long long)info->step,
-                           (unsigned long long)steps);
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s: written after %llu steps, but training ends after %llu; --epochs and "
+            "--steps count from the start of training",
+            options->resume_path, (unsigned long long)info->step, (unsigned long long)steps);
     }
     return WEFT_OK;
 }

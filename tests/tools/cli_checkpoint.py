@@ -140,17 +140,17 @@ class Checkpoint(Case):
         plan = self.compile("mlp.onnx", "plan.weft", 2, 16)
         self.train(plan, "--checkpoint", self.file, steps=4)
         self.refused(self.compile("mlp.onnx", "batch.weft", 2, 32),
-                     words="made with a global batch of 32 (2 ranks), this run's is 64")
+                     words="written with a global batch of 32 (2 ranks), but this run has 64")
         self.refused(self.compile("mlp.onnx", "ranks.weft", 4, 16), words="choose ranks and --batch so that they agree", world=4)
         self.refused(self.compile("mlp.onnx", "adam.weft", 2, 16, "--optimizer", "adam"),
                      words='optimizer mismatch: the checkpoint has "momentum", the plan "adam"')
         self.refused(self.compile("lenet.onnx", "lenet.weft", 2, 16), words="tensor")
-        self.refused(plan, "--seed", 1, words="made with --seed 0")
-        self.refused(plan, words="made after 4 steps, and training ends after 4", steps=4)
+        self.refused(plan, "--seed", 1, words="written with --seed 0")
+        self.refused(plan, words="written after 4 steps, but training ends after 4", steps=4)
         tensors, metadata = read_safetensors(self.file)
         good = self.file.read_bytes()
-        for change, words in (({"weft.sample_count": "59999"}, "made with 59999 training images"),
-                              ({"weft.sample": "65"}, "is not where 4 steps of 32 lead"),
+        for change, words in (({"weft.sample_count": "59999"}, "written with 59999 training images"),
+                              ({"weft.sample": "65"}, "does not match 4 steps of 32 samples"),
                               ({"weft.format": "9"}, "checkpoint format 9"),
                               ({"weft.lr": "inf"}, '"weft.lr": not finite'),
                               ({"weft.step": "x"}, '"weft.step": invalid number')):

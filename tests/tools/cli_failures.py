@@ -117,9 +117,9 @@ class BadInput(Case):
                                                            bytes(5 * 784))
         (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05\0\1\7de")
         self.bad("run", plan, "-n", 2, "--data", self.dir,
-                 match="train-labels-idx1-ubyte: label 100 at index 3, but the model tells 10 classes apart")
+                 match="train-labels-idx1-ubyte: label 100 at index 3 is out of range: the model has 10 classes")
         (self.dir / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05" + bytes(5))
-        self.bad("run", plan, "-n", 2, "--data", self.dir, match="5 training images are less than .* 2 x 64")
+        self.bad("run", plan, "-n", 2, "--data", self.dir, match="5 training images are fewer than .* 2 x 64")
         (self.dir / "train-images-idx3-ubyte").unlink()
         os.mkfifo(self.dir / "train-images-idx3-ubyte")
         self.bad("run", plan, "-n", 2, "--data", self.dir, match="not a regular file", timeout=600)

@@ -432,14 +432,14 @@ class Run(Infer):
         (self.dir / "in").mkdir()
         self.assertIn("no file for input 'x': neither x.pb nor input_0.pb", refused())
         save_tensor(self.dir / "in/x.pb", np.zeros((3, 2), np.float32))
-        self.assertIn("in/x.pb holds f32 [3, 2], input 'x' of the plan takes f32 [2, 3]", refused())
+        self.assertIn("in/x.pb: type is f32 [3, 2], but input 'x' of the plan requires f32 [2, 3]", refused())
         save_tensor(self.dir / "in/x.pb", np.zeros((2, 3), np.int64))
-        self.assertIn("holds i64 [2, 3]", refused())
+        self.assertIn("type is i64 [2, 3]", refused())
         (self.dir / "in/x.pb").write_bytes(b"\xff\xff\xff")
         self.assertIn("in/x.pb", refused())
         save_tensor(self.dir / "in/x.pb", np.zeros((2, 3), np.float32))
         save_tensor(self.dir / "in/rank1/x.pb", np.zeros((2, 4), np.float32))
-        self.assertIn("in/rank1/x.pb holds f32 [2, 4]", refused())
+        self.assertIn("in/rank1/x.pb: type is f32 [2, 4]", refused())
 
     def test_options(self):
         path = self.save(model([node("Relu", ["x"], "y")], {"x": (2, 3)}, ["y"]))

@@ -112,7 +112,7 @@ class Programs(LaunchCase):
         self.assertRegex(done.stderr, r"^weft run: cannot run '/nonexistent/program': No such file or directory\n$")
 
     def test_arguments(self):
-        for args, match in ((("-n", 2, "--"), "a program behind --"), (("--", "true"), "-n N"),
+        for args, match in ((("-n", 2, "--"), "missing program after --"), (("--", "true"), "-n N"),
                             (("-n", 2, "--data", "x", "--", "true"), "before -- PROGRAM only -n"),
                             (("-n", 2, "model.onnx", "--", "true"), "before -- PROGRAM only -n")):
             done = self.program(*args, code=2)
@@ -148,14 +148,14 @@ class Hosts(LaunchCase):
     def test_wrong_hosts(self):
         (self.dir / "empty").write_text("# nobody\n")
         (self.dir / "bad").write_text("a slots=none\n")
-        for hosts, match in (("a:0", "1 to 1024 slots"), ("a:x", "slots"), ("-oProxyCommand=x", "not the name"),
-                             ("a;b", "not the name"), ("[::1]x", r"\[address\]:slots"), ("a:1000,b:1000", "1024"),
+        for hosts, match in (("a:0", "slots must be between 1 and 1024"), ("a:x", "slots"), ("-oProxyCommand=x", "invalid host name"),
+                             ("a;b", "invalid host name"), ("[::1]x", r"\[address\]:slots"), ("a:1000,b:1000", "1024"),
                              ("./empty", "no host"), ("./bad", "none|slots"), ("/nonexistent/file", "cannot read")):
             done = self.hosts(hosts, "--", "true", code=2)
             self.assertRegex(done.stderr, match)
             self.assert_one_line(done.stderr)
         done = self.hosts("a,b", "-n", 3, "--", "true", code=2)
-        self.assertRegex(done.stderr, "3 ranks are wanted, the hosts have 2 slots")
+        self.assertRegex(done.stderr, "--world 3: the hosts have only 2 slots")
 
     def test_variables_and_folder_come_along(self):
         done = self.hosts("a,b", "--", "sh", "-c", "echo $PWD $WEFT_LATE $WEFT_HOST_ID",

@@ -22,7 +22,7 @@ FOLDERS = {
     "runtime": ("contexts, streams, sessions, groups, captures", ["runtime/", "ops/", "transport/"]),
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
-        "ops/algo/", "ops/cost/", "ops/plan/prove.h", "tools/"]),
+        "ops/algo/", "ops/cost/", "ops/plan/prove.h", "graph/onnx.h", "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }

@@ -141,7 +141,7 @@ class Checkpoint(Case):
         self.train(plan, "--checkpoint", self.file, steps=4)
         self.refused(self.compile("mlp.onnx", "batch.weft", 2, 32),
                      words="written with a global batch of 32 (2 ranks), but this run has 64")
-        self.refused(self.compile("mlp.onnx", "ranks.weft", 4, 16), words="choose ranks and --batch so that they agree", world=4)
+        self.refused(self.compile("mlp.onnx", "ranks.weft", 4, 16), words="change --world or --batch", world=4)
         self.refused(self.compile("mlp.onnx", "adam.weft", 2, 16, "--optimizer", "adam"),
                      words='optimizer mismatch: the checkpoint has "momentum", the plan "adam"')
         self.refused(self.compile("lenet.onnx", "lenet.weft", 2, 16), words="tensor")

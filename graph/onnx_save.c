@@ -228,6 +228,11 @@ static weft_status_t encode_properties(const save_t *save, const wefti_onnx_prop
 weft_status_t weft_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
                               size_t tensor_count, const char *path)
 {
+    WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_ARG(path);
+    if (tensor_count > 0) {
+        WEFT_CHECK_ARG(tensors);
+    }
     return wefti_model_save(plan, tensors, tensor_count, NULL, 0, path);
 }
 
@@ -237,15 +242,10 @@ weft_status_t wefti_model_save(const weft_plan_t *plan, const weft_named_tensor_
 {
     uint8_t extra[512];
     size_t extra_bytes = 0;
-    WEFT_CHECK_ARG(plan);
-    WEFT_CHECK_ARG(path);
     save_t save = {.plan = plan};
     uint8_t *bytes = NULL;
     size_t size_bytes = 0;
     weft_status_t status;
-    if (tensor_count > 0) {
-        WEFT_CHECK_ARG(tensors);
-    }
     if (plan->eval_model == NULL || plan->eval_model_bytes == 0) {
         return wefti_error(WEFT_ERR_STATE, "plan: no evaluation model");
     }

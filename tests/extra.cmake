@@ -11,6 +11,8 @@ endif()
 
 add_test(NAME tree_includes
   COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
+add_test(NAME tree_messages COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/list_messages.py
+  --check ${PROJECT_SOURCE_DIR})
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
   ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
 

@@ -63,6 +63,74 @@ static void test_context_reads_the_environment(void **state)
     unsetenv("WEFT_PROGRESS");
 }
 
+typedef struct warnings {
+    uint32_t count;
+    char last[256];
+} warnings_t;
+
+static void keep_warning(void *user, weft_log_level_t level, const char *line)
+{
+    warnings_t *warnings = user;
+    if (level == WEFT_LOG_WARN) {
+        warnings->count++;
+        snprintf(warnings->last, sizeof(warnings->last), "%s", line);
+    }
+}
+
+typedef struct warned {
+    weft_context_params_t params;
+    warnings_t warnings;
+    weft_status_t status;
+    pthread_t thread;
+} warned_t;
+
+static void *create_and_release(void *user)
+{
+    warned_t *warned = user;
+    weft_context_t *context = NULL;
+    warned->status = weft_context_create(&warned->params, &context);
+    weft_context_release(context);
+    return NULL;
+}
+
+/* Once per context, on rank 0 only; names that resemble no setting belong to the user. */
+static void test_context_warns_of_a_misspelt_variable(void **state)
+{
+    warned_t ranks[2];
+    weft_hub_t *hub = NULL;
+    (void)state;
+    setenv("WEFT_PROGRES", "thread", 1);
+    setenv("WEFT_MY_OWN_DATA_FOLDER", "/data", 1);
+    assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
+    for (int r = 0; r < 2; r++) {
+        ranks[r] = (warned_t){.params = WEFT_CONTEXT_PARAMS_INIT};
+        ranks[r].params.rank = r;
+        ranks[r].params.world_size = 2;
+        ranks[r].params.hub = hub;
+        ranks[r].params.log = keep_warning;
+        ranks[r].params.log_user = &ranks[r].warnings;
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, create_and_release, &ranks[r]), 0);
+    }
+    for (int r = 0; r < 2; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        assert_int_equal(ranks[r].status, WEFT_OK);
+    }
+    weft_hub_destroy(hub);
+    assert_int_equal(ranks[0].warnings.count, 1);
+    assert_non_null(strstr(ranks[0].warnings.last,
+                           "unknown variable WEFT_PROGRES: did you mean WEFT_PROGRESS?"));
+    assert_int_equal(ranks[1].warnings.count, 0);
+    unsetenv("WEFT_PROGRES");
+    ranks[0].params = alone();
+    ranks[0].params.log = keep_warning;
+    ranks[0].params.log_user = &ranks[0].warnings;
+    ranks[0].warnings.count = 0;
+    create_and_release(&ranks[0]);
+    assert_int_equal(ranks[0].status, WEFT_OK);
+    assert_int_equal(ranks[0].warnings.count, 0);
+    unsetenv("WEFT_MY_OWN_DATA_FOLDER");
+}
+
 typedef struct talker {
     weft_context_params_t params;
     uint32_t seen[4];
@@ -264,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_context_is_unusable_in_a_forked_child),
         cmocka_unit_test(test_context_refuses_bad_params),
         cmocka_unit_test(test_context_reads_the_environment),
+        cmocka_unit_test(test_context_warns_of_a_misspelt_variable),
         cmocka_unit_test(test_context_ranks_talk_and_abort),
         cmocka_unit_test(test_constructors_survive_running_out_of_memory),
     };

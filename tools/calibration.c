@@ -150,7 +150,8 @@ static int calibrate(const calibration_t *calibration, const char *command)
     tune_command_t tune;
     uint64_t start = wefti_now_ns();
     wefti_tune_init(&tune);
-    tune.quick = tune.silent = true;
+    tune.command = command;
+    tune.quick = true;
     tune.output = calibration->path;
     set_aside(saved);
     int code = wefti_tune_measure(&tune, calibration);
@@ -216,11 +217,16 @@ weft_status_t wefti_compile_choose_costs(compile_options_t *options, const char 
         int code = settings.calibrate == WEFTI_CALIBRATE_AUTO ? calibrate(&calibration, command)
                                                               : EXIT_BAD_INPUT;
         if (code != EXIT_OK) {
-            return code == EXIT_INTERRUPTED
-                       ? wefti_error(WEFT_ERR_ABORTED, "interrupted while calibrating")
-                       : WEFT_OK;
+            options->interrupted = code == EXIT_INTERRUPTED; /* the launcher has reported it */
+            return options->interrupted ? wefti_error(WEFT_ERR_ABORTED, "calibration interrupted")
+                                        : WEFT_OK;
         }
     }
     use(options, calibration.path, "measured on this machine");
     return WEFT_OK;
+}
+
+int wefti_compile_error(const compile_options_t *options, const char *command, weft_status_t status)
+{
+    return options->interrupted ? EXIT_INTERRUPTED : wefti_status_error(command, status);
 }

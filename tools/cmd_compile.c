@@ -160,7 +160,7 @@ static int compile_and_save(compile_command_t *command)
 {
     weft_plan_t *plan = NULL;
     weft_status_t status = wefti_compile_choose_costs(&command->compile, "compile", true);
-    status = status < 0 ? status : weft_compile(&command->compile.params, &plan);
+    status = status < 0 ? status : wefti_compile_with_progress(&command->compile.params, &plan);
     if (status >= 0) {
         status = weft_plan_save(plan, command->output);
     }
@@ -170,7 +170,7 @@ static int compile_and_save(compile_command_t *command)
     }
     if (status < 0) {
         weft_plan_release(plan);
-        return wefti_status_error("compile", status);
+        return wefti_compile_error(&command->compile, "compile", status);
     }
     print_result(command, &info);
     print_costs(command);

@@ -276,7 +276,7 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     params->infer = params->infer || means_inference(command);
     params->world_size = command->ranks != 0 ? command->ranks : 1;
     status = wefti_compile_choose_costs(&command->compile, "run", command->compiles_alone);
-    return status < 0 ? status : weft_compile(params, &command->train.plan);
+    return status < 0 ? status : wefti_compile_with_progress(params, &command->train.plan);
 }
 
 static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, const char *address)
@@ -477,7 +477,7 @@ static int run(run_command_t *command, const char *path)
     }
     command->compiles_alone = launch->agent == NULL;
     weft_status_t status = prepare(command, path);
-    return status < 0 ? wefti_status_error("run", status)
+    return status < 0 ? wefti_compile_error(&command->compile, "run", status)
                       : wefti_launch(launch, command->ranks, run_rank, command);
 }
 

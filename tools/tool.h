@@ -108,6 +108,7 @@ typedef struct compile_options {
     const char *used;        /* an option that a plan does not take was passed; NULL: none */
     char costs[1024];        /* path of the cost table, after wefti_compile_choose_costs */
     const char *costs_words; /* what the costs are, for people */
+    bool interrupted;        /* Ctrl-C while calibrating: no message is due, EXIT_INTERRUPTED is */
 } compile_options_t;
 
 extern const option_def_t wefti_compile_option_defs[];
@@ -123,6 +124,12 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
  */
 weft_status_t wefti_compile_choose_costs(compile_options_t *options, const char *command,
                                          bool alone);
+/* Prints the message of a failed compilation, and returns the exit code. */
+int wefti_compile_error(const compile_options_t *options, const char *command,
+                        weft_status_t status);
+/* compile_progress.c: weft_compile; after a second, a terminal on standard error shows the time. */
+weft_status_t wefti_compile_with_progress(const weft_compile_params_t *params,
+                                          weft_plan_t **out_plan);
 
 extern const command_t wefti_compile_command;
 extern const command_t wefti_check_command;

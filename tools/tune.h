@@ -56,17 +56,19 @@ typedef struct tune_kernels {
     const char *family; /* NULL: exact */
     double budget_ns;   /* of a kernel */
     uint64_t deadline_ns;
+    bool progress;
     _Atomic uint32_t arrived, turn;
     uint32_t count;
     wefti_kernel_point_t points[TUNE_KERNEL_POINTS];
 } tune_kernels_t;
 
 typedef struct tune_command {
+    const char *command; /* name of the command that measures, for its messages */
     const char *output, *name;
     uint32_t groups[TUNE_GROUPS], group_count;
     const bench_op_t *only;
     uint64_t max_bytes; /* 0: the default */
-    bool quick, json, ranks_given, silent;
+    bool quick, json, ranks_given;
     uint32_t *host_of, host_count; /* [groups[0]] of ranks that were launched on several hosts */
     uint32_t done, total;
     wefti_costs_t costs;

@@ -332,9 +332,18 @@ weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_
     for (size_t i = 0; i < sizeof samples / sizeof *samples && status == WEFT_OK; i++) {
         subject_t subject = {.registry = registry, .run = run};
         set_subject(&subject, samples[i].kind, samples[i].size);
+        if (rank == 0 && run->progress) {
+            fprintf(stderr, "\r\033[K%3zu %%  kernels, %u rank%s of %u thread%s, %s",
+                    100 * i / (sizeof samples / sizeof *samples), world_size,
+                    wefti_plural(world_size), run->threads, wefti_plural(run->threads),
+                    wefti_kernel_kind_name(samples[i].kind));
+        }
         status = measure(&subject, run, rank, world_size);
     }
 out:
+    if (rank == 0 && run->progress) {
+        fputs("\r\033[K", stderr);
+    }
     weft_registry_destroy(registry);
     weft_context_release(context);
     return status;

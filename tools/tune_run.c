@@ -12,7 +12,7 @@
 
 void wefti_tune_init(tune_command_t *command)
 {
-    *command = (tune_command_t){.groups = {2}, .group_count = 1};
+    *command = (tune_command_t){.command = "tune", .groups = {2}, .group_count = 1};
     wefti_costs_default(&command->costs, NULL);
 }
 
@@ -45,7 +45,7 @@ tune_run_t wefti_tune_make_run(const tune_command_t *command, uint32_t ranks, me
         .most_us = command->quick ? 500e3 : 0,
         .rounds = command->quick ? 1 : 2,
         .growth = command->quick ? 16 : 4,
-        .progress = !command->silent && isatty(STDERR_FILENO) == 1,
+        .progress = isatty(STDERR_FILENO) == 1,
         .done = command->done,
         .total = command->total,
         .host_of = command->host_of,
@@ -62,10 +62,11 @@ static int run_once(tune_command_t *command, uint32_t ranks, memory_kind_t memor
     run.result =
         mmap(NULL, sizeof *run.result, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (run.result == MAP_FAILED) {
-        return wefti_usage_error("tune", "out of memory: %zu bytes of results", sizeof *run.result);
+        return wefti_usage_error(command->command, "out of memory: %zu bytes of results",
+                                 sizeof *run.result);
     }
     run.bench.floor = links ? wefti_bench_floor_create(ranks, wefti_tune_max_bytes(command)) : NULL;
-    int code = wefti_launch(&(launch_t){.command = "tune"}, ranks, wefti_tune_rank, &run);
+    int code = wefti_launch(&(launch_t){.command = command->command}, ranks, wefti_tune_rank, &run);
     weft_status_t status = WEFT_OK;
     if (code == EXIT_OK && links) {
         wefti_tune_set_links(&command->costs, run.result);
@@ -77,7 +78,7 @@ static int run_once(tune_command_t *command, uint32_t ranks, memory_kind_t memor
     command->done += wefti_tune_count(&run);
     wefti_bench_floor_destroy(run.bench.floor);
     munmap(run.result, sizeof *run.result);
-    return status < 0 ? wefti_status_error("tune", status) : code;
+    return status < 0 ? wefti_status_error(command->command, status) : code;
 }
 
 static int measure_collectives(tune_command_t *command)
@@ -103,15 +104,18 @@ static int run_kernels(tune_command_t *command, const wefti_settings_t *settings
     tune_kernels_t *run =
         mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (run == MAP_FAILED) {
-        return wefti_usage_error("tune", "out of memory: %zu bytes of results", sizeof *run);
+        return wefti_usage_error(command->command, "out of memory: %zu bytes of results",
+                                 sizeof *run);
     }
     run->threads = threads;
+    run->progress = isatty(STDERR_FILENO) == 1;
     run->isa = (uint32_t)settings->isa;
     run->family =
         settings->kernels == WEFTI_KERNELS_ONEDNN ? wefti_kernels_name(settings->kernels) : NULL;
     run->budget_ns = command->quick ? 3e6 : 50e6;
     run->deadline_ns = wefti_now_ns() + (command->quick ? 500000000ull : 10000000000ull);
-    int code = wefti_launch(&(launch_t){.command = "tune"}, ranks, wefti_tune_kernels_rank, run);
+    int code =
+        wefti_launch(&(launch_t){.command = command->command}, ranks, wefti_tune_kernels_rank, run);
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < run->count && code == EXIT_OK && status >= 0; i++) {
         wefti_kernel_point_t *point = &run->points[i];
@@ -125,7 +129,7 @@ static int run_kernels(tune_command_t *command, const wefti_settings_t *settings
         status = wefti_costs_add_kernel(&command->costs, point);
     }
     munmap(run, sizeof *run);
-    return status < 0 ? wefti_status_error("tune", status) : code;
+    return status < 0 ? wefti_status_error(command->command, status) : code;
 }
 
 /* Every core busy in both launches: one rank per core, and one rank with a thread per core. */
@@ -134,7 +138,7 @@ static int measure_kernels(tune_command_t *command, uint32_t cores)
     wefti_settings_t settings;
     weft_status_t status = wefti_settings_load(&settings);
     if (status < 0) {
-        return wefti_status_error("tune", status);
+        return wefti_status_error(command->command, status);
     }
     command->costs.cores = cores;
     int code =

@@ -97,6 +97,33 @@ class Tune(support.Case):
         os.close(ours)
         self.assertEqual(list(self.dir.iterdir()), [])
 
+    def read_terminal(self, ours, text):
+        """What a terminal shows until it shows text."""
+        said = b""
+        while text not in said:
+            said += os.read(ours, 4096)
+        return said
+
+    def test_an_interrupt_while_compile_or_run_calibrate(self):
+        model = str(support.MODELS / "mlp.onnx")
+        commands = [["compile", model, "-o", str(self.dir / "p.weft"), "-n", "2", "--batch", "8"]]
+        if support.HAVE_DATA:
+            commands.append(["run", model, "-n", "2", "--batch", "8", "--data", support.DATA, "--steps", "1"])
+        for arguments in commands:
+            ours, theirs = pty.openpty()
+            environment = {**os.environ, "XDG_CACHE_HOME": str(self.dir / "cache"), "WEFT_CALIBRATE": "auto"}
+            with subprocess.Popen([support.WEFT, *arguments], stdout=subprocess.PIPE, stderr=theirs,
+                                  env=environment) as process:
+                os.close(theirs)
+                self.read_terminal(ours, b"2 ranks, registered memory, all_reduce")
+                process.send_signal(signal.SIGINT)
+                said = self.read_terminal(ours, b"interrupted, all ranks ended\r\n")
+                self.assertIn(b"weft %s: interrupted" % arguments[0].encode(), said)
+                self.assertEqual(process.stdout.read(), b"")
+                self.assertEqual(process.wait(), 130)
+            os.close(ours)
+        self.assertEqual([file for file in self.dir.rglob("*") if file.is_file()], [])
+
     def test_bad_input(self):
         place = self.dir / "nowhere" / "costs.json"
         for arguments in (["--op", "AllReduce"], ["-o", place], ["-o", self.dir], ["-o", "x.json", "-n", "1"], ["-o", "x.json", "-n", "2,"],

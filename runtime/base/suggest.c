@@ -57,11 +57,11 @@ bool wefti_same_name(const char *a, const char *b)
     }
 }
 
-/* One edit per three characters, at least one: more is another word. */
+/* One edit in short words, two in others: more is another word. */
 void wefti_suggestion_offer(wefti_suggestion_t *suggestion, const char *name)
 {
     size_t length = strnlen(suggestion->word, MAX_LENGTH);
-    size_t most = length < 6 ? 1 : length / 3;
+    size_t most = length < 6 ? 1 : 2;
     size_t distance = wefti_edit_distance(suggestion->word, name);
     /* A word of which every character is replaced resembles nothing. */
     if (distance <= most && distance < length &&

@@ -136,7 +136,7 @@ weft_status_t wefti_bench_pattern_init(bench_rank_t *self)
 {
     self->pattern = calloc(PATTERN_ELEMS + PERIOD, self->elem_bytes);
     if (self->pattern == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the benchmark's tables");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: tables of the benchmark");
     }
     for (size_t k = 0; k < PATTERN_ELEMS + PERIOD; k++) {
         uint32_t value = pattern_value(self->bench, k);

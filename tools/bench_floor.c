@@ -350,7 +350,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool sh
                   bench->ranks, 0,     NULL,          wefti_isa_detect()};
     w.cases = calloc(bench->ranks, sizeof *w.cases);
     if (w.cases == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the benchmark's tables");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: tables of the benchmark");
     }
     for (uint32_t r = 0; r < bench->ranks; r++) {
         uint8_t *at = floor->memory + floor->buffers + 2ul * r * floor->buffer_bytes;

@@ -50,8 +50,8 @@ static void print_text(const bench_t *bench, const bench_row_t *row, const char 
         snprintf(floor_us, sizeof floor_us, "%.2f", row->floor_us);
     }
     if (printed == 0) {
-        printf("# %s, %u ranks, %s memory, %s\n", bench->op->name, bench->ranks,
-               wefti_bench_memory_names[bench->memory],
+        printf("# %s, %u rank%s, %s memory, %s\n", bench->op->name, bench->ranks,
+               wefti_plural(bench->ranks), wefti_bench_memory_names[bench->memory],
                bench->out_of_place ? "out of place" : "in place");
         printf("%12s %12s %6s %6s %18s %9s %10s %10s %10s %9s %9s %7s\n", "bytes", "count", "type",
                "redop", "algo", "path", "p50 us", "p99 us", "floor us", "algbw", "busbw", "wrong");

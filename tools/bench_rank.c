@@ -246,7 +246,7 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
     self->elem_bytes = weft_dtype_size_bytes(bench->dtype);
     self->times = calloc(BENCH_MAX_ITERATIONS + 1ul, sizeof *self->times);
     if (self->times == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the benchmark's tables");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: tables of the benchmark");
     }
     WEFT_TRY(status, wefti_bench_pattern_init(self), out);
     if (self->context == NULL) {

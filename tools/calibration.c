@@ -93,7 +93,7 @@ weft_status_t wefti_calibration_make_place(const calibration_t *calibration)
 
 /* ---- settings of the ranks that measure ---- */
 
-/* A calibration is of the machine: not of settings that the user has for a program. */
+/* A calibration depends on the machine only, not on settings for one program. */
 static const char *const neutral[] = {"WEFT_ALGO",      "WEFT_COSTS",    "WEFT_ORDER",
                                       "WEFT_TRANSPORT", "WEFT_CHECK",    "WEFT_TOPOLOGY",
                                       "WEFT_HOST_ID",   "WEFT_PROGRESS", "WEFT_LOG"};
@@ -137,7 +137,7 @@ static bool is_cached(const calibration_t *calibration, const char *command)
     }
     bool same = strcmp(costs.machine, calibration->machine) == 0;
     if (!same) {
-        fprintf(stderr, "weft %s: warning: calibration ignored: %s: of another machine: %s\n",
+        fprintf(stderr, "weft %s: warning: calibration ignored: %s: made on another machine: %s\n",
                 command, calibration->path, costs.machine);
     }
     wefti_costs_deinit(&costs);

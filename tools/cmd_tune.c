@@ -12,7 +12,7 @@ enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_JSON };
 
 static const option_def_t own_options[] = {
     {'o', "output", "COSTS.json",
-     "the table to write (default: the calibration of this machine, which weft compile reads)"},
+     "cost table to write (default: the calibration of this machine, which weft compile reads)"},
     {'n', "world", "N,N,..", "numbers of local ranks to measure with (default 2)"},
     {KEY_OP, "op", "OP", "only this collective, such as all_reduce, and no kernels (default: all)"},
     {KEY_MAX, "max", "BYTES", "largest size (default 64M, with --quick 4M)"},
@@ -33,14 +33,14 @@ const command_t wefti_tune_command = {
         "memory, then memory, links, reductions and compute kernels. Writes a cost table and "
         "prints which algorithm it chooses for which sizes.\n"
         "Without -o the table is cached as the calibration of this machine: weft compile and weft "
-        "run MODEL.onnx predict times with it. They measure the same themselves, once, where no "
-        "calibration is cached. A table written with -o is used where --costs or WEFT_COSTS names "
-        "it.",
+        "run MODEL.onnx predict times with it. Where no calibration is cached, they measure one "
+        "themselves, once. A table written with -o is used where --costs or WEFT_COSTS names it.",
     .epilogue =
-        "Reductions are of f32. Nothing else should run on the machine meanwhile. Under mpirun or\n"
-        "weft run --hosts .. -- the ranks that were started measure the collectives and the links\n"
-        "between their hosts, but no kernels; -o is required then.\n\n"
-        "example:\n"
+        "Reductions use f32. Keep the machine otherwise idle while weft tune runs. Started by "
+        "mpirun\n"
+        "or by weft run --hosts, its ranks measure the collectives and the links between their\n"
+        "hosts, but no kernels; -o is then required.\n\n"
+        "examples:\n"
         "  weft tune --quick\n"
         "  weft tune -o costs.json -n 2,8\n"
         "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n"
@@ -111,11 +111,11 @@ static int run_tune_command(int argc, char **argv)
     bool launched = !command.ranks_given && wefti_is_launched(0);
     weft_status_t status = wefti_calibration_find(&calibration);
     if (command.output == NULL && (launched || command.only != NULL || calibration.path[0] == 0)) {
-        return wefti_usage_error(
-            "tune", "missing -o COSTS.json: %s",
-            launched               ? "measured by ranks of a launcher"
-            : command.only != NULL ? "a table of one collective is not a calibration"
-                                   : "no place for a cache (XDG_CACHE_HOME and HOME are not set)");
+        return wefti_usage_error("tune", "missing -o COSTS.json: %s",
+                                 launched ? "ranks of a launcher do not cache a calibration"
+                                 : command.only != NULL
+                                     ? "a table of one collective cannot serve as calibration"
+                                     : "no cache folder: XDG_CACHE_HOME and HOME are not set");
     }
     if (status >= 0 && command.output == NULL) {
         command.output = calibration.path;

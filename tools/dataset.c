@@ -39,14 +39,14 @@ static weft_status_t find_file(const char *directory, const char *name, char *pa
 static weft_status_t open_gz(const char *path, gzFile *out_file)
 {
     struct stat facts;
-    /* O_NONBLOCK: a named pipe must not keep us waiting for its writer. */
+    /* O_NONBLOCK: opening a named pipe must not wait for its writer. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot open %s", path);
     }
     if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
         close(fd);
-        return wefti_error(WEFT_ERR_SYSTEM, "%s is not a regular file", path);
+        return wefti_error(WEFT_ERR_SYSTEM, "%s: not a regular file", path);
     }
     *out_file = gzdopen(fd, "rb");
     if (*out_file == NULL) {
@@ -63,8 +63,8 @@ static weft_status_t read_exactly(gzFile file, const char *path, void *data, siz
         unsigned part = bytes > (1u << 24) ? 1u << 24 : (unsigned)bytes;
         int got = gzread(file, out, part);
         if (got <= 0) {
-            return wefti_error(WEFT_ERR_FORMAT, "%s: truncated or damaged, %zu bytes are missing",
-                               path, bytes);
+            return wefti_error(WEFT_ERR_FORMAT, "%s: truncated or corrupt: %zu byte%s missing",
+                               path, bytes, bytes == 1 ? "" : "s");
         }
         out += got;
         bytes -= (size_t)got;
@@ -87,15 +87,16 @@ static weft_status_t read_idx(const char *path, uint32_t rank, uint32_t *dims, u
     gzbuffer(file, 1u << 18);
     WEFT_TRY(status, read_exactly(file, path, head, 4 + 4 * (size_t)rank), done);
     if (big_endian(head) != (IDX_UBYTE | rank)) {
-        status = wefti_error(WEFT_ERR_FORMAT, "%s: not an IDX file of u8 with %u dimensions", path,
-                             rank);
+        status = wefti_error(WEFT_ERR_FORMAT, "%s: not an IDX file of u8 with %u dimension%s", path,
+                             rank, rank == 1 ? "" : "s");
         goto done;
     }
     for (uint32_t i = 0; i < rank; i++) {
         dims[i] = big_endian(head + 4 + 4 * (size_t)i);
         if (dims[i] == 0 || dims[i] > (i == 0 ? MAX_ITEMS : MAX_SIDE) ||
             !wefti_mul_size(bytes, dims[i], &bytes) || bytes > (size_t)1 << 40) {
-            status = wefti_error(WEFT_ERR_FORMAT, "%s: dimension %u is %u", path, i, dims[i]);
+            status = wefti_error(WEFT_ERR_FORMAT, "%s: dimension %u is out of range: %u", path, i,
+                                 dims[i]);
             goto done;
         }
     }
@@ -133,8 +134,8 @@ static weft_status_t read_set(const char *directory, const char *prefix, image_s
     WEFT_TRY(status, find_file(directory, out_missing, path, sizeof path), fail);
     WEFT_TRY(status, read_idx(path, 1, &label_count, &set->labels), fail);
     if (label_count != dims[0]) {
-        status =
-            wefti_error(WEFT_ERR_FORMAT, "%s: %u labels for %u images", path, label_count, dims[0]);
+        status = wefti_error(WEFT_ERR_FORMAT, "%s: numbers of labels and images differ: %u and %u",
+                             path, label_count, dims[0]);
         goto fail;
     }
     set->label_path = strdup(path);
@@ -160,10 +161,11 @@ weft_status_t wefti_dataset_load(const char *directory, dataset_t *out_dataset)
     weft_status_t status =
         read_set(directory, "train", &out_dataset->train, missing, sizeof missing);
     if (status == WEFT_ERR_NOT_FOUND) {
-        return wefti_error(status,
-                           "%s: no %s or %s.gz; Debian's package dataset-fashion-mnist puts such "
-                           "files into /usr/share/datasets/fashion-mnist",
-                           directory, missing, missing);
+        return wefti_error(
+            status,
+            "%s: no file %s or %s.gz; the Debian package dataset-fashion-mnist installs "
+            "such files in /usr/share/datasets/fashion-mnist",
+            directory, missing, missing);
     }
     if (status >= 0) {
         status = read_set(directory, "t10k", &out_dataset->test, missing, sizeof missing);
@@ -172,7 +174,8 @@ weft_status_t wefti_dataset_load(const char *directory, dataset_t *out_dataset)
     if (status >= 0 && out_dataset->test.count > 0 &&
         (out_dataset->test.height != out_dataset->train.height ||
          out_dataset->test.width != out_dataset->train.width)) {
-        status = wefti_error(WEFT_ERR_FORMAT, "%s: test images are %ux%u, training images %ux%u",
+        status = wefti_error(WEFT_ERR_FORMAT,
+                             "%s: sizes of test and training images differ: %ux%u and %ux%u",
                              directory, out_dataset->test.height, out_dataset->test.width,
                              out_dataset->train.height, out_dataset->train.width);
     }

@@ -43,14 +43,14 @@ static void write_row(const gradient_report_t *row, wefti_text_t *out)
         return;
     }
     wefti_text_printf(out, " %s: gradient %.4g, slope %.4g +- %.1g",
-                      row->direction ? "(all elements by random signs)"
+                      row->direction ? "(all elements, random signs)"
                                      : index_text(&row->desc, row->element, where, sizeof where),
                       row->gradient, row->slope.value, row->slope.error);
     if (row->verdict == GRADIENT_KINK) {
-        wefti_text_printf(out, ", %.1g apart near by", row->slope.spread);
+        wefti_text_printf(out, "; nearby slopes differ by %.1g", row->slope.spread);
     }
     if (row->wrong > 0) {
-        wefti_text_printf(out, "; %u of %u samples are wrong", row->wrong, row->samples);
+        wefti_text_printf(out, "; %u of %u samples wrong", row->wrong, row->samples);
     }
     wefti_text_add(out, "\n");
 }
@@ -64,18 +64,17 @@ void wefti_gradients_text(const gradients_report_t *report, wefti_text_t *out)
     }
     wefti_text_printf(
         out,
-        "\ngradients beside slopes of the loss %.6g (rounding %.1g, %u steps); of each "
-        "parameter what fits worst\n",
+        "\ngradients compared with slopes of the loss %.6g (rounding %.1g, %u steps); the worst "
+        "element of each parameter\n",
         report->loss, report->noise, report->steps);
     for (size_t i = 0; i < report->count; i++) {
         write_row(&report->params[i], out);
     }
     if (report->wrong > 0) {
-        wefti_text_printf(out, "wrong: the gradients of %zu of %zu parameters\n", report->wrong,
-                          checked);
+        wefti_text_printf(out, "wrong gradients: %zu of %zu parameters\n", report->wrong, checked);
     } else {
-        wefti_text_printf(out, "the gradients of %zu of %zu parameters are right%s\n", telling,
-                          checked, telling < checked ? "; noise: too small to tell" : "");
+        wefti_text_printf(out, "correct gradients: %zu of %zu parameters%s\n", telling, checked,
+                          telling < checked ? "; noise: too small to compare" : "");
     }
 }
 

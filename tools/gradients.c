@@ -149,7 +149,7 @@ static weft_status_t read_gradients(checker_t *checker)
             checker->subject.session, i, param->gradient, (size_t)param->count * sizeof(float));
         if (status == WEFT_ERR_NOT_FOUND || status == WEFT_ERR_UNSUPPORTED) {
             checker->report->params[i].why =
-                status == WEFT_ERR_NOT_FOUND ? "not trained" : "its gradient is of another type";
+                status == WEFT_ERR_NOT_FOUND ? "not trained" : "the gradient has another type";
             free(param->gradient);
             param->gradient = NULL;
         } else if (status < 0) {
@@ -344,14 +344,14 @@ static weft_status_t check_all(checker_t *checker)
     WEFT_TRY(status, read_gradients(checker), done);
     WEFT_TRY(status, loss_at(checker, 0, &again), done);
     if (!isfinite(report->loss)) {
-        return wefti_error(WEFT_ERR_STATE, "the loss of random inputs is %f: nothing to compare",
+        return wefti_error(WEFT_ERR_STATE, "the loss of random inputs is not finite: %f",
                            report->loss);
     }
     if (again > report->loss || again < report->loss) {
         return wefti_error(
             WEFT_ERR_STATE,
-            "the loss is %.9g, and %.9g when the same step is run again: an operator "
-            "does not compute the same twice",
+            "the loss differs when a step is repeated: %.9g and %.9g; an operator is not "
+            "deterministic",
             report->loss, again);
     }
     WEFT_TRY(status, measure_noise(checker), done);

@@ -215,7 +215,7 @@ static weft_status_t write_outputs(const inferrer_t *inferrer)
         if (!output->equal) {
             snprintf(path, sizeof path, "%s/rank%d", options->outputs, rank);
             if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-                return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "%s: cannot be made", path);
+                return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot create folder %s", path);
             }
         }
         WEFT_TRY(
@@ -290,7 +290,7 @@ static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *s
            inferrer->world_size == 1 ? "" : "s");
     wefti_launched_print_text(inferrer->context);
     if (options->repeat > 0) {
-        printf(": %.3f ms (median), %.3f ms (least); communication %.3f ms, exposed %.3f ms (%s)",
+        printf(": %.3f ms (median), %.3f ms (minimum); communication %.3f ms, exposed %.3f ms (%s)",
                median_ms(inferrer), inferrer->step_ms[0], stats->comm_ms_p50,
                stats->exposed_comm_ms_p50, stats->inline_progress ? "inline" : "on its own thread");
     }
@@ -300,7 +300,7 @@ static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *s
         printf("  %s: %s, %.16s%s", output->binding.name,
                wefti_infer_type_text(&output->binding.desc, type),
                wefti_digest_hex(&inferrer->digests[i], hex),
-               output->equal ? "" : " on rank 0, others differ");
+               output->equal ? "" : " on rank 0; other ranks differ");
         if (options->outputs != NULL &&
             wefti_infer_output_path(options, output->binding.name, output->equal ? -1 : 0, path) >=
                 0) {

@@ -47,7 +47,7 @@ static weft_status_t join(const char *folder, int32_t rank, const char *file, ch
                           : snprintf(path, PATH_MAX, "%s/rank%d/%s.pb", folder, rank, file);
     return length > 0 && length < PATH_MAX
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: the path is too long", folder);
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: path too long", folder);
 }
 
 weft_status_t wefti_infer_output_path(const infer_options_t *options, const char *name,
@@ -77,7 +77,7 @@ static bool name_is_shared(const weft_plan_t *plan, const char *name)
     return false;
 }
 
-/* The first file that is there, in path; WEFT_ERR_NOT_FOUND says what was looked for. */
+/* The first file that exists, in path; the message of WEFT_ERR_NOT_FOUND lists the names tried. */
 static weft_status_t find_input(const infer_options_t *options, const char *name, size_t index,
                                 uint32_t rank, char *path)
 {
@@ -94,13 +94,11 @@ static weft_status_t find_input(const infer_options_t *options, const char *name
     }
     if (shared) {
         return wefti_error(WEFT_ERR_NOT_FOUND,
-                           "%s: no file for input '%s': %s.pb is not there (%s.pb would be another "
-                           "input's, too)",
+                           "%s: no file for input '%s': expected %s.pb (%s.pb matches more inputs)",
                            folder, name, files[1], files[0]);
     }
     return wefti_error(WEFT_ERR_NOT_FOUND,
-                       "%s: no file for input '%s': neither %s.pb nor %s.pb is there, nor one of "
-                       "them in rank%u",
+                       "%s: no file for input '%s': expected %s.pb or %s.pb, there or in rank%u",
                        folder, name, files[0], files[1], rank);
 }
 
@@ -115,7 +113,7 @@ static weft_status_t read_input(const char *path, const weft_binding_t *binding,
     if (desc->dtype != binding->desc.dtype || desc->rank != binding->desc.rank ||
         memcmp(desc->dims, binding->desc.dims, desc->rank * sizeof desc->dims[0]) != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: type is %s, but input '%s' of the plan requires %s", path,
+                           "%s: type mismatch: %s, but input '%s' of the plan has type %s", path,
                            wefti_infer_type_text(desc, has), binding->name,
                            wefti_infer_type_text(&binding->desc, wants));
     }
@@ -138,9 +136,9 @@ static weft_status_t load_rank(const infer_options_t *options, uint32_t rank, in
             continue;
         }
         if (status >= 0 && options->inputs == NULL) {
-            status =
-                wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                            "the plan has an input '%s': --inputs DIR is missing", binding.name);
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                 "missing option: --inputs DIR, for input '%s' of the plan",
+                                 binding.name);
         }
         if (status >= 0) {
             status = find_input(options, binding.name, feed->count, rank, path);
@@ -198,8 +196,8 @@ static weft_status_t check_names(const infer_options_t *options)
             file_name(b.name, file_b, sizeof file_b);
             if (strcmp(file_a, file_b) == 0) {
                 return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                   "outputs '%s' and '%s' have the same file name %s.pb", b.name,
-                                   a.name, file_a);
+                                   "outputs '%s' and '%s': same file name: %s.pb", b.name, a.name,
+                                   file_a);
             }
         }
     }
@@ -237,7 +235,8 @@ weft_status_t wefti_infer_check(const infer_options_t *options)
         return status;
     }
     if (mkdir(options->outputs, 0777) != 0 && errno != EEXIST) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "%s: cannot be made", options->outputs);
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot create folder %s",
+                                 options->outputs);
     }
     if (stat(options->outputs, &info) != 0 || !S_ISDIR(info.st_mode)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--outputs %s: not a folder",

@@ -75,7 +75,7 @@ int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **a
     launch->argument_count = *argc;
     launch->arguments = malloc(((size_t)*argc + 1) * sizeof *argv);
     if (launch->arguments == NULL) {
-        return wefti_usage_error(command, "out of memory: the arguments");
+        return wefti_usage_error(command, "out of memory: %d arguments", *argc);
     }
     memcpy(launch->arguments, argv, ((size_t)*argc + 1) * sizeof *argv);
     for (int i = 1; i < launch->argument_count; i++) {

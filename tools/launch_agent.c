@@ -97,8 +97,9 @@ static int read_job(launch_t *launch, launch_agent_t *agent)
     if (frame->kind != FRAME_JOB || version != FRAMES_VERSION || launch->rank_count == 0 ||
         launch->rank_count > launch->world_size || launch->world_size > LAUNCH_MAX_RANKS) {
         return wefti_usage_error(launch->command,
-                                 "the launcher is of another version (%s here, frames %u and %u)",
-                                 weft_version(), version, FRAMES_VERSION);
+                                 "version mismatch: the launcher has protocol %u, this agent "
+                                 "(weft %s) has %u; install the same version on all hosts",
+                                 version, weft_version(), FRAMES_VERSION);
     }
     agent->ranks = calloc(launch->rank_count, sizeof *agent->ranks);
     for (uint32_t i = 0; i < launch->rank_count && agent->ranks != NULL; i++) {
@@ -107,9 +108,11 @@ static int read_job(launch_t *launch, launch_agent_t *agent)
     }
     wefti_frame_get_text(frame, directory, sizeof directory);
     set_variables(frame);
-    if (agent->ranks == NULL || frame->wrong) {
-        return wefti_usage_error(launch->command,
-                                 "out of memory, or truncated job from the launcher");
+    if (agent->ranks == NULL) {
+        return wefti_usage_error(launch->command, "out of memory: %u ranks", launch->rank_count);
+    }
+    if (frame->wrong) {
+        return wefti_usage_error(launch->command, "malformed message from the launcher: job");
     }
     launch->rank_numbers = agent->ranks;
     agent->has_rank_0 = agent->ranks[0] == 0;
@@ -124,7 +127,8 @@ int wefti_agent_open(launch_t *launch)
 {
     launch_agent_t *agent = calloc(1, sizeof *agent);
     if (agent == NULL) {
-        return wefti_usage_error(launch->command, "out of memory: the agent");
+        return wefti_usage_error(launch->command, "out of memory: cannot allocate %zu bytes",
+                                 sizeof *agent);
     }
     agent->port_fd = agent->said_fd = agent->out_fd = agent->reader.fd = -1;
     agent->reader.greeted = true;

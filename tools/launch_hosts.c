@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +66,8 @@ static int add_host(const char *command, host_plan_t *plan, const char *name, si
                                  (int)(length < 64 ? length : 64), name);
     }
     if (plan->slot_count + slots > LAUNCH_MAX_RANKS) {
-        return wefti_usage_error(command, "--hosts: too many slots: at most %u", LAUNCH_MAX_RANKS);
+        return wefti_usage_error(command, "--hosts: too many slots: more than %u",
+                                 LAUNCH_MAX_RANKS);
     }
     plan->slot_count += slots;
     for (uint32_t i = 0; i < plan->host_count; i++) {
@@ -105,7 +107,7 @@ static int read_entry(const char *command, host_plan_t *plan, const char *entry,
     const char *colon = strchr(close != NULL ? close : entry, ':');
     size_t length = strlen(entry);
     if (close != NULL && close[1] != '\0' && close[1] != ':') {
-        return wefti_usage_error(command, "--hosts: %s: must be [address]:slots", entry);
+        return wefti_usage_error(command, "--hosts: %s: expected [address]:slots", entry);
     }
     if (colon != NULL && strchr(colon + 1, ':') == NULL) {
         length = (size_t)(colon - entry);
@@ -155,7 +157,9 @@ static int read_file(const char *command, host_plan_t *plan, const char *path)
     FILE *file = fopen(path, "re");
     char line[512];
     size_t read = 0;
-    int code = file != NULL ? EXIT_OK : wefti_usage_error(command, "--hosts: cannot read %s", path);
+    int code = file != NULL ? EXIT_OK
+                            : wefti_usage_error(command, "--hosts: cannot read %s: %s", path,
+                                                strerror(errno));
     while (code == EXIT_OK && read < MAX_FILE_BYTES && fgets(line, sizeof line, file) != NULL) {
         read += strlen(line);
         code = read_line(command, plan, line);
@@ -179,12 +183,12 @@ int wefti_host_plan_parse(const char *command, const char *text, host_plan_t *ou
     char *copy = strdup(text);
     int code = EXIT_BAD_INPUT;
     if (copy == NULL) {
-        return wefti_usage_error(command, "out of memory: the hosts");
+        return wefti_usage_error(command, "out of memory: cannot copy --hosts");
     }
     code = is_file(text) ? read_file(command, out_plan, text) : read_list(command, out_plan, copy);
     free(copy);
     if (code == EXIT_OK && out_plan->host_count == 0) {
-        code = wefti_usage_error(command, "--hosts %s: no host in it", text);
+        code = wefti_usage_error(command, "--hosts: %s: no hosts", text);
     }
     if (code != EXIT_OK) {
         wefti_host_plan_deinit(out_plan);
@@ -214,8 +218,8 @@ int wefti_host_plan_place(const char *command, host_plan_t *plan, uint32_t world
     uint32_t count = world_size != 0 ? world_size : plan->slot_count;
     uint32_t at = 0, kept = 0;
     if (count > plan->slot_count) {
-        return wefti_usage_error(command, "--world %u: the hosts have only %u slots", count,
-                                 plan->slot_count);
+        return wefti_usage_error(command, "--world %u: too many ranks: the hosts have %u slot%s",
+                                 count, plan->slot_count, wefti_plural(plan->slot_count));
     }
     plan->rank_array = calloc(plan->slot_count, sizeof *plan->rank_array);
     if (plan->rank_array == NULL) {

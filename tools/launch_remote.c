@@ -224,8 +224,8 @@ static int start_world(remote_launcher_t *self)
         free(all);
         if (!found) {
             return wefti_usage_error(self->launch->command,
-                                     "host %s: no address that the other hosts can reach "
-                                     "(WEFT_IFNAME selects interfaces)",
+                                     "host %s: no address is reachable from the other hosts; "
+                                     "select interfaces with WEFT_IFNAME",
                                      first->host->name);
         }
         snprintf(address, sizeof address, "%s:%u", host, first->port);
@@ -290,7 +290,8 @@ static int watch(remote_launcher_t *self)
 {
     struct pollfd *fds = calloc(1 + (size_t)self->plan.host_count, sizeof *fds);
     int code = fds != NULL ? EXIT_OK
-                           : wefti_usage_error(self->launch->command, "out of memory: the hosts");
+                           : wefti_usage_error(self->launch->command, "out of memory: %u hosts",
+                                               self->plan.host_count);
     while (code == EXIT_OK && any_open(self) && !gave_up(self)) {
         fds[0] = (struct pollfd){.fd = self->signals.signal_fd, .events = POLLIN};
         for (uint32_t i = 0; i < self->plan.host_count; i++) {
@@ -367,7 +368,7 @@ static void print_lost(const remote_launcher_t *self, const remote_host_t *remot
     }
 }
 
-/* What all hosts say is said once. */
+/* Prints a message once if all hosts failed with it. */
 static bool say_for_all(remote_launcher_t *self)
 {
     const char *first = plain_text(self, &self->hosts[0]);
@@ -402,7 +403,7 @@ static int report_hosts(remote_launcher_t *self)
     }
     for (uint32_t i = 0; i < self->plan.host_count && code == EXIT_OK && !self->started; i++) {
         if (self->hosts[i].state == REMOTE_PREPARING) {
-            fprintf(stderr, "weft %s: host %s has not answered\n", self->launch->command,
+            fprintf(stderr, "weft %s: host %s: no answer from its agent\n", self->launch->command,
                     self->hosts[i].host->name);
         }
     }
@@ -467,7 +468,8 @@ int wefti_launch_remote(const launch_t *launch, uint32_t world_size)
 {
     remote_launcher_t *self = calloc(1, sizeof *self);
     if (self == NULL) {
-        return wefti_usage_error(launch->command, "out of memory: the launcher");
+        return wefti_usage_error(launch->command, "out of memory: cannot allocate %zu bytes",
+                                 sizeof *self);
     }
     self->launch = launch;
     self->signals.signal_fd = -1;

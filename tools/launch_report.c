@@ -44,7 +44,7 @@ static void name_deaths(const char *command, const rank_process_t *ranks, uint32
         }
         print_who(command, rank);
         if (by_us) {
-            fputs("did not answer any more and was ended\n", stderr);
+            fputs("stopped responding and was killed\n", stderr);
         } else {
             fprintf(stderr, "was killed by signal %d (%s)\n", WTERMSIG(rank->wait_status),
                     strsignal(WTERMSIG(rank->wait_status)));
@@ -69,7 +69,7 @@ static int report_ranks(const char *command, const rank_process_t *ranks, uint32
         const rank_process_t *rank = &ranks[i];
         bool cause = rank->report.status < 0 && !is_echo(rank);
         have_cause = have_cause || cause;
-        /* Whoever waited in vain does not explain why others were silent: they are the reason. */
+        /* A rank whose wait timed out does not explain why others stopped responding. */
         explained = explained || (cause && rank->report.status != WEFT_ERR_TIMEOUT);
         deaths = deaths || (was_signalled(rank) && !rank->killed);
         silent = silent || (was_signalled(rank) && rank->killed);
@@ -98,7 +98,7 @@ static int report_ranks(const char *command, const rank_process_t *ranks, uint32
     return code;
 }
 
-/* Programs have said themselves what was wrong; which one was first is what they do not know. */
+/* Programs have reported their errors themselves, but do not know which of them failed first. */
 static int report_programs(const char *command, const rank_process_t *ranks, uint32_t count)
 {
     const rank_process_t *first = NULL;

@@ -187,10 +187,10 @@ void wefti_links_print_text(const links_report_t *report, const weft_context_t *
             }
             printf("between %s and %s: %s%s%s\n", first, second,
                    wefti_format_bytes(link->bytes, bytes), rate,
-                   link->slow ? " -- SLOW beside the others" : "");
+                   link->slow ? " -- SLOW compared with the others" : "");
         }
     }
     if (printed > LINES) {
-        printf("and %u more pairs of hosts\n", printed - LINES);
+        printf("and %u more pair%s of hosts\n", printed - LINES, printed - LINES == 1 ? "" : "s");
     }
 }

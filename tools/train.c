@@ -40,7 +40,7 @@ static int64_t elems_per_sample(const weft_tensor_desc_t *desc)
     return desc->rank == 0 || desc->dims[0] <= 0 ? -1 : count / desc->dims[0];
 }
 
-/* The data set has more classes than the model: says where. */
+/* Names the first label that is not a class of the model. */
 static weft_status_t name_foreign_label(const dataset_t *data, int64_t class_count)
 {
     const image_set_t *sets[] = {&data->train, &data->test};
@@ -69,20 +69,29 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
         }
         if (binding.role == WEFT_ROLE_INPUT) {
             int64_t wanted = (int64_t)set->height * set->width;
-            if (out_binding->image_name != NULL || binding.desc.dtype != WEFT_DTYPE_F32 ||
-                elems_per_sample(&binding.desc) != wanted) {
+            if (out_binding->image_name != NULL) {
                 return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "input '%s' takes %lld %s per sample, the data set has images "
-                                   "of %ux%u and fits one f32 input only",
-                                   binding.name, (long long)elems_per_sample(&binding.desc),
-                                   weft_dtype_name(binding.desc.dtype), set->height, set->width);
+                                   "input '%s': the data set has one input: '%s' takes its images",
+                                   binding.name, out_binding->image_name);
+            }
+            if (binding.desc.dtype != WEFT_DTYPE_F32 || elems_per_sample(&binding.desc) != wanted) {
+                return wefti_error(
+                    WEFT_ERR_INVALID_ARGUMENT,
+                    "input '%s': type mismatch: %lld %s per sample, but images of the "
+                    "data set are %ux%u f32",
+                    binding.name, (long long)elems_per_sample(&binding.desc),
+                    weft_dtype_name(binding.desc.dtype), set->height, set->width);
             }
             out_binding->image_name = binding.name;
             out_binding->batch = binding.desc.dims[0];
         } else if (binding.role == WEFT_ROLE_LABEL) {
             if (binding.desc.dtype != WEFT_DTYPE_I64 || elems_per_sample(&binding.desc) != 1) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "label input '%s' is not one i64 per sample", binding.name);
+                return wefti_error(
+                    WEFT_ERR_INVALID_ARGUMENT,
+                    "label input '%s': type mismatch: %lld %s per sample, but labels "
+                    "of the data set are one i64",
+                    binding.name, (long long)elems_per_sample(&binding.desc),
+                    weft_dtype_name(binding.desc.dtype));
             }
             out_binding->label_name = binding.name;
         } else if (binding.role == WEFT_ROLE_LOGITS && binding.desc.rank > 0) {
@@ -95,8 +104,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
         }
     }
     if (out_binding->image_name == NULL || out_binding->label_name == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the plan has no input for the %ss of the data set",
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the plan has no %s input",
                            out_binding->image_name == NULL ? "image" : "label");
     }
     weft_status_t status = name_foreign_label(options->data, out_binding->class_count);
@@ -107,18 +115,18 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     status = weft_plan_get_info(options->plan, &info);
     if (status >= 0 && !info.has_eval && !options->no_eval) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the forward pass communicates, so a rank cannot evaluate its share of "
-                           "the test set alone: use --no-eval");
+                           "the forward pass communicates: a rank cannot evaluate its share of the "
+                           "test set alone; use --no-eval");
     }
     out_binding->accumulate = info.accumulate;
     out_binding->global_batch =
         (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;
     if (status >= 0 && set->count < out_binding->global_batch) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "%u training images are fewer than one global batch of %u x %lld%s",
-                             set->count, info.world_size * info.accumulate,
-                             (long long)out_binding->batch,
-                             info.accumulate > 1 ? ", the micro-batches of all ranks" : "");
+        status = wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "data set too small: %u training images, but a global batch is %u x %lld%s", set->count,
+            info.world_size * info.accumulate, (long long)out_binding->batch,
+            info.accumulate > 1 ? " (micro-batches of all ranks)" : "");
     }
     return status;
 }
@@ -145,7 +153,7 @@ static double scalar_seed(uint64_t seed)
     return (double)((seed ^ (seed >> 53)) & (((uint64_t)1 << 53) - 1));
 }
 
-/* The file was looked at before the ranks started; it may be another one by now. */
+/* The file was checked before the ranks started, and may have been replaced since. */
 static weft_status_t load_checkpoint(trainer_t *trainer)
 {
     const train_options_t *options = trainer->options;
@@ -154,8 +162,8 @@ static weft_status_t load_checkpoint(trainer_t *trainer)
         weft_session_load_checkpoint(trainer->session, options->resume_path, &info);
     if (status >= 0 && (info.step != options->resume.step || info.seed != options->seed ||
                         info.sample != options->resume.sample)) {
-        status =
-            wefti_error(WEFT_ERR_STATE, "%s: replaced while ranks started", options->resume_path);
+        status = wefti_error(WEFT_ERR_STATE, "%s: checkpoint changed while the ranks started",
+                             options->resume_path);
     }
     return status;
 }
@@ -343,7 +351,7 @@ static weft_status_t train(trainer_t *trainer)
         }
         if (!isfinite(loss)) {
             return wefti_error(WEFT_ERR_STATE,
-                               "the loss is %f at step %llu: training diverged, try a lower --lr",
+                               "training diverged: the loss is %f at step %llu; try a lower --lr",
                                loss, (unsigned long long)step + 1);
         }
         if (step == trainer->first_step) {

@@ -141,8 +141,8 @@ static void print_text(const train_options_t *options, const train_report_t *rep
            (unsigned long long)stats->fusion_copied_bytes, report->param_digest);
     wefti_links_print_text(&report->links, context);
     if (report->first_step > 0) {
-        printf("resumed after %llu steps from %s\n", (unsigned long long)report->first_step,
-               options->resume_path);
+        printf("resumed after %llu step%s from %s\n", (unsigned long long)report->first_step,
+               wefti_plural(report->first_step), options->resume_path);
     }
     puts("input: pixels were divided by 255");
     if (report->saved) {

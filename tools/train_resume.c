@@ -36,10 +36,10 @@ static weft_status_t check_data(const train_options_t *options, const train_bind
     if (info->global_batch != binding->global_batch) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
-            "%s: written with a global batch of %llu (%u ranks), but this run has %llu; "
+            "%s: written with a global batch of %llu (%u rank%s), but this run has %llu; "
             "change --world or --batch",
             options->resume_path, (unsigned long long)info->global_batch, info->world_size,
-            (unsigned long long)binding->global_batch);
+            info->world_size == 1 ? "" : "s", (unsigned long long)binding->global_batch);
     }
     if (info->sample_count != options->data->train.count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

@@ -85,10 +85,10 @@ static weft_status_t measure(bench_rank_t *self, bench_t *bench, const tune_run_
 
 static void show_progress(const tune_run_t *run, uint32_t done, const weft_algorithm_t *algorithm)
 {
-    fprintf(stderr, "\r\033[K%3u %%  %u ranks, %s memory, %s %s",
+    fprintf(stderr, "\r\033[K%3u %%  %u rank%s, %s memory, %s %s",
             run->total > 0 ? 100 * done / run->total : 0, run->bench.ranks,
-            wefti_bench_memory_names[run->bench.memory], wefti_op_name(algorithm->op),
-            algorithm->name);
+            wefti_plural(run->bench.ranks), wefti_bench_memory_names[run->bench.memory],
+            wefti_op_name(algorithm->op), algorithm->name);
 }
 
 /*

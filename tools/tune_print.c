@@ -84,7 +84,7 @@ static weft_status_t show_op(const tune_command_t *command, const bench_op_t *op
     weft_status_t status = WEFT_OK;
     uint64_t least = op->per_rank ? 4ul * ranks : 4;
     if (!command->json) {
-        printf("%s, %u ranks, %s memory\n", wefti_op_name(op->op), ranks,
+        printf("%s, %u rank%s, %s memory\n", wefti_op_name(op->op), ranks, wefti_plural(ranks),
                plain ? "plain" : "registered");
     }
     for (uint64_t bytes = least < 8 ? 8 : least;
@@ -166,15 +166,15 @@ weft_status_t wefti_tune_show(const tune_command_t *command)
             printf("between hosts: %.0f ns + %.4f ns/B\n", costs->level[WEFTI_LEVEL_NET].alpha_ns,
                    costs->level[WEFTI_LEVEL_NET].beta_ns_per_byte);
         }
-        printf("links: own memory %.4f ns/B, memory of other ranks %.0f ns + %.4f ns/B; reducing "
-               "%.4f ns/B; an interpreted call %.0f ns + %.1f ns per step\n",
+        printf("links: own memory %.4f ns/B, memory of other ranks %.0f ns + %.4f ns/B; reduction "
+               "%.4f ns/B; interpreted schedule %.0f ns + %.1f ns per step\n",
                costs->level[WEFTI_LEVEL_SELF].beta_ns_per_byte,
                costs->level[WEFTI_LEVEL_HOST].alpha_ns,
                costs->level[WEFTI_LEVEL_HOST].beta_ns_per_byte, costs->gamma_ns_per_byte,
                costs->call_ns, costs->step_ns);
         print_kernels(costs);
-        printf("written to %s: %zu pieces of algorithms, %zu times of kernels\n", command->output,
-               costs->measured_count, costs->kernel_count);
+        printf("written to %s: %zu time%s of algorithms, %zu of kernels\n", command->output,
+               costs->measured_count, wefti_plural(costs->measured_count), costs->kernel_count);
     }
     wefti_text_deinit(&text);
     return status;

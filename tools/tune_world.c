@@ -131,13 +131,14 @@ int wefti_tune_launched(tune_command_t *command)
     weft_status_t status = WEFT_OK;
     if (ranks < 2 || ranks > BENCH_MAX_RANKS) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "invalid number of ranks %u: must be 2 to %u", ranks, BENCH_MAX_RANKS);
+                             "invalid number of ranks %u: must be between 2 and %u", ranks,
+                             BENCH_MAX_RANKS);
     }
     command->host_of = calloc(ranks, sizeof *command->host_of);
     if (status == WEFT_OK) {
         status = command->host_of != NULL
                      ? find_hosts(world, command->host_of, &other)
-                     : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: hosts of %u ranks", ranks);
+                     : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %u ranks", ranks);
     }
     code = wefti_launched_agree(world, "tune", status);
     if (code == EXIT_OK) {

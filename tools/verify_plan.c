@@ -57,7 +57,7 @@ static schedule_t *find_case(proof_t *proof, const weft_plan_t *plan,
     return &proof->schedules[proof->schedule_count++];
 }
 
-/* Proves it, or says why not; an error is a schedule that is wrong. */
+/* Proves the schedule, or sets left_out; an error is a wrong schedule. */
 static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t *registry,
                                     uint32_t ranks)
 {
@@ -118,8 +118,8 @@ static void tell_program(wefti_text_t *text, const proof_t *proof, const weft_pl
                       plural(plan->world_size), wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(text,
                       "  operators     %" PRIu32
-                      " kernels: defined, with operands of the right types and shapes\n",
-                      plan->kernel_count);
+                      " kernel%s: defined, with operands of the right types and shapes\n",
+                      plan->kernel_count, plural(plan->kernel_count));
     wefti_text_printf(text,
                       "  dependencies  %" PRIu32 " programs, %" PRIu64 " steps, %" PRIu64
                       " waits: nothing is read before it is written, no two accesses race\n",
@@ -144,7 +144,7 @@ static void tell_ranks(wefti_text_t *text, const proof_t *proof, const weft_plan
     if (plan->accumulate > 1) {
         wefti_text_printf(text,
                           "  micro-batches %" PRIu32
-                          " of a rank: each is added once, in the order of the tree\n",
+                          " per rank: each is added once, in the order of the tree\n",
                           plan->accumulate);
     }
     wefti_text_printf(
@@ -163,11 +163,12 @@ static void tell_schedules(wefti_text_t *text, const proof_t *proof)
         wefti_text_add_printable(text, schedule->algorithm);
         wefti_text_add(text, schedule->in_place ? " in place" : "");
         if (schedule->left_out != NULL) {
-            wefti_text_printf(text, " (left out: %s)", schedule->left_out);
+            wefti_text_printf(text, " (skipped: %s)", schedule->left_out);
         }
     }
     if (proof->unlisted > 0) {
-        wefti_text_printf(text, ", and %" PRIu32 " more uses not checked", proof->unlisted);
+        wefti_text_printf(text, ", and %" PRIu32 " more use%s not checked", proof->unlisted,
+                          plural(proof->unlisted));
     }
 }
 

@@ -430,16 +430,16 @@ class Run(Infer):
             self.assert_one_line(message)
             return message
         (self.dir / "in").mkdir()
-        self.assertIn("no file for input 'x': neither x.pb nor input_0.pb", refused())
+        self.assertIn("no file for input 'x': expected x.pb or input_0.pb", refused())
         save_tensor(self.dir / "in/x.pb", np.zeros((3, 2), np.float32))
-        self.assertIn("in/x.pb: type is f32 [3, 2], but input 'x' of the plan requires f32 [2, 3]", refused())
+        self.assertIn("in/x.pb: type mismatch: f32 [3, 2], but input 'x' of the plan has type f32 [2, 3]", refused())
         save_tensor(self.dir / "in/x.pb", np.zeros((2, 3), np.int64))
-        self.assertIn("type is i64 [2, 3]", refused())
+        self.assertIn("type mismatch: i64 [2, 3]", refused())
         (self.dir / "in/x.pb").write_bytes(b"\xff\xff\xff")
         self.assertIn("in/x.pb", refused())
         save_tensor(self.dir / "in/x.pb", np.zeros((2, 3), np.float32))
         save_tensor(self.dir / "in/rank1/x.pb", np.zeros((2, 4), np.float32))
-        self.assertIn("in/rank1/x.pb: type is f32 [2, 4]", refused())
+        self.assertIn("in/rank1/x.pb: type mismatch: f32 [2, 4]", refused())
 
     def test_options(self):
         path = self.save(model([node("Relu", ["x"], "y")], {"x": (2, 3)}, ["y"]))
@@ -454,7 +454,7 @@ class Run(Infer):
                             (("--scalar", "lr"), "must be NAME=X"), (("--repeat", 0), "--repeat"), (("-n", 2), "the plan is for 1 rank, not for 2")):
             self.assertIn(text, self.weft("run", "p.weft", "--inputs", "in", *extra, code=2).stderr)
         self.assertIn("missing option: --data", self.weft("run", "p.weft", code=2).stderr)
-        self.assertIn("--inputs DIR is missing", self.weft("run", "p.weft", "--repeat", 1, code=2).stderr)
+        self.assertIn("missing option: --inputs DIR", self.weft("run", "p.weft", "--repeat", 1, code=2).stderr)
         (self.dir / "file").write_text("")
         self.assertIn("not a folder", self.weft("run", "p.weft", "--inputs", "in", "--outputs", "file", code=2).stderr)
         for option in (("--optimizer", "sgd"), ("--lr", "1"), ("--bucket", "one"), ("--loss", "y"), ("--accumulate", "2")):
@@ -593,7 +593,7 @@ class Refusals(Infer):
         net = self.save(model([node("Sub", ["x/y", "x_y"], "z")], {"x/y": [2, 3], "x_y": [2, 3]}, {"z": [2, 3]}, {}))
         self.weft("compile", net, "-o", "p.weft", "--infer", "--world", 2)
         self.feed({"x_y": np.ones((2, 3), np.float32)})
-        self.says("another input's", "run", "p.weft", "--inputs", "in")
+        self.says("matches more inputs", "run", "p.weft", "--inputs", "in")
         self.feed({"input_0": np.full((2, 3), 5, np.float32), "input_1": np.full((2, 3), 3, np.float32)})
         self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
         np.testing.assert_array_equal(self.output("z"), np.full((2, 3), 2, np.float32))

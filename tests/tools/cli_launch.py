@@ -155,7 +155,7 @@ class Hosts(LaunchCase):
             self.assertRegex(done.stderr, match)
             self.assert_one_line(done.stderr)
         done = self.hosts("a,b", "-n", 3, "--", "true", code=2)
-        self.assertRegex(done.stderr, "--world 3: the hosts have only 2 slots")
+        self.assertRegex(done.stderr, "--world 3: too many ranks: the hosts have 2 slots")
 
     def test_variables_and_folder_come_along(self):
         done = self.hosts("a,b", "--", "sh", "-c", "echo $PWD $WEFT_LATE $WEFT_HOST_ID",
@@ -196,7 +196,7 @@ class Hosts(LaunchCase):
         deaf.write_text('#!/bin/sh\n[ "$1" = b ] && exec sleep 100\nexec sh -c "$2"\n')
         deaf.chmod(0o755)
         done = self.program("--hosts", "a,b", "--rsh", deaf, "--", "true", code=1, env={"WEFT_CONNECT_TIMEOUT": "5"})
-        self.assertEqual(done.stderr, "weft run: host b has not answered\n")
+        self.assertEqual(done.stderr, "weft run: host b: no answer from its agent\n")
 
     def test_interrupt(self):
         run = subprocess.Popen([WEFT, "run", "--hosts", "a,b:2", "--rsh", str(self.rsh), "--", "sh", "-c",

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const wefti_link_driver_t *const tcp = &wefti_link_tcp;
@@ -107,6 +108,40 @@ static void test_garbage_ends_the_visit_and_nothing_else(void **state)
     }
     require_working(&net, 1);
     net_close(&net);
+}
+
+/* A forked child holds a copy of a pending connection: what arrives there later is nobody's event. */
+static void test_a_forked_child_leaves_no_event(void **state)
+{
+    net_t net;
+    uint8_t noise[256] = {0};
+    int ends[2];
+    (void)state;
+    net_open(&net, 2, 2, "lo");
+    tcp_t *driver = net.sides[0].driver;
+    int fd = visit(&net, 0);
+    UNTIL(&net, driver->stranger_count == 1);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[1]);
+        _exit(read(ends[0], noise, 1) == 0 ? 0 : 1); /* until the parent closes its end */
+    }
+    close(ends[0]);
+    assert_true(child > 0);
+    say(fd, noise, sizeof noise);
+    UNTIL(&net, driver->stranger_count == 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        (void)send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+        net_progress(&net);
+    }
+    require_working(&net, 1);
+    net_close(&net);
+    close(ends[1]);
+    close(fd);
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void test_damaged_hellos_get_no_answer(void **state)
@@ -307,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_garbage_ends_the_visit_and_nothing_else),
+        cmocka_unit_test(test_a_forked_child_leaves_no_event),
         cmocka_unit_test(test_damaged_hellos_get_no_answer),
         cmocka_unit_test(test_who_lacks_the_key_is_turned_away),
         cmocka_unit_test(test_a_listener_that_lacks_the_key_gets_no_data),

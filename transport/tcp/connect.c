@@ -36,7 +36,7 @@ static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error);
 void wefti_tcp_attempt_end(tcp_t *tcp, tcp_attempt_t *attempt)
 {
     if (attempt->step != STEP_NONE) {
-        wefti_tcp_source_close(&attempt->source);
+        wefti_tcp_source_close(tcp, &attempt->source);
         attempt->step = STEP_NONE;
         tcp->attempt_count--;
     }
@@ -50,7 +50,7 @@ static void set_until(tcp_t *tcp, tcp_attempt_t *attempt, uint64_t span_ns)
 
 static void pause_for(tcp_t *tcp, tcp_attempt_t *attempt, uint64_t span_ns)
 {
-    wefti_tcp_source_close(&attempt->source);
+    wefti_tcp_source_close(tcp, &attempt->source);
     attempt->step = STEP_PAUSE;
     set_until(tcp, attempt, span_ns);
 }
@@ -106,7 +106,7 @@ static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error)
     const tcp_address_t *ways[TCP_ADDRESSES_MAX];
     uint32_t count = wefti_tcp_candidates(tcp, attempt->peer->rank, attempt->index, ways);
     uint64_t now = wefti_now_ns();
-    wefti_tcp_source_close(&attempt->source);
+    wefti_tcp_source_close(tcp, &attempt->source);
     attempt->candidate++;
     uint32_t rounds = count > 0 ? attempt->candidate / count : 1;
     bool refused = error == ECONNREFUSED; /* nobody has that port: its process is over */
@@ -343,7 +343,7 @@ void wefti_tcp_connected(tcp_t *tcp, tcp_peer_t *peer, uint32_t index, int fd)
         connection->hears = true;
         (void)wefti_tcp_send_queued(connection);
     } else {
-        wefti_tcp_source_close(&connection->source);
+        wefti_tcp_source_close(tcp, &connection->source);
     }
     pthread_mutex_unlock(&peer->lock);
     if (!good) {

@@ -18,7 +18,7 @@ void wefti_tcp_peer_disconnect(tcp_peer_t *peer, tcp_peer_state_t state)
     for (uint32_t i = 0; i < tcp->sockets; i++) {
         tcp_connection_t *connection = &peer->connections[i];
         wefti_tcp_queue_clear(connection);
-        wefti_tcp_source_close(&connection->source);
+        wefti_tcp_source_close(tcp, &connection->source);
         tcp->paused_count -= connection->paused ? 1 : 0;
         connection->ready = connection->blocked = connection->hears = connection->paused = false;
         connection->into_bytes = connection->in_from = connection->in_to = 0;

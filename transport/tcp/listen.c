@@ -61,7 +61,7 @@ weft_status_t wefti_tcp_listen(tcp_t *tcp)
         if (status == WEFT_OK) {
             tcp->card.addresses[kept++] = address;
         } else {
-            wefti_tcp_source_close(&tcp->listeners[kept]);
+            wefti_tcp_source_close(tcp, &tcp->listeners[kept]);
         }
     }
     tcp->card.address_count = kept;
@@ -72,7 +72,7 @@ weft_status_t wefti_tcp_listen(tcp_t *tcp)
 
 static void dismiss(tcp_t *tcp, tcp_stranger_t *stranger)
 {
-    wefti_tcp_source_close(&stranger->source);
+    wefti_tcp_source_close(tcp, &stranger->source);
     *(stranger->previous != NULL ? &stranger->previous->next : &tcp->strangers) = stranger->next;
     *(stranger->next != NULL ? &stranger->next->previous : &tcp->latest_stranger) =
         stranger->previous;

@@ -33,9 +33,14 @@ void wefti_tcp_rewatch(tcp_t *tcp, tcp_source_t *source, uint32_t events)
     }
 }
 
-void wefti_tcp_source_close(tcp_source_t *source)
+/*
+ * Out of the epoll set first: close alone leaves a descriptor there for as long as a forked child
+ * has a copy of it, and events would name a source that is gone.
+ */
+void wefti_tcp_source_close(tcp_t *tcp, tcp_source_t *source)
 {
     if (source->fd >= 0) {
+        (void)epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
         close(source->fd);
         source->fd = -1;
     }
@@ -520,8 +525,8 @@ static void close_peer(tcp_t *tcp, tcp_peer_t *peer, bool forked)
     }
     for (uint32_t i = 0; i < TCP_SOCKETS_MAX; i++) {
         tcp_connection_t *connection = &peer->connections[i];
-        wefti_tcp_source_close(&connection->source);
-        wefti_tcp_source_close(&peer->attempts[i].source);
+        wefti_tcp_source_close(tcp, &connection->source);
+        wefti_tcp_source_close(tcp, &peer->attempts[i].source);
         if (!forked) { /* a child may have been made in the middle of anything */
             wefti_tcp_queue_deinit(connection);
             wefti_free(tcp->params.allocator, connection->in);
@@ -537,7 +542,10 @@ static void tcp_close(void *driver, bool forked)
 {
     tcp_t *tcp = driver;
     const weft_allocator_t *allocator = tcp->params.allocator;
-    if (!forked) {
+    if (forked) { /* the epoll set is the parent's: the child takes nothing out of it */
+        close(tcp->epoll_fd);
+        tcp->epoll_fd = -1;
+    } else {
         enter(tcp);
         wefti_tcp_strangers_close(tcp);
     }
@@ -548,13 +556,13 @@ static void tcp_close(void *driver, bool forked)
         }
     }
     for (uint32_t i = 0; i < TCP_ADDRESSES_MAX; i++) {
-        wefti_tcp_source_close(&tcp->listeners[i]);
+        wefti_tcp_source_close(tcp, &tcp->listeners[i]);
     }
     for (tcp_stranger_t *stranger = tcp->strangers; stranger != NULL; stranger = stranger->next) {
-        wefti_tcp_source_close(&stranger->source);
+        wefti_tcp_source_close(tcp, &stranger->source);
     }
-    wefti_tcp_source_close(&tcp->bell);
-    wefti_tcp_source_close(&tcp->timer);
+    wefti_tcp_source_close(tcp, &tcp->bell);
+    wefti_tcp_source_close(tcp, &tcp->timer);
     if (tcp->epoll_fd >= 0) {
         close(tcp->epoll_fd);
     }

@@ -328,6 +328,6 @@ void wefti_tcp_ring(tcp_t *tcp); /* progress is to look; any thread */
 void wefti_tcp_timer(tcp_t *tcp, uint64_t at_ns);
 bool wefti_tcp_watch(tcp_t *tcp, tcp_source_t *source, uint32_t events);
 void wefti_tcp_rewatch(tcp_t *tcp, tcp_source_t *source, uint32_t events);
-void wefti_tcp_source_close(tcp_source_t *source);
+void wefti_tcp_source_close(tcp_t *tcp, tcp_source_t *source);
 
 #endif

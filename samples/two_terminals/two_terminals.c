@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <weft/weft.h>
 
@@ -21,8 +22,8 @@ static void check(weft_status_t status)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s RANK [NAME]     RANK is 0 in one terminal, 1 in the other\n",
+    if (argc < 2 || (strcmp(argv[1], "0") != 0 && strcmp(argv[1], "1") != 0)) {
+        fprintf(stderr, "usage: %s RANK [NAME]\nRANK is 0 in one terminal, 1 in the other\n",
                 argv[0]);
         return 2;
     }

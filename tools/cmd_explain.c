@@ -2,7 +2,10 @@
 /* weft explain: what a plan does and why. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "tools/tool.h"
 
 enum { KEY_JSON = 256, KEY_COMPARE, KEY_WHY, KEY_KERNELS, KEY_OPS };
@@ -57,6 +60,29 @@ static int handle(void *user, int key, const char *value)
     return status < 0 ? wefti_status_error("explain", status) : EXIT_OK;
 }
 
+/* {"tensor": "fc1.weight", "lines": [..]}: the text of --why, line by line */
+static weft_status_t why_json(const char *tensor, char **text)
+{
+    wefti_text_t json_text;
+    wefti_json_t json;
+    wefti_text_init(&json_text, NULL);
+    wefti_json_init(&json, &json_text, false);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_string(&json, "tensor", tensor);
+    wefti_json_begin_array(&json, "lines");
+    for (char *rest = *text, *line; (line = strsep(&rest, "\n")) != NULL;) {
+        if (*line != '\0') {
+            wefti_json_string(&json, NULL, line);
+        }
+    }
+    wefti_json_end_array(&json);
+    wefti_json_end_object(&json);
+    wefti_text_add(&json_text, "\n");
+    free(*text);
+    *text = wefti_text_take(&json_text);
+    return *text != NULL ? WEFT_OK : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory");
+}
+
 static int explain(const explain_command_t *command, const char *path)
 {
     weft_plan_t *plan = NULL;
@@ -67,6 +93,9 @@ static int explain(const explain_command_t *command, const char *path)
                  : command->compare && !command->json
                      ? weft_plan_compare(plan, &text)
                      : weft_plan_explain(plan, command->json, &text);
+    }
+    if (status >= 0 && command->why != NULL && command->json) {
+        status = why_json(command->why, &text);
     }
     weft_plan_release(plan);
     if (status < 0) {

@@ -118,6 +118,7 @@ typedef struct run_command {
     uint32_t ranks;
     bool compiles_alone; /* for all ranks; else every rank or host compiles */
     bool seed_given, lr_given, epochs_given;
+    bool not_for_program; /* an option was set that a program after -- ignores */
 } run_command_t;
 
 static int parse_count(const char *option, const char *value, long long high, uint64_t *out_count)
@@ -139,6 +140,8 @@ static int handle(void *user, int key, const char *value)
     long long seed = 0;
     size_t index = 0;
     int code = EXIT_OK;
+    command->not_for_program =
+        command->not_for_program || (key != 'n' && !wefti_is_launch_option(key));
     switch (key) {
     case 'n':
         return wefti_option_u32("run", "--world", value, 1, LAUNCH_MAX_RANKS, &command->ranks);
@@ -486,7 +489,7 @@ static int run_program(run_command_t *command, int positional)
 {
     const launch_t *launch = &command->launch;
     uint32_t ranks = launch->agent != NULL ? launch->world_size : command->ranks;
-    if (positional != 0 || command->data_path != NULL || means_inference(command)) {
+    if (positional != 0 || command->not_for_program) {
         return wefti_usage_error("run", "before -- PROGRAM only -n, --hosts, --round-robin, --rsh, "
                                         "--remote-weft, --bind-irqs and "
                                         "--tag-output are allowed");

@@ -287,7 +287,7 @@ const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, 
     for (uint32_t r = 0; r < cluster->rank_count; r++) {
         runs += r == 0 || cluster->ranks[r].host != cluster->ranks[r - 1].host;
     }
-    const char *dealt = runs > used ? ", dealt round" : "";
+    const char *dealt = runs > used ? ", round-robin" : "";
     if (used <= 1) {
         snprintf(buffer, bytes, "1 host, %u rank%s", cluster->rank_count,
                  cluster->rank_count == 1 ? "" : "s");

@@ -129,7 +129,7 @@ weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_
  * it. */
 weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
                                              wefti_digest_t *out_digest);
-/* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, dealt round"; returns buffer. */
+/* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, round-robin"; returns buffer. */
 const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, size_t bytes);
 
 /*

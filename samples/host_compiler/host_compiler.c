@@ -113,7 +113,7 @@ static void print_graph(const host_graph_t *graph)
         for (uint32_t k = 0; k < node->input_count; k++) {
             printf(" %s", graph->tensors[node->inputs[k]].name);
         }
-        printf("\n    starts behind %s, waited for before %s", graph->nodes[node->start_after].name,
+        printf("\n    starts after %s, waited for before %s", graph->nodes[node->start_after].name,
                node->wait_before != HOST_NONE ? graph->nodes[node->wait_before].name : "the end");
         printf("%s%s\n", node->reason[0] != '\0' ? "; " : "", node->reason);
     }

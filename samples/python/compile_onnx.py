@@ -14,9 +14,12 @@ import os
 import pathlib
 import time
 
-import numpy as np
+try:
+    import numpy as np
 
-import weft
+    import weft
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this sample needs the Python package '{error.name}': see samples/python/README.md") from None
 
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "models"
 

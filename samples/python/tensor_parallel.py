@@ -18,9 +18,12 @@ import os
 import time
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-import numpy as np  # noqa: E402, pylint: disable=wrong-import-position
+try:
+    import numpy as np  # noqa: E402, pylint: disable=wrong-import-position
 
-import weft  # noqa: E402, pylint: disable=wrong-import-position
+    import weft  # noqa: E402, pylint: disable=wrong-import-position
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this sample needs the Python package '{error.name}': see samples/python/README.md") from None
 
 
 def parse_arguments():

@@ -15,9 +15,12 @@ import time
 
 # One thread of BLAS per rank: before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-import numpy as np  # noqa: E402, pylint: disable=wrong-import-position
+try:
+    import numpy as np  # noqa: E402, pylint: disable=wrong-import-position
 
-import weft  # noqa: E402, pylint: disable=wrong-import-position
+    import weft  # noqa: E402, pylint: disable=wrong-import-position
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this sample needs the Python package '{error.name}': see samples/python/README.md") from None
 
 SIZES = (784, 512, 256, 10)
 
@@ -146,7 +149,7 @@ def main():
     if not np.array_equal(least, most):
         raise SystemExit("ranks have different weights")
     if rank == 0:
-        print(f"{world} ranks have the same weights")
+        print(f"{world} rank{'s have' if world > 1 else ' has'} the same weights")
     weft.finalize()
 
 

@@ -14,12 +14,15 @@ import os
 import statistics
 import time
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
 
-import weft.torch
+    import weft.torch
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this sample needs the Python package '{error.name}': see samples/python/README.md") from None
 
 
 def parse_arguments():

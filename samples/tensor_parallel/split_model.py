@@ -6,7 +6,7 @@ usage: split_model.py DIR N [--width D] [--hidden H] [--heads A]
 
 Writes to DIR: whole.onnx, block.rank<r>.onnx for each of N ranks, and an input in/x.pb. A rank has some of the heads of
 the attention and some of the columns of the first layer of the perceptron, and the rows of the second matrices that
-belong to them, so each rank's products are parts of a sum: one weft::AllReduce behind the attention and one behind the
+belong to them, so each rank's products are parts of a sum: one weft::AllReduce after the attention and one after the
 perceptron put the block together. Divided or not, the graph is the same; only initializers differ.
 """
 import argparse

@@ -74,7 +74,7 @@ static void test_cluster_is_read(void **state)
     assert_true(link.bits_per_s == 40000000000ull && link.rails == 2);
     char summary[64];
     assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
-                        "2 hosts, 3 + 2 ranks, dealt round");
+                        "2 hosts, 3 + 2 ranks, round-robin");
     wefti_topology_t runs;
     assert_int_equal(wefti_topology_from_cluster(&cluster, NULL, &runs), WEFT_OK);
     assert_int_equal(runs.host_count, 5);
@@ -313,7 +313,7 @@ static void test_links_and_placements(void **state)
     assert_int_equal(wefti_cluster_placement_digest(&cluster, &digests[1]), WEFT_OK);
     assert_memory_not_equal(&digests[0], &digests[1], sizeof digests[0]);
     assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
-                        "2 hosts x 3 ranks, dealt round");
+                        "2 hosts x 3 ranks, round-robin");
     wefti_cluster_deinit(&cluster);
 }
 

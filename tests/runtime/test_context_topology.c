@@ -69,7 +69,7 @@ static void test_contexts_know_their_hosts(void **state)
     const uint32_t hosts[] = {0, 1, 0, 1};
     const wefti_hub_links_t links = {.host_of = hosts};
     support_rank_threads(3, look, NULL);
-    support_rank_threads_over(4, look, "2 hosts x 2 ranks, dealt round", &links);
+    support_rank_threads_over(4, look, "2 hosts x 2 ranks, round-robin", &links);
     assert_true(support_rank_processes(3, look, NULL));
 }
 

@@ -156,7 +156,7 @@ class Compile(Case):
         together = self.describe([4, {"name": "b", "ranks": 4}], link=self.LINK)
         dealt = self.describe([{"ranks": [0, 2, 4, 6]}, {"ranks": [1, 3, 5, 7]}], name="dealt.json", link=self.LINK)
         one = self.describe([8], name="one.json")
-        for path, summary in ((together, "2 hosts x 4 ranks"), (dealt, "2 hosts x 4 ranks, dealt round")):
+        for path, summary in ((together, "2 hosts x 4 ranks"), (dealt, "2 hosts x 4 ranks, round-robin")):
             plan = self.compile_for(path)
             self.assertEqual(self.explain(plan)["topology"], summary)
             self.assertIn(self.algorithm(plan), {"hierarchical", "rails"})

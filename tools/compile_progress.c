@@ -43,6 +43,14 @@ static void *show_time(void *user)
     return NULL;
 }
 
+/* The levels that the library prints by itself; a line replaces the live one. */
+static void log_line(void *user, weft_log_level_t level, const char *line)
+{
+    if (level <= WEFT_LOG_WARN) {
+        wefti_progress_log(user, level, line);
+    }
+}
+
 weft_status_t wefti_compile_with_progress(const weft_compile_params_t *params,
                                           weft_plan_t **out_plan)
 {
@@ -51,7 +59,7 @@ weft_status_t wefti_compile_with_progress(const weft_compile_params_t *params,
         .params = &shown, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     pthread_t thread;
     if (isatty(STDERR_FILENO) == 1 && params->log == NULL) {
-        shown.log = wefti_progress_log; /* a log line replaces the live line */
+        shown.log = log_line;
     }
     if (isatty(STDERR_FILENO) != 1 || pthread_create(&thread, NULL, show_time, &line) != 0) {
         return weft_compile(params, out_plan);

@@ -95,6 +95,53 @@ static void test_all_gather_ends(void **state)
     run_overlay_threads(&world);
 }
 
+/* While rank 0 checks for an abort, rank 1 runs the whole all-gather; then the check fails. */
+typedef struct late_check {
+    atomic_bool checking, done;
+} late_check_t;
+
+static void await_flag(atomic_bool *flag)
+{
+    uint64_t end = soon(60);
+    while (!atomic_load(flag) && wefti_now_ns() < end) {
+        sched_yield();
+    }
+}
+
+static weft_status_t fail_when_sent(void *user)
+{
+    late_check_t *late = user;
+    atomic_store(&late->checking, true);
+    await_flag(&late->done);
+    return wefti_error(WEFT_ERR_ABORTED, "aborted by a later call");
+}
+
+static int gather_before_abort(seat_t *seat, void *user)
+{
+    late_check_t *late = user;
+    uint8_t send = (uint8_t)(seat->job.rank + 1), recv[2] = {0};
+    if (seat->job.rank == 0) {
+        CHECK(wefti_overlay_all_gather(seat->overlay, &send, 1, recv, soon(60), fail_when_sent,
+                                       late) == WEFT_OK);
+    } else {
+        await_flag(&late->checking);
+        weft_status_t status =
+            wefti_overlay_all_gather(seat->overlay, &send, 1, recv, soon(60), NULL, NULL);
+        atomic_store(&late->done, true);
+        CHECK(status == WEFT_OK);
+    }
+    CHECK(recv[0] == 1 && recv[1] == 2);
+    return 0;
+}
+
+static void test_all_gather_completed_before_an_abort(void **state)
+{
+    (void)state;
+    late_check_t late = {0};
+    overlay_world_t world = {.size = 2, .fn = gather_before_abort, .user = &late};
+    run_overlay_threads(&world);
+}
+
 /* ---- floods ---- */
 
 static int flood_all(seat_t *seat, void *user)
@@ -266,6 +313,7 @@ int main(void)
         cmocka_unit_test(test_all_gather),
         cmocka_unit_test(test_all_gather_of_unequal_bytes),
         cmocka_unit_test(test_all_gather_ends),
+        cmocka_unit_test(test_all_gather_completed_before_an_abort),
         cmocka_unit_test(test_floods_arrive_once),
         cmocka_unit_test(test_all_learn_who_left),
         cmocka_unit_test(test_all_learn_who_died),

@@ -98,6 +98,7 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
                                   wefti_parcel_t **out_parcel)
 {
     wefti_overlay_t *overlay = gather->overlay;
+    weft_status_t status = WEFT_OK;
     for (bool waits = false;; waits = true) {
         wefti_overlay_progress(overlay);
         pthread_mutex_lock(&overlay->lock);
@@ -109,10 +110,12 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
             *out_parcel = parcel;
             return WEFT_OK;
         }
-        weft_status_t status =
-            waits && gather->check != NULL ? gather->check(gather->user) : WEFT_OK;
         if (status < 0) {
             return status;
+        }
+        status = waits && gather->check != NULL ? gather->check(gather->user) : WEFT_OK;
+        if (status < 0) {
+            continue; /* a peer may have sent its parcel, gone on, and failed in a later call */
         }
         if (!up) {
             return wefti_error(WEFT_ERR_PEER_DIED, "rank %u %s while rank %u was waiting for it",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"

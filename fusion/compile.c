@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "fusion/schedule_graph.h"
+#include "fusion/passes/schedule_graph.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 

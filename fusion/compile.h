@@ -8,7 +8,7 @@
 #define WEFT_FUSION_COMPILE_H
 
 #include "fusion/fusion.h"
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "runtime/base/log.h"
 
 /* What a compile needs and gives back at the end. */

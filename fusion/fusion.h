@@ -17,7 +17,7 @@
 #include "fusion/planner.h"
 #include "fusion/profile.h"
 #include "graph/ir.h"
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "ops/cost/cost.h"
 #include "ops/plan/plan.h"
 

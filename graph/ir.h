@@ -287,11 +287,11 @@ weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, we
 /* The number in a tensor of one floating-point element whose contents are known; else false. */
 bool wefti_tensor_number(const weft_tensor_desc_t *type, double *out_number);
 
-/* graph/dropout.c: Dropout that drops becomes DropoutMask with scalars "seed", "step", "rank"; of other Dropout nodes
+/* graph/autodiff/dropout.c: Dropout that drops becomes DropoutMask with scalars "seed", "step", "rank"; of other Dropout nodes
  * only the first input stays. wefti_graph_differentiate begins with it. */
 weft_status_t wefti_graph_resolve_dropout(wefti_graph_t *graph);
 
-/* graph/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
+/* graph/autodiff/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
  * Parameters that do not reach the loss become CONST. An operator without a rule is named. */
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);
 /* Whether its gradient is known at all; attributes may still be refused. */

@@ -9,9 +9,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
-#include "tools/bench.h"
-#include "tools/launch.h"
-#include "tools/launch_world.h"
+#include "tools/bench/bench.h"
+#include "tools/launch/launch.h"
+#include "tools/launch/world.h"
 
 enum {
     KEY_MIN = 256,

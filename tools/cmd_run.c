@@ -8,11 +8,11 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
-#include "tools/infer.h"
-#include "tools/launch.h"
-#include "tools/launch_world.h"
+#include "tools/train/infer.h"
+#include "tools/launch/launch.h"
+#include "tools/launch/world.h"
 #include "tools/tool.h"
-#include "tools/train.h"
+#include "tools/train/train.h"
 
 enum {
     KEY_DATA = 256,

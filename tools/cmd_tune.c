@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "runtime/base/file.h"
-#include "tools/launch_world.h"
-#include "tools/tune.h"
+#include "tools/launch/world.h"
+#include "tools/tune/tune.h"
 
 enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_JSON };
 

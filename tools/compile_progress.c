@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "tools/tool.h"
-#include "tools/train.h"
+#include "tools/train/train.h"
 
 typedef struct clock_line {
     const weft_compile_params_t *params;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "fusion/memory.h"
+#include "fusion/lower/offsets.h"
 #include "runtime/base/error.h"
 #include "tests/fusion/support_view.h"
 

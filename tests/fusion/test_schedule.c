@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fusion/schedule.h"
+#include "fusion/passes/schedule.h"
 #include "tests/fusion/support_view.h"
 
 #define NONE UINT32_MAX

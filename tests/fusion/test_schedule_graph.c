@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "fusion/schedule_graph.h"
+#include "fusion/passes/schedule_graph.h"
 #include "tests/fusion/support_view.h"
 #include "tests/graph/support_graph.h"
 

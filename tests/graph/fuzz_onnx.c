@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "runtime/base/file.h"
 #include "runtime/base/sync.h"
 

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "runtime/base/sync.h"
 
 #define DATA "/usr/share/libonnx-testdata/data/"

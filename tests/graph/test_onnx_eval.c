@@ -19,7 +19,7 @@
 
 #include <weft/compile.h>
 
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "ops/plan/plan.h"
 #include "tests/graph/support_interpreter.h"
 #include "tests/graph/support_onnx.h"

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "tests/graph/support_onnx.h"
 
 static weft_registry_t *registry;

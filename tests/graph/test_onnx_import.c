@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "tests/graph/support_onnx.h"
 
 static weft_registry_t *registry;

@@ -7,7 +7,7 @@
 
 #include <weft/tensor_file.h>
 
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 #include "tests/graph/support_graph.h"
 
 static char folder[] = "/tmp/weft-tensor-XXXXXX";

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tools/launch_address.h"
+#include "tools/launch/address.h"
 
 typedef struct pair {
     int fds[2];

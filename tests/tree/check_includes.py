@@ -22,15 +22,15 @@ FOLDERS = {
     "runtime": ("contexts, streams, sessions, groups, captures", ["runtime/", "ops/", "transport/"]),
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
-        "ops/algo/", "ops/cost/", "ops/plan/prove.h", "graph/onnx.h", "tools/"]),
+        "ops/algo/", "ops/cost/", "ops/plan/prove.h", "graph/onnx/onnx.h", "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }
 # libraries that stay in one corner: header prefix -> where it may be included
 CORNERS = {
-    "onnx.pb-c.h": r"graph/onnx_",
+    "onnx.pb-c.h": r"graph/onnx/",
     "plan.pb-c.h": r"ops/plan/",
-    "protobuf-c": r"(graph/onnx_|ops/plan/)",
+    "protobuf-c": r"(graph/onnx/|ops/plan/)",
     "hwloc": r"transport/topology_hwloc[a-z_]*\.c",
     "infiniband": r"transport/verbs/",
     "dnnl": r"ops/compute/onednn_",

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What kernels make for kernels, behind the regions of regions.c:
+ *
+ *   | outputs | activations |
+ *
+ * Activations share memory by lifetime. Time is counted in items of the compute stream: item i runs
+ * at 2 i + 1, and a collective from 2 x (how many items have run when it may begin) to 2 x (the
+ * item that waits for it or for one behind it). When that item waits, no other rank touches this
+ * rank's memory for it any more, so both what it reads and what it writes live from its begin to
+ * its end.
+ */
+#include <string.h>
+
+#include "fusion/lower/lower.h"
+#include "fusion/lower/offsets.h"
+#include "runtime/base/error.h"
+
+/* Activations of one storage follow each other in place. */
+typedef struct storage {
+    uint32_t first, last; /* times */
+    uint64_t size_bytes, offset_bytes;
+    bool output; /* has memory of its own: readable after the step */
+} storage_t;
+
+typedef struct memory {
+    wefti_lowering_t *l;
+    storage_t *storages;
+    uint32_t storage_count;
+    uint32_t *storage_of; /* value -> storage, or WEFTI_NONE */
+    uint32_t *last_use;   /* value -> the last time that it is needed */
+    uint32_t *item_use;   /* value -> the last (odd) time that an item needs it, 0: never */
+    uint32_t *comm_reads; /* value -> how many collectives read it */
+    uint32_t *comm_end;   /* bucket -> when it is over on all ranks */
+} memory_t;
+
+static bool is_output(const wefti_graph_t *graph, uint32_t value)
+{
+    return (graph->values[value].flags &
+            (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0 ||
+           value == graph->loss || value == graph->logits;
+}
+
+static uint32_t item_time(uint32_t item)
+{
+    return 2 * item + 1;
+}
+
+/* Behind everything; gaps between items are even. */
+static uint32_t end_time(const wefti_lowering_t *l)
+{
+    return item_time(l->item_count);
+}
+
+static void note_use(memory_t *m, uint32_t value, uint32_t time)
+{
+    m->last_use[value] = time > m->last_use[value] ? time : m->last_use[value];
+}
+
+/* With a bound on collectives in flight one is over when that many more are issued. Those on
+ * activations are issued by every program that has what comes behind them. */
+static weft_status_t find_ends_by_bound(memory_t *m)
+{
+    const wefti_lowering_t *l = m->l;
+    uint32_t bound = l->params->in_flight, count = 0;
+    uint32_t *on_activations = wefti_lower_map(m->l, l->bucket_count);
+    if (on_activations == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (!l->buckets[b].gradients) {
+            on_activations[count++] = b;
+        }
+    }
+    for (uint32_t i = 0; bound > 0 && i + bound < count; i++) {
+        uint32_t b = on_activations[i];
+        uint32_t end = 2 * l->buckets[on_activations[i + bound]].ready;
+        m->comm_end[b] = end < m->comm_end[b] ? end : m->comm_end[b];
+    }
+    return WEFT_OK;
+}
+
+/* The comm stream runs in order: a collective is over when somebody waits for it or for a later
+ * one. */
+static weft_status_t find_comm_ends(memory_t *m)
+{
+    const wefti_lowering_t *l = m->l;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        m->comm_end[b] = end_time(l);
+    }
+    for (uint32_t i = l->item_count; i-- > 0;) {
+        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
+        if (l->items[i].bucket != WEFTI_NONE) { /* the update of one piece waits for it alone */
+            m->comm_end[l->items[i].bucket] = 2 * i;
+            continue;
+        }
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t value = node->inputs[j];
+            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
+            for (uint32_t part = 0; bucket != WEFTI_NONE && part < l->buckets[bucket].parts;
+                 part++) {
+                m->comm_end[bucket + part] = 2 * i;
+            }
+        }
+    }
+    weft_status_t status = find_ends_by_bound(m);
+    for (uint32_t b = l->bucket_count; b-- > 1;) {
+        if (m->comm_end[b] < m->comm_end[b - 1]) {
+            m->comm_end[b - 1] = m->comm_end[b];
+        }
+    }
+    return status;
+}
+
+static void find_last_uses(memory_t *m)
+{
+    const wefti_lowering_t *l = m->l;
+    for (uint32_t i = 0; i < l->item_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
+        for (uint32_t j = 0; j < node->output_count; j++) {
+            if (node->outputs[j] != WEFTI_NONE) {
+                note_use(m, node->outputs[j], item_time(i)); /* it is written, whoever reads it */
+            }
+        }
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            if (node->inputs[j] != WEFTI_NONE) {
+                note_use(m, node->inputs[j], item_time(i));
+                m->item_use[node->inputs[j]] = item_time(i);
+            }
+        }
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        for (uint32_t i = 0; i < l->buckets[b].member_count; i++) {
+            const wefti_member_t *member = &l->buckets[b].members[i];
+            note_use(m, member->value, m->comm_end[b]);
+            m->comm_reads[member->value]++;
+            if (member->reduced != WEFTI_NONE) {
+                note_use(m, member->reduced, m->comm_end[b]);
+            }
+        }
+    }
+    for (uint32_t v = 0; v < l->graph->value_count; v++) {
+        if (is_output(l->graph, v)) {
+            m->last_use[v] = end_time(l);
+        }
+    }
+}
+
+/* The storage that output index of the node may take over because its contents die here, or
+ * WEFTI_NONE. */
+static uint32_t in_place_storage(const memory_t *m, const wefti_node_t *node, uint32_t index,
+                                 uint32_t item)
+{
+    const wefti_graph_t *graph = m->l->graph;
+    const wefti_value_t *out = &graph->values[node->outputs[index]];
+    int from = index < sizeof(node->def->in_place) ? node->def->in_place[index] : -1;
+    uint32_t value =
+        from < 0 || (uint32_t)from >= node->input_count ? WEFTI_NONE : node->inputs[from];
+    const wefti_value_t *in = value == WEFTI_NONE ? NULL : &graph->values[value];
+    uint32_t storage = in == NULL ? WEFTI_NONE : m->storage_of[value];
+    if (storage == WEFTI_NONE || m->storages[storage].output ||
+        m->storages[storage].last != item_time(item) || is_output(graph, node->outputs[index]) ||
+        in->type.layout != out->type.layout || wefti_value_bytes(in) != wefti_value_bytes(out)) {
+        return WEFTI_NONE;
+    }
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        if (j != (uint32_t)from && node->inputs[j] != WEFTI_NONE &&
+            m->storage_of[node->inputs[j]] == storage) {
+            return WEFTI_NONE; /* read twice: the second read would see the result */
+        }
+    }
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        if (node->outputs[j] != WEFTI_NONE && m->storage_of[node->outputs[j]] == storage) {
+            return WEFTI_NONE; /* another output has it */
+        }
+    }
+    return storage;
+}
+
+static uint32_t new_storage(memory_t *m, uint32_t value, uint32_t first)
+{
+    m->storages[m->storage_count] =
+        (storage_t){.first = first,
+                    .size_bytes = wefti_value_bytes(&m->l->graph->values[value]),
+                    .output = is_output(m->l->graph, value)};
+    return m->storage_count++;
+}
+
+/* May the bucket's result take the memory of what it reads? Nobody else reads that once it began,
+ * and it is no output, input or weight. */
+static bool runs_in_place(const memory_t *m, const wefti_bucket_t *bucket)
+{
+    const wefti_member_t *member = &bucket->members[0];
+    const wefti_graph_t *graph = m->l->graph;
+    bool may = bucket->op == WEFT_OP_ALL_REDUCE || bucket->op == WEFT_OP_BROADCAST ||
+               bucket->op == WEFT_OP_REDUCE;
+    uint32_t storage = m->storage_of[member->value];
+    return may && storage != WEFTI_NONE && !m->storages[storage].output &&
+           !is_output(graph, member->reduced) && m->comm_reads[member->value] == 1 &&
+           m->item_use[member->value] <= 2 * bucket->ready;
+}
+
+static void assign_bucket(memory_t *m, uint32_t index)
+{
+    wefti_bucket_t *bucket = &m->l->buckets[index];
+    const wefti_member_t *member = &bucket->members[0];
+    uint32_t storage;
+    if (bucket->gradients || m->l->buffer_of[member->reduced] != WEFTI_NONE) {
+        return;
+    }
+    bucket->in_place = runs_in_place(m, bucket);
+    storage = bucket->in_place ? m->storage_of[member->value]
+                               : new_storage(m, member->reduced, 2 * bucket->ready);
+    m->storages[storage].last = m->last_use[member->reduced];
+    m->storage_of[member->reduced] = storage;
+}
+
+static void assign_item(memory_t *m, uint32_t item)
+{
+    const wefti_lowering_t *l = m->l;
+    const wefti_node_t *node = &l->graph->nodes[l->items[item].node];
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        uint32_t value = node->outputs[j], storage;
+        if (value == WEFTI_NONE || l->buffer_of[value] != WEFTI_NONE) {
+            continue;
+        }
+        storage = in_place_storage(m, node, j, item);
+        if (storage == WEFTI_NONE) {
+            storage = new_storage(m, value, item_time(item));
+        }
+        m->storages[storage].last = m->last_use[value];
+        m->storage_of[value] = storage;
+    }
+}
+
+/* Gives every value that a kernel or a collective makes a storage, unless its memory is fixed
+ * already. */
+static void assign_storages(memory_t *m)
+{
+    uint32_t bucket = 0;
+    for (uint32_t i = 0; i <= m->l->item_count; i++) {
+        /* Buckets are sorted by the number of items that must have run. */
+        for (; bucket < m->l->bucket_count && m->l->buckets[bucket].ready <= i; bucket++) {
+            assign_bucket(m, bucket);
+        }
+        if (i < m->l->item_count) {
+            assign_item(m, i);
+        }
+    }
+}
+
+/* What updates write is what they read: their outputs are names of the same memory. */
+static weft_status_t alias_updates(memory_t *m)
+{
+    wefti_lowering_t *l = m->l;
+    for (uint32_t n = 0; n < l->graph->order_count; n++) {
+        const wefti_node_t *node = &l->graph->nodes[l->graph->order[n]];
+        for (uint32_t j = 0;
+             (node->def->effects & WEFT_EFFECT_UPDATES) != 0 && j < node->output_count; j++) {
+            int from = j < sizeof(node->def->in_place) ? node->def->in_place[j] : -1;
+            if (from < 0 || node->outputs[j] == WEFTI_NONE) {
+                continue;
+            }
+            if ((uint32_t)from >= node->input_count || node->inputs[from] == WEFTI_NONE ||
+                l->buffer_of[node->inputs[from]] == WEFTI_NONE) {
+                return wefti_error(
+                    WEFT_ERR_UNSUPPORTED,
+                    "node '%s' (%s): updates a tensor that is neither a parameter nor a state",
+                    node->name, node->def->name);
+            }
+            l->buffer_of[node->outputs[j]] = l->buffer_of[node->inputs[from]];
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t place_activations(memory_t *m)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_lowering_t *l = m->l;
+    const weft_allocator_t *allocator = l->arena.allocator;
+    wefti_memory_item_t *items = wefti_arena_array(&l->arena, m->storage_count, sizeof(*items));
+    wefti_memory_item_t *shared = wefti_arena_array(&l->arena, m->storage_count, sizeof(*shared));
+    uint32_t *index = wefti_arena_array(&l->arena, m->storage_count, sizeof(*index));
+    uint64_t peak = 0, total = 0, begin;
+    uint32_t shared_count = 0;
+    if (items == NULL || shared == NULL || index == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t s = 0; s < m->storage_count; s++) {
+        const storage_t *storage = &m->storages[s];
+        items[s] = (wefti_memory_item_t){storage->size_bytes, storage->first, storage->last,
+                                         l->arena_cursor};
+        if (storage->output) {
+            WEFT_TRY(status, wefti_lower_advance(l, storage->size_bytes), fail);
+        } else {
+            index[s] = shared_count;
+            shared[shared_count++] = items[s];
+        }
+    }
+    WEFT_TRY(status, wefti_memory_peak(items, m->storage_count, allocator, &peak), fail);
+    WEFT_TRY(status,
+             wefti_memory_assign(shared, shared_count, WEFTI_PLAN_ALIGNMENT, allocator, &total),
+             fail);
+    begin = l->arena_cursor;
+    if (total > 0) {
+        WEFT_TRY(status, wefti_lower_advance(l, total), fail);
+    }
+    for (uint32_t s = 0; s < m->storage_count; s++) {
+        m->storages[s].offset_bytes =
+            m->storages[s].output ? items[s].offset_bytes : begin + shared[index[s]].offset_bytes;
+    }
+    l->plan->live_bytes = l->kept_bytes + peak;
+fail:
+    return status;
+}
+
+static weft_status_t add_buffer(memory_t *m, uint32_t value)
+{
+    const storage_t *storage;
+    if (value == WEFTI_NONE || m->storage_of[value] == WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    storage = &m->storages[m->storage_of[value]];
+    return wefti_lower_add_buffer(m->l, value,
+                                  storage->output ? WEFTI_BUFFER_OUTPUT : WEFTI_BUFFER_TEMP,
+                                  storage->offset_bytes);
+}
+
+/* A collective in place names one buffer twice. */
+static weft_status_t add_buffers(memory_t *m)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_lowering_t *l = m->l;
+    for (uint32_t i = 0; i < l->item_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
+        for (uint32_t j = 0; j < node->output_count; j++) {
+            WEFT_TRY(status, add_buffer(m, node->outputs[j]), fail);
+        }
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const wefti_member_t *member = &l->buckets[b].members[0];
+        if (l->buckets[b].in_place) {
+            l->buffer_of[member->reduced] = l->buffer_of[member->value];
+        } else if (!l->buckets[b].gradients) {
+            WEFT_TRY(status, add_buffer(m, member->reduced), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_memory(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    memory_t m = {.l = l};
+    const wefti_graph_t *graph = l->graph;
+    /* Every value once, gradients once more in the type in which they travel and as a micro-batch's,
+     * ranges of parameters, gradients, partial sums and states per bucket, and of all parameters. */
+    size_t per_bucket = (size_t)l->state_count + wefti_lower_level_count(l) + 6;
+    size_t capacity = (size_t)graph->value_count * 4 + l->bucket_count * per_bucket + 1;
+    m.storages = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storages));
+    m.storage_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storage_of));
+    m.last_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.last_use));
+    l->buffer_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*l->buffer_of));
+    l->plan->buffers = wefti_arena_array(&l->plan->arena, capacity, sizeof(*l->plan->buffers));
+    m.item_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.item_use));
+    m.comm_reads = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.comm_reads));
+    m.comm_end = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*m.comm_end));
+    if (m.storages == NULL || m.storage_of == NULL || m.last_use == NULL || m.item_use == NULL ||
+        m.comm_reads == NULL || m.comm_end == NULL || l->buffer_of == NULL ||
+        l->plan->buffers == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(l->buffer_of, 0xff, graph->value_count * sizeof(*l->buffer_of));
+    memset(m.storage_of, 0xff, graph->value_count * sizeof(*m.storage_of));
+    WEFT_TRY(status, wefti_lower_regions(l), fail);
+    WEFT_TRY(status, alias_updates(&m), fail);
+    WEFT_TRY(status, find_comm_ends(&m), fail);
+    find_last_uses(&m);
+    assign_storages(&m);
+    WEFT_TRY(status, place_activations(&m), fail);
+    WEFT_TRY(status, add_buffers(&m), fail);
+    l->plan->arena_bytes = l->arena_cursor;
+fail:
+    return status;
+}

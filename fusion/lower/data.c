@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The weights section, as the arena will hold it, and what goes into and comes out of a step by
+ * name. */
+#include <string.h>
+
+#include "fusion/lower/lower.h"
+#include "runtime/base/error.h"
+
+/* Value of every buffer that has contents; the others get WEFTI_NONE. */
+static uint32_t *values_of_buffers(wefti_lowering_t *l)
+{
+    uint32_t *value_of = wefti_arena_array(&l->arena, l->plan->buffer_count, sizeof(*value_of));
+    if (value_of == NULL) {
+        return NULL;
+    }
+    memset(value_of, 0xff, l->plan->buffer_count * sizeof(*value_of));
+    for (uint32_t v = 0; v < l->graph->value_count; v++) {
+        wefti_value_kind_t kind = l->graph->values[v].kind;
+        if (l->buffer_of[v] != WEFTI_NONE &&
+            (kind == WEFTI_VALUE_PARAM || kind == WEFTI_VALUE_CONST)) {
+            value_of[l->buffer_of[v]] = v;
+        }
+    }
+    return value_of;
+}
+
+/* Contents of value on rank. What passes made is only in the first graph, and everybody's. */
+static const wefti_value_t *value_on(const wefti_lowering_t *l, uint32_t value, uint32_t rank)
+{
+    const wefti_graph_t *graph =
+        rank < l->params->rank_graph_count ? l->params->rank_graphs[rank] : NULL;
+    return graph != NULL && value < graph->value_count ? &graph->values[value]
+                                                       : &l->graph->values[value];
+}
+
+static bool differs(const wefti_lowering_t *l, uint32_t value)
+{
+    const wefti_value_t *first = &l->graph->values[value];
+    size_t bytes = wefti_value_bytes(first);
+    for (uint32_t rank = 1; rank < l->params->rank_graph_count; rank++) {
+        const void *data = value_on(l, value, rank)->type.data;
+        if (bytes > 0 && data != first->type.data && data != NULL && first->type.data != NULL &&
+            memcmp(data, first->type.data, bytes) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * What all ranks have once, then a block per rank of what differs. Returns the section's size, and
+ * the size of a block.
+ */
+static weft_status_t place_weights(wefti_lowering_t *l, const uint32_t *value_of,
+                                   uint64_t *out_bytes, uint64_t *out_block_bytes)
+{
+    weft_plan_t *plan = l->plan;
+    uint64_t bytes = 0, block = 0, blocks;
+    bool *own = wefti_arena_array(&l->arena, plan->buffer_count, sizeof(*own));
+    if (own == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        if (value_of[b] == WEFTI_NONE) {
+            continue;
+        }
+        own[b] = differs(l, value_of[b]);
+        uint64_t *cursor = own[b] ? &block : &bytes;
+        plan->buffers[b].data_offset_bytes = *cursor;
+        /* No overflow: the arena holds the same buffers and its size was checked. */
+        *cursor += wefti_align_up(plan->buffers[b].size_bytes, WEFTI_PLAN_ALIGNMENT);
+    }
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        if (own[b]) {
+            plan->buffers[b].data_offset_bytes += bytes;
+            plan->buffers[b].rank_data_stride_bytes = block;
+        }
+    }
+    if (__builtin_mul_overflow(block, l->params->world_size, &blocks) ||
+        __builtin_add_overflow(bytes, blocks, out_bytes) || *out_bytes > INT64_MAX) {
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "weights of all ranks too large: size in bytes overflows");
+    }
+    *out_block_bytes = block;
+    return WEFT_OK;
+}
+
+static weft_status_t copy_weights(const wefti_lowering_t *l, const uint32_t *value_of,
+                                  uint32_t rank, uint8_t *section)
+{
+    for (uint32_t b = 0; b < l->plan->buffer_count; b++) {
+        const wefti_plan_buffer_t *buffer = &l->plan->buffers[b];
+        const wefti_value_t *value;
+        if (value_of[b] == WEFTI_NONE || buffer->size_bytes == 0 ||
+            (rank > 0 && buffer->rank_data_stride_bytes == 0)) {
+            continue;
+        }
+        value = value_on(l, value_of[b], rank);
+        if (value->type.data == NULL) {
+            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': no contents", value->name);
+        }
+        memcpy(section + buffer->data_offset_bytes + rank * buffer->rank_data_stride_bytes,
+               value->type.data, buffer->size_bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_weights(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    weft_plan_t *plan = l->plan;
+    const uint32_t *value_of = values_of_buffers(l);
+    uint64_t bytes = 0, block = 0;
+    uint8_t *section;
+    if (value_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, place_weights(l, value_of, &bytes, &block), fail);
+    /* The one copy of the weights: from the mapped model to where the file is written from. */
+    section = wefti_arena_alloc(&plan->arena, bytes + WEFTI_PLAN_ALIGNMENT);
+    if (section == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    section += wefti_align_up((uintptr_t)section, WEFTI_PLAN_ALIGNMENT) - (uintptr_t)section;
+    for (uint32_t rank = 0; rank < (block > 0 ? l->params->world_size : 1); rank++) {
+        WEFT_TRY(status, copy_weights(l, value_of, rank, section), fail);
+    }
+    plan->weights = section;
+    plan->weights_bytes = bytes;
+fail:
+    return status;
+}
+
+/* An output that the graph only passes through is made by an Identity, and keeps its name. */
+static const char *output_name(const wefti_graph_t *graph, uint32_t value)
+{
+    const wefti_value_t *v = &graph->values[value];
+    const wefti_node_t *node = v->producer == WEFTI_NONE ? NULL : &graph->nodes[v->producer];
+    const wefti_value_t *from =
+        node != NULL && node->input_count == 1 && node->inputs[0] != WEFTI_NONE
+            ? &graph->values[node->inputs[0]]
+            : NULL;
+    return from != NULL && from->kind != WEFTI_VALUE_NODE && (from->flags & WEFTI_VALUE_OUTPUT) != 0
+               ? from->name
+               : v->name;
+}
+
+static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role_t role)
+{
+    wefti_plan_binding_t *binding = &l->plan->bindings[l->plan->binding_count];
+    if (l->buffer_of[value] == WEFTI_NONE) {
+        return WEFT_OK; /* an output that the graph passes through from a constant */
+    }
+    binding->name = wefti_arena_strdup(&l->plan->arena, role == WEFT_ROLE_OUTPUT
+                                                            ? output_name(l->graph, value)
+                                                            : l->graph->values[value].name);
+    binding->role = role;
+    binding->buffer = l->buffer_of[value];
+    l->plan->binding_count++;
+    return binding->name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static weft_status_t add_bindings(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_graph_t *graph = l->graph;
+    size_t most = (size_t)graph->value_count + graph->output_count + 2;
+    l->plan->bindings = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->bindings));
+    if (l->plan->bindings == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        WEFT_TRY(status,
+                 bind(l, graph->inputs[i],
+                      graph->inputs[i] == graph->label ? WEFT_ROLE_LABEL : WEFT_ROLE_INPUT),
+                 fail);
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
+            WEFT_TRY(status, bind(l, v, WEFT_ROLE_SCALAR), fail);
+        }
+    }
+    if (graph->loss != WEFTI_NONE) {
+        WEFT_TRY(status, bind(l, graph->loss, WEFT_ROLE_LOSS), fail);
+    }
+    if (graph->logits != WEFTI_NONE) {
+        WEFT_TRY(status, bind(l, graph->logits, WEFT_ROLE_LOGITS), fail);
+    }
+    for (uint32_t i = 0; i < graph->output_count; i++) {
+        uint32_t v = graph->outputs[i];
+        uint32_t buffer = l->buffer_of[v];
+        if (v != graph->loss && v != graph->logits && buffer != WEFTI_NONE &&
+            l->plan->buffers[buffer].kind == WEFTI_BUFFER_OUTPUT) {
+            WEFT_TRY(status, bind(l, v, WEFT_ROLE_OUTPUT), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_data(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    WEFT_TRY(status, add_weights(l), fail);
+    WEFT_TRY(status, add_bindings(l), fail);
+fail:
+    return status;
+}

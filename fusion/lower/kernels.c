@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plan kernels, one per item; a bucket whose updates agree gets one kernel over flat ranges. */
+#include <string.h>
+
+#include "fusion/lower/lower.h"
+#include "runtime/base/error.h"
+
+static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)
+{
+    const char **strings = wefti_arena_array(arena, from->count, sizeof(*strings));
+    for (size_t i = 0; strings != NULL && i < from->count; i++) {
+        strings[i] = wefti_arena_strdup(arena, from->strings[i]);
+        if (strings[i] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    to->strings = strings;
+    return strings == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static weft_status_t copy_attr(wefti_arena_t *arena, const wefti_node_t *node,
+                               const weft_attr_t *from, weft_attr_t *to)
+{
+    const void *copy;
+    *to = (weft_attr_t){.name = wefti_arena_strdup(arena, from->name),
+                        .type = from->type,
+                        .i = from->i,
+                        .f = from->f,
+                        .count = from->count};
+    copy = to->name;
+    switch (from->type) {
+    case WEFT_ATTR_INT:
+    case WEFT_ATTR_FLOAT:
+        break;
+    case WEFT_ATTR_STRING:
+        copy = to->s = wefti_arena_strdup(arena, from->s);
+        break;
+    case WEFT_ATTR_INTS:
+        copy = to->ints = wefti_arena_memdup(arena, from->ints, from->count * sizeof(*from->ints));
+        break;
+    case WEFT_ATTR_FLOATS:
+        copy = to->floats =
+            wefti_arena_memdup(arena, from->floats, from->count * sizeof(*from->floats));
+        break;
+    case WEFT_ATTR_STRINGS:
+        return to->name == NULL ? WEFT_ERR_NO_MEMORY : copy_strings(arena, from, to);
+    case WEFT_ATTR_TENSOR:
+    default:
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "node '%s' (%s): attribute '%s': a plan cannot hold tensor attributes",
+                           node->name, node->def->name, from->name);
+    }
+    return to->name == NULL || copy == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static weft_status_t copy_attrs(wefti_arena_t *arena, const wefti_node_t *node,
+                                wefti_plan_kernel_t *kernel)
+{
+    weft_status_t status = WEFT_OK;
+    kernel->attr_count = node->attr_count;
+    kernel->attrs = wefti_arena_array(arena, node->attr_count, sizeof(*kernel->attrs));
+    if (kernel->attrs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < node->attr_count; i++) {
+        WEFT_TRY(status, copy_attr(arena, node, &node->attrs[i], &kernel->attrs[i]), fail);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t describe(wefti_lowering_t *l, const wefti_node_t *node, const char *name,
+                              wefti_plan_kernel_t *kernel)
+{
+    wefti_arena_t *arena = &l->plan->arena;
+    *kernel = (wefti_plan_kernel_t){.name = wefti_arena_strdup(arena, name),
+                                    .domain = wefti_arena_strdup(arena, node->def->domain),
+                                    .op = wefti_arena_strdup(arena, node->def->name),
+                                    .version = node->version,
+                                    .phase = (uint32_t)node->phase,
+                                    .input_count = node->input_count,
+                                    .output_count = node->output_count};
+    kernel->inputs = wefti_arena_array(arena, node->input_count, sizeof(*kernel->inputs));
+    kernel->outputs = wefti_arena_array(arena, node->output_count, sizeof(*kernel->outputs));
+    if (kernel->name == NULL || kernel->domain == NULL || kernel->op == NULL ||
+        kernel->inputs == NULL || kernel->outputs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    return copy_attrs(arena, node, kernel);
+}
+
+static uint32_t buffer_or_none(const wefti_lowering_t *l, uint32_t value)
+{
+    return value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffer_of[value];
+}
+
+static weft_status_t fill_inputs(const wefti_lowering_t *l, const wefti_node_t *node,
+                                 wefti_plan_kernel_t *kernel)
+{
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        kernel->inputs[j] = buffer_or_none(l, node->inputs[j]);
+        if (node->inputs[j] != WEFTI_NONE && kernel->inputs[j] == WEFTI_PLAN_NONE) {
+            return wefti_error(WEFT_ERR_INTERNAL, "node '%s': input %u has no buffer", node->name,
+                               j);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
+{
+    weft_status_t status;
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
+    if (l->shards > 1 && wefti_lower_is_square_sum(node)) {
+        WEFT_TRY(status, wefti_lower_square_sum(l, node, kernel), fail);
+    } else {
+        WEFT_TRY(status, fill_inputs(l, node, kernel), fail);
+    }
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        kernel->outputs[j] = buffer_or_none(l, node->outputs[j]);
+    }
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_add_range(wefti_lowering_t *l, const char *name, weft_dtype_t dtype,
+                                    uint64_t offset_bytes, uint64_t size_bytes,
+                                    uint32_t *out_buffer)
+{
+    wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
+    buffer->name = wefti_arena_strdup(&l->plan->arena, name);
+    if (buffer->name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    buffer->kind = WEFTI_BUFFER_RANGE;
+    buffer->dtype = dtype;
+    buffer->rank = 1;
+    buffer->dims[0] = (int64_t)(size_bytes / weft_dtype_size_bytes(dtype));
+    buffer->offset_bytes = offset_bytes;
+    buffer->size_bytes = size_bytes;
+    *out_buffer = l->plan->buffer_count++;
+    return WEFT_OK;
+}
+
+/* The bucket's range in the region that value, an input of the first member's update, lies in. */
+static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32_t value,
+                              uint32_t *out_buffer)
+{
+    const wefti_bucket_t *bucket = &l->buckets[bucket_index];
+    const wefti_member_t *first = &bucket->members[0];
+    weft_dtype_t dtype = l->graph->values[first->param].type.dtype;
+    uint64_t begin, bytes = bucket->end_bytes - bucket->begin_bytes;
+    const char *what;
+    if (bucket->sharded) {
+        return wefti_lower_shard_operand(l, bucket_index, value, out_buffer);
+    }
+    if (value == first->param) {
+        begin = l->param_begin + bucket->begin_bytes;
+        what = "parameters";
+    } else if (value == first->reduced) {
+        begin = l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes);
+        bytes = wefti_lower_grad_bytes(l, bytes);
+        dtype = wefti_lower_grad_dtype(l, bucket);
+        what = "gradients";
+    } else if (value != WEFTI_NONE && l->graph->values[value].kind == WEFTI_VALUE_STATE &&
+               l->graph->values[value].state_of == first->param &&
+               l->state_slot[value] != WEFTI_NONE) {
+        begin = l->state_begin[l->state_slot[value]] + bucket->state_begin_bytes;
+        what = wefti_arena_printf(&l->arena, "state %u", l->state_slot[value]);
+    } else {
+        *out_buffer = buffer_or_none(l, value); /* a scalar that all members share */
+        return WEFT_OK;
+    }
+    what = what == NULL ? NULL : wefti_arena_printf(&l->arena, "bucket %u %s", bucket_index, what);
+    return what == NULL ? WEFT_ERR_NO_MEMORY
+                        : wefti_lower_add_range(l, what, dtype, begin, bytes, out_buffer);
+}
+
+/* Element-wise updates may run over padding too: it is zero everywhere and stays zero. */
+static weft_status_t add_coalesced(wefti_lowering_t *l, uint32_t bucket)
+{
+    weft_status_t status;
+    const wefti_node_t *node = &l->graph->nodes[l->buckets[bucket].members[0].update];
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    char *name = wefti_arena_printf(&l->arena, "update of bucket %u", bucket);
+    if (name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, describe(l, node, name, kernel), fail);
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        WEFT_TRY(status, range_of(l, bucket, node->inputs[j], &kernel->inputs[j]), fail);
+    }
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        int from = node->def->in_place[j];
+        kernel->outputs[j] =
+            node->outputs[j] == WEFTI_NONE ? WEFTI_PLAN_NONE : kernel->inputs[from];
+    }
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
+/* Is output index of the node read in the forward pass, or by whoever asked for the graph's
+ * outputs? */
+static bool read_forward(const wefti_graph_t *graph, const wefti_node_t *node, uint32_t index)
+{
+    uint32_t value = index < node->output_count ? node->outputs[index] : WEFTI_NONE;
+    if (value == WEFTI_NONE) {
+        return false;
+    }
+    for (uint32_t n = 0; n < graph->order_count; n++) {
+        const wefti_node_t *reader = &graph->nodes[graph->order[n]];
+        for (uint32_t j = 0; reader->phase == WEFTI_PHASE_FORWARD && j < reader->input_count; j++) {
+            if (reader->inputs[j] == value) {
+                return true;
+            }
+        }
+    }
+    return (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
+}
+
+/* What evaluation runs in place of a node, or NULL: it has no use for the mask that a pooling keeps
+ * for its gradient, and drops nothing. */
+static const weft_op_def_t *eval_op(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    const char *op = NULL;
+    if (strcmp(node->def->domain, "weft") == 0) {
+        op = strcmp(node->def->name, "MaxPoolMask") == 0   ? "MaxPool"
+             : strcmp(node->def->name, "DropoutMask") == 0 ? "Identity"
+                                                           : NULL;
+    }
+    return op == NULL || read_forward(graph, node, 1)
+               ? NULL
+               : weft_registry_find_op(graph->registry, "", op, graph->opset);
+}
+
+static weft_status_t add_eval_kernel(wefti_lowering_t *l, wefti_item_t *item)
+{
+    weft_status_t status;
+    const wefti_node_t *node = &l->graph->nodes[item->node];
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    const weft_op_def_t *def = eval_op(l->graph, node);
+    if (def == NULL) {
+        return WEFT_OK;
+    }
+    item->eval_kernel = l->plan->kernel_count;
+    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
+    kernel->domain = wefti_arena_strdup(&l->plan->arena, def->domain);
+    kernel->op = wefti_arena_strdup(&l->plan->arena, def->name);
+    if (kernel->domain == NULL || kernel->op == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    kernel->version = l->graph->opset;
+    kernel->inputs[0] = buffer_or_none(l, node->inputs[0]);
+    kernel->outputs[0] = buffer_or_none(l, node->outputs[0]);
+    kernel->input_count = 1;
+    kernel->output_count = 1;
+    kernel->attr_count = def->attr_count == 0 ? 0 : kernel->attr_count;
+    l->plan->kernel_count++;
+fail:
+    return status;
+}
+
+/* The same kernel for micro-batches that fold nothing, if it makes gradients: they go elsewhere. */
+static weft_status_t add_first_kernel(wefti_lowering_t *l, wefti_item_t *item)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_node_t *node = &l->graph->nodes[item->node];
+    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
+    bool makes_gradients = false;
+    for (uint32_t j = 0; l->first_of != NULL && j < node->output_count; j++) {
+        makes_gradients |=
+            node->outputs[j] != WEFTI_NONE && l->first_of[node->outputs[j]] != WEFTI_NONE;
+    }
+    if (!makes_gradients) {
+        return WEFT_OK;
+    }
+    item->first_kernel = l->plan->kernel_count;
+    WEFT_TRY(status, add_kernel(l, node), fail);
+    for (uint32_t j = 0; j < node->output_count; j++) {
+        if (node->outputs[j] != WEFTI_NONE && l->first_of[node->outputs[j]] != WEFTI_NONE) {
+            kernel->outputs[j] = l->first_of[node->outputs[j]];
+        }
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    size_t most = 3 * (size_t)l->item_count +
+                  (size_t)l->bucket_count * ((size_t)wefti_lower_level_count(l) + 2);
+    l->plan->kernels = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->kernels));
+    if (l->plan->kernels == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < l->item_count; i++) {
+        wefti_item_t *item = &l->items[i];
+        item->kernel = item->eval_kernel = item->first_kernel = l->plan->kernel_count;
+        if (item->bucket == WEFTI_NONE) {
+            WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
+            WEFT_TRY(status, add_eval_kernel(l, item), fail);
+            WEFT_TRY(status, add_first_kernel(l, item), fail);
+        } else {
+            WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
+        }
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) { /* of sweeps: in no stream */
+        if (l->buckets[b].sweep) {
+            l->buckets[b].kernel = l->plan->kernel_count;
+            WEFT_TRY(status, add_coalesced(l, b), fail);
+        }
+    }
+    WEFT_TRY(status, wefti_lower_folds(l), fail);
+fail:
+    return status;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of lowering share. They run in this order:
+ *
+ *   order.c    items (what the compute stream runs), buckets (the comm stream), members;
+ *                    updates.c has what comes last, shards.c which buckets are sharded
+ *   activations.c   plan buffers, lifetimes, offsets; regions.c lays out what lasts
+ *   kernels.c  plan kernels; one update per bucket where its members agree;
+ *                    accumulate.c what comes between gradients and their collective
+ *   program.c  events and programs; collectives.c plan collectives
+ *   data.c     weights section and bindings
+ */
+#ifndef WEFT_FUSION_LOWER_H
+#define WEFT_FUSION_LOWER_H
+
+#include "fusion/fusion.h"
+
+/* One kernel of the compute stream. */
+typedef struct wefti_item {
+    uint32_t node;         /* a coalesced update: the update of the bucket's first member */
+    uint32_t bucket;       /* WEFTI_NONE, or the bucket whose range this updates at once */
+    uint32_t kernel;       /* in the plan */
+    uint32_t eval_kernel;  /* in the plan: what program eval runs */
+    uint32_t first_kernel; /* in the plan: what a micro-batch that folds nothing runs */
+} wefti_item_t;
+
+/* One tensor of a collective. */
+typedef struct wefti_member {
+    uint32_t value;   /* what is reduced, in place */
+    uint32_t reduced; /* the collective's output: the same memory afterwards */
+    uint32_t param;   /* whose gradient it is, or WEFTI_NONE */
+    uint32_t update;  /* the node that updates param, or WEFTI_NONE */
+} wefti_member_t;
+
+/* One collective. Members lie side by side. A collective that is split is as many buckets, one
+ * behind the other, of one node and one member, each with its part of the member's range; one on
+ * several activations is a bucket for each of them, part being its number. */
+typedef struct wefti_bucket {
+    uint32_t node;
+    weft_collective_t op;
+    bool in_place; /* activations.c: an activation's result has the memory of what is read */
+    wefti_member_t *members;
+    uint32_t member_count;
+    uint32_t part, parts; /* parts is 1 unless split */
+    uint32_t ready;       /* how many items have run when all members are written */
+    uint64_t begin_bytes; /* of the bucket in each region: gradients, parameters, states */
+    uint64_t end_bytes;
+    bool gradients; /* all members are gradients: they have regions; else a single activation */
+    bool coalesced; /* one kernel updates all of the range */
+
+    /* shards.c. Sharded: the range divides into a shard for every rank, which that rank
+     * reduces, updates and gives to the others. Implies coalesced. */
+    bool sharded;
+    bool sweep;      /* all of that in one collective, whose update is in no stream */
+    uint32_t start;  /* as ready, but what is to be written is not read any more either */
+    uint32_t kernel; /* in the plan: the update of a sweep */
+    uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
+    uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
+    uint32_t due;    /* decoupled: the first item that reads its weights, or item_count */
+    uint32_t gather; /* sharded: the plan collective that gives everybody the weights;
+                                   WEFTI_NONE: the sweep */
+    uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
+    const char *whole_why; /* of a plan that is sharded: why this bucket is not */
+    const char *sweep_why; /* what a sweep was predicted to cost, or NULL */
+    uint64_t sweep_ps;     /* likewise; 0: nothing */
+
+    /* accumulate.c: plan buffers of partial sums; plan kernels that fold them, by program: one
+     * for each level (WEFTI_NONE: nothing to do), then that of the step. NULL: gradients are
+     * reduced as kernels make them. */
+    uint32_t *levels, *folds;
+} wefti_bucket_t;
+
+typedef struct wefti_lowering {
+    const wefti_graph_t *graph;
+    const wefti_lower_params_t *params;
+    weft_plan_t *plan;
+    wefti_arena_t arena; /* what only lowering needs */
+    wefti_item_t *items;
+    uint32_t item_count;
+    wefti_bucket_t *buckets; /* in the order of the comm stream */
+    uint32_t bucket_count;
+    wefti_constraint_t *constraints; /* with a collective on one side: nodes */
+    uint32_t constraint_count;
+    uint32_t *held, *held_next; /* of a node: what has to be in front of it, as a chain */
+    uint32_t *item_of;          /* node -> item, or WEFTI_NONE */
+    uint32_t *bucket_of;        /* node -> (first) bucket, or WEFTI_NONE */
+    uint32_t *buffer_of;        /* value -> plan buffer, or WEFTI_NONE */
+    uint32_t *state_slot; /* STATE value -> which state of its parameter, or WEFTI_NONE outside the
+                             regions */
+    uint32_t state_count; /* state regions */
+    uint64_t param_begin, grad_begin, *state_begin; /* offsets of the regions */
+    uint64_t
+        local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
+                             another type (wefti_lower_grad_bytes) */
+    uint64_t
+        first_begin; /* of gradients of a micro-batch that folds nothing, the lowest partial sum */
+    uint32_t *first_of;              /* gradient -> its plan buffer there; NULL: no micro-batches */
+    uint64_t region_bytes;           /* of parameters and of gradients */
+    uint64_t state_region_bytes;     /* of a state: the same, less what is only on other ranks */
+    uint32_t shards;                 /* the number of ranks if updates are sharded, else 1 */
+    uint32_t first_broadcast;        /* the collectives of init begin there */
+    struct wefti_rankings *rankings; /* algorithms.c's */
+    uint64_t arena_cursor;           /* arena bytes handed out */
+    uint64_t kept_bytes;             /* payload of what is there all the time */
+} wefti_lowering_t;
+
+/* For every value the nodes that read it: readers of v are nodes[first[v]] up to nodes[first[v +
+ * 1]].
+ */
+typedef struct wefti_readers {
+    uint32_t *first, *nodes;
+} wefti_readers_t;
+
+weft_status_t wefti_lower_order(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_memory(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_kernels(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_programs(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
+
+/* order.c: WEFTI_NONE for every id below count; an item at the end. */
+uint32_t *wefti_lower_map(wefti_lowering_t *lowering, uint32_t count);
+void wefti_lower_add_item(wefti_lowering_t *lowering, uint32_t node, uint32_t bucket);
+/* updates.c: which updates buckets have, whether one kernel does; state_slot and state_count.
+ * Then, once buckets are in order, their items, behind all others. */
+weft_status_t wefti_lower_find_updates(wefti_lowering_t *lowering, const wefti_readers_t *readers);
+weft_status_t wefti_lower_updates(wefti_lowering_t *lowering);
+/* shards.c: is the bucket, whose updates are known, sharded? Is it a sweep? Then it may
+ * have to wait for more items. */
+weft_status_t wefti_lower_choose_shards(wefti_lowering_t *lowering, const wefti_readers_t *readers,
+                                        wefti_bucket_t *bucket);
+/* Of how many bytes a bucket's range is a multiple. */
+uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* A rank's share of the states of a sharded bucket. */
+weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *lowering, uint32_t bucket);
+/* What a sharded update reads in place of value, an input of the first member's update. */
+weft_status_t wefti_lower_shard_operand(wefti_lowering_t *lowering, uint32_t bucket, uint32_t value,
+                                        uint32_t *out_buffer);
+/* Plan buffers of a sharded bucket, made on first use: a rank's parameters, and all of them. */
+weft_status_t wefti_lower_param_shard(wefti_lowering_t *lowering, uint32_t bucket);
+weft_status_t wefti_lower_param_range(wefti_lowering_t *lowering, uint32_t bucket);
+uint64_t wefti_lower_range_bytes(const wefti_bucket_t *bucket);
+weft_dtype_t wefti_lower_param_dtype(const wefti_lowering_t *lowering,
+                                     const wefti_bucket_t *bucket);
+/* Says how long so many bytes take; cost NULL: leaves what is said. */
+void wefti_lower_predict(wefti_plan_collective_t *collective, const wefti_bucket_cost_t *cost,
+                         uint64_t bytes);
+/* Turns the collective of a sharded bucket, an all-reduce of all of the range, into what it is. */
+weft_status_t wefti_lower_shard_collective(wefti_lowering_t *lowering, uint32_t bucket,
+                                           wefti_plan_collective_t *collective);
+/* gathers.c: the all-gathers of weights, behind the buckets' collectives. */
+weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
+/* collectives.c: the plan's collectives; the first are the buckets, in their order, then
+ * gathers, then what init runs. */
+weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
+/* constraints.c: the graph's, where collectives are concerned. Then, for the buckets of a node, from
+ * first_bucket on: what must have run before. */
+weft_status_t wefti_lower_constraints(wefti_lowering_t *lowering);
+void wefti_lower_hold(wefti_lowering_t *lowering, uint32_t node, uint32_t first_bucket);
+/* Node is a collective on the result of an update. */
+weft_status_t wefti_lower_error_after_update(const wefti_node_t *node);
+/* activation_collectives.c: the operator of a plan that a node is; false if it is none. */
+bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
+/* The buckets of a collective that is not on gradients. */
+weft_status_t wefti_lower_activations(wefti_lowering_t *lowering, uint32_t id);
+/* algorithms.c: how a collective on a range of that many bytes may be carried out; what is in the
+ * list already is forgotten. */
+weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
+                                         wefti_plan_collective_t *collective, uint64_t bytes);
+/* In place of these, those that the graph asks for, and no others. */
+weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *lowering, const wefti_node_t *node,
+                                          wefti_plan_collective_t *collective);
+/* accumulate.c: how many partial sums there are, and programs of micro-steps. */
+uint32_t wefti_lower_level_count(const wefti_lowering_t *lowering);
+/* How many bytes of what is reduced belong to so many bytes of gradients; and its type. */
+uint64_t wefti_lower_grad_bytes(const wefti_lowering_t *lowering, uint64_t bytes);
+weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* A gradient that travels in another type is left in it: only updates read that. */
+weft_status_t wefti_lower_check_wire(const wefti_lowering_t *l, const wefti_readers_t *readers,
+                                     const wefti_bucket_t *bucket);
+/* Buffers of partial sums, where buckets are placed; then the kernels that fold them. */
+weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
+weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);
+/* clip.c: of a sharded plan, what the kernel of a SquareSum reads. */
+bool wefti_lower_is_square_sum(const wefti_node_t *node);
+weft_status_t wefti_lower_square_sum(wefti_lowering_t *lowering, const wefti_node_t *node,
+                                     wefti_plan_kernel_t *kernel);
+/* regions.c: buffers of parameters, gradients, states and what is fed. */
+weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
+/* Hands out bytes of the arena, padded. */
+weft_status_t wefti_lower_advance(wefti_lowering_t *lowering, uint64_t bytes);
+/* Adds the plan buffer of a value. */
+weft_status_t wefti_lower_add_buffer(wefti_lowering_t *lowering, uint32_t value,
+                                     wefti_buffer_kind_t kind, uint64_t offset);
+/* Adds a flat range of one region of a bucket as a plan buffer. */
+weft_status_t wefti_lower_add_range(wefti_lowering_t *lowering, const char *name,
+                                    weft_dtype_t dtype, uint64_t offset_bytes, uint64_t size_bytes,
+                                    uint32_t *out_buffer);
+
+#endif

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Events and programs. A bucket's collective waits on the comm stream for an event
+ * recorded right behind the kernel that writes its last member; its first reader on the compute
+ * stream waits for an event recorded right behind the collective.
+ */
+#include "fusion/lower/lower.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define MOST_PROGRAMS 4u /* and one for each partial sum of micro-batches */
+
+enum { COMPUTE, COMM, STREAM_COUNT };
+
+static void push(wefti_plan_program_t *program, uint32_t stream, wefti_step_kind_t kind,
+                 uint32_t index)
+{
+    wefti_plan_stream_program_t *steps = &program->streams[stream];
+    steps->steps[steps->step_count++] = (wefti_plan_step_t){kind, index};
+}
+
+/* An empty program with room for compute and comm steps. */
+static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t compute,
+                                   size_t comm, wefti_plan_program_t **out_program)
+{
+    wefti_arena_t *arena = &l->plan->arena;
+    wefti_plan_program_t *program = &l->plan->programs[l->plan->program_count++];
+    program->name = wefti_arena_strdup(arena, name);
+    program->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*program->streams));
+    if (program->name == NULL || program->streams == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    program->streams[COMPUTE].steps = wefti_arena_array(arena, compute, sizeof(wefti_plan_step_t));
+    program->streams[COMM].steps = wefti_arena_array(arena, comm, sizeof(wefti_plan_step_t));
+    *out_program = program;
+    return program->streams[COMPUTE].steps == NULL || program->streams[COMM].steps == NULL
+               ? WEFT_ERR_NO_MEMORY
+               : WEFT_OK;
+}
+
+/* Marks the items and buckets that the values asked for need. */
+static weft_status_t mark_needed(wefti_lowering_t *l, const uint32_t *roots, uint32_t root_count,
+                                 bool *needed)
+{
+    const wefti_graph_t *graph = l->graph;
+    for (uint32_t i = 0; i < root_count; i++) {
+        if (roots[i] != WEFTI_NONE && graph->values[roots[i]].producer != WEFTI_NONE) {
+            needed[graph->values[roots[i]].producer] = true;
+        }
+    }
+    for (uint32_t n = graph->order_count; n-- > 0;) {
+        const wefti_node_t *node = &graph->nodes[graph->order[n]];
+        if (!needed[graph->order[n]]) {
+            continue;
+        }
+        if (node->phase == WEFTI_PHASE_UPDATE) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s': an output of the forward pass depends on this update",
+                               node->name);
+        }
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t producer = node->inputs[j] == WEFTI_NONE
+                                    ? WEFTI_NONE
+                                    : graph->values[node->inputs[j]].producer;
+            if (producer != WEFTI_NONE) {
+                needed[producer] = true;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+/* A collective of a program. */
+typedef struct send {
+    uint32_t collective; /* in the plan */
+    uint32_t after;      /* items that must have run */
+    uint32_t reader;     /* first item that needs what it does, or item_count */
+    uint32_t node;       /* WEFTI_NONE, or its own: pieces of one node share a start event */
+    uint32_t index;      /* keeps the order of what may start at the same time */
+    uint32_t done;       /* event recorded behind it */
+} send_t;
+
+/* A program being written. */
+typedef struct writer {
+    wefti_lowering_t *l;
+    wefti_plan_program_t *program;
+    const bool *needed; /* by node; NULL: everything */
+    send_t *sends;      /* in the order of the comm stream */
+    uint32_t send_count;
+    uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
+    bool eval;         /* kernels that only evaluation runs */
+    uint32_t level;    /* of the buckets' folds: which the program runs */
+    uint32_t over;     /* sends that compute has waited for, or for one behind them */
+} writer_t;
+
+static bool is_needed(const writer_t *w, uint32_t node)
+{
+    return w->needed == NULL || w->needed[node];
+}
+
+/* Item reads all of bucket and of its pieces, or is the first of their updates, one for each. */
+static void note_reader(const wefti_lowering_t *l, uint32_t bucket, uint32_t item, uint32_t *reader)
+{
+    bool by_piece = l->items[item].bucket == bucket;
+    for (uint32_t part = 0; part < l->buckets[bucket].parts; part++) {
+        uint32_t first = by_piece ? item + part : item;
+        reader[bucket + part] = first < reader[bucket + part] ? first : reader[bucket + part];
+    }
+}
+
+/* For every bucket the first item of the program that reads a result of it, or item_count. */
+static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
+{
+    wefti_lowering_t *l = w->l;
+    uint32_t *reader = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*reader));
+    *out_reader = reader;
+    if (reader == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        reader[b] = l->item_count;
+    }
+    for (uint32_t n = 0; n < l->graph->order_count; n++) {
+        uint32_t id = l->graph->order[n], item = l->item_of[id];
+        const wefti_node_t *node = &l->graph->nodes[id];
+        if (item == WEFTI_NONE || !is_needed(w, id)) {
+            continue;
+        }
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            uint32_t value = node->inputs[j];
+            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
+            if (bucket != WEFTI_NONE) {
+                note_reader(l, bucket, item, reader);
+            }
+        }
+    }
+    for (uint32_t c = 0; c < l->constraint_count; c++) {
+        uint32_t bucket = l->bucket_of[l->constraints[c].before];
+        uint32_t after = l->constraints[c].after, item = l->item_of[after];
+        /* A sweep may be put off until behind it: then its update is what waits. */
+        if (bucket != WEFTI_NONE && item != WEFTI_NONE && is_needed(w, after) &&
+            item >= l->buckets[bucket].ready && item >= l->buckets[bucket].start) {
+            note_reader(l, bucket, item, reader);
+        }
+    }
+    return WEFT_OK;
+}
+
+static void add_send(writer_t *w, uint32_t collective, uint32_t after, uint32_t reader,
+                     uint32_t node)
+{
+    w->sends[w->send_count] = (send_t){collective, after, reader, node, w->send_count, WEFTI_NONE};
+    w->send_count++;
+}
+
+static weft_status_t add_bucket_sends(writer_t *w)
+{
+    weft_status_t status;
+    wefti_lowering_t *l = w->l;
+    uint32_t *reader = NULL;
+    WEFT_TRY(status, find_readers(w, &reader), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (is_needed(w, l->buckets[b].node)) {
+            uint32_t after = l->buckets[b].sweep ? l->buckets[b].start : l->buckets[b].ready;
+            add_send(w, b, after, reader[b], l->buckets[b].node);
+        }
+    }
+fail:
+    return status;
+}
+
+static int compare_after(const void *a, const void *b)
+{
+    const send_t *x = a, *y = b;
+    return x->after != y->after ? (x->after < y->after ? -1 : 1)
+                                : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Sorts sends by when they may start. An item waits for the last of those that it reads: one stream
+ * runs them in their order. */
+static weft_status_t find_waits(writer_t *w)
+{
+    uint32_t items = w->l->item_count;
+    qsort(w->sends, w->send_count, sizeof(*w->sends), compare_after);
+    w->waiting = wefti_lower_map(w->l, items + 1);
+    if (w->waiting == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t s = 0; s < w->send_count; s++) {
+        uint32_t before = w->waiting[w->sends[s].reader];
+        if (before != WEFTI_NONE) {
+            w->sends[before].reader = items;
+        }
+        w->waiting[w->sends[s].reader] = s;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t begin_writer(wefti_lowering_t *l, const bool *needed, writer_t *w)
+{
+    *w = (writer_t){.l = l, .needed = needed};
+    w->sends = wefti_arena_array(&l->arena, 2 * (size_t)l->bucket_count, sizeof(*w->sends));
+    return w->sends == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+/* Adds up micro-batches, or rounds, right behind the kernel that made the last gradient. */
+static bool write_fold(writer_t *w, uint32_t bucket)
+{
+    if (bucket >= w->l->bucket_count || w->l->buckets[bucket].folds == NULL) {
+        return false;
+    }
+    if (w->l->buckets[bucket].folds[w->level] != WEFTI_NONE) {
+        push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->buckets[bucket].folds[w->level]);
+    }
+    return true;
+}
+
+/* Before a collective that would be too many is issued, compute waits for the oldest that is out.
+ */
+static bool make_room(writer_t *w, uint32_t index)
+{
+    uint32_t bound = w->l->params->in_flight;
+    if (bound == 0 || index < bound || w->over > index - bound) {
+        return false;
+    }
+    push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[index - bound].done);
+    w->over = index - bound + 1;
+    return true;
+}
+
+static void write_send(writer_t *w, uint32_t index)
+{
+    send_t *send = &w->sends[index];
+    wefti_lowering_t *l = w->l;
+    const send_t *last = index > 0 ? &w->sends[index - 1] : NULL;
+    bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node;
+    bool waited = make_room(w, index);
+    with_last &= !write_fold(w, send->collective) && !waited;
+    if ((send->after > 0 || waited) && !with_last) {
+        push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
+        push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
+    }
+    push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
+    bool makes_room = l->params->in_flight > 0 && index + l->params->in_flight < w->send_count;
+    if (send->reader < l->item_count || makes_room) {
+        send->done = l->plan->event_count++;
+        push(w->program, COMM, WEFTI_STEP_RECORD, send->done);
+    }
+}
+
+static void write_item(writer_t *w, uint32_t item)
+{
+    const wefti_item_t *at = &w->l->items[item];
+    if (w->waiting[item] != WEFTI_NONE) {
+        push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
+        w->over = w->waiting[item] + 1 > w->over ? w->waiting[item] + 1 : w->over;
+    }
+    bool first = w->level == 0 && w->l->first_of != NULL;
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL,
+         w->eval ? at->eval_kernel
+         : first ? at->first_kernel
+                 : at->kernel);
+}
+
+/* All sends have been added. Events are numbered over all programs, each is recorded by one. */
+static weft_status_t write_program(writer_t *w, const char *name)
+{
+    weft_status_t status;
+    wefti_lowering_t *l = w->l;
+    uint32_t send = 0, bucket = 0;
+    bool micro = w->level < wefti_lower_level_count(l);
+    WEFT_TRY(status, find_waits(w), fail);
+    WEFT_TRY(status,
+             begin_program(l, name,
+                           (size_t)l->item_count + 3 * (size_t)w->send_count + l->bucket_count,
+                           3 * (size_t)w->send_count, &w->program),
+             fail);
+    for (uint32_t i = 0; i <= l->item_count; i++) {
+        for (; micro && bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
+            write_fold(w, bucket);
+        }
+        for (; send < w->send_count && w->sends[send].after == i; send++) {
+            write_send(w, send);
+        }
+        if (i < l->item_count && is_needed(w, l->items[i].node)) {
+            write_item(w, i);
+        }
+    }
+fail:
+    return status;
+}
+
+/* The all-gathers of sharded weights behind their updates. */
+static void add_late_gathers(writer_t *w)
+{
+    wefti_lowering_t *l = w->l;
+    for (uint32_t i = 0; i < l->item_count; i++) { /* updates lie in the order of buckets */
+        uint32_t bucket = l->items[i].bucket;
+        if (bucket != WEFTI_NONE && l->buckets[bucket].sharded) {
+            add_send(w, l->buckets[bucket].gather, i + 1, l->item_count, WEFTI_NONE);
+        }
+    }
+}
+
+static int compare_due(const void *a, const void *b)
+{
+    const send_t *x = a, *y = b;
+    return x->reader != y->reader
+               ? (x->reader < y->reader ? -1 : 1)
+               : (x->collective > y->collective) - (x->collective < y->collective);
+}
+
+/* The all-gathers of the weights that the step before this one made, the first needed first. A rank
+ * is asked for its shard once it has begun the step, and others' are written to it then: nobody
+ * reads the old weights any more. */
+static void add_early_gathers(writer_t *w)
+{
+    wefti_lowering_t *l = w->l;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].sharded) {
+            add_send(w, l->buckets[b].gather, 0, l->buckets[b].due, WEFTI_NONE);
+        }
+    }
+    qsort(w->sends, w->send_count, sizeof(*w->sends), compare_due);
+    for (uint32_t s = 0; s < w->send_count; s++) {
+        w->sends[s].index = s;
+    }
+}
+
+/* Weights for whoever reads them outside of a step. */
+static weft_status_t add_flush(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    wefti_plan_program_t *program = NULL;
+    WEFT_TRY(status, begin_program(l, "flush", 0, l->bucket_count, &program), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].sharded) {
+            push(program, COMM, WEFTI_STEP_COLLECTIVE, l->buckets[b].gather);
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_step(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    writer_t w;
+    bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
+    WEFT_TRY(status, begin_writer(l, NULL, &w), fail);
+    w.level = wefti_lower_level_count(l);
+    if (decoupled && w.level == 0) { /* else the first micro-step has them gathered */
+        add_early_gathers(&w);
+    }
+    WEFT_TRY(status, add_bucket_sends(&w), fail);
+    if (!decoupled) {
+        add_late_gathers(&w);
+    }
+    WEFT_TRY(status, write_program(&w, "step"), fail);
+fail:
+    return status;
+}
+
+static weft_status_t add_init(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    wefti_plan_program_t *program = NULL;
+    WEFT_TRY(status, begin_program(l, "init", 0, l->plan->collective_count, &program), fail);
+    for (uint32_t c = l->first_broadcast; c < l->plan->collective_count; c++) {
+        push(program, COMM, WEFTI_STEP_COLLECTIVE, c);
+    }
+fail:
+    return status;
+}
+
+/* Evaluation is what a rank does alone: a forward pass that communicates has none. */
+static weft_status_t add_eval(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    const wefti_graph_t *graph = l->graph;
+    const uint32_t loss[] = {graph->loss, graph->logits};
+    writer_t w;
+    bool *needed = wefti_arena_array(&l->arena, graph->node_count, sizeof(*needed));
+    if (needed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (graph->loss != WEFTI_NONE) {
+        WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
+    } else {
+        WEFT_TRY(status, mark_needed(l, graph->outputs, graph->output_count, needed), fail);
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (needed[l->buckets[b].node]) {
+            return WEFT_OK;
+        }
+    }
+    WEFT_TRY(status, begin_writer(l, needed, &w), fail);
+    w.eval = true;
+    w.level = WEFTI_NONE;
+    WEFT_TRY(status, add_bucket_sends(&w), fail);
+    WEFT_TRY(status, write_program(&w, "eval"), fail);
+fail:
+    return status;
+}
+
+/* What makes gradients, loss and logits. */
+static weft_status_t find_micro_nodes(wefti_lowering_t *l, bool *needed)
+{
+    weft_status_t status;
+    const uint32_t loss[] = {l->graph->loss, l->graph->logits};
+    WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets[b];
+        for (uint32_t i = 0; bucket->gradients && bucket->part == 0 && i < bucket->member_count;
+             i++) {
+            needed[l->graph->values[bucket->members[i].value].producer] = true;
+        }
+    }
+    WEFT_TRY(status, mark_needed(l, NULL, 0, needed), fail);
+fail:
+    return status;
+}
+
+/* Decoupled, "micro_step" gathers weights if it is a step's first micro-batch and no other's. Else
+ * flush does, before the first. */
+static bool runs_once(const wefti_lowering_t *l)
+{
+    return (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0 && l->params->gradients.accumulate < 4;
+}
+
+/* The programs of all micro-batches but a step's last: no gradient is reduced. */
+static weft_status_t add_micro_steps(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t levels = wefti_lower_level_count(l);
+    bool *needed = wefti_arena_array(&l->arena, l->graph->node_count, sizeof(*needed));
+    if (needed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, find_micro_nodes(l, needed), fail);
+    for (uint32_t t = 0; t < levels; t++) {
+        writer_t w;
+        char *name = t == 0 ? wefti_arena_strdup(&l->arena, "micro_step")
+                            : wefti_arena_printf(&l->arena, "micro_step.%u", t);
+        if (name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status, begin_writer(l, needed, &w), fail);
+        w.level = t;
+        if (t == 0 && runs_once(l)) {
+            add_early_gathers(&w);
+        }
+        WEFT_TRY(status, add_bucket_sends(&w), fail);
+        WEFT_TRY(status, write_program(&w, name), fail);
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_programs(wefti_lowering_t *l)
+{
+    static const char *const names[STREAM_COUNT] = {"compute", "comm"};
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
+    l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
+    l->plan->programs = wefti_arena_array(arena, (size_t)MOST_PROGRAMS + wefti_lower_level_count(l),
+                                          sizeof(*l->plan->programs));
+    if (l->plan->streams == NULL || l->plan->programs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t s = 0; s < STREAM_COUNT; s++) {
+        l->plan->streams[s] = (wefti_plan_stream_t){wefti_arena_strdup(arena, names[s]), s == COMM};
+        if (l->plan->streams[s].name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    l->plan->stream_count = STREAM_COUNT;
+    WEFT_TRY(status, wefti_lower_collectives(l), fail);
+    if (l->params->rank_graph_count == 0) { /* else every rank reads weights of its own */
+        WEFT_TRY(status, add_init(l), fail);
+    }
+    if (wefti_lower_level_count(l) > 0) {
+        WEFT_TRY(status, add_micro_steps(l), fail);
+    }
+    WEFT_TRY(status, add_step(l), fail);
+    if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
+        WEFT_TRY(status, add_flush(l), fail);
+    }
+    if (!l->params->infer) {
+        WEFT_TRY(status, add_eval(l), fail);
+    }
+fail:
+    return status;
+}

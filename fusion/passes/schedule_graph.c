@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fusion/passes/schedule_graph.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define MOST_TRIES 6u /* orders made for an arena limit */
+
+/* The graph's order as it was, for the next try. */
+typedef struct saved_order {
+    uint32_t *order;
+    uint32_t constraint_count;
+} saved_order_t;
+
+static weft_status_t save_order(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                saved_order_t *out_saved)
+{
+    out_saved->order =
+        wefti_arena_memdup(arena, graph->order, graph->order_count * sizeof(*graph->order));
+    out_saved->constraint_count = graph->constraint_count;
+    return out_saved->order == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+static void restore_order(wefti_graph_t *graph, const saved_order_t *saved)
+{
+    memcpy(graph->order, saved->order, graph->order_count * sizeof(*graph->order));
+    graph->constraint_count = saved->constraint_count;
+}
+
+static uint64_t bytes_read(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    uint64_t bytes = 0;
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        if (node->inputs[j] != WEFTI_NONE) {
+            bytes += wefti_value_bytes(&graph->values[node->inputs[j]]);
+        }
+    }
+    return bytes;
+}
+
+/* By node. What is measured or predicted for kernels comes as sums along the order. */
+static weft_status_t find_times(const wefti_graph_t *graph, const wefti_schedule_options_t *options,
+                                uint64_t **out_ps)
+{
+    weft_status_t status;
+    uint64_t *ready_ns = NULL, before = 0;
+    uint64_t *ps = wefti_arena_array(options->arena, graph->node_count, sizeof(*ps));
+    WEFT_TRY(
+        status,
+        wefti_predict_ready(graph, options->profile, options->rates, options->arena, &ready_ns),
+        fail);
+    if (ps == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        const wefti_node_t *node = &graph->nodes[id];
+        uint64_t ns = ready_ns[id] - before;
+        ps[id] = (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0
+                     ? wefti_bucket_cost_ps(options->cost, bytes_read(graph, node))
+                     : (ns < 1000000000000ull ? ns : 1000000000000ull) * 1000;
+        before = ready_ns[id];
+    }
+    *out_ps = ps;
+fail:
+    return status;
+}
+
+/* Memory as lowering gives it: gradients lie in regions of their own, updates write where they
+ * read, outputs are readable after the step. */
+static weft_status_t find_kinds(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                wefti_schedule_params_t *params)
+{
+    uint8_t *kept = wefti_arena_array(arena, graph->value_count, sizeof(*kept));
+    uint8_t *to_end = wefti_arena_array(arena, graph->value_count, sizeof(*to_end));
+    uint32_t *layouts = wefti_arena_array(arena, graph->value_count, sizeof(*layouts));
+    if (kept == NULL || to_end == NULL || layouts == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        const wefti_value_t *value = &graph->values[v];
+        const wefti_node_t *node =
+            value->producer == WEFTI_NONE ? NULL : &graph->nodes[value->producer];
+        bool collective = node != NULL && (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+        kept[v] |= node == NULL || node->phase == WEFTI_PHASE_UPDATE;
+        to_end[v] =
+            (value->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0 ||
+            v == graph->loss || v == graph->logits;
+        layouts[v] = value->type.layout;
+        if (collective && value->grad_of != WEFTI_NONE) {
+            uint32_t from = node->inputs[value->producer_output];
+            kept[v] = 1;
+            if (from != WEFTI_NONE) {
+                kept[from] = 1;
+            }
+        }
+    }
+    params->kept = kept;
+    params->to_end = to_end;
+    params->layouts = layouts;
+    return WEFT_OK;
+}
+
+static weft_status_t reorder(wefti_graph_t *graph, const weft_graph_view_t *view,
+                             const wefti_schedule_params_t *params,
+                             const wefti_schedule_options_t *options,
+                             wefti_schedule_report_t *out_report)
+{
+    weft_status_t status;
+    weft_edit_list_t *edits = NULL;
+    WEFT_TRY(status,
+             wefti_pass_schedule(view, params, options->arena->allocator, &edits, out_report),
+             fail);
+    if (out_report->changed) {
+        status = wefti_graph_apply(graph, edits);
+    }
+    wefti_log(options->log, WEFT_LOG_DEBUG,
+              "order: %.1f us and %llu bytes of activations%s (as given %.1f us, %llu)",
+              (double)out_report->chosen.finish_ps * 1e-6,
+              (unsigned long long)out_report->chosen.peak_bytes,
+              out_report->changed ? ", list-scheduled" : "",
+              (double)out_report->given.finish_ps * 1e-6,
+              (unsigned long long)out_report->given.peak_bytes);
+    weft_edit_list_destroy(edits);
+fail:
+    return status;
+}
+
+static weft_status_t arena_of(const wefti_graph_t *graph, const wefti_schedule_options_t *options,
+                              uint64_t *out_bytes)
+{
+    weft_plan_t *plan = NULL;
+    weft_status_t status = wefti_lower(graph, options->lower, &plan);
+    if (status >= 0) {
+        *out_bytes = plan->arena_bytes;
+    }
+    weft_plan_release(plan);
+    return status;
+}
+
+/* Tries orders with ever less for activations until the plan keeps to the limit. */
+static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
+                         wefti_schedule_params_t *params, const wefti_schedule_options_t *options,
+                         const saved_order_t *saved, uint64_t most_live)
+{
+    weft_status_t status = WEFT_OK;
+    uint64_t limit = options->arena_limit, bytes = 0, least = UINT64_MAX;
+    char text[2][32];
+    for (uint32_t i = 0; i < MOST_TRIES; i++) {
+        wefti_schedule_report_t report;
+        WEFT_TRY(status, arena_of(graph, options, &bytes), fail);
+        if (bytes <= limit) {
+            return WEFT_OK;
+        }
+        least = bytes < least ? bytes : least;
+        uint64_t above = bytes - limit;
+        most_live = most_live > above ? most_live - above : 1;
+        params->most_live_bytes = most_live;
+        restore_order(graph, saved);
+        WEFT_TRY(status, reorder(graph, view, params, options, &report), fail);
+        if (report.chosen.peak_bytes > most_live && i > 0 && most_live == 1) {
+            break;
+        }
+    }
+    WEFT_TRY(status, arena_of(graph, options, &bytes), fail);
+    if (bytes <= limit) {
+        return WEFT_OK;
+    }
+    least = bytes < least ? bytes : least;
+    wefti_format_bytes(limit, text[0]);
+    wefti_format_bytes(least, text[1]);
+    return wefti_error_field(
+        WEFT_ERR_UNSUPPORTED, "arena_limit",
+        "%s is too small: the plan needs %s (%llu bytes) in the best order found; reduce batch, or "
+        "in training set shard_optimizer or accumulate",
+        text[0], text[1], (unsigned long long)least);
+fail:
+    return status;
+}
+
+static weft_status_t describe(const wefti_graph_t *graph, const wefti_schedule_options_t *options,
+                              weft_graph_view_t *out_view, wefti_schedule_params_t *out_params)
+{
+    weft_status_t status;
+    uint64_t *ps = NULL;
+    *out_params = (wefti_schedule_params_t){.in_flight = options->in_flight};
+    WEFT_TRY(status, wefti_graph_view(graph, options->arena, out_view), fail);
+    WEFT_TRY(status, find_times(graph, options, &ps), fail);
+    WEFT_TRY(status, find_kinds(graph, options->arena, out_params), fail);
+    out_params->op_ps = ps;
+fail:
+    return status;
+}
+
+weft_status_t wefti_schedule_graph(wefti_graph_t *graph, const wefti_schedule_options_t *options)
+{
+    weft_status_t status;
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
+    wefti_schedule_params_t params;
+    wefti_schedule_report_t report;
+    saved_order_t saved;
+    WEFT_TRY(status, describe(graph, options, &view, &params), fail);
+    WEFT_TRY(status, save_order(graph, options->arena, &saved), fail);
+    WEFT_TRY(status, reorder(graph, &view, &params, options, &report), fail);
+    if (options->arena_limit > 0) {
+        status = fit(graph, &view, &params, options, &saved, report.chosen.peak_bytes);
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_schedule_judge_graph(const wefti_graph_t *graph,
+                                         const wefti_schedule_options_t *options,
+                                         wefti_schedule_cost_t *out_cost)
+{
+    weft_status_t status;
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
+    wefti_schedule_params_t params;
+    WEFT_TRY(status, describe(graph, options, &view, &params), fail);
+    status = wefti_schedule_judge(&view, &params, options->arena->allocator, out_cost);
+fail:
+    return status;
+}

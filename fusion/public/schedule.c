@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* List scheduling for another compiler's graph: what it gives is checked, then schedule.c runs. */
+#include <weft/passes.h>
+
+#include <string.h>
+
+#include "fusion/fusion.h"
+#include "fusion/passes/schedule.h"
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+
+#define MAX_TIME_NS 1000000000000ull /* a thousand seconds for one operator: sums stay in range */
+
+static weft_status_t read_params(const weft_schedule_params_t *params,
+                                 weft_schedule_params_t *out_params)
+{
+    *out_params = (weft_schedule_params_t)WEFT_SCHEDULE_PARAMS_INIT;
+    if (params->struct_size < sizeof(params->struct_size)) {
+        return wefti_error_struct_size("params");
+    }
+    memcpy(out_params, params,
+           params->struct_size < sizeof *out_params ? params->struct_size : sizeof *out_params);
+    return out_params->op_ns != NULL
+               ? WEFT_OK
+               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "op_ns", "is NULL");
+}
+
+/* Times in picoseconds, and marks for what the host left out. */
+static weft_status_t convert(const weft_graph_view_t *view, const weft_schedule_params_t *from,
+                             wefti_arena_t *arena, wefti_schedule_params_t *out)
+{
+    uint64_t *ps = wefti_arena_array(arena, (size_t)view->op_count + 1, sizeof *ps);
+    uint8_t *kept = wefti_arena_array(arena, (size_t)view->value_count + 1, 1);
+    uint8_t *to_end = wefti_arena_array(arena, (size_t)view->value_count + 1, 1);
+    if (ps == NULL || kept == NULL || to_end == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < view->op_count; i++) {
+        ps[i] = (from->op_ns[i] < MAX_TIME_NS ? from->op_ns[i] : MAX_TIME_NS) * 1000;
+    }
+    for (uint32_t v = 0; v < view->value_count; v++) {
+        kept[v] = view->values[v].producer == UINT32_MAX || (from->kept != NULL && from->kept[v]);
+        to_end[v] = from->to_end != NULL && from->to_end[v];
+    }
+    *out = (wefti_schedule_params_t){.op_ps = ps,
+                                     .kept = kept,
+                                     .to_end = to_end,
+                                     .in_flight = from->in_flight,
+                                     .most_live_bytes = from->most_live_bytes};
+    return WEFT_OK;
+}
+
+static weft_schedule_cost_t cost_of(const wefti_schedule_cost_t *cost)
+{
+    return (weft_schedule_cost_t){cost->finish_ps, cost->exposed_ps, cost->peak_bytes,
+                                  cost->in_flight};
+}
+
+weft_status_t weft_pass_schedule(const weft_graph_view_t *view,
+                                 const weft_schedule_params_t *params, weft_edit_list_t **out_edits,
+                                 weft_schedule_report_t *out_report)
+{
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
+    WEFT_CHECK_ARG(params);
+    weft_status_t status;
+    weft_schedule_params_t own;
+    wefti_schedule_params_t converted;
+    wefti_schedule_report_t report;
+    wefti_arena_t arena;
+    if (out_report != NULL && out_report->struct_size < sizeof *out_report) {
+        return wefti_error_struct_size("out_report");
+    }
+    wefti_arena_init(&arena, params->allocator, 0);
+    WEFT_TRY(status, read_params(params, &own), done);
+    WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
+    WEFT_TRY(status, convert(view, &own, &arena, &converted), done);
+    WEFT_TRY(status, wefti_pass_schedule(view, &converted, own.allocator, out_edits, &report),
+             done);
+    if (out_report != NULL) {
+        out_report->given = cost_of(&report.given);
+        out_report->chosen = cost_of(&report.chosen);
+        out_report->changed = report.changed;
+    }
+done:
+    wefti_arena_deinit(&arena);
+    return status;
+}

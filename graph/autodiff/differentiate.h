@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a gradient rule sees and says. A rule is called for one forward node whose outputs have
+ * gradients; it appends nodes and gives each input that wants one its share. Shares of several
+ * users are added up. Rules serve parameters before other inputs, so that communication can start
+ * early.
+ */
+#ifndef WEFT_GRAPH_DIFFERENTIATE_H
+#define WEFT_GRAPH_DIFFERENTIATE_H
+
+#include "graph/ir.h"
+
+typedef struct wefti_diff {
+    wefti_graph_t *graph;
+    uint32_t node; /* the forward node */
+    uint32_t forward_value_count;
+    uint32_t *grads; /* by forward value: sum of its shares so far, or WEFTI_NONE */
+    uint8_t *wanted; /* by forward value: a parameter is behind it */
+} wefti_diff_t;
+
+typedef weft_status_t (*wefti_diff_fn)(wefti_diff_t *diff);
+
+static inline wefti_node_t *wefti_diff_node(const wefti_diff_t *diff)
+{
+    return &diff->graph->nodes[diff->node];
+}
+
+/* Input or output index of the forward node, WEFTI_NONE where absent. */
+uint32_t wefti_diff_input(const wefti_diff_t *diff, uint32_t index);
+uint32_t wefti_diff_output(const wefti_diff_t *diff, uint32_t index);
+/* The gradient of output index, or WEFTI_NONE. */
+uint32_t wefti_diff_output_grad(const wefti_diff_t *diff, uint32_t index);
+bool wefti_diff_wants(const wefti_diff_t *diff, uint32_t index);
+/* Calls rule for each input that wants a gradient, parameters first. */
+weft_status_t wefti_diff_each_input(wefti_diff_t *diff,
+                                    weft_status_t (*rule)(wefti_diff_t *diff, uint32_t index));
+
+typedef struct wefti_diff_op {
+    const char *domain, *op;
+    const uint32_t *inputs;
+    uint32_t input_count;
+    const weft_attr_t *attrs;
+    uint32_t attr_count;
+    const bool *output_absent;
+    uint32_t output_count; /* 0: 1 */
+} wefti_diff_op_t;
+
+/* Appends a backward node. */
+weft_status_t wefti_diff_emit(wefti_diff_t *diff, const wefti_diff_op_t *op, uint32_t *out_node);
+/* The same for operators with one output: gives its value. */
+weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *op,
+                                    uint32_t *out_value);
+/* grad is a share of the gradient of input index; it is summed to that input's shape if it was
+ * broadcast. */
+weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad);
+
+/* Reshape of value to a shape; value itself if it has that shape. */
+weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
+                                 uint32_t rank, uint32_t *out_value);
+/* Sum over broadcast dimensions; value itself if it has that shape. */
+weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
+                                uint32_t rank, uint32_t *out_value);
+/* value times a number; value itself for 1. */
+weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor,
+                               uint32_t *out_value);
+/* A constant of the given floating type and shape, every element the same. */
+weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
+                                  const weft_tensor_desc_t *like, double number,
+                                  uint32_t *out_value);
+/* WEFT_ERR_UNSUPPORTED naming the forward node and what about it. */
+weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what);
+/* The forward node's attributes and one more, in the graph's arena. */
+weft_status_t wefti_diff_attrs_with(wefti_diff_t *diff, const weft_attr_t *more,
+                                    const weft_attr_t **out_attrs, uint32_t *out_count);
+/* Output index of the forward node, made if the node has it not. */
+weft_status_t wefti_diff_need_output(wefti_diff_t *diff, const char *domain, const char *op,
+                                     uint32_t index, uint32_t *out_value);
+
+/* One per operator, in differentiate_<family>.c. */
+weft_status_t wefti_diff_add(wefti_diff_t *diff);
+weft_status_t wefti_diff_sub(wefti_diff_t *diff);
+weft_status_t wefti_diff_div(wefti_diff_t *diff);
+weft_status_t wefti_diff_mul(wefti_diff_t *diff);
+weft_status_t wefti_diff_relu(wefti_diff_t *diff);
+weft_status_t wefti_diff_tanh(wefti_diff_t *diff);
+weft_status_t wefti_diff_identity(wefti_diff_t *diff);
+weft_status_t wefti_diff_gemm(wefti_diff_t *diff);
+weft_status_t wefti_diff_matmul(wefti_diff_t *diff);
+weft_status_t wefti_diff_conv(wefti_diff_t *diff);
+weft_status_t wefti_diff_max_pool(wefti_diff_t *diff);
+weft_status_t wefti_diff_average_pool(wefti_diff_t *diff);
+weft_status_t wefti_diff_global_average_pool(wefti_diff_t *diff);
+weft_status_t wefti_diff_pad(wefti_diff_t *diff);
+weft_status_t wefti_diff_same_elements(wefti_diff_t *diff);
+weft_status_t wefti_diff_transpose(wefti_diff_t *diff);
+weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff);
+weft_status_t wefti_diff_dropout(wefti_diff_t *diff); /* graph/autodiff/dropout.c */
+weft_status_t wefti_diff_generic(wefti_diff_t *diff);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradient of the loss, and of operators whose definition names their own gradient operator. */
+#include "graph/autodiff/differentiate.h"
+#include "runtime/base/error.h"
+
+weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff)
+{
+    weft_status_t status;
+    uint32_t grad;
+    uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), WEFTI_NONE, wefti_diff_input(diff, 1),
+                         wefti_diff_input(diff, 2)};
+    if (!wefti_diff_wants(diff, 0)) {
+        return WEFT_OK;
+    }
+    if (wefti_diff_output_grad(diff, 1) != WEFTI_NONE || inputs[0] == WEFTI_NONE) {
+        return wefti_diff_unsupported(diff, "log probabilities that the loss depends on");
+    }
+    WEFT_TRY(status, wefti_diff_need_output(diff, "", "SoftmaxCrossEntropyLoss", 1, &inputs[1]),
+             done);
+    const wefti_node_t *forward = wefti_diff_node(diff);
+    wefti_diff_op_t op = {.domain = "com.microsoft",
+                          .op = "SoftmaxCrossEntropyLossGrad",
+                          .inputs = inputs,
+                          .input_count = inputs[3] == WEFTI_NONE ? 3 : 4,
+                          .attrs = forward->attrs,
+                          .attr_count = forward->attr_count};
+    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
+    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_generic(wefti_diff_t *diff)
+{
+    weft_status_t status;
+    const wefti_node_t *forward = wefti_diff_node(diff);
+    uint32_t input_count = forward->input_count, output_count = forward->output_count;
+    size_t count = 2 * (size_t)output_count + input_count;
+    uint32_t *inputs = wefti_arena_array(&diff->graph->arena, count, sizeof(*inputs));
+    bool *absent = wefti_arena_array(&diff->graph->arena, input_count, sizeof(*absent));
+    uint32_t node;
+    if (!inputs || !absent) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < output_count; i++) {
+        inputs[i] = wefti_diff_output_grad(diff, i);
+        inputs[output_count + input_count + i] = wefti_diff_output(diff, i);
+    }
+    for (uint32_t i = 0; i < input_count; i++) {
+        inputs[output_count + i] = wefti_diff_input(diff, i);
+        absent[i] = !wefti_diff_wants(diff, i);
+    }
+    wefti_diff_op_t op = {.domain = forward->def->domain,
+                          .op = forward->def->grad,
+                          .inputs = inputs,
+                          .input_count = (uint32_t)count,
+                          .attrs = forward->attrs,
+                          .attr_count = forward->attr_count,
+                          .output_absent = absent,
+                          .output_count = input_count};
+    WEFT_TRY(status, wefti_diff_emit(diff, &op, &node), done);
+    for (uint32_t i = 0; i < input_count; i++) {
+        if (!absent[i]) {
+            WEFT_TRY(status, wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]), done);
+        }
+    }
+done:
+    return status;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of operators that only move elements. */
+#include "graph/autodiff/differentiate.h"
+#include "runtime/base/error.h"
+
+/* Flatten, Reshape, Squeeze, Unsqueeze: back to the shape of the input. */
+weft_status_t wefti_diff_same_elements(wefti_diff_t *diff)
+{
+    weft_status_t status;
+    uint32_t grad = wefti_diff_output_grad(diff, 0);
+    if (!wefti_diff_wants(diff, 0)) {
+        return WEFT_OK;
+    }
+    weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
+    WEFT_TRY(status, wefti_diff_reshape(diff, grad, x.dims, x.rank, &grad), done);
+    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_transpose(wefti_diff_t *diff)
+{
+    weft_status_t status;
+    int64_t inverse[WEFT_MAX_DIMS];
+    uint32_t grad, dy = wefti_diff_output_grad(diff, 0);
+    if (!wefti_diff_wants(diff, 0)) {
+        return WEFT_OK;
+    }
+    uint32_t rank = diff->graph->values[wefti_diff_input(diff, 0)].type.rank;
+    const weft_attr_t *perm = wefti_node_attr(wefti_diff_node(diff), "perm");
+    for (uint32_t d = 0; d < rank; d++) {
+        /* The shape rule has checked that perm is an order of the dimensions. */
+        inverse[perm ? perm->ints[d] : rank - 1 - d] = d;
+    }
+    weft_attr_t attr = {.name = "perm", .type = WEFT_ATTR_INTS, .ints = inverse, .count = rank};
+    wefti_diff_op_t op = {.domain = "",
+                          .op = "Transpose",
+                          .inputs = &dy,
+                          .input_count = 1,
+                          .attrs = &attr,
+                          .attr_count = 1};
+    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
+    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
+done:
+    return status;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gradient rules are made of. */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/autodiff/differentiate.h"
+#include "runtime/base/error.h"
+
+uint32_t wefti_diff_input(const wefti_diff_t *diff, uint32_t index)
+{
+    const wefti_node_t *node = wefti_diff_node(diff);
+    return index < node->input_count ? node->inputs[index] : WEFTI_NONE;
+}
+
+uint32_t wefti_diff_output(const wefti_diff_t *diff, uint32_t index)
+{
+    const wefti_node_t *node = wefti_diff_node(diff);
+    return index < node->output_count ? node->outputs[index] : WEFTI_NONE;
+}
+
+uint32_t wefti_diff_output_grad(const wefti_diff_t *diff, uint32_t index)
+{
+    uint32_t value = wefti_diff_output(diff, index);
+    return value < diff->forward_value_count ? diff->grads[value] : WEFTI_NONE;
+}
+
+bool wefti_diff_wants(const wefti_diff_t *diff, uint32_t index)
+{
+    uint32_t value = wefti_diff_input(diff, index);
+    return value < diff->forward_value_count && diff->wanted[value];
+}
+
+weft_status_t wefti_diff_each_input(wefti_diff_t *diff,
+                                    weft_status_t (*rule)(wefti_diff_t *diff, uint32_t index))
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t count = wefti_diff_node(diff)->input_count;
+    for (int params = 1; params >= 0; params--) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (wefti_diff_wants(diff, i) && (diff->graph->values[wefti_diff_input(diff, i)].kind ==
+                                              WEFTI_VALUE_PARAM) == params) {
+                WEFT_TRY(status, rule(diff, i), done);
+            }
+        }
+    }
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_emit(wefti_diff_t *diff, const wefti_diff_op_t *op, uint32_t *out_node)
+{
+    char name[300];
+    snprintf(name, sizeof(name), "%.280s/grad", wefti_diff_node(diff)->name);
+    wefti_node_params_t params = {.domain = op->domain,
+                                  .op = op->op,
+                                  .name = name,
+                                  .phase = WEFTI_PHASE_BACKWARD,
+                                  .inputs = op->inputs,
+                                  .input_count = op->input_count,
+                                  .output_count = op->output_count ? op->output_count : 1,
+                                  .output_absent = op->output_absent,
+                                  .attrs = op->attrs,
+                                  .attr_count = op->attr_count};
+    return wefti_graph_add_node(diff->graph, &params, out_node);
+}
+
+weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *op,
+                                    uint32_t *out_value)
+{
+    uint32_t node;
+    weft_status_t status = wefti_diff_emit(diff, op, &node);
+    if (status >= 0) {
+        *out_value = diff->graph->nodes[node].outputs[0];
+    }
+    return status;
+}
+
+static bool has_shape(const weft_tensor_desc_t *type, const int64_t *dims, uint32_t rank)
+{
+    return type->rank == rank && memcmp(type->dims, dims, rank * sizeof(*dims)) == 0;
+}
+
+weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = diff->graph;
+    uint32_t value = wefti_diff_input(diff, index);
+    bool passed_on = false; /* the gradient of an output as it is */
+    if (!wefti_diff_wants(diff, index)) {
+        return WEFT_OK;
+    }
+    weft_tensor_desc_t type = graph->values[value].type;
+    WEFT_TRY(status, wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad), done);
+    if (!has_shape(&graph->values[grad].type, type.dims, type.rank)) {
+        char texts[2][WEFTI_TYPE_TEXT_BYTES];
+        return wefti_error(WEFT_ERR_INTERNAL,
+                           "node '%s' (%s): wrong shape of the gradient of '%s': %s, expected %s",
+                           wefti_diff_node(diff)->name, wefti_diff_node(diff)->def->name,
+                           graph->values[value].name,
+                           wefti_type_text(&graph->values[grad].type, texts[0]),
+                           wefti_type_text(&type, texts[1]));
+    }
+    for (uint32_t k = 0; k < wefti_diff_node(diff)->output_count; k++) {
+        passed_on = passed_on || wefti_diff_output_grad(diff, k) == grad;
+    }
+    if (diff->grads[value] != WEFTI_NONE) {
+        uint32_t inputs[] = {diff->grads[value], grad};
+        wefti_diff_op_t add = {.domain = "", .op = "Add", .inputs = inputs, .input_count = 2};
+        WEFT_TRY(status, wefti_diff_emit_value(diff, &add, &grad), done);
+    } else if (passed_on && graph->values[value].kind == WEFTI_VALUE_PARAM) {
+        /* A parameter's gradient is reduced over ranks; nobody else may read that tensor. */
+        wefti_diff_op_t copy = {.domain = "", .op = "Identity", .inputs = &grad, .input_count = 1};
+        WEFT_TRY(status, wefti_diff_emit_value(diff, &copy, &grad), done);
+    }
+    diff->grads[value] = grad;
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
+                                 uint32_t rank, uint32_t *out_value)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = diff->graph;
+    char name[300];
+    if (has_shape(&graph->values[value].type, dims, rank)) {
+        *out_value = value;
+        return WEFT_OK;
+    }
+    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {rank}};
+    type.data = wefti_arena_memdup(&graph->arena, dims, rank * sizeof(*dims));
+    if (!type.data) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    uint32_t inputs[] = {value, WEFTI_NONE};
+    snprintf(name, sizeof(name), "%.280s/shape", wefti_diff_node(diff)->name);
+    WEFT_TRY(status, wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, &inputs[1]),
+             done);
+    wefti_diff_op_t op = {.domain = "", .op = "Reshape", .inputs = inputs, .input_count = 2};
+    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, out_value), done);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
+                                uint32_t rank, uint32_t *out_value)
+{
+    if (has_shape(&diff->graph->values[value].type, dims, rank)) {
+        *out_value = value;
+        return WEFT_OK;
+    }
+    weft_attr_t shape = {.name = "shape", .type = WEFT_ATTR_INTS, .ints = dims, .count = rank};
+    wefti_diff_op_t op = {.domain = "weft",
+                          .op = "SumTo",
+                          .inputs = &value,
+                          .input_count = 1,
+                          .attrs = &shape,
+                          .attr_count = 1};
+    return wefti_diff_emit_value(diff, &op, out_value);
+}
+
+/* One element of a floating type; half types only where the number fits exactly. */
+static weft_status_t encode(double number, weft_dtype_t dtype, void *out)
+{
+    float f32 = (float)number;
+    uint32_t bits;
+    memcpy(&bits, &f32, sizeof(bits));
+    if (dtype == WEFT_DTYPE_F64) {
+        memcpy(out, &number, sizeof(number));
+    } else if (dtype == WEFT_DTYPE_F32) {
+        memcpy(out, &f32, sizeof(f32));
+    } else if (dtype == WEFT_DTYPE_BF16 && (bits & 0xffff) == 0) {
+        uint16_t half = (uint16_t)(bits >> 16);
+        memcpy(out, &half, sizeof(half));
+    } else if (dtype == WEFT_DTYPE_F16 && (number == 1.0 || number == -1.0)) {
+        uint16_t half = number > 0 ? 0x3c00 : 0xbc00;
+        memcpy(out, &half, sizeof(half));
+    } else {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "cannot encode constant %g as type %s", number,
+                           weft_dtype_name(dtype));
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
+                                  const weft_tensor_desc_t *like, double number,
+                                  uint32_t *out_value)
+{
+    weft_status_t status;
+    weft_tensor_desc_t type = *like;
+    size_t elem_bytes = weft_dtype_size_bytes(type.dtype);
+    int64_t count = weft_tensor_elem_count(&type);
+    uint8_t *data = count < 0 ? NULL : wefti_arena_array(&graph->arena, (size_t)count, elem_bytes);
+    if (!data) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        WEFT_TRY(status, encode(number, type.dtype, data + (size_t)i * elem_bytes), done);
+    }
+    type.data = data;
+    type.layout = WEFT_LAYOUT_PLAIN;
+    status = wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, out_value);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor,
+                               uint32_t *out_value)
+{
+    weft_status_t status;
+    char name[300];
+    uint32_t inputs[] = {value, WEFTI_NONE};
+    if (factor == 1.0) {
+        *out_value = value;
+        return WEFT_OK;
+    }
+    weft_tensor_desc_t scalar = {.dtype = diff->graph->values[value].type.dtype};
+    snprintf(name, sizeof(name), "%.280s/factor", wefti_diff_node(diff)->name);
+    WEFT_TRY(status, wefti_diff_constant(diff->graph, name, &scalar, factor, &inputs[1]), done);
+    wefti_diff_op_t op = {.domain = "", .op = "Mul", .inputs = inputs, .input_count = 2};
+    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, out_value), done);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what)
+{
+    const wefti_node_t *node = wefti_diff_node(diff);
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): no gradient rule for %s", node->name,
+                       node->def->name, what);
+}
+
+weft_status_t wefti_diff_attrs_with(wefti_diff_t *diff, const weft_attr_t *more,
+                                    const weft_attr_t **out_attrs, uint32_t *out_count)
+{
+    const wefti_node_t *node = wefti_diff_node(diff);
+    weft_attr_t *attrs =
+        wefti_arena_array(&diff->graph->arena, (size_t)node->attr_count + 1, sizeof(*attrs));
+    if (!attrs) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memcpy(attrs, node->attrs, node->attr_count * sizeof(*attrs));
+    attrs[node->attr_count] = *more;
+    *out_attrs = attrs;
+    *out_count = node->attr_count + 1;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_diff_need_output(wefti_diff_t *diff, const char *domain, const char *op,
+                                     uint32_t index, uint32_t *out_value)
+{
+    wefti_node_t *node = wefti_diff_node(diff);
+    while (node->output_count && node->output_count > index &&
+           node->outputs[node->output_count - 1] == WEFTI_NONE) {
+        node->output_count--; /* named but absent: made below */
+    }
+    uint32_t extra = node->output_count > index ? 0 : index + 1 - node->output_count;
+    weft_status_t status = wefti_graph_change_op(diff->graph, diff->node, domain, op, extra);
+    if (status >= 0) {
+        *out_value = wefti_diff_node(diff)->outputs[index];
+    }
+    return status;
+}

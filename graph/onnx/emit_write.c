@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a compiled graph has beyond ONNX, as metadata_props, and the file itself. */
+#include "graph/onnx/emit.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define MAX_OWN_PROPERTIES 16u
+
+typedef struct props {
+    wefti_onnx_emit_t *emit;
+    wefti_text_t text; /* of the one being made */
+} props_t;
+
+static void add_property(wefti_onnx_emit_t *emit, const char *key, const char *value)
+{
+    Onnx__ModelProto *model = emit->model;
+    Onnx__StringStringEntryProto *entry = wefti_arena_alloc(&emit->arena, sizeof(*entry));
+    char *name = wefti_arena_printf(&emit->arena, "weft.%s", key);
+    char *copy = wefti_arena_strdup(&emit->arena, value);
+    if (entry == NULL || name == NULL || copy == NULL) {
+        emit->failed = true;
+        return;
+    }
+    onnx__string_string_entry_proto__init(entry);
+    entry->key = name;
+    entry->value = copy;
+    model->metadata_props[model->n_metadata_props++] = entry;
+}
+
+/* The text made since the last one. */
+static void flush(props_t *p, const char *key)
+{
+    p->emit->failed = p->emit->failed || p->text.failed;
+    if (!p->emit->failed && p->text.length > 0) {
+        add_property(p->emit, key, p->text.data);
+    }
+    p->text.length = 0;
+}
+
+/* Runs of equal letters: "F12 C1 B3". */
+typedef struct runs {
+    wefti_text_t *out;
+    char letter;
+    uint32_t count;
+} runs_t;
+
+static void add_run(runs_t *runs, char letter)
+{
+    if (runs->count > 0 && runs->letter != letter) {
+        wefti_text_printf(runs->out, "%s%c%" PRIu32, runs->out->length > 0 ? " " : "", runs->letter,
+                          runs->count);
+        runs->count = 0;
+    }
+    runs->letter = letter;
+    runs->count++;
+}
+
+static void end_runs(runs_t *runs)
+{
+    add_run(runs, '\0');
+    runs->count = 0;
+}
+
+static size_t file_nodes(const wefti_onnx_emit_t *emit)
+{
+    return emit->model->graph->n_node + emit->update_count;
+}
+
+static void add_phases(props_t *p)
+{
+    static const char letters[] = "FBCU";
+    const wefti_onnx_emit_t *emit = p->emit;
+    runs_t runs = {.out = &p->text};
+    for (size_t i = 0; i < file_nodes(emit); i++) {
+        uint32_t id = emit->place[i];
+        add_run(&runs, id == WEFTI_NONE ? 'C' : letters[emit->graph->nodes[id].phase]);
+    }
+    end_runs(&runs);
+    flush(p, "phases");
+}
+
+/* Kinds of the initializers of the main graph, in their order. */
+static void add_kinds(props_t *p)
+{
+    const wefti_onnx_emit_t *emit = p->emit;
+    runs_t runs = {.out = &p->text};
+    for (size_t i = 0; i < emit->model->graph->n_initializer; i++) {
+        uint32_t v = wefti_graph_find_value(emit->graph, emit->model->graph->initializer[i]->name);
+        wefti_value_kind_t kind = v == WEFTI_NONE ? WEFTI_VALUE_CONST : emit->graph->values[v].kind;
+        add_run(&runs, kind == WEFTI_VALUE_PARAM ? 'P' : kind == WEFTI_VALUE_SCALAR ? 'S' : 'C');
+    }
+    end_runs(&runs);
+    flush(p, "kinds");
+}
+
+static int64_t opset_of(const wefti_onnx_emit_t *emit, const char *domain)
+{
+    return wefti_onnx_opset(emit->model, domain);
+}
+
+/* Versions of nodes that are not the file's. */
+static void add_versions(props_t *p)
+{
+    const wefti_onnx_emit_t *emit = p->emit;
+    for (size_t i = 0; i < file_nodes(emit); i++) {
+        const wefti_node_t *node =
+            emit->place[i] == WEFTI_NONE ? NULL : &emit->graph->nodes[emit->place[i]];
+        if (node != NULL && node->version != opset_of(emit, node->def->domain)) {
+            wefti_text_printf(&p->text, "%s%zu:%" PRId32, p->text.length > 0 ? " " : "", i,
+                              node->version);
+        }
+    }
+    flush(p, "versions");
+}
+
+/* Orderings that no value shows, by position in the file. */
+static void add_edges(props_t *p)
+{
+    wefti_onnx_emit_t *emit = p->emit;
+    const wefti_graph_t *graph = emit->graph;
+    uint32_t *position =
+        wefti_arena_array(&emit->arena, (size_t)graph->node_count + 1, sizeof(*position));
+    if (position == NULL) {
+        emit->failed = true;
+        return;
+    }
+    memset(position, 0xff, ((size_t)graph->node_count + 1) * sizeof(*position));
+    for (size_t i = 0; i < file_nodes(emit); i++) {
+        if (emit->place[i] != WEFTI_NONE) {
+            position[emit->place[i]] = (uint32_t)i;
+        }
+    }
+    for (uint32_t c = 0; c < graph->constraint_count; c++) {
+        uint32_t ends[2] = {graph->constraints[c].before, graph->constraints[c].after};
+        for (int e = 0; e < 2; e++) {
+            while (ends[e] != WEFTI_NONE && graph->nodes[ends[e]].dead) {
+                ends[e] = graph->nodes[ends[e]].replaced_by;
+            }
+        }
+        /* Nodes that came later are not in the file. */
+        if (ends[0] != WEFTI_NONE && ends[1] != WEFTI_NONE && position[ends[0]] != WEFTI_NONE &&
+            position[ends[1]] != WEFTI_NONE) {
+            wefti_text_printf(&p->text, "%s%" PRIu32 ":%" PRIu32, p->text.length > 0 ? " " : "",
+                              position[ends[0]], position[ends[1]]);
+        }
+    }
+    flush(p, "edges");
+}
+
+static void add_scalars(props_t *p)
+{
+    const wefti_graph_t *graph = p->emit->graph;
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
+            wefti_text_printf(&p->text, "%s%s:%.17g", p->text.length > 0 ? " " : "",
+                              graph->values[v].name, graph->values[v].default_value);
+        }
+    }
+    flush(p, "scalars");
+}
+
+static void add_named(props_t *p, const char *key, uint32_t value)
+{
+    if (value != WEFTI_NONE) {
+        add_property(p->emit, key, p->emit->graph->values[value].name);
+    }
+}
+
+weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uint32_t bucket,
+                                     const char *algorithm, const char *order)
+{
+    const weft_attr_t extra[] = {
+        {.name = "algorithm", .type = WEFT_ATTR_STRING, .s = algorithm},
+        {.name = "bucket", .type = WEFT_ATTR_INT, .i = bucket},
+        {.name = "order", .type = WEFT_ATTR_STRING, .s = order},
+    };
+    Onnx__NodeProto *made = emit->made[node];
+    if (made == NULL) {
+        return WEFT_OK;
+    }
+    for (size_t i = 0; i < sizeof(extra) / sizeof(extra[0]); i++) {
+        weft_attr_t attr = extra[i];
+        size_t at = 0;
+        if (attr.type == WEFT_ATTR_STRING && attr.s == NULL) {
+            continue;
+        }
+        while (at < made->n_attribute && strcmp(made->attribute[at]->name, attr.name) != 0) {
+            at++;
+        }
+        attr.s = attr.type == WEFT_ATTR_STRING ? wefti_arena_strdup(&emit->arena, attr.s) : NULL;
+        Onnx__AttributeProto *attribute = attr.type == WEFT_ATTR_STRING && attr.s == NULL
+                                              ? NULL
+                                              : wefti_onnx_emit_attribute(emit, &attr);
+        if (attribute == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        made->n_attribute += at == made->n_attribute;
+        made->attribute[at] = attribute;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_all(wefti_onnx_emit_t *emit, const wefti_onnx_property_t *properties,
+                             uint32_t count)
+{
+    props_t p = {.emit = emit};
+    emit->model->metadata_props = wefti_arena_array(
+        &emit->arena, (size_t)count + MAX_OWN_PROPERTIES, sizeof(Onnx__StringStringEntryProto *));
+    if (emit->model->metadata_props == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_text_init(&p.text, emit->allocator);
+    add_property(emit, "format", "1");
+    for (uint32_t i = 0; i < count; i++) {
+        add_property(emit, properties[i].key, properties[i].value);
+    }
+    wefti_text_printf(&p.text, "%" PRId32, emit->graph->opset);
+    flush(&p, "opset");
+    wefti_text_printf(&p.text, "%" PRId64, emit->graph->batch);
+    flush(&p, "graph_batch");
+    add_named(&p, "loss", emit->graph->loss);
+    add_named(&p, "logits", emit->graph->logits);
+    add_named(&p, "label", emit->graph->label);
+    add_scalars(&p);
+    add_kinds(&p);
+    add_phases(&p);
+    add_versions(&p);
+    add_edges(&p);
+    wefti_text_deinit(&p.text);
+    return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+weft_status_t wefti_onnx_emit_write(wefti_onnx_emit_t *emit,
+                                    const wefti_onnx_property_t *properties, uint32_t count,
+                                    const char *path)
+{
+    uint8_t *bytes = NULL;
+    size_t size_bytes = 0;
+    weft_status_t status;
+    wefti_onnx_file_t file = {.allocator = emit->allocator, .model = emit->model};
+    WEFT_TRY(status, add_all(emit, properties, count), done);
+    WEFT_TRY(status, wefti_onnx_pack(&file, &bytes, &size_bytes), done);
+    wefti_piece_t piece = {bytes, size_bytes};
+    status = wefti_file_write(path, &piece, 1);
+done:
+    wefti_free(emit->allocator, bytes);
+    return status;
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The evaluation model: the part of the file that makes the logits, for any batch, without the
+ * weights that training will replace. It is edited in the message and not built anew from the
+ * graph, so that names, attributes and metadata stay what the exporter wrote.
+ */
+#include "graph/onnx/internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+typedef struct eval {
+    const wefti_onnx_import_params_t *params;
+    const weft_allocator_t *allocator;
+    const weft_registry_t *registry;
+    wefti_onnx_file_t file;
+    wefti_graph_t *graph; /* the same file, for types */
+    wefti_name_index_t needed, trained;
+    const char *logits;
+    int64_t batch; /* the file's, 0: symbolic */
+} eval_t;
+
+/* The batch is what the label's first dimension says, or the first input's. */
+static void find_batch(eval_t *eval)
+{
+    const wefti_graph_t *graph = eval->graph;
+    uint32_t from =
+        graph->label != WEFTI_NONE && graph->values[graph->label].kind == WEFTI_VALUE_INPUT
+            ? graph->label
+        : graph->input_count > 0 ? graph->inputs[0]
+                                 : WEFTI_NONE;
+    if (from != WEFTI_NONE && graph->values[from].type.rank > 0 &&
+        graph->values[from].type.dims[0] > 0) {
+        eval->batch = graph->values[from].type.dims[0];
+    }
+}
+
+static bool has_batch(const eval_t *eval, const weft_tensor_desc_t *type)
+{
+    return type->rank > 0 && type->dims[0] == (eval->batch > 0 ? eval->batch : -1);
+}
+
+static weft_status_t need(eval_t *eval, const char *name)
+{
+    const char *unique;
+    if (name[0] == '\0' || wefti_name_index_find(&eval->needed, name) != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    return wefti_name_index_add(&eval->needed, &eval->file.arena, name, 0, &unique);
+}
+
+static bool is_needed(const eval_t *eval, const char *name)
+{
+    return name != NULL && wefti_name_index_find(&eval->needed, name) != WEFTI_NONE;
+}
+
+/* Keeps the nodes that the logits need; nodes are in topological order, so one pass from the end
+ * does. */
+static weft_status_t keep_needed(eval_t *eval)
+{
+    Onnx__GraphProto *graph = eval->file.model->graph;
+    weft_status_t status;
+    WEFT_TRY(status, need(eval, eval->logits), fail);
+    size_t kept = graph->n_node;
+    for (size_t i = graph->n_node; i-- > 0;) {
+        Onnx__NodeProto *node = graph->node[i];
+        bool wanted = false;
+        for (size_t j = 0; j < node->n_output; j++) {
+            wanted = wanted || is_needed(eval, node->output[j]);
+        }
+        if (!wanted) {
+            continue;
+        }
+        for (size_t j = 0; j < node->n_input; j++) {
+            WEFT_TRY(status, need(eval, node->input[j]), fail);
+        }
+        graph->node[--kept] = node;
+    }
+    graph->n_node -= kept;
+    graph->node += kept;
+    size_t initializers = 0;
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        if (is_needed(eval, graph->initializer[i]->name)) {
+            graph->initializer[initializers++] = graph->initializer[i];
+        }
+    }
+    graph->n_initializer = initializers;
+fail:
+    return status;
+}
+
+static void name_batch(Onnx__ValueInfoProto *info)
+{
+    Onnx__TensorShapeProto__Dimension *dim = info->type->tensor_type->shape->dim[0];
+    dim->value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
+    dim->dim_param = (char *)(uintptr_t) "batch";
+}
+
+static void keep_inputs(eval_t *eval)
+{
+    Onnx__GraphProto *graph = eval->file.model->graph;
+    size_t kept = 0;
+    for (size_t i = 0; i < graph->n_input; i++) {
+        Onnx__ValueInfoProto *info = graph->input[i];
+        if (!is_needed(eval, info->name)) {
+            continue;
+        }
+        uint32_t value = wefti_graph_find_value(eval->graph, info->name);
+        const wefti_value_t *at = &eval->graph->values[value];
+        /* Old files list initializers here, too: those have no batch. */
+        if (at->kind == WEFTI_VALUE_INPUT && has_batch(eval, &at->type)) {
+            name_batch(info);
+        }
+        graph->input[kept++] = info;
+    }
+    graph->n_input = kept;
+}
+
+/* The one output; type NULL: its shape is not known yet. */
+static weft_status_t set_output(eval_t *eval, const weft_tensor_desc_t *type)
+{
+    wefti_arena_t *arena = &eval->file.arena;
+    Onnx__GraphProto *graph = eval->file.model->graph;
+    Onnx__ValueInfoProto *info = wefti_arena_alloc(arena, sizeof(*info));
+    Onnx__TypeProto *type_proto = wefti_arena_alloc(arena, sizeof(*type_proto));
+    Onnx__TypeProto__Tensor *tensor = wefti_arena_alloc(arena, sizeof(*tensor));
+    Onnx__TensorShapeProto *shape = wefti_arena_alloc(arena, sizeof(*shape));
+    uint32_t rank = type != NULL ? type->rank : 0;
+    Onnx__TensorShapeProto__Dimension **dims =
+        wefti_arena_array(arena, rank + 1, sizeof(Onnx__TensorShapeProto__Dimension *));
+    Onnx__TensorShapeProto__Dimension *dim = wefti_arena_array(arena, rank + 1, sizeof(*dim));
+    Onnx__ValueInfoProto **outputs = wefti_arena_array(arena, 1, sizeof(Onnx__ValueInfoProto *));
+    if (info == NULL || type_proto == NULL || tensor == NULL || shape == NULL || dims == NULL ||
+        dim == NULL || outputs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    onnx__value_info_proto__init(info);
+    onnx__type_proto__init(type_proto);
+    onnx__type_proto__tensor__init(tensor);
+    onnx__tensor_shape_proto__init(shape);
+    info->name = (char *)(uintptr_t)eval->logits;
+    info->type = type_proto;
+    type_proto->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
+    type_proto->tensor_type = tensor;
+    tensor->has_elem_type = 1;
+    tensor->elem_type = wefti_onnx_data_type(type != NULL ? type->dtype : WEFT_DTYPE_F32);
+    tensor->shape = shape;
+    shape->n_dim = rank;
+    shape->dim = dims;
+    for (uint32_t i = 0; i < rank; i++) {
+        onnx__tensor_shape_proto__dimension__init(&dim[i]);
+        dims[i] = &dim[i];
+        if (type->dims[i] >= 0) {
+            dim[i].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+            dim[i].dim_value = type->dims[i];
+        }
+    }
+    outputs[0] = info;
+    graph->output = outputs;
+    graph->n_output = 1;
+    if (rank > 0 && type->dims[0] < 0) {
+        name_batch(info);
+    }
+    return WEFT_OK;
+}
+
+/* What training will replace is left out; everything else lies in the file again. */
+static weft_status_t empty_trained(eval_t *eval)
+{
+    Onnx__GraphProto *graph = eval->file.model->graph;
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        Onnx__TensorProto *tensor = graph->initializer[i];
+        weft_tensor_desc_t desc = {.dtype = wefti_onnx_dtype(tensor->data_type)};
+        bool trained = eval->params->trained != NULL
+                           ? wefti_name_index_find(&eval->trained, tensor->name) != WEFTI_NONE
+                           : wefti_onnx_is_floating(desc.dtype);
+        if (trained) {
+            wefti_onnx_set_contents(tensor, &desc);
+        }
+    }
+    return wefti_onnx_materialize(&eval->file);
+}
+
+static weft_status_t import_packed(eval_t *eval, const uint8_t *bytes, size_t size_bytes,
+                                   wefti_graph_t **out_graph)
+{
+    wefti_onnx_import_params_t params = {
+        .bytes = bytes, .size_bytes = size_bytes, .loss_optional = true, .holes = true};
+    weft_status_t status = wefti_onnx_import(&params, eval->allocator, eval->registry, out_graph);
+    if (status < 0) {
+        wefti_error_prefix(status, "evaluation model of %s", eval->file.label);
+    }
+    return status;
+}
+
+/* Everything but the batch is known, so that shapes can be bound without being told more. */
+static bool only_batch_is_open(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        const weft_tensor_desc_t *type = &graph->values[graph->inputs[i]].type;
+        for (uint32_t d = 1; d < type->rank; d++) {
+            if (type->dims[d] < 0) {
+                return false;
+            }
+        }
+    }
+    return graph->input_count > 0;
+}
+
+static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
+                             weft_tensor_desc_t *type)
+{
+    weft_status_t status = wefti_graph_bind_shapes(graph, batch, NULL, 0);
+    if (status < 0) {
+        return status;
+    }
+    *type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
+    if (type->rank < 1 || type->dims[0] != batch) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "logits '%s': first dimension is %lld, expected the batch size %lld",
+                           eval->logits, type->rank < 1 ? 0 : (long long)type->dims[0],
+                           (long long)batch);
+    }
+    type->dims[0] = -1;
+    return WEFT_OK;
+}
+
+/* Binds the packed model to two other batch sizes: a constant that still holds the old one fails
+ * here. Returns the type of the logits with a symbolic batch. */
+static weft_status_t check_any_batch(eval_t *eval, const uint8_t *bytes, size_t size_bytes,
+                                     weft_tensor_desc_t *out_type)
+{
+    weft_status_t status = WEFT_OK;
+    for (int64_t batch = 3; batch <= 5 && status == WEFT_OK; batch += 2) {
+        wefti_graph_t *graph = NULL;
+        status = import_packed(eval, bytes, size_bytes, &graph);
+        if (status < 0) {
+            return status;
+        }
+        if (only_batch_is_open(graph)) {
+            status = bind_at(eval, graph, batch, out_type);
+        } else {
+            status = wefti_graph_infer_shapes(graph);
+            *out_type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
+        }
+        wefti_graph_destroy(graph);
+        if (status < 0) {
+            wefti_error_prefix(status, "%s: evaluation model depends on the batch size",
+                               eval->file.label);
+        }
+    }
+    if (status == WEFT_OK && out_type->dtype == WEFT_DTYPE_NONE) {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: cannot infer the shape of logits '%s'",
+                             eval->file.label, eval->logits);
+    }
+    return status;
+}
+
+static weft_status_t pack_with_output(eval_t *eval, uint8_t **out_bytes, size_t *out_size_bytes)
+{
+    uint8_t *bytes = NULL;
+    size_t size_bytes = 0;
+    weft_tensor_desc_t type = {0};
+    weft_status_t status;
+    WEFT_TRY(status, set_output(eval, NULL), done);
+    WEFT_TRY(status, wefti_onnx_pack(&eval->file, &bytes, &size_bytes), done);
+    status = check_any_batch(eval, bytes, size_bytes, &type);
+    wefti_free(eval->allocator, bytes);
+    bytes = NULL;
+    if (status < 0) {
+        return status;
+    }
+    WEFT_TRY(status, set_output(eval, &type), done);
+    WEFT_TRY(status, wefti_onnx_pack(&eval->file, &bytes, &size_bytes), done);
+    *out_bytes = bytes;
+    *out_size_bytes = size_bytes;
+done:
+    return status;
+}
+
+/* What says that a file is a compiled graph: this one is not. */
+static void drop_own_properties(Onnx__ModelProto *model)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < model->n_metadata_props; i++) {
+        const char *key = model->metadata_props[i]->key;
+        if (key == NULL || strncmp(key, "weft.", 5) != 0) {
+            model->metadata_props[kept++] = model->metadata_props[i];
+        }
+    }
+    model->n_metadata_props = kept;
+}
+
+static weft_status_t edit(eval_t *eval)
+{
+    wefti_onnx_loss_t loss;
+    Onnx__GraphProto *graph = eval->file.model->graph;
+    weft_status_t status;
+    const char *unique;
+    for (size_t i = 0; i < eval->params->trained_count; i++) {
+        WEFT_TRY(status,
+                 wefti_name_index_add(&eval->trained, &eval->file.arena, eval->params->trained[i],
+                                      0, &unique),
+                 fail);
+    }
+    WEFT_TRY(status, wefti_onnx_find_loss(&eval->file, eval->params->loss, &loss), fail);
+    eval->logits = loss.logits;
+    uint32_t logits = wefti_graph_find_value(eval->graph, loss.logits);
+    if (logits == WEFTI_NONE || eval->graph->values[logits].kind != WEFTI_VALUE_NODE) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: input '%s' of the loss is not the output of a node",
+                           eval->file.label, eval->logits);
+    }
+    find_batch(eval);
+    if (eval->batch > 0) {
+        WEFT_TRY(status, wefti_graph_infer_shapes(eval->graph), fail_labelled);
+        WEFT_TRY(status, wefti_graph_fold_constants(eval->graph), fail_labelled);
+    }
+    WEFT_TRY(status, wefti_onnx_inference_form(&eval->file, eval->graph, eval->batch), fail);
+    WEFT_TRY(status, keep_needed(eval), fail);
+    keep_inputs(eval);
+    graph->n_value_info = 0; /* holds the old batch */
+    eval->file.model->n_training_info = 0;
+    drop_own_properties(eval->file.model);
+    graph->n_quantization_annotation = 0;
+    return empty_trained(eval);
+fail_labelled:
+    wefti_error_prefix(status, "%s", eval->file.label);
+fail:
+    return status;
+}
+
+weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params,
+                                    const weft_allocator_t *allocator,
+                                    const weft_registry_t *registry, void **out_bytes,
+                                    size_t *out_size_bytes)
+{
+    eval_t eval = {.params = params, .allocator = allocator, .registry = registry};
+    uint8_t *bytes = NULL;
+    weft_status_t status;
+    *out_bytes = NULL;
+    /* The import has checked all that the edits below rely on: names, order, attributes. */
+    WEFT_TRY(status, wefti_onnx_import(params, allocator, registry, &eval.graph), fail);
+    WEFT_TRY(status, wefti_onnx_file_open(params, allocator, &eval.file), fail);
+    wefti_name_index_init(&eval.needed, eval.file.arena.allocator);
+    wefti_name_index_init(&eval.trained, eval.file.arena.allocator);
+    status = edit(&eval);
+    if (status == WEFT_OK) {
+        status = pack_with_output(&eval, &bytes, out_size_bytes);
+    }
+    *out_bytes = bytes;
+    wefti_name_index_deinit(&eval.needed);
+    wefti_name_index_deinit(&eval.trained);
+    wefti_onnx_file_close(&eval.file);
+fail:
+    wefti_graph_destroy(eval.graph);
+    return status;
+}

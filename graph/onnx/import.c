@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the unpacked message to a graph: initializers, inputs, nodes in file order, outputs, loss.
+ */
+#include "graph/onnx/internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+typedef struct import {
+    wefti_onnx_file_t *file;
+    wefti_graph_t *graph;
+    const wefti_onnx_import_params_t *params;
+    wefti_name_index_t producers; /* name of an output -> node, for messages */
+    uint32_t gradients;           /* that the graph holds */
+    wefti_onnx_compiled_t compiled;
+    const weft_op_def_t **foreign; /* by node: of operators that nobody declared */
+    uint32_t foreign_count;
+    int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
+} import_t;
+
+/* place: the node, or the kind of list, that defines name a second time */
+static weft_status_t duplicate(const import_t *import, const char *place, const char *name)
+{
+    return wefti_error(WEFT_ERR_FORMAT, "%s: %s: duplicate definition of value '%s'",
+                       import->file->label, place, name);
+}
+
+static weft_status_t take_name(import_t *import, const char *name, const char *what)
+{
+    if (name == NULL || name[0] == '\0') {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: missing name", import->file->label, what);
+    }
+    if (wefti_graph_find_value(import->graph, name) != WEFTI_NONE) {
+        return duplicate(import, what, name);
+    }
+    return WEFT_OK;
+}
+
+/* Contents that live in the message's arena move to the graph's; what lies in a mapping stays. */
+static weft_status_t add_initializers(import_t *import)
+{
+    const Onnx__GraphProto *proto = import->file->model->graph;
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < proto->n_initializer; i++) {
+        const Onnx__TensorProto *tensor = proto->initializer[i];
+        weft_tensor_desc_t desc;
+        uint32_t value;
+        WEFT_TRY(status, take_name(import, tensor->name, "initializer"), fail);
+        status = wefti_onnx_tensor(import->file, tensor, import->params->holes,
+                                   &import->graph->arena, &desc);
+        if (status < 0) {
+            return wefti_error_prefix(status, "%s", import->file->label);
+        }
+        WEFT_TRY(status,
+                 wefti_graph_add_value(import->graph, tensor->name,
+                                       wefti_onnx_is_floating(desc.dtype) ? WEFTI_VALUE_PARAM
+                                                                          : WEFTI_VALUE_CONST,
+                                       &desc, &value),
+                 fail);
+    }
+fail:
+    return status;
+}
+
+/* Old files list initializers among the inputs, too; a shape that contradicts is a mistake. */
+static weft_status_t check_listed(const import_t *import, const char *name, uint32_t value,
+                                  const weft_tensor_desc_t *type)
+{
+    const weft_tensor_desc_t *has = &import->graph->values[value].type;
+    bool same = has->dtype == type->dtype && has->rank == type->rank;
+    for (uint32_t i = 0; same && i < type->rank; i++) {
+        same = type->dims[i] == -1 || type->dims[i] == has->dims[i];
+    }
+    if (!same) {
+        char texts[2][WEFTI_TYPE_TEXT_BYTES];
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "%s: input '%s': type does not match the initializer of the same name: "
+                           "%s, initializer %s",
+                           import->file->label, name, wefti_type_text(type, texts[0]),
+                           wefti_type_text(has, texts[1]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_inputs(import_t *import)
+{
+    const Onnx__GraphProto *proto = import->file->model->graph;
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < proto->n_input; i++) {
+        const Onnx__ValueInfoProto *info = proto->input[i];
+        const char *dim_names[WEFT_MAX_DIMS] = {NULL};
+        weft_tensor_desc_t type;
+        WEFT_TRY(status, wefti_onnx_value_type(import->file, info, "input", &type, dim_names),
+                 fail);
+        uint32_t value =
+            info->name != NULL ? wefti_graph_find_value(import->graph, info->name) : WEFTI_NONE;
+        if (value != WEFTI_NONE && import->graph->values[value].kind != WEFTI_VALUE_INPUT) {
+            WEFT_TRY(status, check_listed(import, info->name, value, &type), fail);
+            continue;
+        }
+        WEFT_TRY(status, take_name(import, info->name, "input"), fail);
+        WEFT_TRY(status,
+                 wefti_graph_add_value(import->graph, info->name, WEFTI_VALUE_INPUT, &type, &value),
+                 fail);
+        for (uint32_t d = 0; d < type.rank; d++) {
+            if (dim_names[d] != NULL) {
+                char *name = wefti_arena_strdup(&import->graph->arena, dim_names[d]);
+                if (name == NULL) {
+                    return WEFT_ERR_NO_MEMORY;
+                }
+                import->graph->values[value].dim_names[d] = name;
+            }
+        }
+    }
+fail:
+    return status;
+}
+
+/* Indexes the producer of every value before nodes are converted: an input that a later node produces
+ * gets its own message. */
+static weft_status_t index_producers(import_t *import)
+{
+    const Onnx__GraphProto *proto = import->file->model->graph;
+    char label[WEFTI_ONNX_LABEL_BYTES];
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < proto->n_node; i++) {
+        const Onnx__NodeProto *node = proto->node[i];
+        for (size_t j = 0; j < node->n_output; j++) {
+            const char *name = node->output[j], *unique;
+            if (name[0] == '\0') {
+                continue;
+            }
+            if (wefti_name_index_find(&import->producers, name) != WEFTI_NONE ||
+                wefti_graph_find_value(import->graph, name) != WEFTI_NONE) {
+                return duplicate(import, wefti_onnx_node_label(node, i, label), name);
+            }
+            WEFT_TRY(status,
+                     wefti_name_index_add(&import->producers, &import->file->arena, name,
+                                          (uint32_t)i, &unique),
+                     fail);
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t missing_input(const import_t *import, const Onnx__NodeProto *node,
+                                   size_t index, const char *name)
+{
+    char label[WEFTI_ONNX_LABEL_BYTES], other[WEFTI_ONNX_LABEL_BYTES];
+    uint32_t producer = wefti_name_index_find(&import->producers, name);
+    wefti_onnx_node_label(node, index, label);
+    if (producer == WEFTI_NONE) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: no node produces input '%s'",
+                           import->file->label, label, name);
+    }
+    if (producer == index) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: reads its own output '%s'",
+                           import->file->label, label, name);
+    }
+    wefti_onnx_node_label(import->file->model->graph->node[producer], producer, other);
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "%s: %s: input '%s' is produced later, by %s: the graph has a cycle "
+                       "or is not in topological order",
+                       import->file->label, label, name, other);
+}
+
+/* Inputs and outputs of one node; arrays from the message's arena. */
+static weft_status_t connect(import_t *import, const Onnx__NodeProto *node, size_t index,
+                             wefti_node_params_t *out_params)
+{
+    wefti_arena_t *arena = &import->file->arena;
+    size_t input_count = node->n_input, output_count = node->n_output;
+    while (input_count > 0 && node->input[input_count - 1][0] == '\0') {
+        input_count--; /* optional ones at the end that are not there */
+    }
+    while (output_count > 0 && node->output[output_count - 1][0] == '\0') {
+        output_count--;
+    }
+    uint32_t *inputs = wefti_arena_array(arena, input_count + 1, sizeof(*inputs));
+    bool *absent = wefti_arena_array(arena, output_count + 1, sizeof(*absent));
+    if (inputs == NULL || absent == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < input_count; i++) {
+        bool given = node->input[i][0] != '\0';
+        inputs[i] = given ? wefti_graph_find_value(import->graph, node->input[i]) : WEFTI_NONE;
+        if (given && inputs[i] == WEFTI_NONE) {
+            return missing_input(import, node, index, node->input[i]);
+        }
+    }
+    for (size_t i = 0; i < output_count; i++) {
+        absent[i] = node->output[i][0] == '\0';
+    }
+    out_params->inputs = inputs;
+    out_params->input_count = (uint32_t)input_count;
+    out_params->output_absent = absent;
+    out_params->output_names = (const char *const *)node->output;
+    out_params->output_count = (uint32_t)output_count;
+    return WEFT_OK;
+}
+
+static weft_status_t add_constant(import_t *import, const Onnx__NodeProto *node)
+{
+    weft_tensor_desc_t desc;
+    uint32_t value;
+    weft_status_t status;
+    WEFT_TRY(status, wefti_onnx_constant(import->file, node, &import->graph->arena, &desc), fail);
+    WEFT_TRY(status, take_name(import, node->output[0], "output of a constant"), fail);
+    return wefti_graph_add_value(import->graph, node->output[0], WEFTI_VALUE_CONST, &desc, &value);
+fail:
+    return status;
+}
+
+static weft_status_t add_node(import_t *import, size_t index)
+{
+    const Onnx__NodeProto *node = import->file->model->graph->node[index];
+    const char *domain = wefti_onnx_domain(node->domain);
+    const char *op = node->op_type != NULL ? node->op_type : "";
+    int64_t version = import->versions != NULL && import->versions[index] != 0
+                          ? import->versions[index]
+                          : wefti_onnx_opset(import->file->model, domain);
+    char label[WEFTI_ONNX_LABEL_BYTES];
+    weft_status_t status;
+    uint32_t id;
+    wefti_onnx_node_label(node, index, label);
+    if (op[0] == '\0') {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: missing operator name", import->file->label,
+                           label);
+    }
+    if (version == 0) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: opset_import has no domain '%s'",
+                           import->file->label, label, domain);
+    }
+    if (domain[0] == '\0' && strcmp(op, "Constant") == 0) {
+        status = add_constant(import, node);
+        goto place;
+    }
+    wefti_node_params_t params = {
+        .domain = domain, .op = op, .name = node->name, .version = (int32_t)version};
+    weft_attr_t *attrs;
+    /* Attributes first: control flow is called by its name even where its operator is unknown. */
+    WEFT_TRY(status,
+             wefti_onnx_attributes(import->file, node, &import->graph->arena, &attrs,
+                                   &params.attr_count),
+             place);
+    params.attrs = attrs;
+    params.def = import->foreign[index];
+    if (params.def == NULL &&
+        weft_registry_find_op(import->graph->registry, domain, op, (int32_t)version) == NULL) {
+        return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
+    }
+    WEFT_TRY(status, connect(import, node, index, &params), fail);
+    status = wefti_graph_add_node(import->graph, &params, &id);
+    if (status < 0) { /* names the node, but a node without a name by a made-up one */
+        bool named = node->name != NULL && node->name[0] != '\0';
+        return named ? wefti_error_prefix(status, "%s", import->file->label)
+                     : wefti_error_prefix(status, "%s: node %zu", import->file->label, index);
+    }
+    if (import->compiled.ids != NULL) {
+        import->compiled.ids[index] = id;
+    }
+place:
+    if (status < 0) {
+        wefti_error_prefix(status, "%s: %s", import->file->label, label);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_outputs(import_t *import)
+{
+    const Onnx__GraphProto *proto = import->file->model->graph;
+    /* A compiled graph may be there for its updates alone. */
+    if (proto->n_output == 0 && import->params->compiled == NULL) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: graph has no outputs", import->file->label);
+    }
+    for (size_t i = 0; i < proto->n_output; i++) {
+        const char *name = proto->output[i]->name != NULL ? proto->output[i]->name : "";
+        uint32_t value = wefti_graph_find_value(import->graph, name);
+        if (value == WEFTI_NONE) {
+            return wefti_error(WEFT_ERR_FORMAT, "%s: no node produces graph output '%s'",
+                               import->file->label, name);
+        }
+        weft_status_t status = wefti_graph_add_output(import->graph, value);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t mark_loss(import_t *import)
+{
+    wefti_onnx_loss_t found;
+    wefti_graph_t *graph = import->graph;
+    weft_status_t status = wefti_onnx_find_loss(import->file, import->params->loss, &found);
+    if (status < 0) {
+        bool none = import->params->loss == NULL &&
+                    (import->params->loss_optional ||
+                     (import->gradients > 0 && status == WEFT_ERR_NOT_FOUND));
+        return none ? WEFT_OK : status;
+    }
+    graph->loss = wefti_graph_find_value(graph, found.loss);
+    graph->logits = wefti_graph_find_value(graph, found.logits);
+    graph->values[graph->loss].flags |= WEFTI_VALUE_LOSS;
+    graph->values[graph->logits].flags |= WEFTI_VALUE_LOGITS;
+    if (found.label != NULL) {
+        graph->label = wefti_graph_find_value(graph, found.label);
+        graph->values[graph->label].flags |= WEFTI_VALUE_LABEL;
+    }
+    return WEFT_OK;
+}
+
+/* Steps before shapes are bound: normalizes collectives, finds gradients. */
+static weft_status_t prepare(import_t *import)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_onnx_import_params_t *params = import->params;
+    if (params->world_size == 0) {
+        return WEFT_OK;
+    }
+    WEFT_TRY(status,
+             wefti_graph_normalize_collectives(import->graph, params->world_size, params->infer),
+             fail);
+    if (!params->infer) {
+        WEFT_TRY(status,
+                 wefti_graph_find_gradients(import->graph, params->gradients, &import->gradients),
+                 fail);
+    }
+    return WEFT_OK;
+fail:
+    return wefti_error_prefix(status, "%s", import->file->label);
+}
+
+/* A compiled graph: the updates' nodes behind the others. */
+static weft_status_t join_updates(import_t *import)
+{
+    weft_status_t status;
+    wefti_onnx_compiled_t *compiled = &import->compiled;
+    WEFT_TRY(status, wefti_onnx_merge_training(import->file, compiled), fail);
+    WEFT_TRY(status, wefti_onnx_compiled_versions(import->params, import->file, &import->versions),
+             fail);
+    compiled->node_count = import->file->model->graph->n_node;
+    compiled->ids =
+        wefti_arena_array(&import->file->arena, compiled->node_count + 1, sizeof(*compiled->ids));
+    if (compiled->ids == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(compiled->ids, 0xff, (compiled->node_count + 1) * sizeof(*compiled->ids));
+fail:
+    return status;
+}
+
+static weft_status_t convert(import_t *import)
+{
+    const Onnx__ModelProto *model = import->file->model;
+    wefti_graph_t *graph = import->graph;
+    weft_status_t status;
+    import->file->compiled = import->params->compiled != NULL;
+    WEFT_TRY(status, wefti_onnx_check_model(import->file), fail);
+    if (import->params->compiled != NULL) {
+        WEFT_TRY(status, join_updates(import), fail);
+    }
+    graph->opset = (int32_t)wefti_onnx_opset(model, "");
+    graph->name =
+        wefti_arena_strdup(&graph->arena, model->graph->name != NULL ? model->graph->name : "");
+    if (graph->name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, add_initializers(import), fail);
+    WEFT_TRY(status, add_inputs(import), fail);
+    WEFT_TRY(status, index_producers(import), fail);
+    WEFT_TRY(status,
+             wefti_onnx_foreign(import->file, graph, &import->foreign, &import->foreign_count),
+             fail);
+    for (size_t i = 0; i < model->graph->n_node; i++) {
+        WEFT_TRY(status, add_node(import, i), fail);
+    }
+    WEFT_TRY(status, add_outputs(import), fail);
+    if (import->params->compiled != NULL) {
+        WEFT_TRY(status,
+                 wefti_onnx_compiled_apply(import->params, import->file, graph, &import->compiled),
+                 fail);
+        return wefti_onnx_file_give_mappings(import->file, graph);
+    }
+    WEFT_TRY(status, prepare(import), fail);
+    WEFT_TRY(status, mark_loss(import), fail);
+    return wefti_onnx_file_give_mappings(import->file, graph);
+fail:
+    return status;
+}
+
+weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,
+                                const weft_allocator_t *allocator, const weft_registry_t *registry,
+                                wefti_graph_t **out_graph)
+{
+    wefti_onnx_file_t file;
+    import_t import = {.file = &file, .params = params};
+    *out_graph = NULL;
+    weft_status_t status = wefti_onnx_file_open(params, allocator, &file);
+    if (status < 0) {
+        return status;
+    }
+    wefti_name_index_init(&import.producers,
+                          allocator != NULL ? allocator : wefti_allocator_default());
+    WEFT_TRY(status, wefti_graph_create(allocator, registry, 0, &import.graph), done);
+    import.graph->defer_inference = true; /* shapes are not bound yet */
+    status = convert(&import);
+    if (status == WEFT_OK) {
+        import.graph->defer_inference = false;
+        *out_graph = import.graph;
+        import.graph = NULL;
+    }
+done:
+    wefti_graph_destroy(import.graph);
+    wefti_name_index_deinit(&import.producers);
+    wefti_onnx_file_close(&file);
+    return status;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What differs between a model in training and the same model in use. */
+#include "graph/onnx/internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+static Onnx__AttributeProto *find_attribute(const Onnx__NodeProto *node, const char *name)
+{
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
+            return node->attribute[i];
+        }
+    }
+    return NULL;
+}
+
+/* is_test of the oldest opsets. */
+static weft_status_t set_is_test(wefti_onnx_file_t *file, Onnx__NodeProto *node)
+{
+    Onnx__AttributeProto *attribute = find_attribute(node, "is_test");
+    if (attribute == NULL) {
+        Onnx__AttributeProto **attributes =
+            wefti_arena_array(&file->arena, node->n_attribute + 1, sizeof(Onnx__AttributeProto *));
+        attribute = wefti_arena_alloc(&file->arena, sizeof(*attribute));
+        if (attributes == NULL || attribute == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        if (node->n_attribute > 0) {
+            memcpy(attributes, node->attribute, node->n_attribute * sizeof(void *));
+        }
+        onnx__attribute_proto__init(attribute);
+        attribute->name = (char *)(uintptr_t) "is_test";
+        attributes[node->n_attribute++] = attribute;
+        node->attribute = attributes;
+    }
+    attribute->has_type = 1;
+    attribute->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
+    attribute->has_i = 1;
+    attribute->i = 1;
+    return WEFT_OK;
+}
+
+static weft_status_t relax_dropout(wefti_onnx_file_t *file, Onnx__NodeProto *node, int64_t opset)
+{
+    if (opset < 7) {
+        return set_is_test(file, node);
+    }
+    /* Without its third input, training_mode, it passes its input on. */
+    node->n_input = node->n_input > 1 ? 1 : node->n_input;
+    return WEFT_OK;
+}
+
+static weft_status_t relax_normalization(wefti_onnx_file_t *file, Onnx__NodeProto *node,
+                                         int64_t opset)
+{
+    if (opset < 7) {
+        weft_status_t status = set_is_test(file, node);
+        if (status < 0) {
+            return status;
+        }
+    }
+    Onnx__AttributeProto *training = find_attribute(node, "training_mode");
+    if (training != NULL) {
+        training->i = 0;
+    }
+    node->n_output = node->n_output > 1 ? 1 : node->n_output; /* the rest are running statistics */
+    return WEFT_OK;
+}
+
+/* The shape as the folded graph knows it: a constant list of numbers that says the batch in front.
+ */
+static const int64_t *batch_shape(const wefti_graph_t *graph, const Onnx__NodeProto *node,
+                                  int64_t batch, uint32_t *out_count)
+{
+    uint32_t output = wefti_graph_find_value(graph, node->output[0]);
+    if (output == WEFTI_NONE || graph->values[output].producer == WEFTI_NONE) {
+        return NULL;
+    }
+    const wefti_node_t *at = &graph->nodes[graph->values[output].producer];
+    if (at->input_count < 2 || at->inputs[0] == WEFTI_NONE || at->inputs[1] == WEFTI_NONE) {
+        return NULL;
+    }
+    const weft_tensor_desc_t *data = &graph->values[at->inputs[0]].type;
+    const weft_tensor_desc_t *shape = &graph->values[at->inputs[1]].type;
+    if (shape->data == NULL || shape->dtype != WEFT_DTYPE_I64 || shape->rank != 1 ||
+        shape->dims[0] < 1 || shape->dims[0] > WEFT_MAX_DIMS || data->rank < 1) {
+        return NULL;
+    }
+    int64_t first;
+    memcpy(&first, shape->data, sizeof(first)); /* maybe unaligned */
+    *out_count = (uint32_t)shape->dims[0];
+    return first == batch && data->dims[0] == batch ? shape->data : NULL;
+}
+
+/* A new initializer with shape, its first number 0: "as in the input". */
+static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *graph,
+                               const int64_t *shape, uint32_t count, const char *output,
+                               char **out_name)
+{
+    Onnx__GraphProto *proto = file->model->graph;
+    Onnx__TensorProto *tensor = wefti_arena_alloc(&file->arena, sizeof(*tensor));
+    int64_t *dims = wefti_arena_array(&file->arena, 1, sizeof(*dims));
+    int64_t *data = wefti_arena_memdup(&file->arena, shape, count * sizeof(*data));
+    char *name = wefti_arena_printf(&file->arena, "%s.shape", output);
+    for (uint32_t i = 2; name != NULL && wefti_graph_find_value(graph, name) != WEFTI_NONE; i++) {
+        name = wefti_arena_printf(&file->arena, "%s.shape.%u", output, i);
+    }
+    if (tensor == NULL || dims == NULL || data == NULL || name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    onnx__tensor_proto__init(tensor);
+    tensor->name = name;
+    tensor->has_data_type = 1;
+    tensor->data_type = wefti_onnx_data_type(WEFT_DTYPE_I64);
+    tensor->n_dims = 1;
+    tensor->dims = dims;
+    dims[0] = count;
+    data[0] = 0;
+    tensor->n_int64_data = count;
+    tensor->int64_data = data;
+    proto->initializer[proto->n_initializer++] = tensor;
+    if (file->model->ir_version < 4) {
+        file->model->ir_version = 4; /* before, every initializer had to be an input, too */
+    }
+    *out_name = name;
+    return WEFT_OK;
+}
+
+static weft_status_t free_batch(wefti_onnx_file_t *file, const wefti_graph_t *graph,
+                                Onnx__NodeProto *node, int64_t batch)
+{
+    const Onnx__AttributeProto *allow_zero = find_attribute(node, "allowzero");
+    uint32_t count = 0;
+    if (node->n_input < 2 || node->n_output < 1 || (allow_zero != NULL && allow_zero->i != 0)) {
+        return WEFT_OK;
+    }
+    const int64_t *shape = batch_shape(graph, node, batch, &count);
+    if (shape == NULL) {
+        return WEFT_OK;
+    }
+    return add_shape(file, graph, shape, count, node->output[0], &node->input[1]);
+}
+
+/* Room for one more initializer per node. */
+static weft_status_t reserve_shapes(wefti_onnx_file_t *file)
+{
+    Onnx__GraphProto *proto = file->model->graph;
+    size_t n = proto->n_initializer;
+    Onnx__TensorProto **all =
+        wefti_arena_array(&file->arena, n + proto->n_node + 1, sizeof(Onnx__TensorProto *));
+    if (all == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (n > 0) {
+        memcpy(all, proto->initializer, n * sizeof(void *));
+    }
+    proto->initializer = all;
+    return WEFT_OK;
+}
+
+/* Of a compiled graph: what keeps something for the backward pass keeps nothing. */
+static void forget_backward(Onnx__NodeProto *node)
+{
+    bool pool = strcmp(node->op_type, "MaxPoolMask") == 0;
+    if (!pool && strcmp(node->op_type, "DropoutMask") != 0) {
+        return;
+    }
+    node->domain = (char *)(uintptr_t) "";
+    node->op_type = (char *)(uintptr_t)(pool ? "MaxPool" : "Identity");
+    node->n_attribute = pool ? node->n_attribute : 0;
+    node->n_input = node->n_input > 1 ? 1 : node->n_input;
+    node->n_output = node->n_output > 1 ? 1 : node->n_output;
+}
+
+weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
+                                        int64_t batch)
+{
+    Onnx__GraphProto *proto = file->model->graph;
+    int64_t opset = wefti_onnx_opset(file->model, "");
+    weft_status_t status = reserve_shapes(file);
+    for (size_t i = 0; i < proto->n_node && status == WEFT_OK; i++) {
+        Onnx__NodeProto *node = proto->node[i];
+        if (strcmp(wefti_onnx_domain(node->domain), "weft") == 0) {
+            forget_backward(node);
+        }
+        if (wefti_onnx_domain(node->domain)[0] != '\0') {
+            continue;
+        }
+        if (strcmp(node->op_type, "Dropout") == 0) {
+            status = relax_dropout(file, node, opset);
+        } else if (strcmp(node->op_type, "BatchNormalization") == 0) {
+            status = relax_normalization(file, node, opset);
+        } else if (strcmp(node->op_type, "Reshape") == 0 && batch > 0) {
+            status = free_batch(file, graph, node, batch);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared by the onnx_*.c files only: the one place where protobuf-c types are seen.
+ *
+ *   file --walk (wire.c)--> reduced bytes --protobuf-c--> ModelProto (file.c)
+ *        --convert (import.c)--> graph
+ *
+ * The walk checks everything that could make protobuf-c's recursion or allocation explode, and
+ * moves large contents out of the way: in the unpacked message raw_data never holds bytes of the
+ * file but one wefti_onnx_ref_t that says where in the file the contents lie.
+ */
+#ifndef WEFT_GRAPH_ONNX_INTERNAL_H
+#define WEFT_GRAPH_ONNX_INTERNAL_H
+
+#include "graph/name_index.h"
+#include "graph/onnx/onnx.h"
+
+#include <onnx.pb-c.h>
+
+#define WEFTI_ONNX_MAX_DEPTH 64u
+
+/* Where a tensor's contents lie; stands in raw_data of every unpacked TensorProto. */
+typedef struct wefti_onnx_ref {
+    uint64_t
+        field; /* 9 raw_data, 4 float_data, 10 double_data: little-endian elements in all three */
+    uint64_t offset_bytes;
+    uint64_t size_bytes;
+} wefti_onnx_ref_t;
+
+/* wire.c: checks data as a message of type descriptor, writes the reduced copy to *out (from
+ * allocator). cost is an upper estimate of what unpacking allocates; above budget_bytes it fails.
+ */
+weft_status_t wefti_onnx_reduce(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
+                                size_t size_bytes, size_t budget_bytes,
+                                const weft_allocator_t *allocator, uint8_t **out,
+                                size_t *out_size_bytes);
+
+/* file.c: an unpacked file. */
+typedef struct wefti_onnx_file {
+    const weft_allocator_t *allocator;
+    const char *label; /* for messages: the path, or "model" */
+    const char *path;  /* NULL: from memory, external data is refused */
+    wefti_mapping_t mapping;
+    const uint8_t *data;
+    size_t size_bytes;
+    size_t budget_bytes;
+    wefti_arena_t arena; /* holds the message and whatever is derived from it */
+    ProtobufCAllocator pb;
+    bool out_of_memory;                         /* while unpacking */
+    bool compiled;                              /* a compiled graph: its training_info is read */
+    Onnx__ModelProto *model;                    /* has a graph */
+    struct wefti_onnx_external_file *externals; /* files of external data */
+    size_t external_count, external_capacity;
+} wefti_onnx_file_t;
+
+weft_status_t wefti_onnx_file_open(const wefti_onnx_import_params_t *params,
+                                   const weft_allocator_t *allocator, wefti_onnx_file_t *file);
+/* Unmaps everything that was not handed over; a zeroed file is fine. */
+void wefti_onnx_file_close(wefti_onnx_file_t *file);
+/* Hands the mappings over to graph, whose values point into them. */
+weft_status_t wefti_onnx_file_give_mappings(wefti_onnx_file_t *file, wefti_graph_t *graph);
+
+/* external.c: a file of external data, mapped once. */
+struct wefti_onnx_external_file {
+    const char *location; /* as the model spells it */
+    wefti_mapping_t mapping;
+};
+/* The contents of an external tensor of size_bytes. */
+weft_status_t wefti_onnx_external(wefti_onnx_file_t *file, const Onnx__TensorProto *tensor,
+                                  size_t size_bytes, const void **out_data);
+
+/* tensor.c: type and contents; data points into the file or into arena. Messages name the
+ * tensor. allow_empty: a tensor without contents is fine and gets data NULL. */
+weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto *tensor,
+                                bool allow_empty, wefti_arena_t *arena,
+                                weft_tensor_desc_t *out_desc);
+weft_dtype_t wefti_onnx_dtype(int32_t data_type);
+int32_t wefti_onnx_data_type(weft_dtype_t dtype);
+const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor);
+
+/* attribute.c: arrays come from arena, strings stay in the message. */
+weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
+                                    wefti_arena_t *arena, weft_attr_t **out_attrs,
+                                    uint32_t *out_count);
+/* The tensor a Constant node holds. */
+weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
+                                  wefti_arena_t *arena, weft_tensor_desc_t *out_desc);
+
+/* loss.c: which node is the loss. Everything by name, borrowed from the message. */
+typedef struct wefti_onnx_loss {
+    size_t node;                       /* index in the file */
+    const char *loss, *logits, *label; /* label NULL if the node has one input */
+} wefti_onnx_loss_t;
+weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wanted,
+                                   wefti_onnx_loss_t *out_loss);
+
+/* model.c */
+/* "node 3 'fc1' (Gemm)"; buffer of WEFTI_ONNX_LABEL_BYTES, returned. */
+#define WEFTI_ONNX_LABEL_BYTES 192
+const char *wefti_onnx_node_label(const Onnx__NodeProto *node, size_t index, char *buffer);
+/* Domain with "ai.onnx" and NULL as "". */
+const char *wefti_onnx_domain(const char *domain);
+/* Opset version the file imports for domain, 0 if it does not. */
+int64_t wefti_onnx_opset(const Onnx__ModelProto *model, const char *domain);
+/* Refuses what no part of Weft reads: functions, sparse initializers, training info, versions. */
+weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file);
+/* An error for an operator that is not in the registry, with names that are close. */
+weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
+                                          const Onnx__NodeProto *node, size_t index,
+                                          const weft_registry_t *registry);
+/* Type of a graph input or output. */
+weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__ValueInfoProto *info,
+                                    const char *what, weft_tensor_desc_t *out_type,
+                                    const char **out_dim_names);
+
+/* pack.c: editing and writing messages; everything new comes from the file's arena. */
+bool wefti_onnx_is_floating(weft_dtype_t dtype);
+/* Gives tensor the contents of desc (its data is borrowed), or none if data is NULL. */
+void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc);
+/* Contents of every tensor that are still references become raw_data again. */
+weft_status_t wefti_onnx_materialize(wefti_onnx_file_t *file);
+/* Serializes the model; *out_bytes from the file's allocator. Above 2 GiB: WEFT_ERR_UNSUPPORTED. */
+weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size_t *out_size_bytes);
+
+/* inference_form.c: training-only forms of operators become those for inference. A Reshape
+ * whose constant shape says the batch in front takes it from its input instead. graph is the same
+ * model, with shapes inferred and folded at the file's batch (batch 0: it is symbolic there). */
+weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
+                                        int64_t batch);
+
+/* foreign.c: definitions of operators that nobody declared, by node, NULL where there is one
+ * already; an error where the file does not say what they make. */
+weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,
+                                 const weft_op_def_t ***out_defs, uint32_t *out_count);
+
+/* compiled.c: reading a compiled graph back. */
+typedef struct wefti_onnx_compiled {
+    size_t main_nodes, main_initializers; /* of ModelProto.graph; those of the updates follow */
+    size_t node_count;
+    uint32_t *ids; /* by position in the file: node of the graph, or WEFTI_NONE */
+} wefti_onnx_compiled_t;
+/* Joins nodes and initializers of the two graphs in ModelProto.graph. */
+weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_compiled_t *compiled);
+/* Versions of nodes where they are not the file's, else 0. */
+weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *params,
+                                           wefti_onnx_file_t *file, int32_t **out_versions);
+/* What the properties say of the imported graph. */
+weft_status_t wefti_onnx_compiled_apply(const wefti_onnx_import_params_t *params,
+                                        wefti_onnx_file_t *file, wefti_graph_t *graph,
+                                        const wefti_onnx_compiled_t *compiled);
+
+#endif

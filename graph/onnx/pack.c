@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From an edited message back to bytes. */
+#include "graph/onnx/internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+bool wefti_onnx_is_floating(weft_dtype_t dtype)
+{
+    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
+           dtype == WEFT_DTYPE_BF16;
+}
+
+void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc)
+{
+    tensor->n_float_data = tensor->n_double_data = 0;
+    tensor->n_int32_data = tensor->n_int64_data = tensor->n_uint64_data = 0;
+    tensor->n_external_data = 0;
+    tensor->has_data_location = 0;
+    tensor->has_raw_data = desc->data != NULL;
+    if (desc->data != NULL) {
+        size_t count = (size_t)weft_tensor_elem_count(desc);
+        tensor->raw_data.len = count * weft_dtype_size_bytes(desc->dtype);
+        /* Packing only reads it. */
+        tensor->raw_data.data = (uint8_t *)(uintptr_t)desc->data;
+    }
+}
+
+static weft_status_t materialize_tensor(wefti_onnx_file_t *file, Onnx__TensorProto *tensor)
+{
+    weft_tensor_desc_t desc;
+    weft_status_t status = wefti_onnx_tensor(file, tensor, true, &file->arena, &desc);
+    if (status == WEFT_OK) {
+        wefti_onnx_set_contents(tensor, &desc);
+    }
+    return status;
+}
+
+weft_status_t wefti_onnx_materialize(wefti_onnx_file_t *file)
+{
+    Onnx__GraphProto *graph = file->model->graph;
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        WEFT_TRY(status, materialize_tensor(file, graph->initializer[i]), fail);
+    }
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const Onnx__NodeProto *node = graph->node[i];
+        for (size_t j = 0; j < node->n_attribute; j++) {
+            if (node->attribute[j]->t != NULL) {
+                WEFT_TRY(status, materialize_tensor(file, node->attribute[j]->t), fail);
+            }
+        }
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size_t *out_size_bytes)
+{
+    const ProtobufCMessage *message = &file->model->base;
+    *out_bytes = NULL;
+    size_t size_bytes = protobuf_c_message_get_packed_size(message);
+    if (size_bytes > INT32_MAX) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "model too large: %zu bytes, an ONNX file holds at most 2 GiB",
+                           size_bytes);
+    }
+    uint8_t *bytes = wefti_alloc(file->allocator, size_bytes);
+    if (bytes == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *out_size_bytes = protobuf_c_message_pack(message, bytes);
+    *out_bytes = bytes;
+    return WEFT_OK;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measuring collectives, on ranks of this machine or those of a launcher, for `weft bench` and
+ * `weft tune`.
+ *
+ *   cmd_bench.c    options, one size after the other
+ *   rank.c   one rank: its context, group and buffers; timing one case
+ *   data.c   what ranks write before a call, and what they must have after it
+ *   floor.c  the same movement of data without a library; sum.c its sums
+ *   print.c  rows
+ */
+#ifndef WEFT_TOOLS_BENCH_H
+#define WEFT_TOOLS_BENCH_H
+
+#include "tools/tool.h"
+
+#define BENCH_MAX_RANKS 256u
+#define BENCH_MAX_ITERATIONS 1000000u
+#define BENCH_OP_COUNT 8u
+
+typedef enum memory_kind { MEMORY_REGISTERED, MEMORY_ADOPTED, MEMORY_PLAIN } memory_kind_t;
+
+typedef struct bench_op {
+    const char *name;
+    weft_collective_t op;
+    bool per_rank; /* bytes are those of the larger buffer, a block per rank */
+} bench_op_t;
+
+/* The operator of that name; EXIT_BAD_INPUT with one line printed if it cannot be measured. */
+int wefti_bench_find_op(const char *command, const char *option, const char *text,
+                        const bench_op_t **out_op);
+extern const bench_op_t wefti_bench_ops[BENCH_OP_COUNT];
+extern const char *const wefti_bench_memory_names[];
+
+typedef struct bench_floor bench_floor_t;
+
+/* What is measured. */
+typedef struct bench {
+    const bench_op_t *op;
+    uint32_t ranks;
+    uint64_t min_bytes, max_bytes, factor, iterations;
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    memory_kind_t memory;
+    const char *algorithm, *order; /* NULL: the runtime's choice; the group's own */
+    bool out_of_place, check, json;
+    bool on_stream;
+    weft_stream_flags_t stream_flags;
+    bench_floor_t *floor;  /* NULL: none */
+    weft_context_t *world; /* of ranks that something else launched, or NULL */
+} bench_t;
+
+/* One rank of it. */
+typedef struct bench_rank {
+    const bench_t *bench;
+    weft_context_t *context;
+    weft_group_t *group;   /* what is measured runs on it */
+    weft_group_t *control; /* the benchmark's own calls */
+    weft_stream_t *stream; /* NULL: none */
+    uint32_t rank;
+    uint8_t *send, *recv; /* of max_bytes */
+    void *freed[2];       /* as they were allocated */
+    uint8_t *pattern;     /* a few thousand elements, repeating */
+    double *times;        /* us */
+    size_t elem_bytes;
+} bench_rank_t;
+
+/* Where a call of some size reads and writes. */
+typedef struct bench_case {
+    uint64_t count, each; /* elements: of the vector; of a rank's block */
+    uint8_t *send, *recv;
+} bench_case_t;
+
+/* What was measured; complete on rank 0. */
+typedef struct bench_row {
+    uint64_t bytes, count, wrong;
+    double p25_us, p50_us, p99_us;
+    double floor_us;              /* negative: not measured */
+    char algorithm[64], path[16]; /* what really ran */
+} bench_row_t;
+
+/* rank.c: address is what the launcher gave; a rank of bench->world takes that over. deinit
+ * accepts a half-made rank. */
+weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, uint32_t rank,
+                                    const char *address);
+void wefti_bench_rank_deinit(bench_rank_t *self);
+/* Calls of self's operator are carried out by this algorithm; NULL: by the runtime's choice. */
+weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name);
+/* self->times of so many calls become those of the slowest rank, sorted. */
+weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations);
+/* Of such times: the one that share of them lie below, 0.5 for the median; us. */
+double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, double share);
+/* How often a call of bytes is timed, where nothing was asked for. */
+uint64_t wefti_bench_iterations(uint64_t bytes);
+/* More ranks than cores. */
+bool wefti_bench_shares_cores(uint32_t ranks);
+/* A call of bytes; collective. False in *out_fits when that is not an element for each rank. */
+weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_fits,
+                                  bench_row_t *out_row);
+
+/* Where a rank's calls of bytes read and write: in place where the operator can. */
+bench_case_t wefti_bench_case(const bench_t *bench, uint32_t rank, uint8_t *send, uint8_t *recv,
+                              uint64_t bytes);
+
+/* floor.c: created before the ranks are started, who share it; NULL when there is no memory
+ * for it. time writes this rank's time of every call to self->times; collective. shows: data beside
+ * a flag, for sizes that may be shown, instead of in place. With --check, wrong elements
+ * are added to *wrong, where the floor does what the operator does. */
+bench_floor_t *wefti_bench_floor_create(uint32_t ranks, uint64_t max_bytes);
+void wefti_bench_floor_destroy(bench_floor_t *floor);
+bool wefti_bench_floor_shows(uint64_t bytes);
+weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool shows, uint64_t warm,
+                                     uint64_t iterations, uint64_t *wrong);
+
+/* data.c: pattern_init fills in the pattern; produce writes everything that this rank sends;
+ * check counts wrong elements of what it got. */
+weft_status_t wefti_bench_pattern_init(bench_rank_t *self);
+void wefti_bench_produce(const bench_rank_t *self, const bench_case_t *size, uint64_t call);
+uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, uint64_t call);
+
+/* print.c: printed is how many rows there were before. */
+void wefti_bench_print_row(const bench_t *bench, const bench_row_t *row, uint32_t printed);
+void wefti_bench_print_end(const bench_t *bench, uint32_t printed);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Starts ranks as processes, on this host or on several, and watches over them.
+ *
+ *   launch.c         options, this host's ranks, which of the ways below is meant
+ *   ranks.c   processes of one host: pinning, output, signals, reaping
+ *   hosts.c   --hosts: names and slots, which rank is where
+ *   remote.c  the launcher of several hosts: one agent on each
+ *   rsh.c     reaching a host: ssh, and what an agent hears first
+ *   agent.c   the agent: `weft COMMAND --agent ...` at the other end of ssh
+ *   address.c where rank 0 can be reached by all hosts
+ *   frames.c  what launcher and agents say to each other
+ *   report.c  what went wrong, said once; the exit code
+ *   program.c `weft run -- PROGRAM`
+ */
+#ifndef WEFT_TOOLS_LAUNCH_H
+#define WEFT_TOOLS_LAUNCH_H
+
+#include "tools/tool.h"
+
+#define LAUNCH_MAX_RANKS 1024u
+#define LAUNCH_HOST_BYTES 256u
+
+/* What one rank does. Runs in a process of its own; a message of the last error goes to the
+ * launcher. */
+typedef weft_status_t (*rank_fn)(void *user, uint32_t rank, uint32_t world_size,
+                                 const char *address);
+
+typedef struct launch_agent launch_agent_t;
+
+/* How ranks are to be started. */
+typedef struct launch {
+    const char *command;
+    const char *hosts;       /* NULL: this one */
+    const char *rsh;         /* NULL: ssh */
+    const char *remote_weft; /* NULL: the same path as here */
+    bool tag_output, round_robin, bind_irqs;
+    char **program; /* NULL, or what follows "--" */
+    int argument_count;
+    char **arguments;      /* as they were, for the agents; ours */
+    launch_agent_t *agent; /* not NULL: this process is the agent of a host */
+    /* Of an agent: of the world, and its host's ranks. */
+    uint32_t world_size, rank_count;
+    const uint32_t *rank_numbers;
+} launch_t;
+
+extern const option_def_t wefti_launch_option_defs[];
+bool wefti_is_launch_option(int key);
+
+/*
+ * Before options are parsed: keeps the arguments, takes "-- PROGRAM ARGS.." away from them and, in
+ * an agent, hears from the launcher what it is to do; its environment is set then.
+ */
+int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **argv);
+/* An agent that has not started ranks tells the launcher why: code, and what was printed. */
+void wefti_launch_deinit(launch_t *launch, int code);
+int wefti_launch_option(launch_t *launch, int key, const char *value);
+
+/* Before ranks or agents are started: WEFT_SECRET, unless the user has chosen one. False, having
+ * said why. */
+bool wefti_launch_make_secret(const char *command);
+/* "unix:@weft-.." that nobody else has; false with errno. */
+bool wefti_launch_unix_address(char *out, size_t bytes);
+
+/* Ranks are started by agents, which prepare what ranks share themselves. */
+bool wefti_launch_is_remote(const launch_t *launch);
+/* Starts the agents; world_size 0: as many as there are slots. Returns an exit code of tool.h. */
+int wefti_launch_remote(const launch_t *launch, uint32_t world_size);
+
+/*
+ * Forks the ranks of this host, binds each to its share of the cores and waits for all. Ctrl-C,
+ * SIGTERM or the death of the launcher ends every rank; when a rank dies the others get two seconds
+ * to notice by themselves. Prints one line per distinct failure as "weft COMMAND: ...". Returns an
+ * exit code of tool.h. launch may be on the stack with a command only.
+ */
+int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void *user);
+/* The same for launch->program; returns the exit code of the first rank that failed. */
+int wefti_launch_program(const launch_t *launch, uint32_t world_size);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes of one host, as its launcher or agent sees them. */
+#ifndef WEFT_TOOLS_LAUNCH_RANKS_H
+#define WEFT_TOOLS_LAUNCH_RANKS_H
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include "tools/launch/launch.h"
+
+/* How long ranks have to end by themselves: after one was killed, after one failed or an interrupt.
+ */
+#define LAUNCH_DEATH_GRACE_NS 800000000ull
+#define LAUNCH_GRACE_NS 2000000000ull
+#define LAUNCH_MESSAGE_BYTES 1024u
+
+/* What a failed rank leaves in its pipe: written once, at its end. */
+typedef struct rank_report {
+    int32_t status;
+    char message[LAUNCH_MESSAGE_BYTES];
+} rank_report_t;
+
+typedef struct rank_process {
+    uint32_t rank;
+    const char *host; /* NULL: this one */
+    pid_t pid;
+    int report_fd;
+    int output_fds[2]; /* what it prints on standard output and error; -1: not ours to read */
+    bool ended;
+    bool killed; /* by us, because it did not end by itself */
+    bool lost;   /* its host does not answer any more; not known how it ended */
+    int wait_status;
+    rank_report_t report; /* message "" when it left none */
+    uint32_t ended_as;    /* the how manieth to end, from 1 */
+} rank_process_t;
+
+typedef struct rank_set {
+    const char *command;
+    uint32_t world_size, count;
+    rank_process_t *ranks; /* of this host */
+    const char *address;
+    rank_fn run;
+    void *user;
+    bool program;         /* run becomes another program */
+    bool capture;         /* output comes through pipes */
+    bool decides;         /* ends the others when one fails; an agent is told to */
+    bool interrupted;     /* a signal that asks for the end came */
+    uint64_t deadline_ns; /* 0, or when the remaining ranks are killed */
+    uint32_t ended_count;
+    sigset_t old_mask;
+    int signal_fd;
+
+    /* What the owner does meanwhile; may be NULL. */
+    void *owner;
+    void (*output)(void *owner, const rank_process_t *rank, int stream, const char *data,
+                   size_t bytes);
+    void (*ended)(void *owner, const rank_process_t *rank);
+    int extra_fd; /* -1: none */
+    void (*extra)(void *owner);
+} rank_set_t;
+
+/* Blocks the signals that the owner handles from now on, and opens signal_fd. */
+weft_status_t wefti_ranks_init(rank_set_t *set);
+void wefti_ranks_deinit(rank_set_t *set);
+/* Starts all; at the first failure ends those started, with errno as it was. */
+weft_status_t wefti_ranks_start(rank_set_t *set, uint32_t *out_failed);
+void wefti_ranks_signal(rank_set_t *set, int signal_number);
+/* Until all have ended. */
+void wefti_ranks_watch(rank_set_t *set);
+
+/* report.c. Prints what went wrong, root causes only where there are any; the exit code. */
+int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
+                       bool program);
+
+/* Lines of ranks as they come, or each behind its rank's number. */
+typedef struct rank_lines rank_lines_t;
+rank_lines_t *wefti_rank_lines_create(uint32_t world_size, bool tag);
+void wefti_rank_lines_add(rank_lines_t *lines, uint32_t rank, int stream, const char *data,
+                          size_t bytes);
+/* What has no end of line yet is printed with one. */
+void wefti_rank_lines_destroy(rank_lines_t *lines);
+
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "tools/launch/ranks.h"
+
+/* A rank that only noticed somebody else's failure has less to say than the one that failed. */
+static bool is_echo(const rank_process_t *rank)
+{
+    return rank->report.status == WEFT_ERR_ABORTED;
+}
+
+static bool was_signalled(const rank_process_t *rank)
+{
+    return rank->ended && !rank->lost && WIFSIGNALED(rank->wait_status);
+}
+
+static bool said_before(const rank_process_t *ranks, uint32_t index)
+{
+    for (uint32_t i = 0; i < index; i++) {
+        if (strcmp(ranks[i].report.message, ranks[index].report.message) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "rank 1 (pid 17, host b)" */
+static void print_who(const char *command, const rank_process_t *rank)
+{
+    fprintf(stderr, "weft %s: rank %u (pid %d%s%s) ", command, rank->rank, (int)rank->pid,
+            rank->host != NULL ? ", host " : "", rank->host != NULL ? rank->host : "");
+}
+
+static void name_deaths(const char *command, const rank_process_t *ranks, uint32_t count,
+                        bool by_us)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const rank_process_t *rank = &ranks[i];
+        if (!was_signalled(rank) || rank->killed != by_us) {
+            continue;
+        }
+        print_who(command, rank);
+        if (by_us) {
+            fputs("stopped responding and was killed\n", stderr);
+        } else {
+            fprintf(stderr, "was killed by signal %d (%s)\n", WTERMSIG(rank->wait_status),
+                    strsignal(WTERMSIG(rank->wait_status)));
+        }
+    }
+}
+
+static bool any_lost(const rank_process_t *ranks, uint32_t count)
+{
+    bool lost = false;
+    for (uint32_t i = 0; i < count; i++) {
+        lost = lost || ranks[i].lost;
+    }
+    return lost;
+}
+
+/* Ranks that ran a function of ours. */
+static int report_ranks(const char *command, const rank_process_t *ranks, uint32_t count)
+{
+    bool have_cause = false, deaths = any_lost(ranks, count), silent = false, explained = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const rank_process_t *rank = &ranks[i];
+        bool cause = rank->report.status < 0 && !is_echo(rank);
+        have_cause = have_cause || cause;
+        /* A rank whose wait timed out does not explain why others stopped responding. */
+        explained = explained || (cause && rank->report.status != WEFT_ERR_TIMEOUT);
+        deaths = deaths || (was_signalled(rank) && !rank->killed);
+        silent = silent || (was_signalled(rank) && rank->killed);
+    }
+    silent = silent && !deaths && !explained;
+    int code = deaths || silent ? EXIT_RUN_FAILED : EXIT_OK;
+    if (deaths || silent) {
+        name_deaths(command, ranks, count, silent);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const rank_process_t *rank = &ranks[i];
+        if (rank->report.status >= 0 || (have_cause && is_echo(rank))) {
+            continue;
+        }
+        int own = (int)wefti_exit_code((weft_status_t)rank->report.status);
+        code = code == EXIT_OK ? own : code;
+        if (!said_before(ranks, i)) {
+            fprintf(stderr, "weft %s: %s\n", command, rank->report.message);
+        }
+    }
+    for (uint32_t i = 0; i < count && code == EXIT_OK; i++) {
+        if (WIFEXITED(ranks[i].wait_status) && WEXITSTATUS(ranks[i].wait_status) != 0) {
+            code = WEXITSTATUS(ranks[i].wait_status);
+        }
+    }
+    return code;
+}
+
+/* Programs have reported their errors themselves, but do not know which of them failed first. */
+static int report_programs(const char *command, const rank_process_t *ranks, uint32_t count)
+{
+    const rank_process_t *first = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        const rank_process_t *rank = &ranks[i];
+        if (rank->ended && !rank->lost && !rank->killed && rank->wait_status != 0 &&
+            (first == NULL || rank->ended_as < first->ended_as)) {
+            first = rank;
+        }
+    }
+    if (first == NULL) {
+        return any_lost(ranks, count) ? EXIT_RUN_FAILED : EXIT_OK;
+    }
+    if (first->report.status < 0) {
+        fprintf(stderr, "weft %s: %s\n", command, first->report.message);
+        return (int)wefti_exit_code((weft_status_t)first->report.status);
+    }
+    print_who(command, first);
+    if (WIFSIGNALED(first->wait_status)) {
+        fprintf(stderr, "was killed by signal %d (%s)\n", WTERMSIG(first->wait_status),
+                strsignal(WTERMSIG(first->wait_status)));
+        return 128 + WTERMSIG(first->wait_status); /* as a shell says it */
+    }
+    fprintf(stderr, "exited with status %d\n", WEXITSTATUS(first->wait_status));
+    return WEXITSTATUS(first->wait_status);
+}
+
+int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
+                       bool program)
+{
+    return program ? report_programs(command, ranks, count) : report_ranks(command, ranks, count);
+}
+
+/* ---- lines ---- */
+
+#define LINE_BYTES 4096u
+
+typedef struct half_line {
+    char *data;
+    size_t used;
+} half_line_t;
+
+struct rank_lines {
+    uint32_t world_size;
+    bool tag;
+    half_line_t halves[]; /* two per rank */
+};
+
+rank_lines_t *wefti_rank_lines_create(uint32_t world_size, bool tag)
+{
+    rank_lines_t *lines = calloc(1, sizeof *lines + 2 * world_size * sizeof *lines->halves);
+    if (lines != NULL) {
+        lines->world_size = world_size;
+        lines->tag = tag;
+    }
+    return lines;
+}
+
+static void print_line(FILE *file, uint32_t rank, const half_line_t *half, const char *data,
+                       size_t bytes)
+{
+    fprintf(file, "[%u] ", rank);
+    if (half->used > 0) {
+        fwrite(half->data, 1, half->used, file);
+    }
+    fwrite(data, 1, bytes, file);
+    if (bytes == 0 || data[bytes - 1] != '\n') {
+        fputc('\n', file);
+    }
+}
+
+/* Keeps what has no end yet; lines that are too long are cut in pieces. */
+static void keep_half(FILE *file, uint32_t rank, half_line_t *half, const char *data, size_t bytes)
+{
+    half->data = half->data != NULL ? half->data : malloc(LINE_BYTES);
+    if (half->data == NULL || half->used + bytes > LINE_BYTES) {
+        print_line(file, rank, half, data, bytes);
+        half->used = 0;
+        return;
+    }
+    memcpy(half->data + half->used, data, bytes);
+    half->used += bytes;
+}
+
+void wefti_rank_lines_add(rank_lines_t *lines, uint32_t rank, int stream, const char *data,
+                          size_t bytes)
+{
+    FILE *file = stream == 0 ? stdout : stderr;
+    if (!lines->tag) {
+        fwrite(data, 1, bytes, file);
+        fflush(file);
+        return;
+    }
+    half_line_t *half = &lines->halves[2 * rank + (uint32_t)stream];
+    while (bytes > 0) {
+        const char *end = memchr(data, '\n', bytes);
+        size_t now = end != NULL ? (size_t)(end - data) + 1 : bytes;
+        if (end != NULL) {
+            print_line(file, rank, half, data, now);
+            half->used = 0;
+        } else {
+            keep_half(file, rank, half, data, now);
+        }
+        data += now;
+        bytes -= now;
+    }
+    fflush(file);
+}
+
+void wefti_rank_lines_destroy(rank_lines_t *lines)
+{
+    for (uint32_t i = 0; lines != NULL && i < 2 * lines->world_size; i++) {
+        if (lines->halves[i].used > 0) {
+            print_line(i % 2 == 0 ? stdout : stderr, i / 2, &lines->halves[i], "", 0);
+        }
+        free(lines->halves[i].data);
+    }
+    free(lines);
+}

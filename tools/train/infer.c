@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inference on one rank: feed, step, write what came out. */
+#include "tools/train/infer.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/sync.h"
+#include "runtime/base/text.h"
+#include "tools/launch/world.h"
+#include "tools/timeline.h"
+#include "tools/tool.h"
+
+typedef struct output {
+    weft_binding_t binding;
+    void *data;
+    size_t bytes;
+    bool equal; /* on all ranks */
+} output_t;
+
+typedef struct inferrer {
+    const infer_options_t *options;
+    weft_context_t *context;
+    weft_session_t *session;
+    uint32_t rank, world_size;
+    bool split; /* only rank 0 is fed, and has results */
+    output_t *outputs;
+    size_t output_count;
+    double *step_ms;
+    timeline_t timeline;
+    wefti_digest_t *digests; /* by rank and output */
+} inferrer_t;
+
+static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t world_size,
+                                const char *address)
+{
+    const infer_options_t *options = inferrer->options;
+    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_status_t status;
+    context_params.rank = rank;
+    context_params.world_size = world_size;
+    context_params.address = address;
+    WEFT_TRY(status, weft_plan_get_info(options->plan, &info), done);
+    if (options->world != NULL) {
+        inferrer->context = options->world;
+        weft_context_retain(inferrer->context);
+    } else {
+        WEFT_TRY(status, weft_context_create(&context_params, &inferrer->context), done);
+    }
+    inferrer->rank = weft_context_rank(inferrer->context);
+    inferrer->world_size = weft_context_world_size(inferrer->context);
+    inferrer->split = info.split_batch != 0;
+    inferrer->step_ms = calloc(options->repeat + 1, sizeof *inferrer->step_ms);
+    if (inferrer->step_ms == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %llu steps",
+                           (unsigned long long)options->repeat);
+    }
+    weft_session_params_t params = {.struct_size = sizeof params,
+                                    .context = inferrer->context,
+                                    .plan = options->plan,
+                                    .registry = options->registry,
+                                    .trace = options->trace_path != NULL ||
+                                             options->profile_path != NULL};
+    WEFT_TRY(status, weft_session_create(&params, &inferrer->session), done);
+    for (uint32_t i = 0; i < options->scalar_count; i++) {
+        WEFT_TRY(status,
+                 weft_session_set_scalar(inferrer->session, options->scalars[i].name,
+                                         options->scalars[i].value),
+                 done);
+    }
+done:
+    return status;
+}
+
+static void infer_close(inferrer_t *inferrer)
+{
+    weft_session_destroy(inferrer->session);
+    weft_context_release(inferrer->context);
+    for (size_t i = 0; i < inferrer->output_count; i++) {
+        free(inferrer->outputs[i].data);
+    }
+    free(inferrer->outputs);
+    free(inferrer->digests);
+    free(inferrer->step_ms);
+}
+
+static weft_status_t feed_inputs(inferrer_t *inferrer, const infer_feed_t *feed)
+{
+    weft_plan_t *plan = inferrer->options->plan;
+    size_t next = 0;
+    for (size_t i = 0; i < weft_plan_binding_count(plan) && next < feed->count; i++) {
+        weft_binding_t binding = {.struct_size = sizeof binding};
+        weft_status_t status = weft_plan_get_binding(plan, i, &binding);
+        if (status >= 0 && (binding.role == WEFT_ROLE_INPUT || binding.role == WEFT_ROLE_LABEL)) {
+            size_t bytes = (size_t)weft_tensor_elem_count(&feed->descs[next]) *
+                           weft_dtype_size_bytes(feed->descs[next].dtype);
+            status =
+                weft_session_set_input(inferrer->session, binding.name, feed->data[next], bytes);
+            next++;
+        }
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The first step, whose memory is cold, is not among those timed. */
+static weft_status_t run_steps(inferrer_t *inferrer)
+{
+    weft_status_t status = weft_session_step(inferrer->session);
+    for (uint64_t i = 0; i < inferrer->options->repeat && status >= 0; i++) {
+        uint64_t begin = wefti_now_ns();
+        status = weft_session_step(inferrer->session);
+        inferrer->step_ms[i] = (double)(wefti_now_ns() - begin) * 1e-6;
+    }
+    return status;
+}
+
+static weft_status_t read_outputs(inferrer_t *inferrer)
+{
+    weft_plan_t *plan = inferrer->options->plan;
+    size_t bindings = weft_plan_binding_count(plan);
+    inferrer->outputs = calloc(bindings + 1, sizeof *inferrer->outputs);
+    if (inferrer->outputs == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu outputs", bindings);
+    }
+    for (size_t i = 0; i < bindings; i++) {
+        output_t *output = &inferrer->outputs[inferrer->output_count];
+        output->binding.struct_size = sizeof output->binding;
+        weft_status_t status = weft_plan_get_binding(plan, i, &output->binding);
+        if (status >= 0 && output->binding.role != WEFT_ROLE_OUTPUT) {
+            continue;
+        }
+        inferrer->output_count++;
+        if (status >= 0) {
+            output->bytes = (size_t)weft_tensor_elem_count(&output->binding.desc) *
+                            weft_dtype_size_bytes(output->binding.desc.dtype);
+            output->data = malloc(output->bytes + 1);
+            status = output->data != NULL
+                         ? weft_session_get_output(inferrer->session, output->binding.name,
+                                                   output->data, output->bytes, NULL)
+                         : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: output '%s'",
+                                       output->binding.name);
+        }
+        if (status < 0) {
+            return status;
+        }
+        output->binding.desc.data = output->data;
+        output->binding.desc.layout = WEFT_LAYOUT_PLAIN;
+    }
+    return WEFT_OK;
+}
+
+/* Which outputs are the same on all ranks. */
+static weft_status_t compare_outputs(inferrer_t *inferrer)
+{
+    size_t count = inferrer->output_count;
+    wefti_digest_t *own;
+    weft_status_t status = WEFT_OK;
+    inferrer->digests = calloc((inferrer->world_size + 1) * (count + 1), sizeof *own);
+    if (inferrer->digests == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu digests", count);
+    }
+    own = inferrer->digests + inferrer->world_size * count;
+    for (size_t i = 0; i < count && status >= 0; i++) {
+        status = wefti_digest_of(inferrer->outputs[i].data, inferrer->outputs[i].bytes, &own[i]);
+    }
+    if (status >= 0 && count > 0) {
+        status =
+            weft_context_all_gather(inferrer->context, own, count * sizeof *own, inferrer->digests);
+    }
+    for (size_t i = 0; i < count; i++) {
+        inferrer->outputs[i].equal = true;
+        for (uint32_t r = 1; r < inferrer->world_size && !inferrer->split; r++) {
+            inferrer->outputs[i].equal =
+                inferrer->outputs[i].equal &&
+                memcmp(&inferrer->digests[r * count + i], &inferrer->digests[i], sizeof *own) == 0;
+        }
+    }
+    return status;
+}
+
+/* One file where all ranks agree, else one in each rank's folder; what an earlier run left in the
+ * other place goes. */
+static weft_status_t write_outputs(const inferrer_t *inferrer)
+{
+    const infer_options_t *options = inferrer->options;
+    weft_status_t status = WEFT_OK;
+    char path[PATH_MAX];
+    if (options->outputs == NULL) {
+        return WEFT_OK;
+    }
+    for (size_t i = 0; i < inferrer->output_count; i++) {
+        const output_t *output = &inferrer->outputs[i];
+        int32_t rank = (int32_t)inferrer->rank;
+        WEFT_TRY(
+            status,
+            wefti_infer_output_path(options, output->binding.name, output->equal ? rank : -1, path),
+            done);
+        if (output->equal || rank == 0) {
+            unlink(path);
+        }
+        if (output->equal && rank != 0) {
+            continue;
+        }
+        if (!output->equal) {
+            snprintf(path, sizeof path, "%s/rank%d", options->outputs, rank);
+            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+                return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot create folder %s", path);
+            }
+        }
+        WEFT_TRY(
+            status,
+            wefti_infer_output_path(options, output->binding.name, output->equal ? -1 : rank, path),
+            done);
+        WEFT_TRY(status, weft_tensor_write(path, output->binding.name, &output->binding.desc),
+                 done);
+    }
+done:
+    return status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_ms(const inferrer_t *inferrer)
+{
+    return inferrer->options->repeat > 0 ? inferrer->step_ms[inferrer->options->repeat / 2] : 0;
+}
+
+static void print_json(const inferrer_t *inferrer, const weft_session_stats_t *stats)
+{
+    wefti_text_t text;
+    wefti_json_t json;
+    char hex[65];
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_int(&json, "world", inferrer->world_size);
+    wefti_json_int(&json, "steps", (int64_t)stats->steps);
+    if (inferrer->options->repeat > 0) {
+        wefti_json_double(&json, "step_ms_p50", median_ms(inferrer));
+        wefti_json_double(&json, "step_ms_min", inferrer->step_ms[0]);
+        wefti_json_double(&json, "comm_ms_p50", stats->comm_ms_p50);
+        wefti_json_double(&json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
+    }
+    wefti_json_int(&json, "arena_bytes", (int64_t)stats->arena_bytes);
+    wefti_json_string(&json, "progress", stats->inline_progress ? "inline" : "thread");
+    wefti_json_begin_array(&json, "outputs");
+    for (size_t i = 0; i < inferrer->output_count; i++) {
+        const output_t *output = &inferrer->outputs[i];
+        wefti_json_begin_object(&json, NULL);
+        wefti_json_string(&json, "name", output->binding.name);
+        wefti_json_string(&json, "dtype", weft_dtype_name(output->binding.desc.dtype));
+        wefti_json_begin_array(&json, "shape");
+        for (uint32_t d = 0; d < output->binding.desc.rank; d++) {
+            wefti_json_int(&json, NULL, output->binding.desc.dims[d]);
+        }
+        wefti_json_end_array(&json);
+        wefti_json_bool(&json, "equal_on_all_ranks", output->equal);
+        wefti_json_string(&json, "sha256", wefti_digest_hex(&inferrer->digests[i], hex));
+        wefti_json_end_object(&json);
+    }
+    wefti_json_end_array(&json);
+    wefti_launched_print_json(inferrer->context, &json);
+    wefti_timeline_print_json(&inferrer->timeline, inferrer->options->trace_path, &json);
+    wefti_json_end_object(&json);
+    puts(text.data);
+    wefti_text_deinit(&text);
+}
+
+static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *stats)
+{
+    const infer_options_t *options = inferrer->options;
+    char type[256], hex[65], path[PATH_MAX];
+    printf("ran %llu step%s on %u rank%s", (unsigned long long)stats->steps,
+           stats->steps == 1 ? "" : "s", inferrer->world_size,
+           inferrer->world_size == 1 ? "" : "s");
+    wefti_launched_print_text(inferrer->context);
+    if (options->repeat > 0) {
+        printf(": %.3f ms (median), %.3f ms (minimum); communication %.3f ms, exposed %.3f ms (%s)",
+               median_ms(inferrer), inferrer->step_ms[0], stats->comm_ms_p50,
+               stats->exposed_comm_ms_p50, stats->inline_progress ? "inline" : "on its own thread");
+    }
+    printf("\n");
+    for (size_t i = 0; i < inferrer->output_count; i++) {
+        const output_t *output = &inferrer->outputs[i];
+        printf("  %s: %s, %.16s%s", output->binding.name,
+               wefti_infer_type_text(&output->binding.desc, type),
+               wefti_digest_hex(&inferrer->digests[i], hex),
+               output->equal ? "" : " on rank 0; other ranks differ");
+        if (options->outputs != NULL &&
+            wefti_infer_output_path(options, output->binding.name, output->equal ? -1 : 0, path) >=
+                0) {
+            printf(", %s", path);
+        }
+        printf("\n");
+    }
+    wefti_timeline_print_text(&inferrer->timeline, options->trace_path, stats->steps);
+}
+
+static weft_status_t report(inferrer_t *inferrer)
+{
+    const infer_options_t *options = inferrer->options;
+    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_status_t status;
+    qsort(inferrer->step_ms, options->repeat, sizeof *inferrer->step_ms, compare_doubles);
+    WEFT_TRY(status, weft_session_get_stats(inferrer->session, &stats), done);
+    if (options->trace_path != NULL) {
+        WEFT_TRY(status,
+                 wefti_timeline_write(inferrer->session, options->trace_path, &inferrer->timeline),
+                 done);
+    }
+    if (options->profile_path != NULL) {
+        WEFT_TRY(status, weft_session_write_profile(inferrer->session, options->profile_path),
+                 done);
+    }
+    if (inferrer->rank == 0 && options->json) {
+        print_json(inferrer, &stats);
+    } else if (inferrer->rank == 0) {
+        print_text(inferrer, &stats);
+    }
+done:
+    return status;
+}
+
+weft_status_t wefti_infer_rank(const infer_options_t *options, const infer_feed_t *feeds,
+                               int32_t rank, int32_t world_size, const char *address)
+{
+    inferrer_t inferrer = {.options = options};
+    weft_status_t status;
+    WEFT_TRY(status, infer_open(&inferrer, rank, world_size, address), done);
+    WEFT_TRY(status, feed_inputs(&inferrer, &feeds[inferrer.rank]), done);
+    WEFT_TRY(status, run_steps(&inferrer), done);
+    WEFT_TRY(status, read_outputs(&inferrer), done);
+    WEFT_TRY(status, compare_outputs(&inferrer), done);
+    WEFT_TRY(status, write_outputs(&inferrer), done);
+    WEFT_TRY(status, report(&inferrer), done);
+done:
+    infer_close(&inferrer);
+    return status;
+}

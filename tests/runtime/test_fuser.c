@@ -665,6 +665,8 @@ static void run_destroy(rank_world_t *world)
         weft_fuser_t *fuser = NULL;
         RANK_OK(weft_stream_create(world->context, &stream_params, &params.stream));
         RANK_OK(weft_fuser_create(world->group, &params, &fuser));
+        /* Otherwise a rank may destroy its fuser while another still waits in weft_fuser_create. */
+        RANK_OK(weft_barrier(world->group, NULL));
         weft_status_t status = WEFT_OK;
         for (uint32_t step = 0; late && step < 2; step++) {
             for (uint32_t i = 0; status == WEFT_OK && i < 3; i++) {

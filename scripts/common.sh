@@ -158,9 +158,10 @@ configure_and_build() {
   shift 2
   mkdir -p "$dir" || return 1
   prepare_folder "$dir"
-  [ -e "$dir/CMakeCache.txt" ] || generator=(-G Ninja)
+  # A folder keeps the generator that it was configured with.
+  [ ! -e "$dir/CMakeCache.txt" ] || generator=(-G "$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$dir/CMakeCache.txt")")
   [ $quiet -eq 0 ] || sink=copy_to
-  if ! LC_ALL=C.UTF-8 cmake -S . -B "$dir" "${generator[@]}" "$@" >"$log" 2>&1; then
+  if ! LC_ALL=C.UTF-8 cmake "$@" -S . -B "$dir" "${generator[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     echo "configuring $dir failed" >&2
     return 1

@@ -29,7 +29,7 @@ say "building the command and the library (build/)"
 options=()
 # A folder that is configured already keeps its tests and samples.
 if [ ! -e build/build.ninja ] && [ ! -e build/Makefile ]; then
-  options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_TESTS=OFF -DWEFT_SAMPLES=OFF -DWEFT_BENCH=OFF -DWEFT_PYTHON=OFF)
+  options=(--preset release)
 fi
 configure_and_build build weft_installed "${options[@]}"
 weft=build/weft

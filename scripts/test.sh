@@ -56,15 +56,14 @@ gcc_summary=
 
 minutes() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
-run_suite() { # run_suite TITLE DIR LABELS [cmake options]; LABELS: threads, all or none
-  local title=$1 dir=$2 labels=$3 target=all only=() status began=$SECONDS
-  shift 3
+run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json; LABELS: threads, all or none
+  local title=$1 preset=$2 dir=$3 labels=$4 target=all only=() status began=$SECONDS
   say "$title"
   if [ "$labels" = threads ]; then
     target=weft_threaded_tests
     only=(-L threads)
   fi
-  if ! configure_and_build "$dir" "$target" -DWEFT_TESTS=ON -DWEFT_SAMPLES=ON -DWEFT_PYTHON=ON "$@"; then
+  if ! configure_and_build "$dir" "$target" --preset "$preset"; then
     failed=1
     results+=("$title: does not build")
     return
@@ -84,27 +83,22 @@ run_suite() { # run_suite TITLE DIR LABELS [cmake options]; LABELS: threads, all
   gcc_summary=$(sed -n '/ tests passed, /,$p' "$dir/ctest.log")
 }
 
-gcc_options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_BENCH=ON -DWEFT_WERROR=ON)
 # Alongside tests, which leave much of the processors idle. A failure is reported when this suite's turn comes.
 build_ahead() {
   renice -n 19 "$BASHPID" >/dev/null
   quiet=1
-  configure_and_build build all -DWEFT_TESTS=ON -DWEFT_SAMPLES=ON -DWEFT_PYTHON=ON "${gcc_options[@]}" >/dev/null 2>&1
+  configure_and_build build all --preset gcc >/dev/null 2>&1
 }
-# Sanitized code compiles in two thirds of the time so; warnings are left to the other two.
-sanitized=(-DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" -DWEFT_WERROR=OFF -DWEFT_BENCH=OFF)
 next=
 
 if [ $quick -eq 0 ]; then
-  run_suite "clang, warnings are errors" build/clang none -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
-    -DCMAKE_CXX_COMPILER=clang++ -DWEFT_BENCH=ON -DWEFT_WERROR=ON
-  run_suite "ThreadSanitizer, the threaded part" build/tsan threads -DWEFT_SANITIZE=thread "${sanitized[@]}"
+  run_suite "clang, warnings are errors" clang build/clang none
+  run_suite "ThreadSanitizer, the threaded part" tsan build/tsan threads
   next=build_ahead
-  run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" build/asan all \
-    -DWEFT_SANITIZE=address,undefined "${sanitized[@]}"
+  run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" asan build/asan all
   wait
 fi
-run_suite "gcc" build all "${gcc_options[@]}"
+run_suite "gcc" gcc build all
 
 say "left out and skipped"
 if [ -s build/left_out.txt ]; then grep . build/left_out.txt; fi

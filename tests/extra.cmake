@@ -104,14 +104,14 @@ set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 600 SKIP_R
 
 # Damaged models through the whole compiler.
 add_executable(fuzz_compile fusion/fuzz_compile.c)
-target_link_libraries(fuzz_compile PRIVATE weft_fusion)
+target_link_libraries(fuzz_compile PRIVATE weft_testing)
 add_test(NAME fusion_fuzz_compile COMMAND fuzz_compile 2
   ${CMAKE_CURRENT_SOURCE_DIR}/data/given_gradients.onnx ${CMAKE_CURRENT_SOURCE_DIR}/data/compiled_graph.onnx)
 set_tests_properties(fusion_fuzz_compile PROPERTIES LABELS fuzz TIMEOUT 600)
 
 # The ONNX reader under fuzzing: two seconds of damaged files; run it longer by hand.
 add_executable(fuzz_onnx graph/fuzz_onnx.c)
-target_link_libraries(fuzz_onnx PRIVATE weft_graph)
+target_link_libraries(fuzz_onnx PRIVATE weft_testing)
 file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)
 add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${fuzz_onnx_corpus})
 set_tests_properties(graph_fuzz_onnx PROPERTIES LABELS fuzz TIMEOUT 600)
@@ -147,11 +147,11 @@ endif()
 
 # Breaks plans for cli_verify.py.
 add_executable(break_plan tools/break_plan.c)
-target_link_libraries(break_plan PRIVATE weft_ops)
+target_link_libraries(break_plan PRIVATE weft_testing)
 
 # What launchers start in cli_launchers.py.
 add_executable(launched tools/launched.c)
-target_link_libraries(launched PRIVATE weft_fusion weft_runtime)
+target_link_libraries(launched PRIVATE weft_testing)
 
 # A plugin whose gradients are wrong, for tools/cli_gradients.py.
 add_library(faulty_gradients MODULE tools/faulty_gradients.c)

@@ -21,11 +21,11 @@ endforeach()
 add_executable(rdma_links rdma/real_nic.c transport/test_verbs_data.c transport/verbs_world.c transport/support.c)
 target_compile_definitions(rdma_links PRIVATE VERBS_NIC_IS_REAL)
 target_include_directories(rdma_links PRIVATE transport)
-target_link_libraries(rdma_links PRIVATE weft_transport PkgConfig::CMOCKA)
+target_link_libraries(rdma_links PRIVATE weft_testing PkgConfig::CMOCKA)
 
 # One rank of a world over RDMA.
 add_executable(rdma_world rdma/rdma_world.c)
-target_link_libraries(rdma_world PRIVATE weft_fusion weft_runtime)
+target_link_libraries(rdma_world PRIVATE weft_testing)
 target_link_options(rdma_world PRIVATE -Wl,--wrap=ibv_create_qp)
 
 # For real, in emulated machines made of Debian's packages; skipped, saying why, where these cannot be fetched.

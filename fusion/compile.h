@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of weft_compile share: compile_params.c reads what the caller gave,
- * compile_import.c makes graphs of models, compile_buckets.c inserts collectives and predicts,
- * compile.c runs the chain.
+ * The state of a compilation, and the files of weft_compile: compile_params.c checks the parameters,
+ * compile_import.c imports the models, pipeline.c runs the passes, compile_lower.c makes the plan.
  */
 #ifndef WEFT_FUSION_COMPILE_H
 #define WEFT_FUSION_COMPILE_H
@@ -11,7 +10,15 @@
 #include "graph/onnx/onnx.h"
 #include "runtime/base/log.h"
 
-/* What a compile needs and gives back at the end. */
+/* A file that is compiled. Usually there is one; with rank_models one per rank, with split_batch the
+ * share of a rank and then the whole batch. */
+typedef struct wefti_model {
+    const char *path;
+    int64_t batch; /* 0: from the file */
+    wefti_graph_t *graph;
+} wefti_model_t;
+
+/* What passes run on. */
 typedef struct wefti_compiler {
     weft_compile_params_t params; /* defaults filled in */
     const weft_allocator_t *allocator;
@@ -34,8 +41,11 @@ typedef struct wefti_compiler {
     weft_compile_params_t given;    /* before defaults were filled in */
     wefti_compiled_t compiled;      /* the model is a compiled graph */
     wefti_onnx_emit_t *emit;        /* of emit_path */
-    wefti_graph_t *graph;
-    wefti_graph_t **rank_graphs; /* several models: one per rank, the first being graph */
+    wefti_model_t *models;
+    uint32_t model_count;
+    const wefti_model_t *model; /* the model that the present pass changes: the first, or each */
+    wefti_graph_t *graph;       /* its graph */
+    uint32_t clip_scale;        /* value that updates multiply gradients by, or WEFTI_NONE */
 } wefti_compiler_t;
 
 /* Checks params, fills in defaults, loads costs and profile. Also after an error the caller frees
@@ -48,19 +58,20 @@ weft_status_t wefti_error_under_field(weft_status_t status, const char *name);
 /* compile_topology.c: reads topology_path, which may set world_size, and the costs of links. */
 weft_status_t wefti_compile_read_topology(wefti_compiler_t *compiler);
 
-/* A model with its shapes bound. */
-weft_status_t wefti_compile_import_graph(wefti_compiler_t *compiler, const char *path,
-                                         int64_t batch, wefti_graph_t **out_graph);
-/* compiler->graph: of a graph that was compiled before; of one model per rank; for a rank's share
- * of the batch, between the operators that give and gather it. */
-weft_status_t wefti_compile_import_compiled(wefti_compiler_t *compiler);
-weft_status_t wefti_compile_import_ranks(wefti_compiler_t *compiler);
-weft_status_t wefti_compile_import_share(wefti_compiler_t *compiler);
+/* compile_import.c: reads all models; collectives, gradients and shapes are as in the files. */
+weft_status_t wefti_compile_import(wefti_compiler_t *compiler);
+/* Prefixes the recorded error with the rank of the model, where every rank has its own. */
+weft_status_t wefti_error_in_model(const wefti_compiler_t *compiler, const wefti_model_t *model,
+                                   weft_status_t status);
+void wefti_compile_destroy_graphs(wefti_compiler_t *compiler);
 
-weft_status_t wefti_compile_insert_and_fuse(wefti_compiler_t *compiler);
 /* Completes the forecast: predicted time of a step's kernels, and what it is predicted with. */
 weft_status_t wefti_compile_predict_step(wefti_compiler_t *compiler);
 /* Whether buckets may be reduced, updated and given in one sweep. */
 bool wefti_compile_may_sweep(const wefti_compiler_t *compiler);
+
+/* compile_lower.c: from the graph that all passes have changed to a sealed and verified plan. */
+weft_status_t wefti_compile_lower(wefti_compiler_t *compiler, weft_plan_t **out_plan);
+weft_status_t wefti_compile_lower_params(wefti_compiler_t *compiler, wefti_lower_params_t *params);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives and buckets of a training graph, by what they are predicted to cost. */
-#include "fusion/compile.h"
+#include "fusion/passes/passes.h"
 
 #include "runtime/base/error.h"
 
@@ -74,15 +74,24 @@ static void add_micro_batches(wefti_compiler_t *c, uint64_t *ready_ns)
     c->micro_batches_ns = before;
 }
 
-weft_status_t wefti_compile_insert_and_fuse(wefti_compiler_t *c)
+weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *c)
+{
+    weft_status_t status;
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
+    weft_edit_list_t *edits = NULL;
+    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
+    WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
+    WEFT_TRY(status, apply(c, edits), fail);
+fail:
+    return status;
+}
+
+weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
 {
     weft_status_t status;
     weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     weft_edit_list_t *edits = NULL;
     uint64_t *ready_ns = NULL;
-    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
-    WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
-    WEFT_TRY(status, apply(c, edits), fail);
     WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->rates, &c->arena, &ready_ns),
              fail);

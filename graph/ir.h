@@ -298,7 +298,7 @@ weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);
 bool wefti_is_differentiable(const weft_op_def_t *def);
 
 /* graph/optimizer.c: appends one update node per gradient (phase UPDATE), states and scalars "lr", "step".
- * The gradient input is whatever value carries grad_of at that time. */
+ * The gradient input is whatever value carries grad_of at that time; scale: see wefti_graph_add_clip, or WEFTI_NONE. */
 typedef enum wefti_optimizer {
     WEFTI_OPTIMIZER_SGD = 0,
     WEFTI_OPTIMIZER_MOMENTUM,
@@ -318,7 +318,7 @@ typedef struct wefti_optimizer_params {
 weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
                                    uint32_t *out_scale);
 weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
-                                        const wefti_optimizer_params_t *params);
+                                        const wefti_optimizer_params_t *params, uint32_t scale);
 
 /* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node ids. */
 weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena,

@@ -115,23 +115,17 @@ weft_status_t wefti_error_no_gradients(void)
 }
 
 weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
-                                        const wefti_optimizer_params_t *params)
+                                        const wefti_optimizer_params_t *params, uint32_t scale)
 {
     weft_status_t status;
-    updater_t updater = {.graph = graph,
-                         .params = params,
-                         .lr = WEFTI_NONE,
-                         .step = WEFTI_NONE,
-                         .scale = WEFTI_NONE};
+    updater_t updater = {
+        .graph = graph, .params = params, .lr = WEFTI_NONE, .step = WEFTI_NONE, .scale = scale};
     uint32_t node_count = graph->order_count, update_count = 0;
     WEFT_TRY(status, wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr),
              done);
     if (params->kind == WEFTI_OPTIMIZER_ADAM) {
         WEFT_TRY(status, wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step),
                  done);
-    }
-    if (params->clip_norm > 0) {
-        WEFT_TRY(status, wefti_graph_add_clip(graph, params, &updater.scale), done);
     }
     for (uint32_t i = 0; i < node_count; i++) {
         uint32_t id = graph->order[i];

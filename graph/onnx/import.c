@@ -12,7 +12,6 @@ typedef struct import {
     wefti_graph_t *graph;
     const wefti_onnx_import_params_t *params;
     wefti_name_index_t producers; /* name of an output -> node, for messages */
-    uint32_t gradients;           /* that the graph holds */
     wefti_onnx_compiled_t compiled;
     const weft_op_def_t **foreign; /* by node: of operators that nobody declared */
     uint32_t foreign_count;
@@ -299,7 +298,7 @@ static weft_status_t mark_loss(import_t *import)
     if (status < 0) {
         bool none = import->params->loss == NULL &&
                     (import->params->loss_optional ||
-                     (import->gradients > 0 && status == WEFT_ERR_NOT_FOUND));
+                     (import->params->may_lack_loss && status == WEFT_ERR_NOT_FOUND));
         return none ? WEFT_OK : status;
     }
     graph->loss = wefti_graph_find_value(graph, found.loss);
@@ -311,27 +310,6 @@ static weft_status_t mark_loss(import_t *import)
         graph->values[graph->label].flags |= WEFTI_VALUE_LABEL;
     }
     return WEFT_OK;
-}
-
-/* Steps before shapes are bound: normalizes collectives, finds gradients. */
-static weft_status_t prepare(import_t *import)
-{
-    weft_status_t status = WEFT_OK;
-    const wefti_onnx_import_params_t *params = import->params;
-    if (params->world_size == 0) {
-        return WEFT_OK;
-    }
-    WEFT_TRY(status,
-             wefti_graph_normalize_collectives(import->graph, params->world_size, params->infer),
-             fail);
-    if (!params->infer) {
-        WEFT_TRY(status,
-                 wefti_graph_find_gradients(import->graph, params->gradients, &import->gradients),
-                 fail);
-    }
-    return WEFT_OK;
-fail:
-    return wefti_error_prefix(status, "%s", import->file->label);
 }
 
 /* A compiled graph: the updates' nodes behind the others. */
@@ -385,7 +363,6 @@ static weft_status_t convert(import_t *import)
                  fail);
         return wefti_onnx_file_give_mappings(import->file, graph);
     }
-    WEFT_TRY(status, prepare(import), fail);
     WEFT_TRY(status, mark_loss(import), fail);
     return wefti_onnx_file_give_mappings(import->file, graph);
 fail:

@@ -19,11 +19,7 @@ typedef struct wefti_onnx_import_params {
     const char *loss;    /* name of the loss output, or NULL: the output of the one loss node */
     size_t budget_bytes; /* memory for structure, 0: a multiple of the file's size */
     bool loss_optional; /* a model without a loss is fine: loss, logits and label stay WEFTI_NONE */
-    /* The compiler's: collectives are normalized for world_size ranks (0: left alone), gradients that the graph holds are
-     * marked, by map or by name; with any of them a loss is optional. Not with infer. */
-    uint32_t world_size;
-    bool infer;
-    const wefti_gradient_map_t *gradients;
+    bool may_lack_loss; /* a model without a loss node is fine, one with several is not */
     /* Properties of the file, where it holds a compiled graph: the graph comes out with types, states and updates. */
     const wefti_onnx_property_t *compiled;
     uint32_t compiled_count;

@@ -29,11 +29,13 @@ static void check(bool good, const char *what)
 /* As the compiler reads it: with the gradients and collectives that it brings along. */
 static void read_to_compile(const uint8_t *data, size_t size)
 {
-    wefti_onnx_import_params_t params = {
-        .bytes = data, .size_bytes = size, .loss_optional = true, .world_size = 2};
+    wefti_onnx_import_params_t params = {.bytes = data, .size_bytes = size, .loss_optional = true};
     wefti_graph_t *graph = NULL;
     wefti_log_t silent = {.level = WEFT_LOG_ERROR};
-    if (wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK) {
+    uint32_t found;
+    if (wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK &&
+        wefti_graph_normalize_collectives(graph, 2, false) == WEFT_OK &&
+        wefti_graph_find_gradients(graph, NULL, &found) == WEFT_OK) {
         check(wefti_graph_verify(graph) == WEFT_OK, "a normalized graph breaks a rule");
         bool gradients = wefti_graph_has_gradients(graph);
         if ((!gradients || wefti_graph_use_gradients(graph, &silent) == WEFT_OK) &&

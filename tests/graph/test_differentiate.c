@@ -69,7 +69,7 @@ static void mlp_in_text(void **state)
     build_mlp(graph);
     CHECK(wefti_graph_differentiate(graph));
     CHECK(wefti_graph_differentiate(graph)); /* gradients are there: nothing happens */
-    CHECK(wefti_graph_add_optimizer(graph, &momentum));
+    CHECK(wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE));
     CHECK(wefti_graph_verify(graph));
     CHECK(wefti_graph_sort(graph));
     wefti_text_init(&text, NULL);
@@ -125,8 +125,8 @@ static void refusals(void **state)
     test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_UNSUPPORTED,
                       "node 'soft' (Softmax)");
     assert_non_null(strstr(weft_last_error(), "Gemm, GlobalAveragePool"));
-    test_expect_error(wefti_graph_add_optimizer(graph, &momentum), WEFT_ERR_INVALID_ARGUMENT,
-                      "no gradients");
+    test_expect_error(wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE),
+                      WEFT_ERR_INVALID_ARGUMENT, "no gradients");
     graph->loss = y;
     test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_INVALID_ARGUMENT,
                       "loss 'soft': must be one floating-point number, got ");
@@ -241,7 +241,7 @@ static void deep_chain(void **state)
     }
     test_loss(graph, y, DIMS(2));
     CHECK(wefti_graph_differentiate(graph));
-    CHECK(wefti_graph_add_optimizer(graph, &momentum));
+    CHECK(wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE));
     CHECK(wefti_graph_sort(graph));
     CHECK(wefti_graph_verify(graph));
     uint64_t took_ns = test_cpu_ns() - start;
@@ -267,7 +267,7 @@ static void optimizers_train(void **state)
                                            .epsilon = 1e-8};
         build_mlp(graph);
         CHECK(wefti_graph_differentiate(graph));
-        CHECK(wefti_graph_add_optimizer(graph, &params));
+        CHECK(wefti_graph_add_optimizer(graph, &params, WEFTI_NONE));
         CHECK(wefti_graph_verify(graph));
         test_interpreter_t interpreter;
         test_interpreter_init(&interpreter, graph);
@@ -368,7 +368,7 @@ static weft_status_t build_and_differentiate(const weft_allocator_t *allocator,
     graph->values[graph->loss].flags |= WEFTI_VALUE_LOSS;
     if ((status = wefti_graph_bind_shapes(graph, 2, NULL, 0)) < 0 ||
         (status = wefti_graph_differentiate(graph)) < 0 ||
-        (status = wefti_graph_add_optimizer(graph, &momentum)) < 0 ||
+        (status = wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE)) < 0 ||
         (status = wefti_graph_sort(graph)) < 0) {
         goto done;
     }

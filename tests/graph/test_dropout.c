@@ -186,7 +186,7 @@ static void scalars_are_shared(void **state)
     CHECK(wefti_graph_differentiate(f.graph));
     wefti_optimizer_params_t params = {
         .kind = WEFTI_OPTIMIZER_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
-    CHECK(wefti_graph_add_optimizer(f.graph, &params));
+    CHECK(wefti_graph_add_optimizer(f.graph, &params, WEFTI_NONE));
     CHECK(wefti_graph_sort(f.graph));
     CHECK(wefti_graph_verify(f.graph));
     uint32_t scalars = 0, grads = 0;

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the graph that all passes have changed to a plan: lower, seal, verify. */
+#include "fusion/compile.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+/* The evaluation model is an opaque section of the plan. */
+static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
+{
+    weft_status_t status;
+    wefti_onnx_import_params_t params = {.path = c->params.model_path,
+                                         .loss = c->params.loss,
+                                         .compiled =
+                                             c->compiled.known ? c->compiled.properties : NULL,
+                                         .compiled_count = c->compiled.count};
+    void *bytes = NULL;
+    size_t size = 0;
+    if (c->graph->loss == WEFTI_NONE) {
+        return WEFT_OK; /* a graph with gradients and without a loss: nothing says what it makes */
+    }
+    if (c->compiled.known) {
+        params.loss = c->graph->values[c->graph->loss].name;
+    }
+    /* What the plan trains is left out of it; other weights, which no gradient reaches, stay in. */
+    const char **trained = wefti_arena_array(&c->arena, plan->buffer_count, sizeof(*trained));
+    if (trained == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
+            trained[params.trained_count++] = plan->buffers[i].name;
+        }
+    }
+    params.trained = trained;
+    WEFT_TRY(status,
+             wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size), fail);
+    plan->eval_model = wefti_arena_memdup(&plan->arena, bytes, size);
+    plan->eval_model_bytes = size;
+    wefti_free(c->allocator, bytes);
+    return plan->eval_model == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+fail:
+    return status;
+}
+
+static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *params)
+{
+    uint32_t count = c->params.rank_model_count;
+    const wefti_graph_t **graphs = wefti_arena_array(&c->arena, count, sizeof(*graphs));
+    if (graphs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        graphs[r] = c->models[r].graph;
+    }
+    params->infer = true;
+    params->policy = params->optimizer = "none";
+    params->forecast = NULL;
+    params->flags = c->params.split_batch ? WEFTI_PLAN_SPLIT_BATCH : 0;
+    params->rank_graphs = graphs;
+    params->rank_graph_count = count;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params_t *params)
+{
+    const char *slash = strrchr(c->params.model_path, '/');
+    *params = (wefti_lower_params_t){.world_size = c->params.world_size,
+                                     .policy = c->params.bucket,
+                                     .optimizer = c->params.optimizer,
+                                     .model_name = slash == NULL ? c->params.model_path : slash + 1,
+                                     .forecast = c->compiled.known ? NULL : &c->forecast,
+                                     .bucket_cost = &c->bucket_cost,
+                                     .shard = c->sharded,
+                                     .decouple = c->sharded && c->params.decouple,
+                                     .sweep = wefti_compile_may_sweep(c),
+                                     .shard_cost = c->sharded ? &c->shard_cost : NULL,
+                                     .gradients = c->gradient_params,
+                                     .in_flight = c->params.in_flight,
+                                     .costs = &c->costs,
+                                     .rates = &c->rates,
+                                     .place = c->place,
+                                     .allocator = c->allocator};
+    return c->params.infer ? use_inference(c, params) : WEFT_OK;
+}
+
+static weft_status_t check_limit(const wefti_compiler_t *c, const weft_plan_t *plan)
+{
+    char text[2][32];
+    if (c->params.arena_limit == 0 || plan->arena_bytes <= c->params.arena_limit) {
+        return WEFT_OK;
+    }
+    wefti_format_bytes(c->params.arena_limit, text[0]);
+    wefti_format_bytes(plan->arena_bytes, text[1]);
+    return wefti_error_field(WEFT_ERR_UNSUPPORTED, "arena_limit",
+                             "%s is too small: the plan needs %s", text[0], text[1]);
+}
+
+weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    weft_plan_t *plan = NULL;
+    wefti_lower_params_t params;
+    WEFT_TRY(status, wefti_graph_verify(c->graph), fail);
+    if (!c->params.infer) {
+        WEFT_TRY(status, wefti_compile_predict_step(c), fail);
+    }
+    WEFT_TRY(status, wefti_compile_lower_params(c, &params), fail);
+    WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
+    WEFT_TRY(status, check_limit(c, plan), fail);
+    if (!c->params.infer) {
+        WEFT_TRY(status, add_eval_model(c, plan), fail);
+    }
+    WEFT_TRY(status, wefti_plan_seal(plan), fail);
+    WEFT_TRY(status, wefti_plan_verify(plan, c->params.registry), fail);
+    if (c->emit != NULL) {
+        WEFT_TRY(status, wefti_compiled_write(&c->given, c->graph, plan, &c->arena, c->emit), fail);
+    }
+    if (c->compiled.known) {
+        wefti_compiled_compare(&c->compiled, plan, &c->log);
+    }
+    wefti_log(&c->log, WEFT_LOG_DEBUG, "%u kernels, %u collectives, arena of %llu bytes",
+              plan->kernel_count, plan->collective_count, (unsigned long long)plan->arena_bytes);
+    *out_plan = plan;
+    return WEFT_OK;
+fail:
+    weft_plan_release(plan);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fusion/pipeline.h"
+
+#include "fusion/passes/passes.h"
+#include "runtime/base/error.h"
+
+static bool holds_gradients(const wefti_compiler_t *c)
+{
+    return wefti_graph_has_gradients(c->graph);
+}
+
+static bool has_rank_models(const wefti_compiler_t *c)
+{
+    return c->params.rank_model_count > 1;
+}
+
+static bool splits_batch(const wefti_compiler_t *c)
+{
+    return c->params.split_batch != 0;
+}
+
+static bool clips(const wefti_compiler_t *c)
+{
+    return c->optimizer.clip_norm > 0;
+}
+
+/* Training keeps the order of the graph unless there is a bound. */
+static bool schedules(const wefti_compiler_t *c)
+{
+    return c->params.arena_limit == 0 && (c->params.infer || c->params.in_flight > 0);
+}
+
+static bool limits_arena(const wefti_compiler_t *c)
+{
+    return c->params.arena_limit > 0;
+}
+
+static bool emits(const wefti_compiler_t *c)
+{
+    return c->params.emit_path != NULL;
+}
+
+#define TRAINING WEFTI_PASS_TRAINING
+#define INFERENCE WEFTI_PASS_INFERENCE
+#define BOTH (TRAINING | INFERENCE)
+#define COMPILED WEFTI_PASS_COMPILED
+#define MODELS WEFTI_PASS_MODELS
+
+static const wefti_pass_t passes[] = {
+    {"normalize-collectives", "collectives of the model take one form", BOTH | MODELS, NULL,
+     wefti_apply_normalize_collectives},
+    {"given-gradients", "finds gradients that the model contains", TRAINING, NULL,
+     wefti_apply_given_gradients},
+    {"bind-shapes", "batch and shapes become numbers; infers types and folds constants",
+     BOTH | MODELS, NULL, wefti_apply_bind_shapes},
+    {"tidy-collectives", "collectives absorb divisions and transpositions", BOTH | MODELS, NULL,
+     wefti_apply_tidy_collectives},
+    {"settle-gradients", "each given gradient becomes a tensor of its own", TRAINING,
+     holds_gradients, wefti_apply_settle_gradients},
+    {"inference-form", "removes the loss, dropout and unused operators", INFERENCE | MODELS, NULL,
+     wefti_apply_inference_form},
+    {"compare-models", "the models of all ranks differ only in contents", INFERENCE,
+     has_rank_models, wefti_apply_compare_models},
+    {"split-batch", "scatters inputs and gathers outputs of rank 0", INFERENCE, splits_batch,
+     wefti_apply_split_batch},
+    {"differentiate", "appends the backward pass", TRAINING, NULL, wefti_apply_differentiate},
+    {"insert-collectives", "an AllReduce on every local gradient", TRAINING, NULL,
+     wefti_apply_insert_collectives},
+    {"bucket", "fuses collectives into buckets, splits large ones", TRAINING, NULL,
+     wefti_apply_bucket},
+    {"clip", "the scale that bounds the norm of all gradients", TRAINING, clips, wefti_apply_clip},
+    {"optimizer", "an update per parameter", TRAINING, NULL, wefti_apply_optimizer},
+    {"schedule", "list scheduling", BOTH, schedules, wefti_apply_schedule},
+    {"fit-arena", "schedules and lowers repeatedly until the plan fits arena_limit", BOTH,
+     limits_arena, wefti_apply_fit_arena},
+    {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},
+    {"layout", "channels-last activations where they are faster", BOTH | COMPILED, NULL,
+     wefti_apply_layout},
+};
+
+const wefti_pass_t *wefti_passes(size_t *out_count)
+{
+    *out_count = sizeof(passes) / sizeof(passes[0]);
+    return passes;
+}
+
+static bool applies(const wefti_compiler_t *c, const wefti_pass_t *pass)
+{
+    wefti_pass_when_t needed = c->params.infer ? INFERENCE : TRAINING;
+    needed |= c->compiled.known ? COMPILED : 0;
+    return (pass->when & needed) == needed && (pass->enabled == NULL || pass->enabled(c));
+}
+
+static weft_status_t run_pass(wefti_compiler_t *c, const wefti_pass_t *pass)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t count = (pass->when & MODELS) != 0 ? c->model_count : 1;
+    for (uint32_t i = 0; i < count && status >= 0; i++) {
+        c->model = &c->models[i];
+        c->graph = c->model->graph;
+        status = pass->run(c);
+        if (status < 0 && (pass->when & MODELS) != 0) {
+            wefti_error_in_model(c, c->model, status);
+        }
+    }
+    c->model = &c->models[0];
+    c->graph = c->model->graph;
+    return status;
+}
+
+weft_status_t wefti_pipeline_run(wefti_compiler_t *c, const wefti_pass_t *rows, size_t count)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < count && status >= 0; i++) {
+        if (applies(c, &rows[i])) {
+            status = run_pass(c, &rows[i]);
+        }
+    }
+    return status;
+}

@@ -438,6 +438,7 @@ weft_status_t wefti_graph_apply(wefti_graph_t *graph, const weft_edit_list_t *ed
     }
     wefti_graph_compact_order(graph);
     WEFT_TRY(status, wefti_graph_sort_by(graph, editor.keys), cycle);
+    status = wefti_graph_refresh_programs(graph);
 done:
     editor_deinit(&editor);
     return status;

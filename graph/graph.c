@@ -39,6 +39,7 @@ void wefti_graph_destroy(wefti_graph_t *graph)
     wefti_free(allocator, graph->outputs);
     wefti_free(allocator, graph->constraints);
     wefti_free(allocator, graph->mappings);
+    wefti_free(allocator, graph->programs);
     wefti_free(allocator, graph->scratch);
     wefti_name_index_deinit(&graph->value_names);
     wefti_name_index_deinit(&graph->node_names);
@@ -77,7 +78,7 @@ weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, weft
              fail);
     value->kind = kind;
     value->producer = value->producer_output = WEFTI_NONE;
-    value->grad_of = value->state_of = WEFTI_NONE;
+    value->grad_of = value->state_of = value->alias_of = WEFTI_NONE;
     if (type) {
         value->type = *type;
     }

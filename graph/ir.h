@@ -9,6 +9,17 @@
  * adding, so keep ids. Removed nodes stay in the array with dead set, so ids never change. Nodes are kept in one
  * topological order (order[]), which is also the order of execution. A node that updates an input in place
  * (WEFT_EFFECT_UPDATES) runs after every other reader of that input.
+ *
+ * Programs. A compiled graph has programs: the entry points of its plan. A program is a list of nodes in the order of
+ * order[]; a node may be in several programs. What a program leaves for the next one is in persistent values:
+ * parameters, states, and outputs of nodes with the flag PERSISTENT (partial sums of micro-batches).
+ *
+ *   init: Broadcast(%w)        step:  %h = MaxPoolMask(%x)   %l = Loss(%h)   ..   %g.sum = TreeFold(%g, %s0)
+ *                              eval:  %h.eval = MaxPool(%x)  %l = Loss(%h)         alias_of(%h.eval) is %h
+ *                        micro_step:  ..  %s0 = MatMul(..)                         %s0 is persistent
+ *
+ * Where a program runs another node in place of one of step, the output of that node is an alias: the readers of %h read
+ * %h.eval in a program that has its producer and not the producer of %h. Both have one type and one place in memory.
  */
 #ifndef WEFT_GRAPH_IR_H
 #define WEFT_GRAPH_IR_H
@@ -40,6 +51,8 @@ typedef uint32_t wefti_value_flags_t;
 #define WEFTI_VALUE_LABEL (1u << 3)  /* second input of the loss node */
 #define WEFTI_VALUE_REDUCED                                                                        \
     (1u << 4) /* a gradient that is the same on all ranks, though no collective makes it */
+#define WEFTI_VALUE_PERSISTENT                                                                     \
+    (1u << 5) /* output of a node that keeps its contents between programs */
 
 typedef struct wefti_value {
     const char *name; /* unique in the graph, never NULL */
@@ -50,8 +63,10 @@ typedef struct wefti_value {
     const char *dim_names[WEFT_MAX_DIMS]; /* symbolic dimensions of inputs, else NULL */
     uint32_t producer;                    /* node id, or WEFTI_NONE */
     uint32_t producer_output;             /* which output of it */
-    uint32_t grad_of;     /* this is the complete local gradient of that parameter, or WEFTI_NONE */
-    uint32_t state_of;    /* STATE only */
+    uint32_t grad_of;  /* this is the complete local gradient of that parameter, or WEFTI_NONE */
+    uint32_t state_of; /* STATE only */
+    uint32_t
+        alias_of; /* NODE only: this is the same tensor, made by another node in another program; or WEFTI_NONE */
     double default_value; /* SCALAR only */
 } wefti_value_t;
 
@@ -79,6 +94,12 @@ typedef struct wefti_constraint {
     uint32_t before, after;
 } wefti_constraint_t;
 
+typedef struct wefti_program {
+    const char *name; /* init, micro_step, micro_step.1 .., step, flush, eval */
+    uint32_t *nodes;  /* ids, in the order of order[] */
+    uint32_t node_count;
+} wefti_program_t;
+
 typedef struct wefti_graph {
     wefti_arena_t arena;
     const weft_registry_t *registry; /* borrowed */
@@ -101,6 +122,9 @@ typedef struct wefti_graph {
     wefti_constraint_t *constraints;
     uint32_t constraint_count;
     size_t constraint_capacity;
+    wefti_program_t *programs;
+    uint32_t program_count;
+    size_t program_capacity;
     uint32_t loss, logits, label; /* value ids or WEFTI_NONE */
     wefti_mapping_t *mappings;    /* files whose bytes values point into; unmapped on destroy */
     uint32_t mapping_count;
@@ -179,6 +203,16 @@ uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node);
  * the graph's allocator (graph->arena.allocator). */
 weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges,
                                       size_t *out_count);
+/* graph/programs.c: adds a program; nodes in any order, copied and sorted. A second one of that name is an error. */
+weft_status_t wefti_graph_add_program(wefti_graph_t *graph, const char *name, const uint32_t *nodes,
+                                      uint32_t count);
+const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph,
+                                                const char *name); /* or NULL */
+/* After nodes were replaced, removed or sorted: programs list live nodes, once each, in the order of order[]. */
+weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
+/* The node whose work this node does in another program, by the aliases among its outputs, or WEFTI_NONE. */
+uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node);
+
 /* Checks every invariant above; the message names the first node or value that breaks one. */
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
 /* One line per node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". */

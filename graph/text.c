@@ -140,6 +140,17 @@ static void add_root_value(const wefti_graph_t *graph, uint32_t id, wefti_text_t
     wefti_text_add(out, "\n");
 }
 
+static void add_output_type(const wefti_graph_t *graph, const wefti_value_t *value,
+                            wefti_text_t *out)
+{
+    add_type(value, out);
+    wefti_text_add(out, value->flags & WEFTI_VALUE_PERSISTENT ? " persistent" : "");
+    if (value->alias_of != WEFTI_NONE) {
+        wefti_text_add(out, " as ");
+        add_value_name(graph, value->alias_of, out);
+    }
+}
+
 static void add_node(const wefti_graph_t *graph, const wefti_node_t *node, wefti_text_t *out)
 {
     for (uint32_t i = 0; i < node->output_count; i++) {
@@ -163,9 +174,49 @@ static void add_node(const wefti_graph_t *graph, const wefti_node_t *node, wefti
         if (node->outputs[i] == WEFTI_NONE) {
             wefti_text_add(out, "-");
         } else {
-            add_type(&graph->values[node->outputs[i]], out);
+            add_output_type(graph, &graph->values[node->outputs[i]], out);
         }
     }
+}
+
+/* A node of a program goes by its first output, or by its name if it has none. */
+static void add_node_name(const wefti_graph_t *graph, uint32_t id, wefti_text_t *out)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        if (node->outputs[i] != WEFTI_NONE) {
+            add_value_name(graph, node->outputs[i], out);
+            return;
+        }
+    }
+    wefti_text_add(out, "@");
+    add_name(out, node->name);
+}
+
+/* "program eval: %a .. %d, %f": the nodes of %a to %d in the order of the graph, and that of %f. */
+static void add_program(const wefti_graph_t *graph, const wefti_program_t *program,
+                        wefti_text_t *out)
+{
+    uint32_t at = 0;
+    wefti_text_printf(out, "program %s:", program->name);
+    for (uint32_t i = 0, end; i < program->node_count; i = end) {
+        while (at < graph->order_count && graph->order[at] != program->nodes[i]) {
+            at++;
+        }
+        for (end = i; end < program->node_count && at < graph->order_count &&
+                      graph->order[at] == program->nodes[end];) {
+            end++;
+            at++;
+        }
+        end = end > i ? end : i + 1; /* not in the order: left to the verifier */
+        wefti_text_add(out, i > 0 ? ", " : " ");
+        add_node_name(graph, program->nodes[i], out);
+        if (end > i + 1) {
+            wefti_text_add(out, end > i + 2 ? " .. " : ", ");
+            add_node_name(graph, program->nodes[end - 1], out);
+        }
+    }
+    wefti_text_add(out, "\n");
 }
 
 void wefti_graph_node_text(const wefti_graph_t *graph, uint32_t node, wefti_text_t *out)
@@ -199,5 +250,8 @@ void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out)
         wefti_text_add(out, "output ");
         add_value_name(graph, graph->outputs[i], out);
         wefti_text_add(out, "\n");
+    }
+    for (uint32_t i = 0; i < graph->program_count; i++) {
+        add_program(graph, &graph->programs[i], out);
     }
 }

@@ -29,8 +29,32 @@ static weft_status_t check_type(const wefti_value_t *value)
     return WEFT_OK;
 }
 
+static bool same_type(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && a->layout == b->layout &&
+           memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
+}
+
+static weft_status_t check_alias(const wefti_graph_t *graph, const wefti_value_t *value)
+{
+    const wefti_value_t *of =
+        value->alias_of < graph->value_count ? &graph->values[value->alias_of] : NULL;
+    char texts[2][WEFTI_TYPE_TEXT_BYTES];
+    if (of == NULL || of->kind != WEFTI_VALUE_NODE || value->kind != WEFTI_VALUE_NODE ||
+        of->alias_of != WEFTI_NONE) {
+        return BROKEN("alias '%s': not an alias of the output of another node", value->name);
+    }
+    if (!same_type(&value->type, &of->type)) {
+        return BROKEN("alias '%s': type does not match value '%s': %s and %s", value->name,
+                      of->name, wefti_type_text(&value->type, texts[0]),
+                      wefti_type_text(&of->type, texts[1]));
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
 {
+    weft_status_t status;
     const wefti_value_t *value = &graph->values[id];
     if (wefti_graph_find_value(graph, value->name) != id) {
         return BROKEN("value '%s': missing from the name index", value->name);
@@ -52,12 +76,17 @@ static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
     if (value->kind == WEFTI_VALUE_CONST && !value->type.data && wefti_value_bytes(value)) {
         return BROKEN("constant '%s': no contents", value->name);
     }
+    if (value->alias_of != WEFTI_NONE) {
+        WEFT_TRY(status, check_alias(graph, value), fail);
+    }
     if (value->kind == WEFTI_VALUE_STATE &&
         (value->state_of >= graph->value_count ||
          graph->values[value->state_of].kind != WEFTI_VALUE_PARAM)) {
         return BROKEN("state '%s': missing parameter", value->name);
     }
     return WEFT_OK;
+fail:
+    return status;
 }
 
 static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t id, uint8_t *has_gradient)
@@ -170,6 +199,59 @@ static weft_status_t check_edges(const wefti_graph_t *graph, const uint32_t *pla
     return status;
 }
 
+/* A node of a program: what it reads is persistent, or made by a node in front of it. made[value]:
+ * the last program, counted from 1, that makes it. */
+static weft_status_t check_program_node(const wefti_graph_t *graph, uint32_t program, uint32_t id,
+                                        uint32_t *made)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        const wefti_value_t *value =
+            node->inputs[i] == WEFTI_NONE ? NULL : &graph->values[node->inputs[i]];
+        if (value != NULL && value->producer != WEFTI_NONE &&
+            (value->flags & WEFTI_VALUE_PERSISTENT) == 0 && made[node->inputs[i]] != program + 1) {
+            return BROKEN(
+                "program '%s': node '%s' reads '%s', which no earlier node of it produces",
+                graph->programs[program].name, node->name, value->name);
+        }
+    }
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        uint32_t value = node->outputs[i];
+        if (value != WEFTI_NONE) {
+            uint32_t alias_of = graph->values[value].alias_of;
+            made[alias_of != WEFTI_NONE ? alias_of : value] = program + 1;
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t check_programs(const wefti_graph_t *graph, const uint32_t *place)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t *made =
+        wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*made));
+    if (!made) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t p = 0; p < graph->program_count; p++) {
+        const wefti_program_t *program = &graph->programs[p];
+        for (uint32_t i = 0; i < program->node_count; i++) {
+            uint32_t id = program->nodes[i];
+            if (id >= graph->node_count || place[id] == 0 ||
+                (i > 0 && place[id] <= place[program->nodes[i - 1]])) {
+                status =
+                    BROKEN("program '%s': node %u is not a live node in the order of the graph",
+                           program->name, id);
+                goto done;
+            }
+            WEFT_TRY(status, check_program_node(graph, p, id, made), done);
+        }
+    }
+done:
+    wefti_free(graph->arena.allocator, made);
+    return status;
+}
+
 static weft_status_t check_nodes(const wefti_graph_t *graph)
 {
     weft_status_t status = WEFT_OK;
@@ -190,6 +272,7 @@ static weft_status_t check_nodes(const wefti_graph_t *graph)
         WEFT_TRY(status, check_node(graph, i, place), done);
     }
     WEFT_TRY(status, check_edges(graph, place), done);
+    WEFT_TRY(status, check_programs(graph, place), done);
 done:
     wefti_free(graph->arena.allocator, place);
     return status;

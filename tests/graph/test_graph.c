@@ -246,6 +246,45 @@ static void view_matches_graph(void **state)
 }
 
 /* Near-linear: 100,000 nodes with colliding names, sorted, verified and viewed. */
+/* eval runs Identity in place of DropoutMask; readers keep reading the output of DropoutMask. */
+static void programs_are_lists_of_nodes(void **state)
+{
+    (void)state;
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    uint32_t x = test_input(graph, "x", DIMS(2));
+    uint32_t a = test_node(graph, "Relu", "a", INPUTS(x), NULL, 0);
+    uint32_t kept = test_node(graph, "Identity", "a.eval", INPUTS(x), NULL, 0);
+    uint32_t b = test_node(graph, "Tanh", "b", INPUTS(a), NULL, 0);
+    uint32_t all[] = {2, 0}, eval[] = {1, 2}, broken[] = {2};
+    graph->values[kept].alias_of = a;
+    CHECK(wefti_graph_add_output(graph, b));
+    CHECK(wefti_graph_add_program(graph, "step", all, 2));
+    CHECK(wefti_graph_add_program(graph, "eval", eval, 2));
+    CHECK(wefti_graph_verify(graph));
+    assert_int_equal(wefti_graph_variant_of(graph, 1), 0);
+    assert_int_equal(wefti_graph_variant_of(graph, 0), WEFTI_NONE);
+    assert_int_equal(wefti_graph_find_program(graph, "step")->nodes[0], 0);
+    wefti_text_t text;
+    wefti_text_init(&text, NULL);
+    wefti_graph_to_text(graph, &text);
+    assert_non_null(strstr(text.data, "%a.eval = Identity(%x) : f32[2] as %a\n"));
+    assert_non_null(strstr(text.data, "program step: %a, %b\nprogram eval: %a.eval, %b\n"));
+    wefti_text_deinit(&text);
+
+    test_expect_error(wefti_graph_add_program(graph, "eval", eval, 2), WEFT_ERR_INVALID_ARGUMENT,
+                      "duplicate program 'eval'");
+    CHECK(wefti_graph_add_program(graph, "broken", broken, 1));
+    test_expect_error(wefti_graph_verify(graph), WEFT_ERR_INVALID_ARGUMENT,
+                      "program 'broken': node 'b' reads 'a', which no earlier node of it produces");
+    graph->values[a].flags |= WEFTI_VALUE_PERSISTENT;
+    CHECK(wefti_graph_verify(graph));
+    graph->values[kept].type.dims[0] = 3;
+    test_expect_error(wefti_graph_verify(graph), WEFT_ERR_INVALID_ARGUMENT,
+                      "alias 'a.eval': type does not match value 'a': f32 [3] and f32 [2]");
+    test_graph_free(graph, registry);
+}
+
 static void large_graph_is_quick(void **state)
 {
     (void)state;
@@ -292,6 +331,7 @@ int main(void)
         cmocka_unit_test(prune_keeps_what_is_needed),
         cmocka_unit_test(replace_uses_moves_outputs),
         cmocka_unit_test(view_matches_graph),
+        cmocka_unit_test(programs_are_lists_of_nodes),
         cmocka_unit_test(large_graph_is_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

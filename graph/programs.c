@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs of a graph: lists of nodes that keep the order of the graph. */
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node)
+{
+    const wefti_node_t *at = &graph->nodes[node];
+    for (uint32_t i = 0; i < at->output_count; i++) {
+        uint32_t of =
+            at->outputs[i] == WEFTI_NONE ? WEFTI_NONE : graph->values[at->outputs[i]].alias_of;
+        if (of != WEFTI_NONE) {
+            return graph->values[of].producer;
+        }
+    }
+    return WEFTI_NONE;
+}
+
+const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph, const char *name)
+{
+    for (uint32_t i = 0; i < graph->program_count; i++) {
+        if (strcmp(graph->programs[i].name, name) == 0) {
+            return &graph->programs[i];
+        }
+    }
+    return NULL;
+}
+
+/* has: by node, in no program on entry and on return. */
+static void sort_program(const wefti_graph_t *graph, wefti_program_t *program, bool *has)
+{
+    for (uint32_t i = 0; i < program->node_count; i++) {
+        uint32_t id = wefti_graph_live_node(graph, program->nodes[i]);
+        if (id != WEFTI_NONE) {
+            has[id] = true;
+        }
+    }
+    program->node_count = 0;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        if (has[graph->order[i]]) {
+            program->nodes[program->node_count++] = graph->order[i];
+            has[graph->order[i]] = false;
+        }
+    }
+}
+
+weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph)
+{
+    if (graph->program_count == 0) {
+        return WEFT_OK;
+    }
+    bool *has = wefti_alloc(graph->arena.allocator, (size_t)graph->node_count + 1);
+    if (has == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->program_count; i++) {
+        sort_program(graph, &graph->programs[i], has);
+    }
+    wefti_free(graph->arena.allocator, has);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_graph_add_program(wefti_graph_t *graph, const char *name, const uint32_t *nodes,
+                                      uint32_t count)
+{
+    weft_status_t status;
+    if (wefti_graph_find_program(graph, name) != NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "duplicate program '%s'", name);
+    }
+    WEFT_TRY(status,
+             wefti_array_reserve(graph->arena.allocator, &graph->programs, &graph->program_capacity,
+                                 (size_t)graph->program_count + 1, sizeof(*graph->programs)),
+             fail);
+    wefti_program_t *program = &graph->programs[graph->program_count];
+    program->name = wefti_arena_strdup(&graph->arena, name);
+    program->nodes = wefti_arena_array(&graph->arena, count, sizeof(*nodes));
+    program->node_count = count;
+    bool *has = wefti_alloc(graph->arena.allocator, (size_t)graph->node_count + 1);
+    status = program->name == NULL || program->nodes == NULL || has == NULL ? WEFT_ERR_NO_MEMORY
+                                                                            : WEFT_OK;
+    if (status == WEFT_OK) {
+        memcpy(program->nodes, nodes, count * sizeof(*nodes));
+        sort_program(graph, program, has);
+        graph->program_count++;
+    }
+    wefti_free(graph->arena.allocator, has);
+fail:
+    return status;
+}

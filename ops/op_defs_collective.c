@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include <weft/algo.h>
+
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -248,7 +250,8 @@ static const weft_attr_def_t barrier_attrs[] = {GROUP};
 #define AT_none WEFTI_IN_PLACE_NONE
 
 /* What only gives or only takes has a partner: its order is that of the pair. */
-#define COLLECTIVE(op, in, out, types, places, list, rule, price, like, text, first, second)       \
+#define COLLECTIVE(op, id, part, in, out, types, places, list, rule, price, like, text, first,     \
+                   second)                                                                         \
     {                                                                                              \
         .domain = "weft", .name = op, .since_version = 1, .inputs_min = in == 0 ? 0 : 1,           \
         .inputs_max = in, .outputs_min = out == 0 ? 0 : 1, .outputs_max = out, .dtypes = types,    \
@@ -256,57 +259,64 @@ static const weft_attr_def_t barrier_attrs[] = {GROUP};
         .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = price, .equivalent = like,         \
         .doc = text,                                                                               \
         .ordering = (in == 0) != (out == 0) ? WEFT_ORDERING_PAIR : WEFT_ORDERING_GROUP,            \
-        .start = first, .wait = second                                                             \
+        .start = first, .wait = second, WEFTI_FACTS(.collective = id, .half = part)                \
     }
-#define ROW(op, in, out, types, places, list, rule, price, like, text)                             \
-    COLLECTIVE(op, in, out, types, places, list, rule, price, like, text, NULL, NULL)
+#define ROW(op, id, in, out, types, places, list, rule, price, like, text)                         \
+    COLLECTIVE(op, id, WEFT_HALF_NONE, in, out, types, places, list, rule, price, like, text,      \
+               NULL, NULL)
 /* With its two halves: what is in flight is read by the second one only, which gives it on. */
-#define PAIR(op, in, out, types, places, list, rule, price, like, text)                            \
-    COLLECTIVE(op, in, out, types, places, list, rule, price, like, text, op "Start", op "Wait"),  \
-        COLLECTIVE(op "Start", in, out, types, none, list, rule, price, like,                      \
+#define PAIR(op, id, in, out, types, places, list, rule, price, like, text)                        \
+    COLLECTIVE(op, id, WEFT_HALF_NONE, in, out, types, places, list, rule, price, like, text,      \
+               op "Start", op "Wait"),                                                             \
+        COLLECTIVE(op "Start", id, WEFT_HALF_START, in, out, types, none, list, rule, price, like, \
                    "begins " op "; its outputs are in flight, only " op "Wait may read them",      \
                    NULL, NULL),                                                                    \
     {                                                                                              \
         .domain = "weft", .name = op "Wait", .since_version = 1, .inputs_min = 1,                  \
         .inputs_max = MANY, .outputs_min = 1, .outputs_max = MANY, .dtypes = WEFTI_BIT_ALL,        \
         .in_place = AT_each, .infer = infer_wait, .cost = wefti_cost_free,                         \
-        .doc = "ends what " op "Start began; output i is input i, complete"                        \
+        .doc = "ends what " op "Start began; output i is input i, complete",                       \
+        WEFTI_FACTS(.collective = id, .half = WEFT_HALF_WAIT)                                      \
     }
 #define MANY WEFT_VARIADIC
 
 static const weft_op_def_t defs[] = {
-    PAIR("AllReduce", MANY, MANY, WEFTI_BIT_NUMBERS, each, reduce_attrs, infer_variadic,
-         cost_reducing, "MPI_Allreduce, ncclAllReduce",
+    PAIR("AllReduce", WEFT_OP_ALL_REDUCE, MANY, MANY, WEFTI_BIT_NUMBERS, each, reduce_attrs,
+         infer_variadic, cost_reducing, "MPI_Allreduce, ncclAllReduce",
          "every rank gets the reduction of all ranks' tensors; output i may overwrite input i"),
-    PAIR("ReduceScatter", MANY, MANY, WEFTI_BIT_NUMBERS, none, scatter_reduce_attrs,
-         infer_scattered, cost_reducing, "MPI_Reduce_scatter_block, ncclReduceScatter",
+    PAIR("ReduceScatter", WEFT_OP_REDUCE_SCATTER, MANY, MANY, WEFTI_BIT_NUMBERS, none,
+         scatter_reduce_attrs, infer_scattered, cost_reducing,
+         "MPI_Reduce_scatter_block, ncclReduceScatter",
          "rank r gets block r (of ceil(n / ranks) rows) of the reduction"),
-    PAIR("AllGather", MANY, MANY, WEFTI_BIT_ALL, none, gather_attrs, infer_gathered,
-         wefti_cost_copy, "MPI_Allgather, ncclAllGather",
+    PAIR("AllGather", WEFT_OP_ALL_GATHER, MANY, MANY, WEFTI_BIT_ALL, none, gather_attrs,
+         infer_gathered, wefti_cost_copy, "MPI_Allgather, ncclAllGather",
          "every rank gets all blocks in rank order"),
-    PAIR("Broadcast", MANY, MANY, WEFTI_BIT_ALL, each, root_attrs, infer_variadic, wefti_cost_copy,
-         "MPI_Bcast, ncclBroadcast",
+    PAIR("Broadcast", WEFT_OP_BROADCAST, MANY, MANY, WEFTI_BIT_ALL, each, root_attrs,
+         infer_variadic, wefti_cost_copy, "MPI_Bcast, ncclBroadcast",
          "every rank gets root's tensors; output i may overwrite input i"),
-    ROW("Reduce", 1, 1, WEFTI_BIT_NUMBERS, first, root_reduce_attrs, infer_variadic, cost_reducing,
-        "MPI_Reduce, ncclReduce", "root gets the reduction; the output of others is undefined"),
-    ROW("Gather", 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_gathered, wefti_cost_copy,
-        "MPI_Gather, ncclGather", "root gets all blocks in rank order"),
-    ROW("Scatter", 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_scattered, wefti_cost_copy,
-        "MPI_Scatter, ncclScatter", "rank r gets block r of root's tensor"),
-    PAIR("AllToAll", 1, 1, WEFTI_BIT_ALL, none, plain_attrs, infer_variadic, wefti_cost_copy,
-         "MPI_Alltoall, ncclAlltoAll", "rank r's block s becomes rank s's block r"),
-    ROW("AllGatherV", 1, 1, WEFTI_BIT_ALL, none, counts_attrs, infer_variable, wefti_cost_copy,
-        "MPI_Allgatherv", "AllGather with counts[r] rows from rank r"),
-    ROW("ReduceScatterV", 1, 1, WEFTI_BIT_NUMBERS, none, counts_reduce_attrs, infer_variable,
-        cost_reducing, "MPI_Reduce_scatter", "ReduceScatter with counts[r] rows for rank r"),
-    ROW("AllToAllV", 1, 1, WEFTI_BIT_ALL, none, exchange_attrs, infer_variable, wefti_cost_copy,
-        "MPI_Alltoallv", "AllToAll with counts for each rank"),
-    ROW("Send", 1, 0, WEFTI_BIT_ALL, none, send_attrs, infer_send, wefti_cost_copy,
+    ROW("Reduce", WEFT_OP_REDUCE, 1, 1, WEFTI_BIT_NUMBERS, first, root_reduce_attrs, infer_variadic,
+        cost_reducing, "MPI_Reduce, ncclReduce",
+        "root gets the reduction; the output of others is undefined"),
+    ROW("Gather", WEFT_OP_GATHER, 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_gathered,
+        wefti_cost_copy, "MPI_Gather, ncclGather", "root gets all blocks in rank order"),
+    ROW("Scatter", WEFT_OP_SCATTER, 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_scattered,
+        wefti_cost_copy, "MPI_Scatter, ncclScatter", "rank r gets block r of root's tensor"),
+    PAIR("AllToAll", WEFT_OP_ALL_TO_ALL, 1, 1, WEFTI_BIT_ALL, none, plain_attrs, infer_variadic,
+         wefti_cost_copy, "MPI_Alltoall, ncclAlltoAll",
+         "rank r's block s becomes rank s's block r"),
+    ROW("AllGatherV", WEFT_OP_ALL_GATHER_V, 1, 1, WEFTI_BIT_ALL, none, counts_attrs, infer_variable,
+        wefti_cost_copy, "MPI_Allgatherv", "AllGather with counts[r] rows from rank r"),
+    ROW("ReduceScatterV", WEFT_OP_REDUCE_SCATTER_V, 1, 1, WEFTI_BIT_NUMBERS, none,
+        counts_reduce_attrs, infer_variable, cost_reducing, "MPI_Reduce_scatter",
+        "ReduceScatter with counts[r] rows for rank r"),
+    ROW("AllToAllV", WEFT_OP_ALL_TO_ALL_V, 1, 1, WEFTI_BIT_ALL, none, exchange_attrs,
+        infer_variable, wefti_cost_copy, "MPI_Alltoallv", "AllToAll with counts for each rank"),
+    ROW("Send", 0, 1, 0, WEFTI_BIT_ALL, none, send_attrs, infer_send, wefti_cost_copy,
         "MPI_Isend, ncclSend", "sends a tensor to a rank"),
-    ROW("Recv", 0, 1, WEFTI_BIT_ALL, none, recv_attrs, infer_recv, wefti_cost_copy,
+    ROW("Recv", 0, 0, 1, WEFTI_BIT_ALL, none, recv_attrs, infer_recv, wefti_cost_copy,
         "MPI_Irecv, ncclRecv", "receives a tensor from a rank"),
-    ROW("Barrier", 0, 0, WEFTI_BIT_ALL, none, barrier_attrs, infer_barrier, wefti_cost_free,
-        "MPI_Barrier", "no rank leaves before all have entered"),
+    ROW("Barrier", WEFT_OP_BARRIER, 0, 0, WEFTI_BIT_ALL, none, barrier_attrs, infer_barrier,
+        wefti_cost_free, "MPI_Barrier", "no rank leaves before all have entered"),
 };
 
 wefti_op_family_t wefti_op_defs_collective(void)

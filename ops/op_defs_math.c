@@ -186,19 +186,21 @@ static const weft_attr_def_t softmax_attrs[] = {
      .doc = "the dimension that sums to one"},
 };
 
-#define BINARY(op, text)                                                                           \
+#define BINARY(op, text, ...)                                                                      \
     {                                                                                              \
         .domain = "", .name = op, .since_version = 7, .inputs_min = 2, .inputs_max = 2,            \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_NUMBERS,                           \
         .in_place = {0, -1, -1, -1}, .infer = infer_binary, .cost = wefti_cost_elementwise,        \
-        .doc = text                                                                                \
+        .doc = text, WEFTI_FACTS(__VA_ARGS__)                                                      \
     }
-#define UNARY(op, text)                                                                            \
+#define UNARY(op, text, ...)                                                                       \
     {                                                                                              \
         .domain = "", .name = op, .since_version = 1, .inputs_min = 1, .inputs_max = 1,            \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_FLOATS,                            \
         .in_place = {0, -1, -1, -1}, .infer = wefti_infer_same, .cost = wefti_cost_elementwise,    \
-        .doc = text                                                                                \
+        .doc = text,                                                                               \
+        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .layout = {1u, 1u, 1, 0, 0},                   \
+                    .gradient = WEFT_GRADIENT_OF_RESULT, __VA_ARGS__)                              \
     }
 #define GEMM(version, least)                                                                       \
     {                                                                                              \
@@ -206,23 +208,31 @@ static const weft_attr_def_t softmax_attrs[] = {
         .inputs_max = 3, .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_NUMBERS,          \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = gemm_attrs,                                      \
         .attr_count = WEFTI_COUNT(gemm_attrs), .infer = infer_gemm, .cost = cost_gemm,             \
-        .doc = "Y = alpha A B + beta C of matrices"                                                \
+        .doc = "Y = alpha A B + beta C of matrices",                                               \
+        WEFTI_FACTS(.gradient = WEFT_GRADIENT_GEMM, .cost_curve = WEFT_COST_PRODUCT)               \
     }
-#define SOFTMAX(op, version, list, text)                                                           \
+#define SOFTMAX(op, version, list, mixes, text)                                                    \
     {                                                                                              \
         .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = 1,      \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_FLOATS,                            \
         .in_place = {0, -1, -1, -1}, .attrs = list, .attr_count = WEFTI_COUNT(list),               \
-        .infer = infer_softmax, .cost = cost_softmax, .doc = text                                  \
+        .infer = infer_softmax, .cost = cost_softmax, .doc = text,                                 \
+        WEFTI_FACTS(.mixing = mixes, .cost_curve = WEFT_COST_EXP)                                  \
     }
 
 static const weft_op_def_t defs[] = {
-    BINARY("Add", "Y = A + B, broadcasting"),
-    BINARY("Sub", "Y = A - B, broadcasting"),
-    BINARY("Mul", "Y = A B element by element, broadcasting"),
-    BINARY("Div", "Y = A / B element by element, broadcasting"),
-    UNARY("Relu", "Y = max(X, 0)"),
-    UNARY("Tanh", "Y = tanh(X)"),
+    BINARY("Add", "Y = A + B, broadcasting", .flags = WEFT_FACT_ELEMENTWISE | WEFT_FACT_COMMUTATIVE,
+           .arithmetic = WEFT_ARITHMETIC_ADD, .layout = {3u, 1u, 1, 0, 0}, .fold = wefti_fold_add),
+    BINARY("Sub", "Y = A - B, broadcasting", .flags = WEFT_FACT_ELEMENTWISE,
+           .arithmetic = WEFT_ARITHMETIC_SUBTRACT, .fold = wefti_fold_subtract),
+    BINARY("Mul", "Y = A B element by element, broadcasting",
+           .flags = WEFT_FACT_ELEMENTWISE | WEFT_FACT_COMMUTATIVE,
+           .arithmetic = WEFT_ARITHMETIC_MULTIPLY, .linear_inputs = 3u,
+           .fold = wefti_fold_multiply),
+    BINARY("Div", "Y = A / B element by element, broadcasting", .flags = WEFT_FACT_ELEMENTWISE,
+           .arithmetic = WEFT_ARITHMETIC_DIVIDE, .linear_inputs = 1u, .fold = wefti_fold_divide),
+    UNARY("Relu", "Y = max(X, 0)", .result_grad = {"com.microsoft", "ReluGrad"}),
+    UNARY("Tanh", "Y = tanh(X)", .result_grad = {"weft", "TanhGrad"}),
     GEMM(7, 3),
     GEMM(11, 2),
     {.domain = "",
@@ -236,7 +246,9 @@ static const weft_op_def_t defs[] = {
      .in_place = WEFTI_IN_PLACE_NONE,
      .infer = infer_matmul,
      .cost = cost_gemm,
-     .doc = "matrix product of the last two dimensions, the others broadcast"},
+     .doc = "matrix product of the last two dimensions, the others broadcast",
+     WEFTI_FACTS(.linear_inputs = 3u, .gradient = WEFT_GRADIENT_MATRIX_PRODUCT,
+                 .cost_curve = WEFT_COST_PRODUCT)},
     {.domain = "com.microsoft",
      .name = "FusedMatMul",
      .since_version = 1,
@@ -250,11 +262,15 @@ static const weft_op_def_t defs[] = {
      .attr_count = WEFTI_COUNT(fused_matmul_attrs),
      .infer = infer_matmul,
      .cost = cost_gemm,
-     .doc = "MatMul with the last two dimensions of an operand exchanged"},
-    SOFTMAX("Softmax", 1, softmax_attrs_old, "exp(X) / sum of exp(X), the input seen as a matrix"),
-    SOFTMAX("Softmax", 13, softmax_attrs, "exp(X) / sum of exp(X) along an axis"),
-    SOFTMAX("LogSoftmax", 1, softmax_attrs_old, "logarithm of Softmax, the input seen as a matrix"),
-    SOFTMAX("LogSoftmax", 13, softmax_attrs, "logarithm of Softmax along an axis"),
+     .doc = "MatMul with the last two dimensions of an operand exchanged",
+     WEFTI_FACTS(.linear_inputs = 3u, .cost_curve = WEFT_COST_PRODUCT)},
+    SOFTMAX("Softmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS,
+            "exp(X) / sum of exp(X), the input seen as a matrix"),
+    SOFTMAX("Softmax", 13, softmax_attrs, WEFT_MIXING_AXIS, "exp(X) / sum of exp(X) along an axis"),
+    SOFTMAX("LogSoftmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS,
+            "logarithm of Softmax, the input seen as a matrix"),
+    SOFTMAX("LogSoftmax", 13, softmax_attrs, WEFT_MIXING_AXIS,
+            "logarithm of Softmax along an axis"),
 };
 
 wefti_op_family_t wefti_op_defs_math(void)

@@ -6,6 +6,8 @@
  */
 #include <inttypes.h>
 
+#include <weft/algo.h>
+
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -74,29 +76,30 @@ static const weft_attr_def_t type_attrs[] = {
 };
 
 #define MANY WEFT_VARIADIC
-#define ROW(op, count, types, list, rule, like, text)                                              \
+#define ROW(op, id, weft_op, count, types, list, rule, like, text)                                 \
     {                                                                                              \
         .domain = "com.microsoft", .name = op, .since_version = 1, .inputs_min = 1,                \
         .inputs_max = count, .outputs_min = 1, .outputs_max = count, .dtypes = types,              \
         .effects = WEFT_EFFECT_COMMUNICATES, .in_place = WEFTI_IN_PLACE_NONE, .attrs = list,       \
         .attr_count = (list) == NULL ? 0 : sizeof(list) / sizeof(weft_attr_def_t), .infer = rule,  \
-        .cost = wefti_cost_copy, .equivalent = like, .doc = text, .ordering = WEFT_ORDERING_GROUP  \
+        .cost = wefti_cost_copy, .equivalent = like, .doc = text, .ordering = WEFT_ORDERING_GROUP, \
+        WEFTI_FACTS(.collective = id, .imported_as = weft_op)                                      \
     }
 
 static const weft_op_def_t defs[] = {
-    ROW("AllReduce", MANY, WEFTI_BIT_NUMBERS, size_attrs, infer_each,
-        "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
-    ROW("AllGather", MANY, WEFTI_BIT_ALL, gather_attrs, infer_gather,
-        "MPI_Allgather, ncclAllGather", "weft::AllGather along any axis"),
-    ROW("AllToAll", 1, WEFTI_BIT_ALL, size_attrs, infer_each, "MPI_Alltoall, ncclAlltoAll",
-        "weft::AllToAll"),
-    ROW("NcclAllReduce", MANY, WEFTI_BIT_NUMBERS, type_attrs, infer_each,
-        "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
-    ROW("NcclAllGather", MANY, WEFTI_BIT_ALL, type_attrs, infer_each,
+    ROW("AllReduce", WEFT_OP_ALL_REDUCE, "AllReduce", MANY, WEFTI_BIT_NUMBERS, size_attrs,
+        infer_each, "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
+    ROW("AllGather", WEFT_OP_ALL_GATHER, "AllGather", MANY, WEFTI_BIT_ALL, gather_attrs,
+        infer_gather, "MPI_Allgather, ncclAllGather", "weft::AllGather along any axis"),
+    ROW("AllToAll", WEFT_OP_ALL_TO_ALL, "AllToAll", 1, WEFTI_BIT_ALL, size_attrs, infer_each,
+        "MPI_Alltoall, ncclAlltoAll", "weft::AllToAll"),
+    ROW("NcclAllReduce", WEFT_OP_ALL_REDUCE, "AllReduce", MANY, WEFTI_BIT_NUMBERS, type_attrs,
+        infer_each, "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
+    ROW("NcclAllGather", WEFT_OP_ALL_GATHER, "", MANY, WEFTI_BIT_ALL, type_attrs, infer_each,
         "MPI_Allgather, ncclAllGather",
         "all tensors as one flat buffer of equal shards, each from its rank"),
-    ROW("NcclReduceScatter", MANY, WEFTI_BIT_NUMBERS, type_attrs, infer_each,
-        "MPI_Reduce_scatter_block, ncclReduceScatter",
+    ROW("NcclReduceScatter", WEFT_OP_REDUCE_SCATTER, "", MANY, WEFTI_BIT_NUMBERS, type_attrs,
+        infer_each, "MPI_Reduce_scatter_block, ncclReduceScatter",
         "all tensors as one flat buffer of equal shards, each reduced for its rank"),
 };
 

@@ -291,28 +291,38 @@ static const weft_attr_def_t slice1_attrs[] = {
     {.name = "starts", .type = WEFT_ATTR_INTS, .required = 1, .doc = "the first"},
 };
 
-#define MOVE(op, version, in_min, in, list, count, rule, text)                                     \
+#define MOVE(op, version, in_min, in, list, count, rule, text, ...)                                \
     {                                                                                              \
         .domain = "", .name = op, .since_version = version, .inputs_min = in_min,                  \
         .inputs_max = in, .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_ALL,             \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = count, .infer = rule,        \
-        .cost = wefti_cost_copy, .doc = text                                                       \
+        .cost = wefti_cost_copy, .doc = text, WEFTI_FACTS(__VA_ARGS__)                             \
     }
 #define LIST(list) list, WEFTI_COUNT(list)
 /* Expands LIST into two arguments first. */
 #define ROW(...) MOVE(__VA_ARGS__)
 
 static const weft_op_def_t defs[] = {
-    ROW("Pad", 1, 1, 1, LIST(pad1_attrs), infer_pad, "adds elements around X"),
-    ROW("Pad", 2, 1, 1, LIST(pad2_attrs), infer_pad, "adds elements around X"),
-    ROW("Pad", 11, 2, 3, LIST(pad11_attrs), infer_pad, "adds elements around X; pads are an input"),
-    ROW("Pad", 18, 2, 4, LIST(pad11_attrs), infer_pad, "adds elements around X in some dimensions"),
-    ROW("Transpose", 1, 1, 1, LIST(transpose_attrs), infer_transpose, "exchanges dimensions"),
-    ROW("Concat", 1, 1, WEFT_VARIADIC, LIST(concat1_attrs), infer_concat, "joins along an axis"),
-    ROW("Concat", 4, 1, WEFT_VARIADIC, LIST(concat4_attrs), infer_concat, "joins along an axis"),
-    ROW("Gather", 1, 2, 2, LIST(gather_attrs), infer_gather, "selects slices by index"),
-    ROW("Slice", 1, 1, 1, LIST(slice1_attrs), infer_slice, "a range of some dimensions"),
-    ROW("Slice", 10, 3, 5, NULL, 0, infer_slice, "a range of some dimensions, with steps"),
+    ROW("Pad", 1, 1, 1, LIST(pad1_attrs), infer_pad, "adds elements around X",
+        .gradient = WEFT_GRADIENT_PADDING, .layout = {1u, 1u, 1, 0, 0}),
+    ROW("Pad", 2, 1, 1, LIST(pad2_attrs), infer_pad, "adds elements around X",
+        .gradient = WEFT_GRADIENT_PADDING, .layout = {1u, 1u, 1, 0, 0}),
+    ROW("Pad", 11, 2, 3, LIST(pad11_attrs), infer_pad, "adds elements around X; pads are an input",
+        .gradient = WEFT_GRADIENT_PADDING, .layout = {1u, 1u, 1, 0, 0}),
+    ROW("Pad", 18, 2, 4, LIST(pad11_attrs), infer_pad, "adds elements around X in some dimensions",
+        .gradient = WEFT_GRADIENT_PADDING, .layout = {1u, 1u, 1, 0, 0}),
+    ROW("Transpose", 1, 1, 1, LIST(transpose_attrs), infer_transpose, "exchanges dimensions",
+        .linear_inputs = 1u, .gradient = WEFT_GRADIENT_PERMUTATION),
+    ROW("Concat", 1, 1, WEFT_VARIADIC, LIST(concat1_attrs), infer_concat, "joins along an axis",
+        .mixing = WEFT_MIXING_AXIS, .fold = wefti_fold_concat),
+    ROW("Concat", 4, 1, WEFT_VARIADIC, LIST(concat4_attrs), infer_concat, "joins along an axis",
+        .mixing = WEFT_MIXING_AXIS, .fold = wefti_fold_concat),
+    ROW("Gather", 1, 2, 2, LIST(gather_attrs), infer_gather, "selects slices by index",
+        .linear_inputs = 1u, .mixing = WEFT_MIXING_AXIS, .fold = wefti_fold_gather),
+    ROW("Slice", 1, 1, 1, LIST(slice1_attrs), infer_slice, "a range of some dimensions",
+        .linear_inputs = 1u, .fold = wefti_fold_slice),
+    ROW("Slice", 10, 3, 5, NULL, 0, infer_slice, "a range of some dimensions, with steps",
+        .linear_inputs = 1u, .fold = wefti_fold_slice),
 };
 
 wefti_op_family_t wefti_op_defs_move(void)

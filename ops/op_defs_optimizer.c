@@ -100,7 +100,8 @@ static const weft_attr_def_t adam_attrs[] = {
         .domain = "weft", .name = op, .since_version = 1, .inputs_min = in, .inputs_max = in + 1,  \
         .outputs_min = out, .outputs_max = out, .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),          \
         .effects = WEFT_EFFECT_UPDATES, .in_place = places, .attrs = list,                         \
-        .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = cost_update, .doc = text           \
+        .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = cost_update, .doc = text,          \
+        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .cost_curve = WEFT_COST_UPDATE)                \
     }
 #define PLACES(...)                                                                                \
     {                                                                                              \

@@ -213,24 +213,33 @@ static const weft_attr_def_t avg19_attrs[] = {AUTO_PAD, CEIL, COUNT_PAD, DILATIO
 static const weft_attr_def_t avg_grad_attrs[] = {AUTO_PAD, CEIL,   COUNT_PAD, DILATIONS,
                                                  SHAPE,    KERNEL, PADS,      STRIDES};
 
-#define POOL(space, op, version, in, outs_min, outs, list, rule, text)                             \
+#define POOL(space, op, version, in, outs_min, outs, list, rule, text, ...)                        \
     {                                                                                              \
         .domain = space, .name = op, .since_version = version, .inputs_min = in, .inputs_max = in, \
         .outputs_min = outs_min, .outputs_max = outs, .dtypes = WEFTI_BIT_FLOATS,                  \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
-        .infer = rule, .cost = cost_pool, .doc = text                                              \
+        .infer = rule, .cost = cost_pool, .doc = text,                                             \
+        WEFTI_FACTS(.cost_curve = WEFT_COST_POOL, __VA_ARGS__)                                     \
     }
+#define MAXIMUM                                                                                    \
+    .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MAXIMUM,                        \
+    .layout = {1u, 1u, 1, 2500, 600}
+#define MEAN                                                                                       \
+    .linear_inputs = 1u, .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MEAN,      \
+    .layout = {1u, 1u, 1, 2500, 600}
 
 static const weft_op_def_t defs[] = {
-    POOL("", "MaxPool", 1, 1, 1, 1, plain_attrs, infer_max_pool, "maximum of each window"),
-    POOL("", "MaxPool", 8, 1, 1, 2, max8_attrs, infer_max_pool,
-         "maximum of each window, and where"),
+    POOL("", "MaxPool", 1, 1, 1, 1, plain_attrs, infer_max_pool, "maximum of each window", MAXIMUM),
+    POOL("", "MaxPool", 8, 1, 1, 2, max8_attrs, infer_max_pool, "maximum of each window, and where",
+         MAXIMUM),
     POOL("", "MaxPool", 10, 1, 1, 2, max10_attrs, infer_max_pool,
-         "maximum of each window, and where"),
-    POOL("", "AveragePool", 1, 1, 1, 1, plain_attrs, wefti_infer_pool, "mean of each window"),
-    POOL("", "AveragePool", 7, 1, 1, 1, avg7_attrs, wefti_infer_pool, "mean of each window"),
-    POOL("", "AveragePool", 10, 1, 1, 1, avg10_attrs, wefti_infer_pool, "mean of each window"),
-    POOL("", "AveragePool", 19, 1, 1, 1, avg19_attrs, wefti_infer_pool, "mean of each window"),
+         "maximum of each window, and where", MAXIMUM),
+    POOL("", "AveragePool", 1, 1, 1, 1, plain_attrs, wefti_infer_pool, "mean of each window", MEAN),
+    POOL("", "AveragePool", 7, 1, 1, 1, avg7_attrs, wefti_infer_pool, "mean of each window", MEAN),
+    POOL("", "AveragePool", 10, 1, 1, 1, avg10_attrs, wefti_infer_pool, "mean of each window",
+         MEAN),
+    POOL("", "AveragePool", 19, 1, 1, 1, avg19_attrs, wefti_infer_pool, "mean of each window",
+         MEAN),
     {.domain = "",
      .name = "GlobalAveragePool",
      .since_version = 1,
@@ -242,13 +251,18 @@ static const weft_op_def_t defs[] = {
      .in_place = WEFTI_IN_PLACE_NONE,
      .infer = infer_global_pool,
      .cost = cost_pool,
-     .doc = "mean over all spatial dimensions"},
+     .doc = "mean over all spatial dimensions",
+     WEFTI_FACTS(.linear_inputs = 1u, .mixing = WEFT_MIXING_FROM_2,
+                 .gradient = WEFT_GRADIENT_GLOBAL_MEAN)},
     POOL("weft", "MaxPoolMask", 1, 1, 2, 2, mask_attrs, infer_max_pool_mask,
-         "MaxPool that also keeps each maximum's index inside its window"),
+         "MaxPool that also keeps each maximum's index inside its window",
+         .mixing = WEFT_MIXING_FROM_2, .evaluation = {"", "MaxPool"},
+         .layout = {1u, 3u, 1, 2500, 600}),
     POOL("weft", "MaxPoolGrad", 1, 2, 1, 1, max_grad_attrs, infer_max_pool_grad,
-         "gradient of MaxPoolMask from dY and Mask"),
+         "gradient of MaxPoolMask from dY and Mask", .linear_inputs = 1u,
+         .layout = {3u, 1u, 1, 800, 300}),
     POOL("weft", "AveragePoolGrad", 1, 1, 1, 1, avg_grad_attrs, infer_pool_grad,
-         "gradient of AveragePool from dY"),
+         "gradient of AveragePool from dY", .linear_inputs = 1u, .layout = {1u, 1u, 1, 800, 300}),
 };
 
 wefti_op_family_t wefti_op_defs_pool(void)

@@ -330,35 +330,46 @@ static const weft_attr_def_t cast6_attrs[] = {
     .domain = "", .name = op, .since_version = version, .inputs_min = in_min, .inputs_max = in,    \
     .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_ALL, .in_place = {place, -1, -1, -1},  \
     .infer = rule, .cost = price, .doc = text
+/* Kernels that copy; with a channels-last tensor on one side they permute. */
+#define RESHAPES(shapes)                                                                           \
+    WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .shape_inputs = shapes,              \
+                .layout = {1u, 1u, 0, 0, 500}, .fold = wefti_fold_copy)
 #define ATTRS(list) .attrs = list, .attr_count = WEFTI_COUNT(list)
 
 static const weft_op_def_t defs[] = {
     {SHAPE("Reshape", 1, 1, 1, 0, infer_reshape, wefti_cost_copy, "same elements, another shape"),
-     ATTRS(reshape1_attrs)},
-    {SHAPE("Reshape", 5, 2, 2, 0, infer_reshape, wefti_cost_copy, "same elements, another shape")},
+     ATTRS(reshape1_attrs), RESHAPES(0)},
+    {SHAPE("Reshape", 5, 2, 2, 0, infer_reshape, wefti_cost_copy, "same elements, another shape"),
+     RESHAPES(2u)},
     {SHAPE("Reshape", 14, 2, 2, 0, infer_reshape, wefti_cost_copy, "same elements, another shape"),
-     ATTRS(reshape14_attrs)},
+     ATTRS(reshape14_attrs), RESHAPES(2u)},
     {SHAPE("Flatten", 1, 1, 1, 0, infer_flatten, wefti_cost_copy, "a matrix: split at axis"),
-     ATTRS(flatten_attrs)},
-    {SHAPE("Identity", 1, 1, 1, 0, wefti_infer_same, wefti_cost_copy, "Y = X")},
+     ATTRS(flatten_attrs), RESHAPES(0)},
+    {SHAPE("Identity", 1, 1, 1, 0, wefti_infer_same, wefti_cost_copy, "Y = X"),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW | WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u,
+                 .fold = wefti_fold_copy)},
     {SHAPE("Constant", 1, 0, 0, -1, infer_constant, wefti_cost_free, "a constant"),
-     ATTRS(constant1_attrs)},
+     ATTRS(constant1_attrs), WEFTI_FACTS(.fold = wefti_fold_constant)},
     {SHAPE("Constant", 12, 0, 0, -1, infer_constant, wefti_cost_free, "a constant"),
-     ATTRS(constant12_attrs)},
-    {SHAPE("Shape", 1, 1, 1, -1, infer_shape, wefti_cost_free, "the dimensions of X")},
+     ATTRS(constant12_attrs), WEFTI_FACTS(.fold = wefti_fold_constant)},
+    {SHAPE("Shape", 1, 1, 1, -1, infer_shape, wefti_cost_free, "the dimensions of X"),
+     WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE, .fold = wefti_fold_shape)},
     {SHAPE("Shape", 15, 1, 1, -1, infer_shape, wefti_cost_free, "some dimensions of X"),
-     ATTRS(shape15_attrs)},
+     ATTRS(shape15_attrs), WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE, .fold = wefti_fold_shape)},
     {SHAPE("Squeeze", 1, 1, 1, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1"),
-     ATTRS(squeeze_attrs)},
-    {SHAPE("Squeeze", 13, 1, 2, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1")},
+     ATTRS(squeeze_attrs),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
+    {SHAPE("Squeeze", 13, 1, 2, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1"),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
     {SHAPE("Unsqueeze", 1, 1, 1, 0, infer_unsqueeze, wefti_cost_copy, "adds dimensions of size 1"),
-     ATTRS(unsqueeze_attrs)},
-    {SHAPE("Unsqueeze", 13, 2, 2, 0, infer_unsqueeze, wefti_cost_copy,
-           "adds dimensions of size 1")},
+     ATTRS(unsqueeze_attrs),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
+    {SHAPE("Unsqueeze", 13, 2, 2, 0, infer_unsqueeze, wefti_cost_copy, "adds dimensions of size 1"),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
     {SHAPE("Cast", 1, 1, 1, -1, infer_cast, wefti_cost_elementwise, "another type"),
-     ATTRS(cast1_attrs)},
+     ATTRS(cast1_attrs), WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .fold = wefti_fold_cast)},
     {SHAPE("Cast", 6, 1, 1, -1, infer_cast, wefti_cost_elementwise, "another type"),
-     ATTRS(cast6_attrs)},
+     ATTRS(cast6_attrs), WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .fold = wefti_fold_cast)},
 };
 
 wefti_op_family_t wefti_op_defs_shape(void)

@@ -95,6 +95,26 @@ weft_status_t wefti_op_infer(const weft_op_def_t *def, weft_node_desc_t *node);
 void wefti_op_cost(const weft_op_def_t *def, const weft_node_desc_t *node, double *out_flops,
                    double *out_bytes);
 
+/* The facts of a row. */
+#define WEFTI_FACTS(...)                                                                           \
+    .facts = &(const weft_op_facts_t)                                                              \
+    {                                                                                              \
+        .struct_size = sizeof(weft_op_facts_t), __VA_ARGS__                                        \
+    }
+
+/* op_fold.c: weft_op_facts_t.fold of the built-in operators. */
+int wefti_fold_copy(const weft_node_desc_t *node, void *out);
+int wefti_fold_shape(const weft_node_desc_t *node, void *out);
+int wefti_fold_constant(const weft_node_desc_t *node, void *out);
+int wefti_fold_cast(const weft_node_desc_t *node, void *out);
+int wefti_fold_gather(const weft_node_desc_t *node, void *out);
+int wefti_fold_concat(const weft_node_desc_t *node, void *out);
+int wefti_fold_slice(const weft_node_desc_t *node, void *out);
+int wefti_fold_add(const weft_node_desc_t *node, void *out);
+int wefti_fold_subtract(const weft_node_desc_t *node, void *out);
+int wefti_fold_multiply(const weft_node_desc_t *node, void *out);
+int wefti_fold_divide(const weft_node_desc_t *node, void *out);
+
 #define WEFTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A family's rows; op_defs.c joins them. */

@@ -84,6 +84,18 @@ static size_t kernel_upper(const weft_registry_t *registry, const registry_key_t
     return low;
 }
 
+/* An older header has fewer fields, which are zero then; a newer one more, which must be zero. */
+static bool knows_facts(const weft_op_facts_t *facts)
+{
+    const uint8_t *bytes = (const uint8_t *)facts;
+    for (size_t i = sizeof(*facts); facts != NULL && i < facts->struct_size; i++) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return facts == NULL || facts->struct_size >= sizeof(facts->struct_size);
+}
+
 static weft_status_t check_def(const weft_op_def_t *def)
 {
     if (def == NULL || def->domain == NULL || def->name == NULL || def->name[0] == '\0') {
@@ -101,6 +113,12 @@ static weft_status_t check_def(const weft_op_def_t *def)
     if (def->infer == NULL && (def->rules->outputs == NULL || def->rules->output_count == 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: the table of rules is empty",
                            def->domain, def->name);
+    }
+    if (!knows_facts(def->facts)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "operator %s.%s: unsupported facts: struct_size %zu, this library has "
+                           "%zu, and the fields after that must be zero",
+                           def->domain, def->name, def->facts->struct_size, sizeof(*def->facts));
     }
     for (size_t i = 0; i < 4; i++) {
         if (def->in_place[i] < -1 || def->in_place[i] >= (int)def->inputs_max) {

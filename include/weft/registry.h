@@ -78,6 +78,125 @@ typedef struct weft_op_rules {
     double flops_per_elem; /**< floating-point operations per element of the first output */
 } weft_op_rules_t;
 
+/** What is known about an operator: WEFT_FACT_ bits. A bit that is not set means: not known. */
+typedef uint32_t weft_fact_flags_t;
+/** An element of an output depends on the attributes, on inputs with one element, and of larger
+ * inputs on the element at its own place (after broadcasting); in the same way at every place. */
+#define WEFT_FACT_ELEMENTWISE (1u << 0)
+/** Output 0 has the elements of input 0 in the same order; the shape may differ. */
+#define WEFT_FACT_VIEW (1u << 1)
+/** Exchanging inputs 0 and 1 does not change the outputs. */
+#define WEFT_FACT_COMMUTATIVE (1u << 2)
+/** Output 0 is input 0 plus one term per further input. An input may be replaced by its pieces. */
+#define WEFT_FACT_ACCUMULATES (1u << 3)
+/** The outputs depend on the shapes of the inputs, not on their elements. */
+#define WEFT_FACT_READS_SHAPE (1u << 4)
+/** Drops elements in training as ONNX Dropout does, and is Identity otherwise. */
+#define WEFT_FACT_DROPOUT (1u << 5)
+/** Output 0 is a loss of scores (input 0) and labels (input 1). */
+#define WEFT_FACT_LOSS (1u << 6)
+
+/** Along which dimensions of input 0 an operator lets elements of different places meet. */
+typedef enum weft_mixing {
+    WEFT_MIXING_UNKNOWN = 0,   /**< not known */
+    WEFT_MIXING_NONE = 1,      /**< none: samples stay independent in every dimension */
+    WEFT_MIXING_AXIS = 2,      /**< the dimension of attribute axis */
+    WEFT_MIXING_FROM_AXIS = 3, /**< the dimension of attribute axis and all after it */
+    WEFT_MIXING_FROM_1 = 4,    /**< all but dimension 0, the batch */
+    WEFT_MIXING_FROM_2 = 5,    /**< all but the batch and the channels */
+} weft_mixing_t;
+
+/** The arithmetic of inputs 0 and 1, element by element with broadcasting. */
+typedef enum weft_arithmetic {
+    WEFT_ARITHMETIC_NONE = 0,     /**< something else */
+    WEFT_ARITHMETIC_ADD = 1,      /**< input 0 + input 1 */
+    WEFT_ARITHMETIC_SUBTRACT = 2, /**< input 0 - input 1 */
+    WEFT_ARITHMETIC_MULTIPLY = 3, /**< input 0 * input 1 */
+    WEFT_ARITHMETIC_DIVIDE = 4,   /**< input 0 / input 1 */
+} weft_arithmetic_t;
+
+/** The rule by which the compiler differentiates an operator. A rule reads the inputs and attributes
+ * of the ONNX operators that its comment names. */
+typedef enum weft_gradient {
+    /** Operator weft_op_def_t.grad; else arithmetic or WEFT_FACT_VIEW, if one is set; else none. */
+    WEFT_GRADIENT_DEFAULT = 0,
+    WEFT_GRADIENT_OF_RESULT = 1,   /**< operator weft_op_facts_t.result_grad(dY, Y): Relu, Tanh */
+    WEFT_GRADIENT_PERMUTATION = 2, /**< Transpose */
+    WEFT_GRADIENT_GEMM = 3,        /**< Gemm */
+    WEFT_GRADIENT_MATRIX_PRODUCT = 4, /**< MatMul */
+    WEFT_GRADIENT_CONVOLUTION = 5,    /**< Conv */
+    WEFT_GRADIENT_WINDOW_MAXIMUM = 6, /**< MaxPool */
+    WEFT_GRADIENT_WINDOW_MEAN = 7,    /**< AveragePool */
+    WEFT_GRADIENT_GLOBAL_MEAN = 8,    /**< GlobalAveragePool */
+    WEFT_GRADIENT_PADDING = 9,        /**< Pad */
+    WEFT_GRADIENT_CROSS_ENTROPY = 10, /**< SoftmaxCrossEntropyLoss */
+    WEFT_GRADIENT_DROPOUT = 11,       /**< Dropout */
+} weft_gradient_t;
+
+/** The measured cost curve that predicts an operator. */
+typedef enum weft_cost_curve {
+    WEFT_COST_MOVE = 0,      /**< moves data; also everything that no other curve fits */
+    WEFT_COST_PRODUCT = 1,   /**< matrix products */
+    WEFT_COST_CONV = 2,      /**< convolutions */
+    WEFT_COST_CONV_GRAD = 3, /**< gradients of convolutions */
+    WEFT_COST_EXP = 4,       /**< exponentials */
+    WEFT_COST_POOL = 5,      /**< windows */
+    WEFT_COST_UPDATE = 6,    /**< optimizer updates */
+} weft_cost_curve_t;
+
+/** What an operator is in the split form of a collective. */
+typedef enum weft_half {
+    WEFT_HALF_NONE = 0,  /**< the whole */
+    WEFT_HALF_START = 1, /**< begins a collective; its outputs are in flight */
+    WEFT_HALF_WAIT = 2,  /**< completes a collective */
+} weft_half_t;
+
+/** An operator, by name. */
+typedef struct weft_op_ref {
+    const char *domain; /**< "" is ai.onnx */
+    const char *name;   /**< NULL: no operator */
+} weft_op_ref_t;
+
+/** The layouts that an operator supports for tensors with 4 dimensions. */
+typedef struct weft_layout_facts {
+    uint32_t inputs;        /**< bit i: input i may be channels-last; else it is plain */
+    uint32_t outputs;       /**< bit i: output i may be channels-last; else it is plain */
+    uint32_t same;          /**< 1: these tensors all have one layout; 0: each has any */
+    float plain_ps;         /**< time per element of such a tensor in plain layout */
+    float channels_last_ps; /**< time per element in channels-last layout */
+} weft_layout_facts_t;
+
+/**
+ * Facts that passes need. Passes never compare names of operators. Zero is the default of every
+ * field and means "not known", so that a pass leaves such an operator alone.
+ */
+typedef struct weft_op_facts {
+    size_t struct_size;      /**< size of this struct */
+    weft_fact_flags_t flags; /**< WEFT_FACT_ bits */
+    /** Bit i: the outputs are proportional to input i while the other inputs stay the same. */
+    uint32_t linear_inputs;
+    uint32_t shape_inputs;        /**< bit i: input i is the shape of output 0 */
+    weft_mixing_t mixing;         /**< see weft_mixing_t */
+    weft_arithmetic_t arithmetic; /**< see weft_arithmetic_t */
+    weft_gradient_t gradient;     /**< see weft_gradient_t */
+    weft_cost_curve_t cost_curve; /**< see weft_cost_curve_t */
+    uint32_t collective;          /**< the weft_collective_t that it executes; 0: none */
+    weft_half_t half;             /**< of that collective */
+    /** Operator of domain weft that an import replaces this one by; "": there is none, and an import
+     * refuses it; NULL: it stays. */
+    const char *imported_as;
+    weft_op_ref_t result_grad;  /**< gradient from the gradients of all outputs and output 0 */
+    weft_op_ref_t evaluation;   /**< runs outside training in its place, on input 0 alone */
+    weft_layout_facts_t layout; /**< see weft_layout_facts_t */
+    /**
+     * Computes output 0 from constant inputs, in plain layout and host memory.
+     * @param[in]  node inputs with data, types f32, f64, i64, i32 or bool; type of output 0
+     * @param[out] out  elements of output 0
+     * @return 1: done; 0: not possible; the node stays in the graph
+     */
+    int (*fold)(const weft_node_desc_t *node, void *out);
+} weft_op_facts_t;
+
 /** One operator: all facts that the importer, the passes, the documentation and another compiler
  * need. */
 typedef struct weft_op_def {
@@ -120,6 +239,7 @@ typedef struct weft_op_def {
     const char *start;
     const char *wait;             /**< see start */
     const weft_op_rules_t *rules; /**< shape and cost rules where infer is NULL */
+    const weft_op_facts_t *facts; /**< facts for passes; NULL: nothing is known */
 } weft_op_def_t;
 
 /** The environment that a kernel will run in. */
@@ -195,7 +315,8 @@ WEFT_API void weft_registry_destroy(weft_registry_t *registry);
  * Adds an operator definition.
  * @param[in] registry the registry
  * @param[in] def      borrowed until the registry is destroyed
- * @return WEFT_ERR_INVALID_ARGUMENT if the definition exists or is incomplete
+ * @return WEFT_ERR_INVALID_ARGUMENT if the definition exists or is incomplete, WEFT_ERR_UNSUPPORTED
+ *         if facts has fields that this library does not know
  */
 WEFT_API weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_t *def);
 /**

@@ -35,6 +35,14 @@ typedef struct wefti_batched {
     bool submitted;
 } wefti_batched_t;
 
+/* Takes a group's checked calls instead of the group (folder capture); first member of its own
+ * struct. */
+typedef struct wefti_recorder {
+    /* counts, of V forms, become the recorder's, also on failure. */
+    weft_status_t (*record)(weft_group_t *group, const wefti_request_t *request, uint64_t *counts);
+    void (*release)(weft_group_t *group); /* the group is destroyed */
+} wefti_recorder_t;
+
 typedef struct wefti_batch {
     wefti_batched_t *list;
     size_t count, capacity;
@@ -83,6 +91,8 @@ void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request);
 weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *request,
                               uint64_t *counts);
 void wefti_batch_free(weft_group_t *group);
+/* The error of a call that cannot be recorded. */
+weft_status_t wefti_recorder_refuse(const char *call);
 
 /* call_fused.c. Before the posting, and after the end, of a fused call. */
 void wefti_fused_pack(const wefti_call_t *call);

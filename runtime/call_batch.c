@@ -5,13 +5,17 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/batch.h"
-#include "runtime/capture.h"
+
+weft_status_t wefti_recorder_refuse(const char *call)
+{
+    return wefti_error(WEFT_ERR_STATE, "group: cannot %s while a capture is open", call);
+}
 
 weft_status_t weft_batch_begin(weft_group_t *group)
 {
     WEFT_CHECK_ARG(group);
-    if (group->recording != NULL) {
-        return wefti_capture_refuse("begin a batch");
+    if (group->recorder != NULL) {
+        return wefti_recorder_refuse("begin a batch");
     }
     if (group->batching) {
         return wefti_error(WEFT_ERR_STATE, "group: a batch is already open");
@@ -34,8 +38,8 @@ weft_status_t weft_batch_begin(weft_group_t *group)
 weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
 {
     wefti_batch_t *batch = group->batch;
-    if (group->recording != NULL) {
-        return wefti_capture_note(group, request, counts);
+    if (group->recorder != NULL) {
+        return group->recorder->record(group, request, counts);
     }
     weft_status_t status =
         wefti_array_reserve(group->context->allocator, &batch->list, &batch->capacity,
@@ -64,7 +68,9 @@ static void close_batch(weft_group_t *group)
 
 void wefti_batch_free(weft_group_t *group)
 {
-    wefti_capture_forget(group);
+    if (group->recorder != NULL) {
+        group->recorder->release(group);
+    }
     if (group->batch != NULL) {
         close_batch(group);
         wefti_free(group->context->allocator, group->batch->list);
@@ -75,7 +81,7 @@ void wefti_batch_free(weft_group_t *group)
 
 static weft_status_t check_open(const weft_group_t *group)
 {
-    if (!group->batching || group->recording != NULL) {
+    if (!group->batching || group->recorder != NULL) {
         return wefti_error(WEFT_ERR_STATE, "group: no batch is open; call weft_batch_begin first");
     }
     return WEFT_OK;

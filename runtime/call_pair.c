@@ -11,9 +11,9 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/batch.h"
 #include "runtime/call.h"
 #include "runtime/interpreter.h"
-#include "runtime/capture.h"
 #include "runtime/mirror.h"
 
 #define FLAG_DIRECT ((uint64_t)1 << 63)
@@ -272,8 +272,8 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
 {
     wefti_call_t *call = NULL;
     weft_status_t status;
-    if (group->recording != NULL) {
-        return wefti_capture_refuse("send or receive");
+    if (group->recorder != NULL) {
+        return wefti_recorder_refuse("send or receive");
     }
     if (group->batching) {
         if (group->pair_count == WEFTI_CALLS) {

@@ -14,7 +14,6 @@
 #include "runtime/attach.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "runtime/capture.h"
 #include "runtime/batch.h"
 #include "runtime/device_call.h"
 #include "runtime/interpreter.h"
@@ -465,8 +464,8 @@ weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **ou
 /* A group to create others from: not NULL, not broken, and not in a forked child. */
 static weft_status_t check_parent(weft_group_t *parent)
 {
-    if (parent->recording != NULL) {
-        return wefti_capture_refuse("create a group from it");
+    if (parent->recorder != NULL) {
+        return wefti_recorder_refuse("create a group from it");
     }
     if (parent->batching) {
         return wefti_error(WEFT_ERR_STATE, "parent: the group has an open batch; end it with "

@@ -344,9 +344,9 @@ struct weft_group {
     struct wefti_batch *batch; /* batch.h; with the first batch */
     wefti_pair_t *pairs;       /* [WEFTI_CALLS], sends and receives of the batch at hand */
     uint32_t pair_count;
-    bool batching;                     /* calls are noted: by the batch, or by recording */
-    struct wefti_recording *recording; /* capture.h; NULL: the group does not capture */
-    uint32_t *sent, *received;         /* pieces so far, per peer */
+    bool batching;                   /* calls are recorded: by the batch, or by recorder */
+    struct wefti_recorder *recorder; /* batch.h; NULL: no capture is open */
+    uint32_t *sent, *received;       /* pieces so far, per peer */
     wefti_debt_t debt;
     void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
     struct wefti_device_calls *device_calls;  /* on a card, from the first call on; else NULL */

@@ -9,7 +9,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
-#include "runtime/capture.h"
+#include "runtime/batch.h"
 #include "runtime/context.h"
 #include "runtime/group.h"
 
@@ -258,8 +258,8 @@ void wefti_select_deinit(weft_group_t *group)
 /* Waits for the calls in flight: they were issued under the present order. */
 static weft_status_t check_quiet(weft_group_t *group)
 {
-    if (group->recording != NULL) {
-        return wefti_capture_refuse("set its order or its algorithms");
+    if (group->recorder != NULL) {
+        return wefti_recorder_refuse("set its order or its algorithms");
     }
     weft_status_t status = wefti_group_check_lasting(group);
     return status < 0 ? status : wefti_group_drain(group);

@@ -11,6 +11,10 @@ endif()
 
 add_test(NAME tree_includes
   COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
+list(TRANSFORM weft_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/objects.txt CONTENT "$<JOIN:${objects};$<TARGET_OBJECTS:weft_tool>,\n>\n")
+add_test(NAME tree_links
+  COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_links.py ${CMAKE_NM} ${PROJECT_BINARY_DIR}/objects.txt)
 add_test(NAME tree_messages COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/list_messages.py
   --check ${PROJECT_SOURCE_DIR})
 add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}

@@ -14,7 +14,7 @@
 #include "support_cards.h"
 #include "support_ranks.h"
 
-#include "runtime/capture.h"
+#include "capture/capture.h"
 
 #define MAX_CALLS 400u
 

@@ -11,7 +11,7 @@ import re
 import sys
 
 # folder -> what it holds, and the path prefixes (of root-relative includes) that it may use beside <weft/..>; the longest
-# matching folder decides
+# matching folder decides. check_links.py checks the objects' symbols against the same prefixes.
 FOLDERS = {
     "include/weft": ("the public API, valid C99 and C++", []),
     "runtime/base": ("status, memory, text, files, settings, futexes, digests", ["runtime/base/"]),
@@ -19,13 +19,16 @@ FOLDERS = {
     "transport": ("shm, tcp, verbs; joining; topology", ["runtime/base/", "transport/", "ops/topo/"]),
     "graph": ("ONNX in and out, the IR, shapes, gradients", ["runtime/base/", "ops/", "graph/"]),
     "fusion": ("compiler passes, bucket policies, memory plan", ["runtime/base/", "ops/", "graph/", "fusion/"]),
-    "runtime": ("contexts, streams, sessions, groups, captures", ["runtime/", "ops/", "transport/"]),
+    "runtime": ("contexts, streams, sessions, groups, fusers", ["runtime/", "ops/", "transport/"]),
+    "capture": ("captured calls, planned by the compiler", ["runtime/", "capture/"]),
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
         "ops/algo/", "ops/cost/", "ops/plan/prove.h", "graph/onnx/onnx.h", "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }
+# folders above the others: they may call every public function, as a program may
+ABOVE = {"capture", "tools", "python/src", "samples"}
 # libraries that stay in one corner: header prefix -> where it may be included
 CORNERS = {
     "onnx.pb-c.h": r"graph/onnx/",

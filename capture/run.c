@@ -7,7 +7,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "runtime/capture.h"
+#include "capture/capture.h"
 
 /* ---- on the stream ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capturing: from the begin, when a group's calls are noted, to a capture that can be replayed. */
-#include "runtime/capture.h"
+#include "capture/capture.h"
 
 #include <string.h>
 
@@ -30,18 +30,20 @@ static void free_recording(const weft_allocator_t *allocator, wefti_recording_t 
     }
 }
 
-weft_status_t wefti_capture_refuse(const char *what)
+/* The open recording, detached from its group; NULL: no capture is open. */
+static wefti_recording_t *take_recording(weft_group_t *group)
 {
-    return wefti_error(WEFT_ERR_STATE, "group: cannot %s while a capture is open", what);
-}
-
-void wefti_capture_forget(weft_group_t *group)
-{
-    free_recording(group->context->allocator, group->recording);
-    if (group->recording != NULL) {
+    wefti_recording_t *recording = (wefti_recording_t *)group->recorder;
+    if (recording != NULL) {
         group->batching = false;
     }
-    group->recording = NULL;
+    group->recorder = NULL;
+    return recording;
+}
+
+static void cancel(weft_group_t *group)
+{
+    free_recording(group->context->allocator, take_recording(group));
 }
 
 static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
@@ -51,7 +53,7 @@ static weft_status_t check_begin(const weft_group_t *group, const weft_capture_p
     }
     if (group->batching) {
         return wefti_error(WEFT_ERR_STATE, "group: %s is already open",
-                           group->recording != NULL ? "a capture" : "a batch");
+                           group->recorder != NULL ? "a capture" : "a batch");
     }
     weft_status_t status =
         wefti_stream_check_context(params != NULL ? params->stream : NULL, group->context);
@@ -60,6 +62,28 @@ static weft_status_t check_begin(const weft_group_t *group, const weft_capture_p
     }
     return params != NULL && params->bucket != NULL ? weft_bucket_policy_check(params->bucket)
                                                     : WEFT_OK;
+}
+
+static weft_status_t record(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
+{
+    wefti_recording_t *recording = (wefti_recording_t *)group->recorder;
+    const weft_allocator_t *allocator = group->context->allocator;
+    uint64_t now = wefti_now_ns();
+    weft_status_t status = WEFT_OK;
+    if (recording->count == WEFTI_CAPTURE_CALLS) {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "capture: too many calls: at most %u",
+                             WEFTI_CAPTURE_CALLS);
+    } else {
+        status = wefti_array_reserve(allocator, &recording->calls, &recording->capacity,
+                                     recording->count + 1, sizeof *recording->calls);
+    }
+    if (status < 0) {
+        wefti_free(allocator, counts);
+        return status;
+    }
+    recording->calls[recording->count++] = (wefti_captured_t){.batched = {*request, counts, false},
+                                                              .at_ns = now - recording->begun_ns};
+    return WEFT_OK;
 }
 
 weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_t *params)
@@ -91,37 +115,15 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
         return WEFT_ERR_NO_MEMORY;
     }
     recording->begun_ns = wefti_now_ns();
-    group->recording = recording;
-    group->batching = true; /* so calls come to wefti_batch_add, which hands them on */
-    return WEFT_OK;
-}
-
-weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *request,
-                                 uint64_t *counts)
-{
-    wefti_recording_t *recording = group->recording;
-    const weft_allocator_t *allocator = group->context->allocator;
-    uint64_t now = wefti_now_ns();
-    weft_status_t status = WEFT_OK;
-    if (recording->count == WEFTI_CAPTURE_CALLS) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "capture: too many calls: at most %u",
-                             WEFTI_CAPTURE_CALLS);
-    } else {
-        status = wefti_array_reserve(allocator, &recording->calls, &recording->capacity,
-                                     recording->count + 1, sizeof *recording->calls);
-    }
-    if (status < 0) {
-        wefti_free(allocator, counts);
-        return status;
-    }
-    recording->calls[recording->count++] = (wefti_captured_t){.batched = {*request, counts, false},
-                                                              .at_ns = now - recording->begun_ns};
+    recording->recorder = (wefti_recorder_t){.record = record, .release = cancel};
+    group->recorder = &recording->recorder;
+    group->batching = true; /* so calls come to wefti_batch_add, which passes them to recorder */
     return WEFT_OK;
 }
 
 static weft_status_t check_end(const weft_group_t *group)
 {
-    if (group->recording == NULL) {
+    if (group->recorder == NULL) {
         return wefti_error(WEFT_ERR_STATE,
                            "group: no capture is open; call weft_capture_begin first");
     }
@@ -133,7 +135,7 @@ weft_status_t weft_capture_cancel(weft_group_t *group)
     WEFT_CHECK_ARG(group);
     weft_status_t status = check_end(group);
     if (status == WEFT_OK) {
-        wefti_capture_forget(group);
+        cancel(group);
     }
     return status;
 }
@@ -229,9 +231,7 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
         return status;
     }
     const weft_allocator_t *allocator = group->context->allocator;
-    wefti_recording_t *recording = group->recording;
-    group->recording = NULL;
-    group->batching = false;
+    wefti_recording_t *recording = take_recording(group);
     WEFT_TRY(status, weft_group_duplicate(group, &own), fail);
     status = build(own, recording, &capture);
     if (capture == NULL) { /* the others learn it as an error of the group made for this */

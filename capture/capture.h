@@ -2,23 +2,26 @@
 /*
  * The inside of captures.
  *
- *   capture.c            begin, what is noted in between, end, destroy
- *   capture_agree.c      ranks compare what they noted, and learn what others know
- *   capture_conflicts.c  which calls use memory that earlier ones write
- *   capture_plan.c       calls to units: a view, Weft's public passes, one order
- *   capture_pieces.c     what a bucket is in memory: in place where it can be, else packed
- *   capture_run.c        replays: hands units to a stream, in one order on all ranks
- *   capture_explain.c    what was planned, for people and as JSON
+ *   capture.c    begin, recording, end, destroy
+ *   agree.c      ranks compare what they recorded, and learn what others know
+ *   conflicts.c  which calls use memory that earlier ones write
+ *   plan.c       calls to units: a view, Weft's public passes, one order
+ *   pieces.c     what a bucket is in memory: in place where it can be, else packed
+ *   run.c        replays: hands units to a stream, in one order on all ranks
+ *   explain.c    what was planned, for people and as JSON
  *
  *   call   one captured collective                       0 1 2 3 4 5 6 7
  *   unit   what runs as one: a bucket, or a call alone   [0 1 3] [2] [4 5 6] [7]
  *   piece  one call of a bucket                          in place | packed | in place
  *
- * The planner is in fusion, which the runtime does not include: it is called by weft/passes.h, as a
- * host compiler would, for a captured sequence is a small graph.
+ * The planner is fusion's, by weft/passes.h: a captured sequence is a small graph, and this folder
+ * is its host compiler. The runtime knows only the recorder of a group (runtime/batch.h).
  */
-#ifndef WEFT_RUNTIME_CAPTURE_H
-#define WEFT_RUNTIME_CAPTURE_H
+#ifndef WEFT_CAPTURE_CAPTURE_H
+#define WEFT_CAPTURE_CAPTURE_H
+
+#include <assert.h>
+#include <stddef.h>
 
 #include <weft/capture.h>
 #include <weft/passes.h>
@@ -39,13 +42,15 @@ typedef struct wefti_captured {
     weft_event_t *event;      /* from the first such replay on */
 } wefti_captured_t;
 
-/* While a group captures. */
+/* A group's open capture. */
 typedef struct wefti_recording {
+    wefti_recorder_t recorder;
     weft_capture_params_t params; /* strings are its own */
     uint64_t begun_ns;
     wefti_captured_t *calls;
     size_t count, capacity;
 } wefti_recording_t;
+static_assert(offsetof(wefti_recording_t, recorder) == 0, "a recorder is cast to its recording");
 
 /* Call b runs behind call a. */
 typedef struct wefti_conflict {
@@ -118,15 +123,7 @@ struct weft_capture {
     weft_event_t *over;            /* behind the last launch */
 };
 
-/* capture.c: notes a checked call; counts (of V forms) become the recording's. */
-weft_status_t wefti_capture_note(weft_group_t *group, const wefti_request_t *request,
-                                 uint64_t *counts);
-/* What a call that cannot be captured says. */
-weft_status_t wefti_capture_refuse(const char *what);
-/* Of a group that is destroyed. */
-void wefti_capture_forget(weft_group_t *group);
-
-/* capture_agree.c: all ranks noted the same; else the same error on all. status: this rank's own so
+/* agree.c: all ranks noted the same; else the same error on all. status: this rank's own so
  * far. */
 weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recording_t *recording,
                                     weft_status_t status);
@@ -136,21 +133,21 @@ weft_status_t wefti_capture_verdict(weft_capture_t *capture, weft_status_t statu
 weft_status_t wefti_capture_share(weft_capture_t *capture, wefti_conflict_t **conflicts,
                                   size_t *count);
 
-/* capture_conflicts.c: from this rank's addresses, without repeats; freed with the allocator. */
+/* conflicts.c: from this rank's addresses, without repeats; freed with the allocator. */
 weft_status_t wefti_capture_conflicts(const weft_capture_t *capture, wefti_conflict_t **out,
                                       size_t *out_count);
 
-/* capture_plan.c */
+/* plan.c */
 weft_status_t wefti_capture_plan(weft_capture_t *capture, const weft_capture_params_t *params,
                                  const wefti_conflict_t *conflicts, size_t count);
 
-/* capture_pieces.c. Collective. */
+/* pieces.c. Collective. */
 weft_status_t wefti_capture_cut(weft_capture_t *capture);
 /* Where element first of the unit's member lies; send or receive buffer. */
 uint8_t *wefti_capture_place(const weft_capture_t *capture, const wefti_capture_unit_t *unit,
                              uint32_t member, uint64_t first, bool recv);
 
-/* capture_explain.c: "call 3, AllReduce of 100 f32". */
+/* explain.c: "call 3, AllReduce of 100 f32". */
 void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes);
 
 #endif

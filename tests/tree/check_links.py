@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the symbols of all object files against the table of folders (FOLDERS in check_includes.py).
+
+An object may use a symbol of ours only if its folder may include the folder of the file that defines the symbol.
+Folders above the others (ABOVE) may use all public symbols (weft_*) as well. So no folder links one above it.
+
+usage: check_links.py NM OBJECTS_FILE
+
+OBJECTS_FILE has the path of an object per line, as CMake names them: <folder>/CMakeFiles/<target>.dir/<source>.o
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+from check_includes import ABOVE, FOLDERS
+
+
+def source_of(path):
+    """build/ops/CMakeFiles/weft_topo.dir/topo/draw.c.o -> ops/topo/draw.c"""
+    found = re.search(r"((?:runtime/base|[a-z_]+))/CMakeFiles/[a-z_]+\.dir/(?:\./)?(.*)\.o$", path)
+    if not found:
+        sys.exit(f"{path}: not a path of an object file")
+    return f"{found[1]}/{found[2]}"
+
+
+def read_symbols(nm, objects):
+    """-> symbol: the source that defines it; source: set of the symbols that it uses"""
+    listing = subprocess.run([nm, "-A", "-g", *objects], check=True, capture_output=True, text=True).stdout
+    defined, used = {}, {source_of(path): set() for path in objects}
+    for line in listing.splitlines():
+        path, rest = line.rsplit(":", 1)
+        kind, name = rest.split()[-2:]
+        if kind in "Uwv":
+            used[source_of(path)].add(name)
+        else:
+            defined[name] = source_of(path)
+    return defined, used
+
+
+def folder_of(source):
+    return max((folder for folder in FOLDERS if source.startswith(f"{folder}/")), key=len)
+
+
+def may_use(folder, symbol, source):
+    if folder in ABOVE and symbol.startswith("weft_"):
+        return True
+    return any(source.startswith(prefix[: prefix.rindex("/") + 1]) for prefix in FOLDERS[folder][1])
+
+
+def main() -> int:
+    nm, objects_file = sys.argv[1:]
+    objects = pathlib.Path(objects_file).read_text().split()
+    missing = [path for path in objects if not pathlib.Path(path).exists()]
+    if missing:
+        sys.exit(f"{missing[0]}: not built; this test needs the whole build")
+    defined, used = read_symbols(nm, objects)
+    wrong = []
+    checked = 0
+    for source, symbols in sorted(used.items()):
+        for symbol in sorted(symbols & defined.keys()):
+            checked += 1
+            if not may_use(folder_of(source), symbol, defined[symbol]):
+                wrong.append(f"{source}: {folder_of(source)} may not use {symbol} of {defined[symbol]}")
+    print("\n".join(wrong) or f"{checked} uses of symbols are as the table says")
+    return 1 if wrong or checked < 1000 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

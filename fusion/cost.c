@@ -5,9 +5,8 @@
  */
 #include "fusion/fusion.h"
 
-#include <string.h>
-
 #include "ops/op_infer.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* Default rates: one core of a generic server, data in memory. */
@@ -16,25 +15,14 @@
 
 static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
 {
-    static const struct {
-        const char *op;
-        wefti_kernel_kind_t kind;
-    } rows[] = {
-        {"Gemm", WEFTI_KERNEL_PRODUCT},         {"MatMul", WEFTI_KERNEL_PRODUCT},
-        {"FusedMatMul", WEFTI_KERNEL_PRODUCT},  {"Conv", WEFTI_KERNEL_CONV},
-        {"ConvGrad", WEFTI_KERNEL_CONV_GRAD},   {"Softmax", WEFTI_KERNEL_EXP},
-        {"LogSoftmax", WEFTI_KERNEL_EXP},       {"SoftmaxCrossEntropyLoss", WEFTI_KERNEL_EXP},
-        {"MaxPool", WEFTI_KERNEL_POOL},         {"MaxPoolMask", WEFTI_KERNEL_POOL},
-        {"MaxPoolGrad", WEFTI_KERNEL_POOL},     {"AveragePool", WEFTI_KERNEL_POOL},
-        {"AveragePoolGrad", WEFTI_KERNEL_POOL}, {"SGD", WEFTI_KERNEL_UPDATE},
-        {"Momentum", WEFTI_KERNEL_UPDATE},      {"Adam", WEFTI_KERNEL_UPDATE},
+    static const wefti_kernel_kind_t kinds[] = {
+        [WEFT_COST_MOVE] = WEFTI_KERNEL_MOVE,     [WEFT_COST_PRODUCT] = WEFTI_KERNEL_PRODUCT,
+        [WEFT_COST_CONV] = WEFTI_KERNEL_CONV,     [WEFT_COST_CONV_GRAD] = WEFTI_KERNEL_CONV_GRAD,
+        [WEFT_COST_EXP] = WEFTI_KERNEL_EXP,       [WEFT_COST_POOL] = WEFTI_KERNEL_POOL,
+        [WEFT_COST_UPDATE] = WEFTI_KERNEL_UPDATE,
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (strcmp(def->name, rows[i].op) == 0) {
-            return rows[i].kind;
-        }
-    }
-    return WEFTI_KERNEL_MOVE;
+    size_t curve = wefti_op_facts(def).cost_curve;
+    return curve < sizeof(kinds) / sizeof(kinds[0]) ? kinds[curve] : WEFTI_KERNEL_MOVE;
 }
 
 wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,

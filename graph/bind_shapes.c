@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* One symbolic dimension and its number. */
@@ -264,8 +265,9 @@ static weft_status_t set_batch(wefti_graph_t *graph, int64_t batch)
 static weft_status_t check_baked_batch(const binder_t *binder, const wefti_node_t *node)
 {
     const wefti_graph_t *graph = binder->graph;
-    if (!binder->old_batch || binder->old_batch == graph->batch || *node->def->domain != '\0' ||
-        strcmp(node->def->name, "Reshape") != 0 || node->inputs[0] == WEFTI_NONE) {
+    bool reshapes = wefti_op_facts(node->def).shape_inputs != 0 || wefti_node_attr(node, "shape");
+    if (!binder->old_batch || binder->old_batch == graph->batch || !reshapes ||
+        !wefti_op_has(node->def, WEFT_FACT_VIEW) || node->inputs[0] == WEFTI_NONE) {
         return WEFT_OK;
     }
     const weft_tensor_desc_t *x = &graph->values[node->inputs[0]].type;
@@ -273,10 +275,10 @@ static weft_status_t check_baked_batch(const binder_t *binder, const wefti_node_
     if (x->rank && y->rank && x->dims[0] == graph->batch && y->dims[0] == binder->old_batch) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
-            "node '%s' (Reshape): target shape holds the exported batch size: %" PRId64
+            "node '%s' (%s): target shape holds the exported batch size: %" PRId64
             ", batch is %" PRId64
             "; export the model with a symbolic batch, or compile it for batch %" PRId64,
-            node->name, binder->old_batch, graph->batch, binder->old_batch);
+            node->name, node->def->name, binder->old_batch, graph->batch, binder->old_batch);
     }
     return WEFT_OK;
 }

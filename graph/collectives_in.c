@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives that a graph brings along, made into one form: domain weft, sizes filled in, a start
- * and wait pair as one node.
+ * Collectives of a model take one form: domain weft (weft_op_facts_t.imported_as), sizes filled in, a
+ * start and wait pair as one node.
  *
  *   com.microsoft AllReduce, NcclAllReduce  -> AllReduce (sum)
  *   com.microsoft AllToAll                  -> AllToAll
@@ -14,7 +14,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include <weft/algo.h>
+
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static weft_status_t refuse(const wefti_node_t *node, const char *what)
@@ -106,25 +109,22 @@ done:
     return status;
 }
 
-static weft_status_t from_microsoft(wefti_graph_t *graph, uint32_t id, uint32_t world_size,
-                                    bool infer)
+/* op: the operator of domain weft, or "". */
+static weft_status_t import_collective(wefti_graph_t *graph, uint32_t id, const char *op,
+                                       uint32_t world_size, bool infer)
 {
     weft_status_t status;
     const wefti_node_t *node = &graph->nodes[id];
     int64_t axis = 0;
     WEFT_TRY(status, check_size(node, world_size), done);
     WEFT_TRY(status, check_type(node, infer), done);
-    if (strcmp(node->def->name, "AllReduce") == 0 ||
-        strcmp(node->def->name, "NcclAllReduce") == 0) {
-        return become(graph, id, "AllReduce");
-    }
-    if (strcmp(node->def->name, "AllToAll") == 0) {
-        return become(graph, id, "AllToAll");
-    }
-    if (strcmp(node->def->name, "AllGather") != 0) {
+    if (*op == '\0') {
         return refuse(node,
                       "unsupported operator: how ONNX Runtime divides its buffer is not defined; "
                       "use AllGather and ReduceScatter of domain weft, or shard_optimizer");
+    }
+    if (!has_attr(node->def, "axis")) {
+        return become(graph, id, op);
     }
     if (wefti_node_attr(node, "axis") == NULL) {
         return refuse(node, "missing attribute 'axis'");
@@ -132,7 +132,7 @@ static weft_status_t from_microsoft(wefti_graph_t *graph, uint32_t id, uint32_t 
     WEFT_TRY(status, int_attr(node, "axis", 0, &axis), done);
     WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
     if (axis == 0) {
-        WEFT_TRY(status, become(graph, id, "AllGather"), done);
+        WEFT_TRY(status, become(graph, id, op), done);
         WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
     }
 done:
@@ -185,16 +185,16 @@ static weft_status_t match_wait(pairs_t *p, uint32_t position)
     const wefti_node_t *node = &graph->nodes[id];
     weft_status_t status = WEFT_OK;
     uint32_t after = neighbour(graph, position, 1, p->waits);
+    uint32_t collective = wefti_op_facts(node->def).collective;
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t value = node->inputs[i];
         uint32_t start = value == WEFTI_NONE ? WEFTI_NONE : p->start_of[value];
-        size_t stem = strlen(node->def->name) - strlen("Wait");
         if (start == WEFTI_NONE || i >= node->output_count || node->outputs[i] == WEFTI_NONE ||
-            strncmp(graph->nodes[start].def->name, node->def->name, stem) != 0 ||
-            strcmp(graph->nodes[start].def->name + stem, "Start") != 0) {
+            wefti_op_facts(graph->nodes[start].def).collective != collective) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "node '%s' (%s): input %u must be the output of %.*sStart",
-                               node->name, node->def->name, i, (int)stem, node->def->name);
+                               "node '%s' (%s): input %u must be the output of %sStart", node->name,
+                               node->def->name, i,
+                               weft_collective_name((weft_collective_t)collective));
         }
         if (p->renamed[value] != WEFTI_NONE) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "node '%s' (%s): duplicate wait for '%s'",
@@ -224,11 +224,9 @@ static weft_status_t alloc_pairs(pairs_t *p, wefti_arena_t *arena)
     return WEFT_OK;
 }
 
-static bool is_half(const wefti_node_t *node, const char *suffix)
+static bool is_half(const wefti_node_t *node, weft_half_t half)
 {
-    size_t length = strlen(node->def->name), tail = strlen(suffix);
-    return strcmp(node->def->domain, "weft") == 0 && length > tail &&
-           strcmp(node->def->name + length - tail, suffix) == 0;
+    return wefti_op_facts(node->def).half == half;
 }
 
 /* Only the second half may read what is in flight, and all of it has to be waited for. */
@@ -246,7 +244,7 @@ static weft_status_t check_pairs(const pairs_t *p)
                                    graph->values[node->inputs[k]].name);
             }
         }
-        if (is_half(node, "Start") && p->waited[id] != node->output_count) {
+        if (is_half(node, WEFT_HALF_START) && p->waited[id] != node->output_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "node '%s' (%s): only %u of %u outputs have a wait", node->name,
                                node->def->name, p->waited[id], node->output_count);
@@ -272,7 +270,7 @@ static void join_pairs(pairs_t *p)
         if (p->waits[id]) {
             node->dead = true;
         }
-        for (uint32_t k = 0; k < node->output_count && is_half(node, "Start"); k++) {
+        for (uint32_t k = 0; k < node->output_count && is_half(node, WEFT_HALF_START); k++) {
             uint32_t flying = node->outputs[k], value = p->renamed[flying];
             graph->values[flying].producer = graph->values[value].producer; /* dead, as it is */
             node->outputs[k] = value;
@@ -292,8 +290,8 @@ weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain)
     WEFT_TRY(status, alloc_pairs(&p, &arena), done);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        p.waits[graph->order[i]] = is_half(node, "Wait");
-        for (uint32_t k = 0; k < node->output_count && is_half(node, "Start"); k++) {
+        p.waits[graph->order[i]] = is_half(node, WEFT_HALF_WAIT);
+        for (uint32_t k = 0; k < node->output_count && is_half(node, WEFT_HALF_START); k++) {
             if (node->outputs[k] == WEFTI_NONE) {
                 status = refuse(node, "missing output");
                 goto done;
@@ -305,7 +303,7 @@ weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain)
         uint32_t id = graph->order[i];
         if (p.waits[id]) {
             WEFT_TRY(status, match_wait(&p, i), done);
-        } else if (is_half(&graph->nodes[id], "Start")) {
+        } else if (is_half(&graph->nodes[id], WEFT_HALF_START)) {
             uint32_t before = neighbour(graph, i, -1, p.waits);
             WEFT_TRY(status, keep_order(&p, before, id), done);
         }
@@ -325,18 +323,21 @@ weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t w
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         const weft_op_def_t *def = graph->nodes[id].def;
-        halves =
-            halves || is_half(&graph->nodes[id], "Start") || is_half(&graph->nodes[id], "Wait");
+        halves = halves || is_half(&graph->nodes[id], WEFT_HALF_START) ||
+                 is_half(&graph->nodes[id], WEFT_HALF_WAIT);
         if (!(def->effects & WEFT_EFFECT_COMMUNICATES)) {
             continue;
         }
         graph->nodes[id].phase = WEFTI_PHASE_COMM;
-        if (strcmp(def->domain, "com.microsoft") == 0) {
-            WEFT_TRY(status, from_microsoft(graph, id, world_size, infer), done);
+        weft_op_facts_t facts = wefti_op_facts(def);
+        if (facts.imported_as != NULL) {
+            WEFT_TRY(status, import_collective(graph, id, facts.imported_as, world_size, infer),
+                     done);
             def = graph->nodes[id].def;
+            facts = wefti_op_facts(def);
         }
-        if (strcmp(def->domain, "weft") != 0) {
-            continue; /* somebody's own, or one that waits for shapes */
+        if (facts.imported_as != NULL || facts.collective == 0) {
+            continue; /* waits for shapes, or has a meaning of its own */
         }
         WEFT_TRY(status, say_defaults(graph, id), done);
         WEFT_TRY(status, check_size(&graph->nodes[id], world_size), done);

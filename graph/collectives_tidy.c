@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/algo.h>
+
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* New nodes go where their node was: keys by node, as for wefti_graph_sort_by. */
@@ -19,11 +22,6 @@ typedef struct tidy {
     size_t key_capacity;
     bool changed;
 } tidy_t;
-
-static bool is(const wefti_node_t *node, const char *domain, const char *op)
-{
-    return strcmp(node->def->domain, domain) == 0 && strcmp(node->def->name, op) == 0;
-}
 
 /* A constant of one element. */
 static bool read_constant(const wefti_value_t *value, double *out)
@@ -114,7 +112,7 @@ static weft_status_t rewrite_gather(tidy_t *t, uint32_t id)
 {
     weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &t->graph->nodes[id];
-    if (!is(node, "com.microsoft", "AllGather")) {
+    if (wefti_op_facts(node->def).imported_as == NULL || !wefti_node_attr(node, "axis")) {
         return WEFT_OK;
     }
     for (uint32_t i = 0; i < t->graph->nodes[id].input_count; i++) {
@@ -135,7 +133,8 @@ done:
 static bool is_sum(const wefti_node_t *node)
 {
     const weft_attr_t *reduction = wefti_node_attr(node, "reduction");
-    return (is(node, "weft", "AllReduce") || is(node, "weft", "AllReduceStart")) &&
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
+    return facts.collective == WEFT_OP_ALL_REDUCE && facts.half != WEFT_HALF_WAIT &&
            (reduction == NULL ||
             (reduction->type == WEFT_ATTR_STRING && strcmp(reduction->s, "sum") == 0));
 }
@@ -144,7 +143,8 @@ static bool is_sum(const wefti_node_t *node)
 static bool divides(const tidy_t *t, const wefti_node_t *node)
 {
     double factor;
-    bool mul = is(node, "", "Mul"), div = is(node, "", "Div");
+    weft_arithmetic_t arithmetic = wefti_op_facts(node->def).arithmetic;
+    bool mul = arithmetic == WEFT_ARITHMETIC_MULTIPLY, div = arithmetic == WEFT_ARITHMETIC_DIVIDE;
     for (uint32_t side = 0; side < 2 && node->input_count == 2; side++) {
         if ((div || mul) && (mul || side == 1) && node->inputs[side] != WEFTI_NONE &&
             read_constant(&t->graph->values[node->inputs[side]], &factor) &&

@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/algo.h>
+
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define NAMES_SHOWN 3
@@ -14,9 +17,17 @@
 static bool is_all_reduce(const wefti_node_t *node)
 {
     return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
-           (strcmp(node->def->name, "AllReduce") == 0 ||
-            strcmp(node->def->name, "AllReduceStart") == 0) &&
+           wefti_op_facts(node->def).collective == WEFT_OP_ALL_REDUCE &&
            node->input_count == node->output_count;
+}
+
+/* Does a collective give all ranks the same? */
+static bool makes_equal(const wefti_node_t *node)
+{
+    uint32_t collective = wefti_op_facts(node->def).collective;
+    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
+           (collective == WEFT_OP_ALL_REDUCE || collective == WEFT_OP_ALL_GATHER ||
+            collective == WEFT_OP_BROADCAST);
 }
 
 /* Per value: 1 where data of this rank reaches it other than through a collective that gives all
@@ -29,10 +40,8 @@ static uint8_t *mark_local(const wefti_graph_t *graph)
     }
     for (uint32_t i = 0; local != NULL && i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        bool same = is_all_reduce(node) || strcmp(node->def->name, "AllGather") == 0 ||
-                    strcmp(node->def->name, "Broadcast") == 0;
+        bool same = makes_equal(node);
         uint8_t any = (node->def->effects & (WEFT_EFFECT_RANDOM | WEFT_EFFECT_UNKNOWN)) != 0;
-        same = same && (node->def->effects & WEFT_EFFECT_COMMUNICATES);
         for (uint32_t k = 0; k < node->input_count && !same; k++) {
             any |= node->inputs[k] != WEFTI_NONE && local[node->inputs[k]];
         }

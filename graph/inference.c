@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A graph that runs as it is: no loss, no gradients; its outputs are the model's. */
-#include <string.h>
-
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static void forget_loss(wefti_graph_t *graph)
@@ -20,8 +19,7 @@ static weft_status_t silence_dropout(wefti_graph_t *graph)
     weft_status_t status = WEFT_OK;
     for (uint32_t n = 0; n < graph->order_count; n++) {
         wefti_node_t *node = &graph->nodes[graph->order[n]];
-        if (*node->def->domain != '\0' || strcmp(node->def->name, "Dropout") != 0 ||
-            node->version >= 12) {
+        if (!wefti_op_has(node->def, WEFT_FACT_DROPOUT) || node->version >= 12) {
             continue;
         }
         if (node->output_count > 1 && node->outputs[1] != WEFTI_NONE) {

@@ -189,6 +189,9 @@ void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
 weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
                                     weft_node_desc_t *out_desc);
 const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
+/* The value of an attribute, or the default of its definition, or 0. */
+int64_t wefti_node_int(const wefti_node_t *node, const char *name);
+float wefti_node_float(const wefti_node_t *node, const char *name);
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 

@@ -5,6 +5,7 @@
 
 #include "graph/ir.h"
 #include "ops/op_infer.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define MAX_NAME_SHOWN 200
@@ -217,8 +218,8 @@ weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const c
     const weft_op_def_t *def;
     uint32_t old_count = graph->nodes[node].output_count;
     int32_t version = graph->nodes[node].version;
-    bool same_op = strcmp(domain, graph->nodes[node].def->domain) == 0 &&
-                   strcmp(op, graph->nodes[node].def->name) == 0;
+    WEFT_TRY(status, find_def(graph, domain, op, 0, &def), fail);
+    bool same_op = wefti_op_same(def, graph->nodes[node].def);
     WEFT_TRY(status, find_def(graph, domain, op, same_op ? version : 0, &def), fail);
     WEFT_TRY(status,
              check_counts(def, graph->nodes[node].name, graph->nodes[node].input_count,
@@ -274,6 +275,34 @@ const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name)
         }
     }
     return NULL;
+}
+
+/* The attribute, or its definition where the node does not have it with that type. */
+static const weft_attr_t *typed_attr(const wefti_node_t *node, const char *name,
+                                     weft_attr_type_t type, const weft_attr_def_t **out_def)
+{
+    const weft_attr_t *attr = wefti_node_attr(node, name);
+    *out_def = NULL;
+    for (size_t i = 0; i < node->def->attr_count; i++) {
+        if (strcmp(node->def->attrs[i].name, name) == 0 && node->def->attrs[i].type == type) {
+            *out_def = &node->def->attrs[i];
+        }
+    }
+    return attr != NULL && attr->type == type ? attr : NULL;
+}
+
+int64_t wefti_node_int(const wefti_node_t *node, const char *name)
+{
+    const weft_attr_def_t *def;
+    const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_INT, &def);
+    return attr != NULL ? attr->i : def != NULL ? def->default_i : 0;
+}
+
+float wefti_node_float(const wefti_node_t *node, const char *name)
+{
+    const weft_attr_def_t *def;
+    const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_FLOAT, &def);
+    return attr != NULL ? attr->f : def != NULL ? def->default_f : 0;
 }
 
 /* descs holds the inputs, then the outputs. */

@@ -6,12 +6,14 @@
  *   - The sample dimension of a value is found by comparing two bindings of the model, to a share and
  *     to the whole batch: it is the dimension that grows by the number of ranks.
  *   - A value that depends on the batch and has no such dimension, or several, combines samples.
- *   - Operators that mix samples and keep the dimension are known by name; others are assumed not to.
+ *   - Operators that mix samples and keep the dimension: weft_op_facts_t.mixing. Others are assumed
+ *     not to.
  *   - Collectives of the graph itself are not checked.
  */
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define NO_DIM UINT32_MAX
@@ -61,46 +63,33 @@ static int64_t product_before(const weft_tensor_desc_t *type, uint32_t dim)
     return product;
 }
 
-static bool is_one_of(const wefti_node_t *node, const char *const *names)
-{
-    for (; *names != NULL; names++) {
-        if (strcmp(node->def->name, *names) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Does the operator let samples of its first input meet, which lie along dim, and keep them? */
 static bool mixes(const check_t *check, const wefti_node_t *node, uint32_t dim)
 {
-    static const char *const softmaxes[] = {"Softmax", "LogSoftmax", NULL};
-    static const char *const windows[] = {"MaxPool", "AveragePool", "MaxPoolMask", NULL};
-    static const char *const along[] = {"Concat", "Gather", NULL};
-    static const char *const reshapes[] = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", NULL};
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
     const weft_tensor_desc_t *type = &check->part->values[node->inputs[0]].type;
-    const weft_attr_t *attr = wefti_node_attr(node, "axis");
-    bool softmax = is_one_of(node, softmaxes), flat = softmax && node->version < 13;
-    int64_t axis = attr != NULL && attr->type == WEFT_ATTR_INT ? attr->i
-                   : softmax                                   ? (flat ? 1 : -1)
-                                                               : 0;
+    int64_t axis = wefti_node_int(node, "axis");
     axis += axis < 0 ? type->rank : 0;
-    if (softmax) {
-        return flat ? axis <= (int64_t)dim : axis == (int64_t)dim;
-    }
-    if (is_one_of(node, along)) {
-        return axis == (int64_t)dim;
-    }
-    if (is_one_of(node, reshapes)) { /* samples stay one behind the other within what is in front */
+    if ((facts.flags & WEFT_FACT_VIEW) != 0) { /* the dimensions before the samples stay the same */
         uint32_t out = node->outputs[0];
         return product_before(type, dim) !=
                product_before(&check->part->values[out].type, sample_dim(check, out));
     }
-    return (strcmp(node->def->name, "Conv") == 0 && dim > 0) ||
-           (is_one_of(node, windows) && dim > 1);
+    switch (facts.mixing) {
+    case WEFT_MIXING_AXIS:
+        return axis == (int64_t)dim;
+    case WEFT_MIXING_FROM_AXIS:
+        return axis <= (int64_t)dim;
+    case WEFT_MIXING_FROM_1:
+        return dim > 0;
+    case WEFT_MIXING_FROM_2:
+        return dim > 1;
+    default:
+        return false;
+    }
 }
 
-/* A number made of the batch's size is another one on a rank; in a Reshape it is its shape. */
+/* A constant computed from the batch size differs on a rank, unless it is the shape of the output. */
 static bool takes_size(const check_t *check, const wefti_node_t *node, uint32_t input)
 {
     const wefti_value_t *part = &check->part->values[node->inputs[input]];
@@ -109,7 +98,7 @@ static bool takes_size(const check_t *check, const wefti_node_t *node, uint32_t 
            part->type.data != NULL && whole->type.data != NULL &&
            wefti_value_bytes(part) == wefti_value_bytes(whole) &&
            memcmp(part->type.data, whole->type.data, (size_t)wefti_value_bytes(part)) != 0 &&
-           strcmp(node->def->name, "Reshape") != 0;
+           (wefti_op_facts(node->def).shape_inputs >> (input & 31) & 1) == 0;
 }
 
 static weft_status_t check_node(check_t *check, const wefti_node_t *node)
@@ -149,8 +138,7 @@ weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_gra
     for (uint32_t i = 0; same && i < part->order_count; i++) {
         const weft_op_def_t *a = part->nodes[part->order[i]].def; /* foreign ones have their own */
         const weft_op_def_t *b = whole->nodes[whole->order[i]].def;
-        same = part->order[i] == whole->order[i] && strcmp(a->name, b->name) == 0 &&
-               strcmp(a->domain, b->domain) == 0;
+        same = part->order[i] == whole->order[i] && wefti_op_same(a, b);
     }
     if (!same) {
         return wefti_error_split_graph();

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ops/algo/table.h"
+#include "ops/op_facts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
@@ -112,6 +113,14 @@ static weft_status_t check_def(const weft_op_def_t *def)
     }
     if (def->infer == NULL && (def->rules->outputs == NULL || def->rules->output_count == 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: the table of rules is empty",
+                           def->domain, def->name);
+    }
+    weft_op_ref_t refs[] = {wefti_op_facts(def).result_grad, wefti_op_facts(def).evaluation};
+    bool of_result = wefti_op_facts(def).gradient == WEFT_GRADIENT_OF_RESULT;
+    if ((of_result && refs[0].name == NULL) || (refs[0].name != NULL && refs[0].domain == NULL) ||
+        (refs[1].name != NULL && refs[1].domain == NULL)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "operator %s.%s: result_grad and evaluation need a domain and a name",
                            def->domain, def->name);
     }
     if (!knows_facts(def->facts)) {

@@ -7,21 +7,16 @@
 #include <string.h>
 
 #include "fusion/lower/lower.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op)
 {
-    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_ALL_TO_ALL; op++) {
-        const char *name = weft_collective_name((weft_collective_t)op);
-        size_t length = strlen(name);
-        /* The first half of a pair stands for both: events say when it begins and is waited for. */
-        if (strcmp(node->def->domain, "weft") == 0 && strncmp(node->def->name, name, length) == 0 &&
-            (node->def->name[length] == '\0' || strcmp(node->def->name + length, "Start") == 0)) {
-            *out_op = (weft_collective_t)op;
-            return true;
-        }
-    }
-    return false;
+    /* The first half of a pair is both: events state when it begins and where it is waited for. */
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
+    *out_op = (weft_collective_t)facts.collective;
+    return facts.collective >= WEFT_OP_ALL_REDUCE && facts.collective <= WEFT_OP_ALL_TO_ALL &&
+           facts.half != WEFT_HALF_WAIT && facts.imported_as == NULL;
 }
 
 /* What a collective reads is there before its first item, or behind the one that makes it. */

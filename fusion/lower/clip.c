@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "fusion/lower/lower.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 bool wefti_lower_is_square_sum(const wefti_node_t *node)
 {
-    return strcmp(node->def->domain, "weft") == 0 && strcmp(node->def->name, "SquareSum") == 0;
+    return wefti_op_has(node->def, WEFT_FACT_ACCUMULATES);
 }
 
 static bool behind_all_reduce(const wefti_lowering_t *l, const wefti_node_t *node)

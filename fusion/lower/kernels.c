@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "fusion/lower/lower.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)
@@ -225,15 +226,10 @@ static bool read_forward(const wefti_graph_t *graph, const wefti_node_t *node, u
  * for its gradient, and drops nothing. */
 static const weft_op_def_t *eval_op(const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    const char *op = NULL;
-    if (strcmp(node->def->domain, "weft") == 0) {
-        op = strcmp(node->def->name, "MaxPoolMask") == 0   ? "MaxPool"
-             : strcmp(node->def->name, "DropoutMask") == 0 ? "Identity"
-                                                           : NULL;
-    }
-    return op == NULL || read_forward(graph, node, 1)
+    const weft_op_ref_t op = wefti_op_facts(node->def).evaluation;
+    return op.name == NULL || read_forward(graph, node, 1)
                ? NULL
-               : weft_registry_find_op(graph->registry, "", op, graph->opset);
+               : weft_registry_find_op(graph->registry, op.domain, op.name, graph->opset);
 }
 
 static weft_status_t add_eval_kernel(wefti_lowering_t *l, wefti_item_t *item)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "fusion/lower/lower.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* The one update node among the readers of a reduced gradient. */
@@ -57,13 +58,10 @@ static bool same_role(const wefti_lowering_t *l, const wefti_member_t *a, uint32
            l->state_slot[value_a] == l->state_slot[value_b];
 }
 
-/* The optimizers known to work element by element; another one may take norms over a whole tensor.
- */
+/* Other updates may take norms over a whole tensor. */
 static bool is_elementwise_update(const weft_op_def_t *def)
 {
-    return strcmp(def->domain, "weft") == 0 &&
-           (strcmp(def->name, "SGD") == 0 || strcmp(def->name, "Momentum") == 0 ||
-            strcmp(def->name, "Adam") == 0);
+    return (def->effects & WEFT_EFFECT_UPDATES) != 0 && wefti_op_has(def, WEFT_FACT_ELEMENTWISE);
 }
 
 static bool can_coalesce(const wefti_lowering_t *l, const wefti_bucket_t *bucket)

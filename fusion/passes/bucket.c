@@ -9,8 +9,8 @@
 
 static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op)
 {
-    return op->present && (op->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
-           strcmp(op->def->domain, "weft") == 0 && strcmp(op->def->name, "AllReduce") == 0 &&
+    weft_collective_t collective;
+    return wefti_view_collective(op, &collective) && collective == WEFT_OP_ALL_REDUCE &&
            op->input_count == 1 && op->output_count == 1 &&
            view->op_inputs[op->first_input] != UINT32_MAX &&
            view->values[view->op_outputs[op->first_output]].grad_of != UINT32_MAX;

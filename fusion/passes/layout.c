@@ -1,54 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels-last activations, where they pay. Values that an operator wants in one layout are joined
- * into a set; a set becomes channels-last when nothing in it must be plain and its operators are
- * faster that way, by the costs below. Convolutions take any layout on either side and Flatten and
- * Reshape permute while they copy, so sets end there. A graph input with several channels is
+ * Channels-last activations where they are faster. Definitions state which tensors of an operator may
+ * be channels-last, whether they share one layout, and the time per element (weft_op_facts_t.layout).
+ * Tensors that share a layout form a set. A set becomes channels-last if nothing in it must be plain
+ * and its operators are faster that way. Convolutions accept any layout on either side, and Flatten
+ * and Reshape permute while they copy, so sets end there. A graph input with several channels is
  * converted by a Reshape to its own shape.
+ *
+ * Channels-last kernels work on vectors of channels: with few channels they do less per instruction.
+ * The times were measured on one AVX-512 core with the built-in kernels.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-/*
- * Which inputs and outputs of an operator are activations, a bit per index; whether they share one
- * layout; and what an element of each activation costs. Channels-last kernels work on vectors of
- * channels, so with few channels they do less per instruction. Measured on one AVX-512 core with
- * the built-in kernels.
- */
-typedef struct layout_rule {
-    const char *name;
-    uint32_t inputs, outputs;
-    bool joins;
-    double plain_ps, last_ps; /* of one element */
-} layout_rule_t;
-
 #define VECTOR_CHANNELS 16
-#define PERMUTE_PS                                                                                 \
-    500.0 /* an element copied by Flatten or Reshape that would stay where it is otherwise */
 
 /* Windows of 2 x 2, stride 2, without padding: plain lines are read as pairs, whatever the
  * channels. */
-#define PAIRS_PS 150.0
-
-static const layout_rule_t rules[] = {
-    {"Conv", 1u, 1u, false, 0, 1500},
-    {"ConvGrad", 3u, 1u, false, 0, 6000},
-    {"MaxPool", 1u, 1u, true, 2500, 600},
-    {"MaxPoolMask", 1u, 3u, true, 2500, 600},
-    {"MaxPoolGrad", 3u, 1u, true, 800, 300},
-    {"AveragePool", 1u, 1u, true, 2500, 600},
-    {"AveragePoolGrad", 1u, 1u, true, 800, 300},
-    {"Relu", 1u, 1u, true, 0, 0},
-    {"ReluGrad", 3u, 1u, true, 0, 0},
-    {"Tanh", 1u, 1u, true, 0, 0},
-    {"TanhGrad", 3u, 1u, true, 0, 0},
-    {"Add", 3u, 1u, true, 0, 0},
-    {"Pad", 1u, 1u, true, 0, 0},
-    {"PadGrad", 1u, 1u, true, 0, 0},
-};
+#define PAIRS_PS 150.0f
 
 /* Sets of values, as a forest; facts are kept at the root. */
 typedef struct layout_sets {
@@ -77,20 +50,6 @@ static void join(layout_sets_t *sets, uint32_t a, uint32_t b)
     }
 }
 
-static const layout_rule_t *find_rule(const weft_op_def_t *def)
-{
-    if (strcmp(def->domain, "") != 0 && strcmp(def->domain, "com.microsoft") != 0 &&
-        strcmp(def->domain, "weft") != 0) {
-        return NULL;
-    }
-    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-        if (strcmp(def->name, rules[i].name) == 0) {
-            return &rules[i];
-        }
-    }
-    return NULL;
-}
-
 static bool holds(const wefti_node_t *node, const char *name, int64_t wanted)
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);
@@ -103,15 +62,8 @@ static bool holds(const wefti_node_t *node, const char *name, int64_t wanted)
 
 static bool is_pairs(const wefti_node_t *node)
 {
-    return strstr(node->def->name, "Pool") != NULL && holds(node, "kernel_shape", 2) &&
-           holds(node, "strides", 2) &&
+    return holds(node, "kernel_shape", 2) && holds(node, "strides", 2) &&
            (wefti_node_attr(node, "pads") == NULL || holds(node, "pads", 0));
-}
-
-static bool permutes(const weft_op_def_t *def)
-{
-    return strcmp(def->domain, "") == 0 &&
-           (strcmp(def->name, "Flatten") == 0 || strcmp(def->name, "Reshape") == 0);
 }
 
 /* Both layouts are the same bytes. */
@@ -131,9 +83,10 @@ static void must_be_plain(layout_sets_t *sets, const uint32_t *values, uint32_t 
 
 /* Can all activations of the node be channels-last? Shapes may only differ where windows change
  * them. */
-static bool fits(const wefti_graph_t *graph, const wefti_node_t *node, const layout_rule_t *rule)
+static bool fits(const wefti_graph_t *graph, const wefti_node_t *node,
+                 const weft_layout_facts_t *rule)
 {
-    bool broadcasts = strcmp(rule->name, "Add") == 0;
+    bool broadcasts = wefti_op_has(node->def, WEFT_FACT_ELEMENTWISE);
     const weft_tensor_desc_t *out =
         node->outputs[0] == WEFTI_NONE ? NULL : &graph->values[node->outputs[0]].type;
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -155,15 +108,18 @@ static bool fits(const wefti_graph_t *graph, const wefti_node_t *node, const lay
 }
 
 /* What channels-last saves on one activation of an operator; below zero where it costs. */
-static double gain_of(const layout_rule_t *rule, const weft_tensor_desc_t *type)
+static double gain_of(const weft_layout_facts_t *rule, const weft_tensor_desc_t *type)
 {
     double elems = (double)weft_tensor_elem_count(type);
     double used = type->dims[1] < VECTOR_CHANNELS ? (double)type->dims[1] / VECTOR_CHANNELS : 1.0;
-    return same_either_way(type) || used <= 0 ? 0 : elems * (rule->plain_ps - rule->last_ps / used);
+    return same_either_way(type) || used <= 0
+               ? 0
+               : elems * ((double)rule->plain_ps - (double)rule->channels_last_ps / used);
 }
 
-static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph, const layout_rule_t *rule,
-                         const uint32_t *values, uint32_t count, uint32_t mask, uint32_t *first)
+static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph,
+                         const weft_layout_facts_t *rule, const uint32_t *values, uint32_t count,
+                         uint32_t mask, uint32_t *first)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (values[i] == WEFTI_NONE) {
@@ -174,7 +130,7 @@ static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph, const 
             continue;
         }
         sets->gain_ps[root_of(sets, values[i])] += gain_of(rule, &graph->values[values[i]].type);
-        if (rule->joins && *first != WEFTI_NONE) {
+        if (rule->same && *first != WEFTI_NONE) {
             join(sets, *first, values[i]);
         }
         *first = values[i];
@@ -183,22 +139,20 @@ static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph, const 
 
 static void visit_node(layout_sets_t *sets, const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    static const layout_rule_t permute = {"", 1u, 1u, false, 0, PERMUTE_PS};
-    const layout_rule_t *rule = permutes(node->def) ? &permute : find_rule(node->def);
+    weft_layout_facts_t rule = wefti_op_facts(node->def).layout;
     uint32_t first = WEFTI_NONE;
-    if (rule == NULL || node->input_count > 31 || node->output_count > 31 ||
-        (rule != &permute && !fits(graph, node, rule))) {
+    bool views = wefti_op_has(node->def, WEFT_FACT_VIEW); /* a kernel copies, and may permute */
+    if (rule.inputs == 0 || node->input_count > 31 || node->output_count > 31 ||
+        (!views && !fits(graph, node, &rule))) {
         must_be_plain(sets, node->inputs, node->input_count);
         must_be_plain(sets, node->outputs, node->output_count);
         return;
     }
-    layout_rule_t pairs = *rule;
-    if (is_pairs(node)) {
-        pairs.plain_ps = PAIRS_PS;
-        rule = &pairs;
+    if (rule.plain_ps > 0 && is_pairs(node)) {
+        rule.plain_ps = PAIRS_PS;
     }
-    visit_values(sets, graph, rule, node->inputs, node->input_count, rule->inputs, &first);
-    visit_values(sets, graph, rule, node->outputs, node->output_count, rule->outputs, &first);
+    visit_values(sets, graph, &rule, node->inputs, node->input_count, rule.inputs, &first);
+    visit_values(sets, graph, &rule, node->outputs, node->output_count, rule.outputs, &first);
 }
 
 /* Whatever is not made by a kernel for kernels only stays as the outside knows it. */

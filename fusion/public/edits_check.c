@@ -7,6 +7,7 @@
 
 #include "fusion/fusion.h"
 #include "runtime/base/check.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define NONE UINT32_MAX
@@ -71,7 +72,7 @@ static const char *difference(const checker_t *c, uint32_t a, uint32_t b)
 {
     const weft_view_op_t *x = &c->view->ops[a], *y = &c->view->ops[b];
     return x->group != y->group                                   ? "belongs to another group"
-           : strcmp(x->def->name, y->def->name) != 0              ? "is another kind of collective"
+           : !wefti_op_same(x->def, y->def)                       ? "is another kind of collective"
            : x->reduction != y->reduction                         ? "has another reduction"
            : only_tensor(c, a)->dtype != only_tensor(c, b)->dtype ? "has another element type"
                                                                   : NULL;

@@ -17,8 +17,7 @@
 /* Definitions of other domains may say that they communicate and no more. */
 static bool is_ordered(const weft_view_op_t *op)
 {
-    return op->def->ordering != WEFT_ORDERING_NONE ||
-           ((op->effects & WEFT_EFFECT_COMMUNICATES) != 0 && strcmp(op->def->domain, "weft") != 0);
+    return op->def->ordering != WEFT_ORDERING_NONE || (op->effects & WEFT_EFFECT_COMMUNICATES) != 0;
 }
 
 static weft_status_t add_edges(const weft_graph_view_t *view, wefti_reachability_t *reach,

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define NONE UINT32_MAX
@@ -15,12 +16,10 @@ const char *wefti_view_op_name(const weft_graph_view_t *view, uint32_t op)
 
 bool wefti_view_collective(const weft_view_op_t *op, weft_collective_t *out_collective)
 {
-    if (!op->present || (op->effects & WEFT_EFFECT_COMMUNICATES) == 0 ||
-        strcmp(op->def->domain, "weft") != 0) {
-        return false;
-    }
-    *out_collective = wefti_collective_from_name(op->def->name);
-    return *out_collective != 0;
+    const weft_op_facts_t facts = wefti_op_facts(op->def);
+    *out_collective = (weft_collective_t)facts.collective;
+    return op->present && (op->effects & WEFT_EFFECT_COMMUNICATES) != 0 && facts.collective != 0 &&
+           facts.half == WEFT_HALF_NONE && facts.imported_as == NULL;
 }
 
 static weft_status_t check_arrays(const weft_graph_view_t *view)

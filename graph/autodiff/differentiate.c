@@ -5,78 +5,78 @@
  */
 #include "graph/autodiff/differentiate.h"
 
-#include <stdio.h>
-#include <string.h>
-
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-static const struct diff_rule {
-    const char *op; /* of ai.onnx */
-    wefti_diff_fn rule;
-} rules[] = {
-    {"Add", wefti_diff_add},
-    {"AveragePool", wefti_diff_average_pool},
-    {"Conv", wefti_diff_conv},
-    {"Div", wefti_diff_div},
-    {"Dropout", wefti_diff_dropout},
-    {"Flatten", wefti_diff_same_elements},
-    {"Gemm", wefti_diff_gemm},
-    {"GlobalAveragePool", wefti_diff_global_average_pool},
-    {"Identity", wefti_diff_identity},
-    {"MatMul", wefti_diff_matmul},
-    {"MaxPool", wefti_diff_max_pool},
-    {"Mul", wefti_diff_mul},
-    {"Pad", wefti_diff_pad},
-    {"Relu", wefti_diff_relu},
-    {"Reshape", wefti_diff_same_elements},
-    {"SoftmaxCrossEntropyLoss", wefti_diff_cross_entropy},
-    {"Squeeze", wefti_diff_same_elements},
-    {"Sub", wefti_diff_sub},
-    {"Tanh", wefti_diff_tanh},
-    {"Transpose", wefti_diff_transpose},
-    {"Unsqueeze", wefti_diff_same_elements},
-};
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static wefti_diff_fn find_rule(const weft_op_def_t *def)
 {
-    if (strcmp(def->domain, "weft") == 0 && strcmp(def->name, "DropoutMask") == 0) {
-        return wefti_diff_dropout; /* what Dropout was made into */
+    static const wefti_diff_fn rules[] = {
+        [WEFT_GRADIENT_OF_RESULT] = wefti_diff_of_result,
+        [WEFT_GRADIENT_PERMUTATION] = wefti_diff_transpose,
+        [WEFT_GRADIENT_GEMM] = wefti_diff_gemm,
+        [WEFT_GRADIENT_MATRIX_PRODUCT] = wefti_diff_matmul,
+        [WEFT_GRADIENT_CONVOLUTION] = wefti_diff_conv,
+        [WEFT_GRADIENT_WINDOW_MAXIMUM] = wefti_diff_max_pool,
+        [WEFT_GRADIENT_WINDOW_MEAN] = wefti_diff_average_pool,
+        [WEFT_GRADIENT_GLOBAL_MEAN] = wefti_diff_global_average_pool,
+        [WEFT_GRADIENT_PADDING] = wefti_diff_pad,
+        [WEFT_GRADIENT_CROSS_ENTROPY] = wefti_diff_cross_entropy,
+        [WEFT_GRADIENT_DROPOUT] = wefti_diff_dropout,
+    };
+    static const wefti_diff_fn arithmetic[] = {
+        [WEFT_ARITHMETIC_ADD] = wefti_diff_add,
+        [WEFT_ARITHMETIC_SUBTRACT] = wefti_diff_sub,
+        [WEFT_ARITHMETIC_MULTIPLY] = wefti_diff_mul,
+        [WEFT_ARITHMETIC_DIVIDE] = wefti_diff_div,
+    };
+    const weft_op_facts_t facts = wefti_op_facts(def);
+    if (facts.gradient != WEFT_GRADIENT_DEFAULT) {
+        return (size_t)facts.gradient < COUNT(rules) ? rules[facts.gradient] : NULL;
     }
-    for (size_t i = 0; *def->domain == '\0' && i < sizeof(rules) / sizeof(rules[0]); i++) {
-        if (strcmp(rules[i].op, def->name) == 0) {
-            return rules[i].rule;
-        }
+    if (def->grad != NULL) {
+        return wefti_diff_generic;
     }
-    return def->grad ? wefti_diff_generic : NULL;
+    if (facts.arithmetic != WEFT_ARITHMETIC_NONE) {
+        return (size_t)facts.arithmetic < COUNT(arithmetic) ? arithmetic[facts.arithmetic] : NULL;
+    }
+    return (facts.flags & WEFT_FACT_VIEW) != 0 ? wefti_diff_same_elements : NULL;
 }
 
 bool wefti_is_differentiable(const weft_op_def_t *def)
 {
-    return find_rule(def) != NULL || strcmp(def->name, "Dropout") == 0; /* is rewritten first */
+    return find_rule(def) != NULL;
 }
+
+/* Each operator once, whatever its versions. */
+typedef struct rule_list {
+    wefti_text_t text;
+    const weft_op_def_t *last;
+} rule_list_t;
 
 static int list_op(const weft_op_def_t *def, void *user)
 {
-    if (def->grad) {
-        wefti_text_printf(user, ", %s%s%s", def->domain, *def->domain ? "::" : "", def->name);
+    rule_list_t *list = user;
+    if (find_rule(def) != NULL && (list->last == NULL || !wefti_op_same(list->last, def))) {
+        wefti_text_printf(&list->text, "%s%s%s%s", list->last != NULL ? ", " : "", def->domain,
+                          *def->domain ? "::" : "", def->name);
+        list->last = def;
     }
     return 0;
 }
 
 static weft_status_t no_rule(const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    wefti_text_t list;
-    wefti_text_init(&list, graph->arena.allocator);
-    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-        wefti_text_printf(&list, "%s%s", i ? ", " : "", rules[i].op);
-    }
+    rule_list_t list = {.last = NULL};
+    wefti_text_init(&list.text, graph->arena.allocator);
     weft_op_registry_visit(graph->registry, list_op, &list);
     weft_status_t status =
         wefti_error(WEFT_ERR_UNSUPPORTED,
                     "node '%s' (%s%s%s): operator has no gradient rule; operators with one: %s",
                     node->name, node->def->domain, *node->def->domain ? "::" : "", node->def->name,
-                    list.data ? list.data : "");
-    wefti_text_deinit(&list);
+                    list.text.data ? list.text.data : "");
+    wefti_text_deinit(&list.text);
     return status;
 }
 
@@ -155,12 +155,12 @@ done:
     return status;
 }
 
-/* Gradients get their names, parameters' first; parameters without one become constants. */
 weft_status_t wefti_error_empty_param(const char *name)
 {
     return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
 }
 
+/* Gradients get their names, parameters' first; parameters without one become constants. */
 static weft_status_t finish(wefti_diff_t *diff)
 {
     weft_status_t status = WEFT_OK;

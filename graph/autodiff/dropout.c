@@ -7,14 +7,13 @@
  * The salt is the number of the node among those that drop, in the order of execution: the same in
  * every run and on every rank, whatever the names are.
  */
-#include <string.h>
-
 #include "graph/autodiff/differentiate.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static bool is_dropout(const wefti_node_t *node)
 {
-    return *node->def->domain == '\0' && strcmp(node->def->name, "Dropout") == 0;
+    return wefti_op_has(node->def, WEFT_FACT_DROPOUT);
 }
 
 static weft_status_t refuse(const wefti_node_t *node, const char *what)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of element-wise operators. Broadcast operands are summed by wefti_diff_give. */
 #include "graph/autodiff/differentiate.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static weft_status_t pass_on(wefti_diff_t *diff, uint32_t index)
@@ -9,11 +10,6 @@ static weft_status_t pass_on(wefti_diff_t *diff, uint32_t index)
 }
 
 weft_status_t wefti_diff_add(wefti_diff_t *diff)
-{
-    return wefti_diff_each_input(diff, pass_on);
-}
-
-weft_status_t wefti_diff_identity(wefti_diff_t *diff)
 {
     return wefti_diff_each_input(diff, pass_on);
 }
@@ -80,13 +76,14 @@ weft_status_t wefti_diff_div(wefti_diff_t *diff)
     return wefti_diff_each_input(diff, div_input);
 }
 
-/* Operators whose gradient is a function of dY and Y. */
-static weft_status_t from_result(wefti_diff_t *diff, const char *domain, const char *name)
+weft_status_t wefti_diff_of_result(wefti_diff_t *diff)
 {
     weft_status_t status;
     uint32_t grad;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_output(diff, 0)};
-    wefti_diff_op_t op = {.domain = domain, .op = name, .inputs = inputs, .input_count = 2};
+    const weft_op_ref_t rule = wefti_op_facts(wefti_diff_node(diff)->def).result_grad;
+    wefti_diff_op_t op = {
+        .domain = rule.domain, .op = rule.name, .inputs = inputs, .input_count = 2};
     if (!wefti_diff_wants(diff, 0)) {
         return WEFT_OK;
     }
@@ -94,14 +91,4 @@ static weft_status_t from_result(wefti_diff_t *diff, const char *domain, const c
     WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
 done:
     return status;
-}
-
-weft_status_t wefti_diff_relu(wefti_diff_t *diff)
-{
-    return from_result(diff, "com.microsoft", "ReluGrad");
-}
-
-weft_status_t wefti_diff_tanh(wefti_diff_t *diff)
-{
-    return from_result(diff, "weft", "TanhGrad");
 }

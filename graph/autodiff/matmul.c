@@ -24,18 +24,6 @@ static weft_status_t emit_gemm(wefti_diff_t *diff, uint32_t a, bool trans_a, uin
     return wefti_diff_emit_value(diff, &op, out_value);
 }
 
-static int64_t int_attr(const wefti_node_t *node, const char *name)
-{
-    const weft_attr_t *attr = wefti_node_attr(node, name);
-    return attr && attr->type == WEFT_ATTR_INT ? attr->i : 0;
-}
-
-static float factor_attr(const wefti_node_t *node, const char *name)
-{
-    const weft_attr_t *attr = wefti_node_attr(node, name);
-    return attr && attr->type == WEFT_ATTR_FLOAT ? attr->f : 1.0f;
-}
-
 /* Y = alpha A' B' + beta C, where ' transposes or not. */
 static weft_status_t gemm_input(wefti_diff_t *diff, uint32_t index)
 {
@@ -43,8 +31,9 @@ static weft_status_t gemm_input(wefti_diff_t *diff, uint32_t index)
     const wefti_node_t *node = wefti_diff_node(diff);
     uint32_t dy = wefti_diff_output_grad(diff, 0), grad = dy;
     uint32_t a = wefti_diff_input(diff, 0), b = wefti_diff_input(diff, 1);
-    bool trans_a = int_attr(node, "transA") != 0, trans_b = int_attr(node, "transB") != 0;
-    float alpha = factor_attr(node, "alpha");
+    bool trans_a = wefti_node_int(node, "transA") != 0,
+         trans_b = wefti_node_int(node, "transB") != 0;
+    float alpha = wefti_node_float(node, "alpha");
     if (index == 0) { /* dA' = dY B'^T, and dA = dA'^T = B' dY^T where A is transposed */
         WEFT_TRY(status,
                  trans_a ? emit_gemm(diff, b, trans_b, dy, true, alpha, &grad)
@@ -56,7 +45,7 @@ static weft_status_t gemm_input(wefti_diff_t *diff, uint32_t index)
                          : emit_gemm(diff, a, !trans_a, dy, false, alpha, &grad),
                  done);
     } else {
-        double beta = (double)factor_attr(node, "beta");
+        double beta = (double)wefti_node_float(node, "beta");
         weft_tensor_desc_t type = diff->graph->values[wefti_diff_input(diff, index)].type;
         WEFT_TRY(status, wefti_diff_sum_to(diff, dy, type.dims, type.rank, &grad), done);
         WEFT_TRY(status, wefti_diff_scale(diff, grad, beta, &grad), done);

@@ -3,7 +3,7 @@
 #include "graph/autodiff/differentiate.h"
 #include "runtime/base/error.h"
 
-/* Flatten, Reshape, Squeeze, Unsqueeze: back to the shape of the input. */
+/* Views: back to the shape of the input. */
 weft_status_t wefti_diff_same_elements(wefti_diff_t *diff)
 {
     weft_status_t status;

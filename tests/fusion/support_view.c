@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/algo.h>
+
 static const weft_op_def_t defs[] = {
     {.domain = "test", .name = "Compute", .in_place = {-1, -1, -1, -1}},
     {.domain = "test", .name = "InPlace", .in_place = {0, -1, -1, -1}},
@@ -16,7 +18,9 @@ static const weft_op_def_t defs[] = {
      .name = "AllReduce",
      .effects = WEFT_EFFECT_COMMUNICATES,
      .in_place = {-1, -1, -1, -1},
-     .ordering = WEFT_ORDERING_GROUP},
+     .ordering = WEFT_ORDERING_GROUP,
+     .facts = &(const weft_op_facts_t){.struct_size = sizeof(weft_op_facts_t),
+                                       .collective = WEFT_OP_ALL_REDUCE}},
 };
 
 void view_begin(view_builder_t *b)

@@ -8,7 +8,6 @@
  *   z [..]    -> Broadcast -> "z.share"              (no batch: everybody gets rank 0's)
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "graph/ir.h"
 #include "runtime/base/error.h"
@@ -35,14 +34,13 @@ static share_t compare(const weft_tensor_desc_t *part, const weft_tensor_desc_t 
     return part->dims[0] * (int64_t)ranks == whole->dims[0] ? SHARE_FIRST : SHARE_OTHER;
 }
 
-/* Adds op(value); the result gets the type that the operator infers. */
+/* Adds op(value) of blocks of ranks, 0: of whole tensors. The result gets the inferred type. */
 static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32_t value,
                                     const char *output_name, uint32_t ranks, const char *reason,
                                     uint32_t *out_value)
 {
     weft_status_t status;
     uint32_t node;
-    bool sized = strcmp(op, "Broadcast") != 0;
     weft_attr_t attrs[] = {{.name = "root", .type = WEFT_ATTR_INT},
                            {.name = "reason", .type = WEFT_ATTR_STRING, .s = reason},
                            {.name = "group_size", .type = WEFT_ATTR_INT, .i = ranks}};
@@ -57,7 +55,7 @@ static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32
                                   .output_names = &output_name,
                                   .output_count = 1,
                                   .attrs = attrs,
-                                  .attr_count = sized ? 3 : 2};
+                                  .attr_count = ranks != 0 ? 3 : 2};
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
     *out_value = graph->nodes[node].outputs[0];
 fail:
@@ -85,7 +83,7 @@ static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whol
     graph->values[input].type = *type;
     WEFT_TRY(status,
              add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast", input, name,
-                            ranks,
+                            share == SHARE_FIRST ? ranks : 0,
                             share == SHARE_FIRST ? "scatters rank 0's batch over the ranks"
                                                  : "broadcasts the input of rank 0",
                             &part),

@@ -115,6 +115,12 @@ static weft_status_t check_def(const weft_op_def_t *def)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: the table of rules is empty",
                            def->domain, def->name);
     }
+    if (!knows_facts(def->facts)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "operator %s.%s: unsupported facts: struct_size %zu, this library has "
+                           "%zu, and the fields after that must be zero",
+                           def->domain, def->name, def->facts->struct_size, sizeof(*def->facts));
+    }
     weft_op_ref_t refs[] = {wefti_op_facts(def).result_grad, wefti_op_facts(def).evaluation};
     bool of_result = wefti_op_facts(def).gradient == WEFT_GRADIENT_OF_RESULT;
     if ((of_result && refs[0].name == NULL) || (refs[0].name != NULL && refs[0].domain == NULL) ||
@@ -122,12 +128,6 @@ static weft_status_t check_def(const weft_op_def_t *def)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "operator %s.%s: result_grad and evaluation need a domain and a name",
                            def->domain, def->name);
-    }
-    if (!knows_facts(def->facts)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "operator %s.%s: unsupported facts: struct_size %zu, this library has "
-                           "%zu, and the fields after that must be zero",
-                           def->domain, def->name, def->facts->struct_size, sizeof(*def->facts));
     }
     for (size_t i = 0; i < 4; i++) {
         if (def->in_place[i] < -1 || def->in_place[i] >= (int)def->inputs_max) {

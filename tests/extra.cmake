@@ -11,6 +11,8 @@ endif()
 
 add_test(NAME tree_includes
   COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
+add_test(NAME tree_op_names
+  COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_op_names.py ${PROJECT_SOURCE_DIR})
 list(TRANSFORM weft_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
 file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/objects.txt CONTENT "$<JOIN:${objects};$<TARGET_OBJECTS:weft_tool>,\n>\n")
 add_test(NAME tree_links

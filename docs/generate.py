@@ -8,6 +8,7 @@ usage: docs/generate.py [--check] [--weft build/weft] [PART ..]
     settings      docs/settings.md                         from `weft help --json`
     operators     docs/operators.md                        from `weft ops --json`
     pictures      docs/pictures/*.svg                      from docs/pictures/*.txt (docs/pictures/draw.py)
+    passes        the table of fusion/README.md            from `weft compile --list-passes --json`
     folders       the tables of ARCHITECTURE.md            from tests/tree/check_includes.py
 
 --check writes nothing, lists what is out of date, and exits with 1 if anything is.
@@ -225,6 +226,12 @@ def folders_section():
     return "\n".join(out) + "\n"
 
 
+def passes_section(data):
+    out = ["| pass | runs in | what it does |", "|---|---|---|"]
+    out += [f"| `{p['name']}` | {p['runs_in']} | {p['summary']} |" for p in data["passes"]]
+    return "\n".join(out) + "\n"
+
+
 def replace_section(path, name, text):
     begin, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->\n"
     page = path.read_text()
@@ -247,7 +254,7 @@ def main() -> int:
     parser.add_argument("--weft", default=str(ROOT / "build" / "weft"))
     parser.add_argument("parts", nargs="*")
     arguments = parser.parse_args()
-    parts = arguments.parts or ["commands", "settings", "operators", "pictures", "folders"]
+    parts = arguments.parts or ["commands", "settings", "operators", "passes", "pictures", "folders"]
     files = {}
     docs = ROOT / "docs"
     if "commands" in parts or "settings" in parts:
@@ -264,6 +271,10 @@ def main() -> int:
         files[docs / "settings.md"] = settings_page(data)
     if "operators" in parts:
         files[docs / "operators.md"] = operators_page(ask(arguments.weft, "ops", "--json"))
+    if "passes" in parts:
+        path = ROOT / "fusion" / "README.md"
+        data = ask(arguments.weft, "compile", "--list-passes", "--json")
+        files[path] = replace_section(path, "passes", passes_section(data))
     if "pictures" in parts:
         draw = load(docs / "pictures" / "draw.py", "draw")
         for picture in sorted((docs / "pictures").glob("*.txt")):

@@ -45,15 +45,19 @@ static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
     return status;
 }
 
-/* A compiled graph has all types that do not depend on layouts. */
+/* A compiled graph has all types that do not depend on layouts. A file can break any rule. */
 static weft_status_t check_compiled(wefti_compiler_t *c)
 {
+    weft_status_t status;
     if (wefti_graph_has_gradients(c->graph) != !c->params.infer) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: compiled graph for %s has %s",
                            c->params.model_path, c->params.infer ? "inference" : "training",
                            c->params.infer ? "gradients" : "no gradients");
     }
-    return wefti_graph_infer_shapes(c->graph);
+    WEFT_TRY(status, wefti_graph_infer_shapes(c->graph), fail);
+    status = wefti_graph_verify(c->graph);
+fail:
+    return status;
 }
 
 /* The pass split-batch compares a rank's share of the batch with the whole batch. */

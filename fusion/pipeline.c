@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fusion/pipeline.h"
 
+#include <string.h>
+
 #include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
+#include "runtime/base/suggest.h"
+#include "runtime/base/sync.h"
 
 static bool holds_gradients(const wefti_compiler_t *c)
 {
@@ -84,11 +88,25 @@ const wefti_pass_t *wefti_passes(size_t *out_count)
     return passes;
 }
 
+static bool is(const char *name, const wefti_pass_t *pass)
+{
+    return name != NULL && strcmp(name, pass->name) == 0;
+}
+
 static bool applies(const wefti_compiler_t *c, const wefti_pass_t *pass)
 {
     wefti_pass_when_t needed = c->params.infer ? INFERENCE : TRAINING;
     needed |= c->compiled.known ? COMPILED : 0;
     return (pass->when & needed) == needed && (pass->enabled == NULL || pass->enabled(c));
+}
+
+static weft_status_t verify(const wefti_compiler_t *c, const wefti_pass_t *pass)
+{
+    weft_status_t status = wefti_graph_verify(c->graph);
+    return status >= 0 || status == WEFT_ERR_NO_MEMORY
+               ? status
+               : wefti_error_prefix(WEFT_ERR_INTERNAL, "pass '%s' made an invalid graph",
+                                    pass->name);
 }
 
 static weft_status_t run_pass(wefti_compiler_t *c, const wefti_pass_t *pass)
@@ -99,6 +117,9 @@ static weft_status_t run_pass(wefti_compiler_t *c, const wefti_pass_t *pass)
         c->model = &c->models[i];
         c->graph = c->model->graph;
         status = pass->run(c);
+        if (status >= 0 && c->params.verify_each) {
+            status = verify(c, pass);
+        }
         if (status < 0 && (pass->when & MODELS) != 0) {
             wefti_error_in_model(c, c->model, status);
         }
@@ -108,13 +129,98 @@ static weft_status_t run_pass(wefti_compiler_t *c, const wefti_pass_t *pass)
     return status;
 }
 
-weft_status_t wefti_pipeline_run(wefti_compiler_t *c, const wefti_pass_t *rows, size_t count)
+/* A pass that print_after or stop_after names must run. */
+static weft_status_t check_skipped(const wefti_compiler_t *c, const wefti_pass_t *pass)
 {
-    weft_status_t status = WEFT_OK;
-    for (size_t i = 0; i < count && status >= 0; i++) {
-        if (applies(c, &rows[i])) {
-            status = run_pass(c, &rows[i]);
+    const char *field = is(c->params.stop_after, pass)    ? "stop_after"
+                        : is(c->params.print_after, pass) ? "print_after"
+                                                          : NULL;
+    return field == NULL
+               ? WEFT_OK
+               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, field,
+                                   "pass '%s' does not run with these parameters", pass->name);
+}
+
+static weft_status_t check_name(const char *field, const char *name, const wefti_pass_t *rows,
+                                size_t count)
+{
+    wefti_suggestion_t near = {.word = name};
+    for (size_t i = 0; i < count; i++) {
+        if (name == NULL || is(name, &rows[i])) {
+            return WEFT_OK;
         }
+        wefti_suggestion_offer(&near, rows[i].name);
+    }
+    return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, field, "unknown pass '%s'%s%s%s", name,
+                             near.best != NULL ? "; did you mean '" : "",
+                             near.best != NULL ? near.best : "", near.best != NULL ? "'?" : "");
+}
+
+static weft_status_t check_names(const wefti_compiler_t *c, const wefti_pass_t *rows, size_t count)
+{
+    const char *print = c->params.print_after;
+    weft_status_t status = check_name("stop_after", c->params.stop_after, rows, count);
+    if (status >= 0 && print != NULL && strcmp(print, "all") != 0) {
+        status = check_name("print_after", print, rows, count);
     }
     return status;
+}
+
+weft_status_t wefti_pipeline_report(wefti_compiler_t *c, const char *name, uint32_t nodes_before,
+                                    uint64_t start_ns, bool with_text)
+{
+    weft_pass_report_t report = {.struct_size = sizeof(report),
+                                 .name = name,
+                                 .nodes_before = nodes_before,
+                                 .nodes_after = c->graph->order_count,
+                                 .duration_ns = wefti_now_ns() - start_ns};
+    wefti_text_t text;
+    if (c->params.on_pass == NULL) {
+        return WEFT_OK;
+    }
+    wefti_text_init(&text, c->allocator);
+    if (with_text) {
+        wefti_graph_to_text(c->graph, &text);
+        report.graph_text = text.data;
+    }
+    bool failed = text.failed;
+    if (!failed) {
+        c->params.on_pass(c->params.on_pass_user, &report);
+    }
+    wefti_text_deinit(&text);
+    return failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+weft_status_t wefti_pipeline_run(wefti_compiler_t *c, const wefti_pass_t *rows, size_t count)
+{
+    const char *print = c->params.print_after;
+    bool print_all = print != NULL && strcmp(print, "all") == 0, stop = false;
+    weft_status_t status = check_names(c, rows, count);
+    for (size_t i = 0; i < count && status >= 0 && !stop; i++) {
+        uint32_t nodes = c->graph->order_count;
+        uint64_t start_ns = wefti_now_ns();
+        if (!applies(c, &rows[i])) {
+            status = check_skipped(c, &rows[i]);
+            continue;
+        }
+        stop = is(c->params.stop_after, &rows[i]);
+        WEFT_TRY(status, run_pass(c, &rows[i]), done);
+        status = wefti_pipeline_report(c, rows[i].name, nodes, start_ns,
+                                       print_all || stop || is(print, &rows[i]));
+    }
+done:
+    return status;
+}
+
+void weft_compile_visit_passes(weft_pass_visit_fn visit, void *user)
+{
+    for (size_t i = 0; visit != NULL && i < sizeof(passes) / sizeof(passes[0]); i++) {
+        const weft_pass_info_t info = {.name = passes[i].name,
+                                       .summary = passes[i].summary,
+                                       .training = (passes[i].when & TRAINING) != 0,
+                                       .inference = (passes[i].when & INFERENCE) != 0};
+        if (visit(&info, user) != 0) {
+            return;
+        }
+    }
 }

@@ -26,9 +26,13 @@ typedef struct wefti_pass {
 
 /* The table; *out_count rows. */
 const wefti_pass_t *wefti_passes(size_t *out_count);
-/* Runs the rows that apply. A row of WEFTI_PASS_MODELS runs with c->model and c->graph set to each
+/* Runs the rows that apply, up to and including params.stop_after, and reports each to
+ * params.on_pass. A row of WEFTI_PASS_MODELS runs with c->model and c->graph set to each
  * model in turn, every other row with the first. */
 weft_status_t wefti_pipeline_run(wefti_compiler_t *compiler, const wefti_pass_t *passes,
                                  size_t count);
+/* Reports to params.on_pass, if there is one: name has run since start_ns. */
+weft_status_t wefti_pipeline_report(wefti_compiler_t *compiler, const char *name,
+                                    uint32_t nodes_before, uint64_t start_ns, bool with_text);
 
 #endif

@@ -5,16 +5,34 @@
 #include <string.h>
 
 #include "runtime/base/text.h"
+#include "tools/compile_passes.h"
 #include "tools/tool.h"
 
-enum { KEY_JSON = 256, KEY_EMIT };
+enum {
+    KEY_JSON = 256,
+    KEY_EMIT,
+    KEY_LIST_PASSES,
+    KEY_PRINT_AFTER,
+    KEY_STOP_AFTER,
+    KEY_TIME_PASSES,
+    KEY_VERIFY_EACH
+};
 
 static const option_def_t own_options[] = {
-    {'o', "output", "PLAN.weft", "write the plan to this file (required)"},
+    {'o', "output", "PLAN.weft",
+     "write the plan to this file (required, but for --stop-after and --list-passes)"},
     {KEY_EMIT, "emit-onnx", "OUT.onnx",
      "also write the compiled graph as ONNX; compiling that file produces the same plan without "
      "further options"},
     {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
+    {KEY_LIST_PASSES, "list-passes", NULL, "list the passes of the compiler in order, and exit"},
+    {KEY_PRINT_AFTER, "print-after", "PASS",
+     "print the graph to standard error after this pass, or after every pass: all"},
+    {KEY_STOP_AFTER, "stop-after", "PASS",
+     "stop after this pass and print the graph; no plan is written"},
+    {KEY_TIME_PASSES, "time-passes", NULL,
+     "print the duration of every pass and the number of operators after it"},
+    {KEY_VERIFY_EACH, "verify-each", NULL, "verify the graph after every pass"},
     {0, NULL, NULL, NULL},
 };
 
@@ -39,7 +57,8 @@ const command_t wefti_compile_command = {
 typedef struct compile_command {
     compile_options_t compile;
     const char *output;
-    bool json;
+    bool json, list_passes, time_passes;
+    pass_log_t passes;
 } compile_command_t;
 
 static int handle(void *user, int key, const char *value)
@@ -55,6 +74,23 @@ static int handle(void *user, int key, const char *value)
     }
     if (key == KEY_JSON) {
         command->json = true;
+        return EXIT_OK;
+    }
+    if (key == KEY_LIST_PASSES) {
+        command->list_passes = true;
+        return EXIT_OK;
+    }
+    if (key == KEY_TIME_PASSES) {
+        command->time_passes = true;
+        return EXIT_OK;
+    }
+    if (key == KEY_VERIFY_EACH) {
+        command->compile.params.verify_each = 1;
+        return EXIT_OK;
+    }
+    if (key == KEY_PRINT_AFTER || key == KEY_STOP_AFTER) {
+        *(key == KEY_PRINT_AFTER ? &command->compile.params.print_after
+                                 : &command->compile.params.stop_after) = value;
         return EXIT_OK;
     }
     return wefti_compile_option(&command->compile, "compile", key, value);
@@ -135,6 +171,9 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_json_int(&json, "fusion_copied_bytes", (int64_t)info->fusion_copied_bytes);
     wefti_json_string(&json, "structure_digest", info->structure_digest);
     wefti_json_string(&json, "weights_digest", info->weights_digest);
+    if (command->time_passes) {
+        wefti_write_pass_times(&command->passes, &json);
+    }
     wefti_json_end_object(&json);
     puts(text.data);
     wefti_text_deinit(&text);
@@ -144,6 +183,9 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
 static int check_files(const compile_command_t *command, char *const *models, int count)
 {
     const char *emit = command->compile.params.emit_path;
+    if (command->output == NULL) {
+        return EXIT_OK;
+    }
     for (int i = 0; i < count; i++) {
         if (wefti_same_file(command->output, models[i]) ||
             (emit && wefti_same_file(emit, models[i]))) {
@@ -156,25 +198,44 @@ static int check_files(const compile_command_t *command, char *const *models, in
                : EXIT_OK;
 }
 
+static weft_status_t save(const compile_command_t *command, const weft_plan_t *plan)
+{
+    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_status_t status = weft_plan_save(plan, command->output);
+    status = status < 0 ? status : weft_plan_get_info(plan, &info);
+    if (status >= 0) {
+        print_result(command, &info);
+        print_costs(command);
+    }
+    return status;
+}
+
 static int compile_and_save(compile_command_t *command)
 {
     weft_plan_t *plan = NULL;
+    weft_compile_params_t *params = &command->compile.params;
+    pass_log_t *passes = &command->passes;
+    if (command->time_passes || params->print_after != NULL || params->stop_after != NULL) {
+        passes->print_after = params->print_after;
+        passes->stop_after = params->stop_after;
+        params->on_pass = wefti_log_pass;
+        params->on_pass_user = passes;
+    }
     weft_status_t status = wefti_compile_choose_costs(&command->compile, "compile", true);
-    status = status < 0 ? status : wefti_compile_with_progress(&command->compile.params, &plan);
-    if (status >= 0) {
-        status = weft_plan_save(plan, command->output);
+    status = status < 0 ? status : wefti_compile_with_progress(params, &plan);
+    if (status >= 0 && params->stop_after == NULL) {
+        status = save(command, plan);
+    } else if (status >= 0) {
+        puts(passes->stopped != NULL ? passes->stopped : "");
     }
-    weft_plan_info_t info = {.struct_size = sizeof info};
-    if (status >= 0) {
-        status = weft_plan_get_info(plan, &info);
-    }
+    weft_plan_release(plan);
+    free(passes->stopped);
     if (status < 0) {
-        weft_plan_release(plan);
         return wefti_compile_error(&command->compile, "compile", status);
     }
-    print_result(command, &info);
-    print_costs(command);
-    weft_plan_release(plan);
+    if (command->time_passes && !command->json) {
+        wefti_print_pass_times(passes);
+    }
     return EXIT_OK;
 }
 
@@ -191,11 +252,16 @@ static int run_compile_command(int argc, char **argv)
         wefti_compile_options_deinit(&command.compile);
         return code < 0 ? EXIT_OK : code;
     }
-    if (positional < 1 || (positional > 1 && !command.compile.params.infer)) {
+    if (command.list_passes) {
+        wefti_list_passes(command.json);
+    } else if (positional < 1 || (positional > 1 && !command.compile.params.infer)) {
         code = wefti_usage_error(
             "compile", "expected one MODEL.onnx (with --infer: one per rank), got %d arguments",
             positional);
-    } else if (command.output == NULL) {
+    } else if (command.compile.params.stop_after != NULL && (command.output || command.json)) {
+        code = wefti_usage_error("compile", "--stop-after and %s exclude each other",
+                                 command.output != NULL ? "-o" : "--json");
+    } else if (command.output == NULL && command.compile.params.stop_after == NULL) {
         code = wefti_usage_error("compile", "missing option: -o PLAN.weft");
     } else {
         command.compile.params.model_path = argv[1];

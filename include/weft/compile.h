@@ -15,6 +15,19 @@ typedef struct weft_input_shape {
     int64_t dims[WEFT_MAX_DIMS]; /**< dimensions */
 } weft_input_shape_t;
 
+/** What a pass of the compiler did. Strings are valid during the call. */
+typedef struct weft_pass_report {
+    size_t struct_size;     /**< size of this struct */
+    const char *name;       /**< the pass; "import" before the first and "lower" after the last */
+    uint32_t nodes_before;  /**< operators of the graph; with rank_models, of rank 0's */
+    uint32_t nodes_after;   /**< the same after the pass */
+    uint64_t duration_ns;   /**< duration of the pass */
+    const char *graph_text; /**< the graph after it, for print_after and stop_after; else NULL */
+} weft_pass_report_t;
+
+/** Receives a report after every pass that ran, in order, on the thread that compiles. */
+typedef void (*weft_pass_report_fn)(void *user, const weft_pass_report_t *report);
+
 /** Parameters of weft_compile. Zero means the default. Strings are borrowed for the call. */
 typedef struct weft_compile_params {
     size_t struct_size; /**< size of this struct */
@@ -83,12 +96,19 @@ typedef struct weft_compile_params {
     /** Replaces batch 0 if the file leaves the batch open, with a warning; 0: an open batch is an
      * error. */
     int64_t open_batch;
+
+    /* Passes (weft_compile_visit_passes) */
+    const char *print_after; /**< pass whose report contains the graph; "all": every pass */
+    const char *stop_after;  /**< the last pass that runs: there is no plan, *out_plan is NULL */
+    int verify_each;         /**< 1: the graph is verified after every pass */
+    weft_pass_report_fn on_pass; /**< receives reports; NULL: none */
+    void *on_pass_user;          /**< first argument of on_pass */
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**
@@ -103,6 +123,24 @@ WEFT_EXTERN_C_BEGIN
  *         WEFT_ERR_INVALID_ARGUMENT naming the field (weft_last_error_field), WEFT_ERR_NO_MEMORY
  */
 WEFT_API weft_status_t weft_compile(const weft_compile_params_t *params, weft_plan_t **out_plan);
+/** A pass of the compiler. */
+typedef struct weft_pass_info {
+    const char *name;    /**< "differentiate", for example */
+    const char *summary; /**< what it does, in a few words */
+    int training;        /**< 1: runs in training */
+    int inference;       /**< 1: runs in inference */
+} weft_pass_info_t;
+
+/** Called for a pass. A return value other than 0 ends the visit. */
+typedef int (*weft_pass_visit_fn)(const weft_pass_info_t *pass, void *user);
+/**
+ * Calls visit for all passes of weft_compile, in the order in which they run. Whether a pass runs
+ * also depends on the parameters.
+ * @param[in] visit called on the calling thread
+ * @param[in] user  passed to visit
+ */
+WEFT_API void weft_compile_visit_passes(weft_pass_visit_fn visit, void *user);
+
 /**
  * Checks the syntax of a bucket policy. Policies:
  * - "auto[:CAP]": the fewest buckets whose communication ends within 0.1 % of the optimum, by

@@ -96,6 +96,12 @@ static weft_status_t parse_check(const char *text, void *field)
     return parse_choice(text, names, 2, field);
 }
 
+static weft_status_t parse_switch(const char *text, void *field)
+{
+    static const char *const names[] = {"off", "on"};
+    return parse_choice(text, names, 2, field);
+}
+
 static weft_status_t parse_calibrate(const char *text, void *field)
 {
     static const char *const names[] = {"off", "cached", "auto"};
@@ -445,7 +451,9 @@ PARSE_UP_TO(parse_up_to_255, 255)
     X("WEFT_BIND", bind, parse_bind, "auto", "", 0,                                                \
       "binding of ranks: core (own cores), numa (all cores of their NUMA nodes), none, "           \
       "or auto (weft run and weft bench bind to cores; ranks of other launchers keep "             \
-      "their binding)")
+      "their binding)")                                                                            \
+    X("WEFT_VERIFY_EACH", verify_each, parse_switch, "off", "", 0,                                 \
+      "on: every compilation verifies the graph after each pass, as with --verify-each")
 
 static const wefti_setting_def_t defs[] = {
 #define SETTING_DEF(env, field, parse, text, unit, collective, help)                               \
@@ -509,20 +517,38 @@ void wefti_settings_find_misspelt(wefti_misspelt_fn report, void *user)
     }
 }
 
+static weft_status_t load_row(size_t row, wefti_settings_t *settings)
+{
+    const char *text = getenv(defs[row].name);
+    if (!text || !*text) {
+        text = defs[row].default_text;
+    }
+    weft_status_t status = rows[row].parse(text, (uint8_t *)settings + rows[row].offset);
+    return status == WEFT_OK
+               ? WEFT_OK
+               : wefti_error_prefix(WEFT_ERR_INVALID_ARGUMENT, "invalid value '%.100s' for %s",
+                                    text, defs[row].name);
+}
+
 weft_status_t wefti_settings_load(wefti_settings_t *out_settings)
 {
     wefti_settings_t settings = {0};
     for (size_t i = 0; i < sizeof defs / sizeof defs[0]; i++) {
-        const char *text = getenv(defs[i].name);
-        if (!text || !*text) {
-            text = defs[i].default_text;
-        }
-        weft_status_t status = rows[i].parse(text, (uint8_t *)&settings + rows[i].offset);
+        weft_status_t status = load_row(i, &settings);
         if (status != WEFT_OK) {
-            return wefti_error_prefix(WEFT_ERR_INVALID_ARGUMENT, "invalid value '%.100s' for %s",
-                                      text, defs[i].name);
+            return status;
         }
     }
     *out_settings = settings;
     return WEFT_OK;
+}
+
+weft_status_t wefti_settings_load_one(const char *name, wefti_settings_t *settings)
+{
+    for (size_t i = 0; i < sizeof defs / sizeof defs[0]; i++) {
+        if (strcmp(defs[i].name, name) == 0) {
+            return load_row(i, settings);
+        }
+    }
+    return WEFT_ERR_NOT_FOUND;
 }

@@ -92,8 +92,9 @@ typedef struct wefti_settings {
     uint32_t sockets;            /* WEFT_SOCKETS: per pair of ranks */
     uint32_t fallback;           /* WEFT_FALLBACK: off, tcp */
     wefti_verbs_settings_t verbs;
-    char topology[1024]; /* WEFT_TOPOLOGY: path of a cluster's description; "": what is found */
-    uint32_t bind;       /* WEFT_BIND: auto, none, core, numa: wefti_bind_t */
+    char topology[1024];  /* WEFT_TOPOLOGY: path of a cluster's description; "": what is found */
+    uint32_t bind;        /* WEFT_BIND: auto, none, core, numa: wefti_bind_t */
+    uint32_t verify_each; /* WEFT_VERIFY_EACH: off, on */
 } wefti_settings_t;
 
 typedef struct wefti_setting_def {
@@ -107,6 +108,8 @@ typedef struct wefti_setting_def {
 /* Reads the environment. An invalid value is WEFT_ERR_INVALID_ARGUMENT; the message names the
  * variable, its value, and what is expected. */
 weft_status_t wefti_settings_load(wefti_settings_t *out_settings);
+/* Reads one variable, for a caller that does not use the others. */
+weft_status_t wefti_settings_load_one(const char *name, wefti_settings_t *settings);
 /* Calls report for each variable whose name is close to a known one, but is not known. Names are
  * valid during the call. */
 typedef void (*wefti_misspelt_fn)(void *user, const char *name, const char *known);

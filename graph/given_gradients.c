@@ -327,6 +327,22 @@ static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t value)
     return WEFT_OK;
 }
 
+weft_status_t wefti_graph_check_gradients(const wefti_graph_t *graph)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t v = 0; v < graph->value_count && status >= 0; v++) {
+        const wefti_value_t *value = &graph->values[v];
+        if (value->grad_of != WEFTI_NONE && value->kind != WEFTI_VALUE_NODE) {
+            /* folded: it is always the same */
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "gradient '%s' of parameter '%s' is a constant", value->name,
+                               graph->values[value->grad_of].name);
+        }
+        status = value->grad_of != WEFTI_NONE ? check_gradient(graph, v) : WEFT_OK;
+    }
+    return status;
+}
+
 /* Copies that stand behind the producers of what they copy. */
 typedef struct copier {
     wefti_graph_t *graph;
@@ -442,20 +458,13 @@ weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph)
         return WEFT_OK;
     }
     uint8_t *local = mark_local(graph);
+    WEFT_TRY(status, wefti_graph_check_gradients(graph), done);
     WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
     WEFT_TRY(status, look_around(&c, &readers), done);
     for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
-        uint32_t param = graph->values[v].grad_of;
-        if (param == WEFTI_NONE) {
+        if (graph->values[v].grad_of == WEFTI_NONE) {
             continue;
         }
-        if (graph->values[v].kind != WEFTI_VALUE_NODE) { /* folded: it is always the same */
-            status =
-                wefti_error(WEFT_ERR_UNSUPPORTED, "gradient '%s' of parameter '%s' is a constant",
-                            graph->values[v].name, graph->values[param].name);
-            goto done;
-        }
-        WEFT_TRY(status, check_gradient(graph, v), done);
         if (!(graph->nodes[graph->values[v].producer].def->effects & WEFT_EFFECT_COMMUNICATES)) {
             WEFT_TRY(status, own_gradient(&c, v, readers, local), done);
         }

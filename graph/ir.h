@@ -313,6 +313,8 @@ bool wefti_graph_has_gradients(const wefti_graph_t *graph);
 /* Where there are any: phases of nodes; weights without one become constants, which is logged; gradients are no longer
  * outputs. Before shapes are bound. */
 weft_status_t wefti_graph_use_gradients(wefti_graph_t *graph, const wefti_log_t *log);
+/* With shapes bound: types are those of the weights. */
+weft_status_t wefti_graph_check_gradients(const wefti_graph_t *graph);
 /* Afterwards: types are those of the weights; each is a tensor of its own; flag REDUCED. */
 weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph);
 

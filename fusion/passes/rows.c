@@ -59,6 +59,7 @@ weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *c)
                   c->model->path, (long long)c->graph->batch,
                   c->graph->batch == 1 ? "sample per rank" : "samples per rank");
     }
+    status = wefti_graph_check_gradients(c->graph);
 fail:
     return status;
 }

@@ -14,7 +14,7 @@
 #include "support_cards.h"
 #include "support_ranks.h"
 
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 #define MAX_CALLS 400u
 

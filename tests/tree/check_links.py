@@ -14,12 +14,13 @@ import re
 import subprocess
 import sys
 
-from check_includes import ABOVE, FOLDERS
+from check_includes import ABOVE, FOLDERS, folder_of
 
 
 def source_of(path):
     """build/ops/CMakeFiles/weft_topo.dir/topo/draw.c.o -> ops/topo/draw.c"""
-    found = re.search(r"((?:runtime/base|[a-z_]+))/CMakeFiles/[a-z_]+\.dir/(?:\./)?(.*)\.o$", path)
+    folders = "|".join(sorted(FOLDERS, key=len, reverse=True))
+    found = re.search(rf"(?:^|/)({folders})/CMakeFiles/[a-z_]+\.dir/(?:\./)?(.*)\.o$", path)
     if not found:
         sys.exit(f"{path}: not a path of an object file")
     return f"{found[1]}/{found[2]}"
@@ -39,14 +40,11 @@ def read_symbols(nm, objects):
     return defined, used
 
 
-def folder_of(source):
-    return max((folder for folder in FOLDERS if source.startswith(f"{folder}/")), key=len)
-
-
 def may_use(folder, symbol, source):
     if folder in ABOVE and symbol.startswith("weft_"):
         return True
-    return any(source.startswith(prefix[: prefix.rindex("/") + 1]) for prefix in FOLDERS[folder][1])
+    prefixes = [prefix[: prefix.rindex("/") + 1] for prefix in FOLDERS[folder][1]]
+    return any(source.startswith(p) and folder_of(p) == folder_of(source) for p in prefixes)
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capturing: from the begin, when a group's calls are noted, to a capture that can be replayed. */
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 #include <string.h>
 

@@ -11,7 +11,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 /* A piece that was packed is still in the cache when it is reduced and unpacked; larger tensors are
  * no better off for being packed. */

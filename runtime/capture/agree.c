@@ -9,7 +9,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 #define TEXT_BYTES 400
 

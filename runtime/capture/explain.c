@@ -5,7 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes)
 {

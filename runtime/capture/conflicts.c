@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 typedef struct range {
     uintptr_t begin, end; /* equal: nothing */

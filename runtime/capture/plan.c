@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 static const weft_op_def_t data_def = {.domain = "capture", .name = "Data"};
 static const weft_op_def_t call_def = {

@@ -7,7 +7,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "capture/capture.h"
+#include "runtime/capture/capture.h"
 
 /* ---- on the stream ---- */
 

@@ -177,7 +177,11 @@ def operators_page(data):
                 "([ops/README.md](../ops/README.md)) or registered by a program "
                 "([samples/custom_kernel](../samples/custom_kernel/README.md))."), "",
            wrap("Where an operator has several versions, the attributes of the newest one are listed. `weft check` also says "
-                "which operators have a gradient and a kernel."), ""]
+                "which operators have a kernel."), "",
+           wrap("The words in parentheses are facts that passes use: *elementwise*, *view* (the same elements in the same order), "
+                "*commutative*, *linear in* an input, *mixes axis* (elements along attribute `axis` meet; *mixes from 2*: in all "
+                "dimensions but batch and channels), *in place* (output 0 may overwrite an input), *channels last* (accepts that "
+                "layout). `include/weft/registry.h` defines them."), ""]
     names = sorted({op["domain"] for op in data["operators"]}, key=lambda d: (d != "", d))
     for domain in names:
         out += [f"## {domains.get(domain, 'Domain `' + domain + '`')}\n"]
@@ -191,6 +195,8 @@ def operators_page(data):
             shown = "version " + str(since[0]) if len(since) == 1 else "versions " + ", ".join(map(str, since))
             facts = [shown if op["domain"] == "" else "",
                      f"{count_text(op['inputs_min'], op['inputs_max'])} in, {count_text(op['outputs_min'], op['outputs_max'])} out",
+                     ", ".join(fact.replace("_", " ") for fact in op.get("facts", [])),
+                     "linear in " + " and ".join(map(str, op["linear_inputs"])) if op.get("linear_inputs") else "",
                      f"gradient: {op['gradient']}" if op.get("gradient") else "",
                      f"as {op['equivalent']}" if op.get("equivalent") else ""]
             text = f"- `{op['name']}` ({'; '.join(f for f in facts if f)}): {markdown(op['doc'])}"

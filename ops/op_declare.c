@@ -5,6 +5,7 @@
 
 #include "ops/cost/json_read.h"
 #include "ops/op_defs.h"
+#include "ops/op_facts.h"
 #include "ops/op_infer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -19,6 +20,7 @@ typedef struct declare {
     wefti_arena_t *arena;
     weft_op_def_t *def;
     weft_op_rules_t *rules;
+    weft_op_facts_t *facts;
 } declare_t;
 
 static const wefti_json_node_t *get(const declare_t *d, const char *key)
@@ -226,12 +228,43 @@ static weft_status_t read_numbers(const declare_t *d)
     return WEFT_OK;
 }
 
+/* Names of flags and of a mixing; the inputs in which the operator is linear. */
+static weft_status_t read_facts(const declare_t *d)
+{
+    const wefti_json_node_t *facts = get(d, "facts"), *linear = get(d, "linear");
+    int64_t input;
+    if ((facts != NULL && facts->kind != WEFTI_JSON_ARRAY) ||
+        (linear != NULL && linear->kind != WEFTI_JSON_ARRAY)) {
+        return wrong(facts != NULL && facts->kind != WEFTI_JSON_ARRAY ? "facts" : "linear",
+                     "a list");
+    }
+    for (const wefti_json_node_t *item = facts != NULL ? wefti_json_first(d->tree, facts) : NULL;
+         item != NULL; item = wefti_json_after(d->tree, item)) {
+        if (item->kind != WEFTI_JSON_STRING || !wefti_op_fact_set(d->facts, item->string)) {
+            return wrong("facts", "elementwise, view, commutative, accumulates, reads_shape, "
+                                  "dropout, loss and at most one of mixes_none, mixes_axis, "
+                                  "mixes_from_axis, mixes_from_1, mixes_from_2");
+        }
+    }
+    for (const wefti_json_node_t *item = linear != NULL ? wefti_json_first(d->tree, linear) : NULL;
+         item != NULL; item = wefti_json_after(d->tree, item)) {
+        if (!whole(item, 0, 31, &input)) {
+            return wrong("linear", "numbers of inputs, at most 31");
+        }
+        d->facts->linear_inputs |= 1u << input;
+    }
+    d->facts->struct_size = sizeof(*d->facts);
+    d->def->facts = d->facts;
+    return WEFT_OK;
+}
+
 /* A misspelt key would be a default that nobody meant. */
 static weft_status_t check_keys(const declare_t *d)
 {
-    static const char *const known[] = {"domain",   "name",  "version",          "inputs",
-                                        "outputs",  "types", "effects",          "in_place",
-                                        "gradient", "doc",   "flops_per_element"};
+    static const char *const known[] = {"domain",   "name",  "version",           "inputs",
+                                        "outputs",  "types", "effects",           "in_place",
+                                        "gradient", "doc",   "flops_per_element", "facts",
+                                        "linear"};
     for (const wefti_json_node_t *item = wefti_json_first(d->tree, d->object); item != NULL;
          item = wefti_json_after(d->tree, item)) {
         bool found = false;
@@ -259,6 +292,7 @@ static weft_status_t read_op(const declare_t *d)
     WEFT_TRY(status, read_effects(d), fail);
     WEFT_TRY(status, read_places(d), fail);
     WEFT_TRY(status, read_numbers(d), fail);
+    WEFT_TRY(status, read_facts(d), fail);
     def->grad = def->grad[0] != '\0' ? def->grad : NULL;
     def->dtypes = WEFTI_BIT_ALL;
     def->rules = d->rules;
@@ -279,8 +313,9 @@ static weft_status_t add_op(const wefti_json_tree_t *tree, const wefti_json_node
                    .object = object,
                    .arena = arena,
                    .def = wefti_arena_alloc(arena, sizeof(*d.def)),
-                   .rules = wefti_arena_alloc(arena, sizeof(*d.rules))};
-    if (d.def == NULL || d.rules == NULL) {
+                   .rules = wefti_arena_alloc(arena, sizeof(*d.rules)),
+                   .facts = wefti_arena_alloc(arena, sizeof(*d.facts))};
+    if (d.def == NULL || d.rules == NULL || d.facts == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     if (object->kind != WEFTI_JSON_OBJECT) {

@@ -26,7 +26,12 @@ static inline bool wefti_op_has(const weft_op_def_t *def, weft_fact_flags_t flag
     return (wefti_op_facts(def).flags & flag) != 0;
 }
 
-/* op_rules.c: the same operator, in whatever version. */
+/* op_facts.c: the same operator, in whatever version. */
 bool wefti_op_same(const weft_op_def_t *a, const weft_op_def_t *b);
+/* Sets a flag or mixing by its name; false: unknown, or a second mixing. */
+bool wefti_op_fact_set(weft_op_facts_t *facts, const char *name);
+/* Calls visit with the name of each fact that is yes or no. */
+typedef void (*wefti_fact_fn)(const char *name, void *user);
+void wefti_op_each_fact(const weft_op_def_t *def, wefti_fact_fn visit, void *user);
 
 #endif

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator's definition says of its outputs and cost, by function or by rules. */
+/* Types of the outputs and cost of an operator, by the function of its definition or by its rules. */
 #include "ops/op_infer.h"
-
-#include <string.h>
-
-#include "ops/op_facts.h"
 
 #include "runtime/base/error.h"
 
@@ -40,11 +36,6 @@ static weft_status_t apply_rule(const weft_output_rule_t *rule, weft_node_desc_t
     }
     wefti_infer_set_like(node, index, &y);
     return WEFT_OK;
-}
-
-bool wefti_op_same(const weft_op_def_t *a, const weft_op_def_t *b)
-{
-    return a == b || (strcmp(a->domain, b->domain) == 0 && strcmp(a->name, b->name) == 0);
 }
 
 weft_status_t wefti_op_infer(const weft_op_def_t *def, weft_node_desc_t *node)

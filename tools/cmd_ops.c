@@ -2,6 +2,7 @@
 /* weft ops: every operator definition. */
 #include <stdio.h>
 
+#include "ops/op_facts.h"
 #include "runtime/base/text.h"
 #include "tools/tool.h"
 
@@ -20,7 +21,7 @@ const command_t wefti_ops_command = {
     .brief = "list the operator definitions",
     .synopsis = "[--kernels LIB.so] [--json]",
     .summary = "Lists every operator definition: number of inputs and outputs, attributes, types, "
-               "effects, and the equivalent MPI or NCCL call.",
+               "effects, facts, and the equivalent MPI or NCCL call.",
     .epilogue = NULL,
     .options = {own_options},
     .run = run_ops_command,
@@ -79,6 +80,14 @@ static const char *effects_text(weft_effects_t effects)
     return effects & WEFT_EFFECT_RANDOM ? "random" : "pure";
 }
 
+static void print_fact(const char *name, void *user)
+{
+    int *count = user;
+    printf("%*s%s", *count == 0 ? 64 : 0, "", *count == 0 ? "" : ", ");
+    printf("%s", name);
+    (*count)++;
+}
+
 static int print_text(const weft_op_def_t *def, void *user)
 {
     ops_command_t *command = user;
@@ -95,6 +104,11 @@ static int print_text(const weft_op_def_t *def, void *user)
            effects_text(def->effects), def->doc, "");
     if (def->equivalent != NULL) {
         printf("  %-48s %-13s%s\n", "", "", def->equivalent);
+    }
+    int facts = 0;
+    wefti_op_each_fact(def, print_fact, &facts);
+    if (facts > 0) {
+        putchar('\n');
     }
     return 0;
 }
@@ -128,6 +142,11 @@ static const char *ordering_text(weft_ordering_t ordering)
                                             : "none";
 }
 
+static void write_fact(const char *name, void *user)
+{
+    wefti_json_string(user, NULL, name);
+}
+
 static int write_json(const weft_op_def_t *def, void *user)
 {
     wefti_json_t *json = &((ops_command_t *)user)->writer;
@@ -148,6 +167,16 @@ static int write_json(const weft_op_def_t *def, void *user)
     }
     wefti_json_end_array(json);
     write_attrs(json, def);
+    wefti_json_begin_array(json, "facts");
+    wefti_op_each_fact(def, write_fact, json);
+    wefti_json_end_array(json);
+    wefti_json_begin_array(json, "linear_inputs");
+    for (int i = 0; i < 32; i++) {
+        if ((wefti_op_facts(def).linear_inputs >> i & 1) != 0) {
+            wefti_json_int(json, NULL, i);
+        }
+    }
+    wefti_json_end_array(json);
     wefti_json_string(json, "gradient", def->grad);
     wefti_json_string(json, "ordering", ordering_text(def->ordering));
     wefti_json_string(json, "start", def->start);

@@ -27,7 +27,7 @@ typedef struct weft_view_value {
 /** An operator. */
 typedef struct weft_view_op {
     const char *name;           /**< name, for messages */
-    const weft_op_def_t *def;   /**< definition */
+    const weft_op_def_t *def;   /**< definition; of collectives: weft_registry_find_op */
     weft_effects_t effects;     /**< side effects */
     uint32_t group;             /**< collectives: group id; 0: the world */
     uint32_t first_input;       /**< index into weft_graph_view_t.op_inputs */

@@ -26,6 +26,13 @@ static void cost_elementwise(const weft_node_desc_t *node, double *out_flops, do
     *out_bytes = 4 * count * (node->input_count + 1);
 }
 
+/* Passes use facts: this one lets split_batch know that samples stay independent. */
+static const weft_op_facts_t facts = {
+    .struct_size = sizeof(weft_op_facts_t),
+    .flags = WEFT_FACT_ELEMENTWISE,
+    .mixing = WEFT_MIXING_NONE,
+};
+
 static const weft_op_def_t swish_def = {
     .domain = "sample",
     .name = "Swish",
@@ -41,6 +48,7 @@ static const weft_op_def_t swish_def = {
     .cost = cost_elementwise,
     .grad = "SwishGrad",
     .doc = "x * sigmoid(x)",
+    .facts = &facts,
 };
 
 /* By the convention of weft_op_def_t.grad: inputs dY, X, Y; output dX. */
@@ -58,6 +66,7 @@ static const weft_op_def_t swish_grad_def = {
     .infer = infer_same,
     .cost = cost_elementwise,
     .doc = "dX = dY * (y + sigmoid(x) * (1 - y))",
+    .facts = &facts,
 };
 
 /* State of a prepared node: how many elements it works on. */

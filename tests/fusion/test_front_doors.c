@@ -89,7 +89,8 @@ static void test_operators_come_from_a_file(void **state)
     write_text(path, "{\"operators\": [{\"domain\": \"my\", \"name\": \"Foo\", \"version\": 2, "
                      "\"inputs\": [1, null], \"outputs\": 2, \"effects\": \"random\", "
                      "\"types\": [{\"like\": 0}, {\"dtype\": \"i64\", \"shape\": [3, [0, 1]]}], "
-                     "\"in_place\": [0], \"flops_per_element\": 4, \"gradient\": \"FooGrad\"}]}");
+                     "\"in_place\": [0], \"flops_per_element\": 4, \"gradient\": \"FooGrad\", "
+                     "\"facts\": [\"elementwise\", \"mixes_axis\"], \"linear\": [0, 2]}]}");
     assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
     assert_int_equal(weft_registry_load_ops(registry, path), WEFT_OK);
     assert_null(weft_registry_find_op(registry, "my", "Foo", 1));
@@ -101,6 +102,9 @@ static void test_operators_come_from_a_file(void **state)
     assert_int_equal(def->in_place[0], 0);
     assert_int_equal(def->in_place[1], -1);
     assert_string_equal(def->grad, "FooGrad");
+    assert_int_equal(def->facts->flags, WEFT_FACT_ELEMENTWISE);
+    assert_int_equal(def->facts->mixing, WEFT_MIXING_AXIS);
+    assert_int_equal(def->facts->linear_inputs, 5);
     assert_null(def->infer);
     assert_int_equal(def->rules->output_count, 2);
     assert_int_equal(def->rules->outputs[0].like, 0);

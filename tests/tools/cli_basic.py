@@ -124,6 +124,7 @@ class Basic(Case):
                          ["group", "AllReduceStart", "AllReduceWait"])
         self.assertEqual([by_name[name]["ordering"] for name in ("Send", "AllReduceWait", "SGD")],
                          ["pair", "none", "none"])
+        self.assertEqual([by_name["SGD"]["facts"], by_name["SquareSum"]["facts"]], [["elementwise", "in_place"], ["accumulates", "in_place"]])
         names = {(op["domain"], op["name"]) for op in ops}
         for wanted in (("", "Gemm"), ("weft", "AllReduce"), ("weft", "Adam"), ("", "SoftmaxCrossEntropyLoss")):
             self.assertIn(wanted, names)

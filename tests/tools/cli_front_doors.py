@@ -422,6 +422,8 @@ class Operators(Doors):
                              (broken(domain=""), "is reserved"), (broken(name=7), "key 'name'"),
                              (broken(domain="com.microsoft", name="ReluGrad"), "duplicate operator"),
                              (broken(flops_per_element=-1), "key 'flops_per_element'"),
+                             (broken(facts="view"), "key 'facts': expected a list"), (broken(facts=["fast"]), "key 'facts'"),
+                             (broken(facts=["mixes_none", "mixes_axis"]), "at most one of"), (broken(linear=[99]), "key 'linear'"),
                              ({"operators": [7]}, "operator 0: expected an object"), ([], "expected"), ({"operators": 1}, "expected"),
                              ({"operators": [self.FOO, self.FOO]}, "duplicate operator")):
             done = self.plan(self.proto(), "--ops", self.json(value, "ops.json"), code=2)

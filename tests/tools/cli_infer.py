@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Inference: `weft compile --infer`, `weft run --inputs --outputs`, against numpy."""
+import json
 import pathlib
 import subprocess
 import os
@@ -353,6 +354,12 @@ class SplitBatch(Infer):
                       opsets=(("", 13), ("my", 1)))
         proto.graph.value_info.append(onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3]))
         self.weft("compile", self.save(proto), "-o", "p.weft", "--world", 2, "--infer", "--split-batch", 4)
+        for fact, refused in (("mixes_from_1", False), ("mixes_axis", True)):
+            declared = {"domain": "my", "name": "Foo", "inputs": 1, "outputs": 1, "effects": "pure", "facts": [fact]}
+            (self.dir / "ops.json").write_text(json.dumps({"operators": [declared]}))
+            done = self.weft("compile", self.save(proto), "-o", "p.weft", "--world", 2, "--infer", "--split-batch", 4,
+                             "--ops", self.dir / "ops.json", code=2 if refused else 0)
+            self.assertEqual("(Foo) mixes samples" in done.stderr, refused)
 
     def test_samples_that_only_move(self):
         """Heads of an attention, turned and put together again: samples stay apart."""

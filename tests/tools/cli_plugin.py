@@ -16,7 +16,8 @@ class Plugin(Case):
 
     def test_ops_shows_the_plugin(self):
         ops = self.weft_json("ops", "--kernels", PLUGIN)["operators"]
-        self.assertIn(("sample", "Swish"), {(op["domain"], op["name"]) for op in ops})
+        facts = {(op["domain"], op["name"]): op["facts"] for op in ops}
+        self.assertEqual(facts["sample", "Swish"], ["elementwise", "mixes_none", "differentiable"])
 
     @NEED_DATA
     def test_it_trains(self):

@@ -111,25 +111,29 @@ fail:
 weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
 {
     weft_status_t status = WEFT_OK;
-    uint64_t *ready_ns = NULL, before = 0, updates = 0;
+    uint64_t *ready_ns = NULL, before = 0, updates = 0, others = 0;
+    const wefti_program_t *step = wefti_graph_find_program(c->graph, "step");
     if (c->profile.known) {
         c->forecast.compute_ps = (uint64_t)(c->profile.compute_ns * 1e3);
     } else if (c->graph->order_count > 0) {
         WEFT_TRY(status,
                  wefti_predict_ready(c->graph, &c->profile, &c->rates, &c->arena, &ready_ns), fail);
-        for (uint32_t i = 0; i < c->graph->order_count; i++) {
+        for (uint32_t i = 0, at = 0; i < c->graph->order_count && at < step->node_count; i++) {
             uint32_t id = c->graph->order[i];
-            updates += c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE ? ready_ns[id] - before : 0;
+            bool is_update = c->graph->nodes[id].phase == WEFTI_PHASE_UPDATE;
+            if (id == step->nodes[at]) {
+                *(is_update ? &updates : &others) += ready_ns[id] - before;
+                at++;
+            }
             before = ready_ns[id];
         }
-        before -= updates;
         if (c->sharded) {
             updates = wefti_compile_may_sweep(c) ? 0 : updates / c->params.world_size;
         }
-        before += updates;
+        others += updates;
         c->forecast.update_ps = (updates < 1000000000000000ull ? updates : 0) * 1000;
         c->forecast.compute_ps =
-            (before < 1000000000000000ull ? before : 1000000000000000ull) * 1000;
+            (others < 1000000000000000ull ? others : 1000000000000000ull) * 1000;
     }
     c->forecast.compute_ps += c->micro_batches_ns * 1000;
     c->forecast.costs = "";

@@ -162,6 +162,16 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *params,
 weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double share,
                                        wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
+/* passes/programs.c: orders a step and adds the programs of a plan. */
+typedef struct wefti_program_params {
+    bool infer;
+    bool broadcast_weights; /* init gives all ranks the weights of rank 0 */
+    uint32_t accumulate;    /* micro-batches of a rank per step; 0 or 1: one */
+} wefti_program_params_t;
+weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params);
+/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum t. */
+uint32_t wefti_level_count(uint32_t accumulate);
+
 /* lower.c: streams, events, memory and everything else of the plan from the finished graph. */
 typedef struct wefti_lower_params {
     uint32_t world_size;
@@ -186,5 +196,9 @@ typedef struct wefti_lower_params {
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                           weft_plan_t **out_plan);
+/* lower_copy.c: runs the passes that follow scheduling on a copy of the graph, and lowers that. */
+weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_params_t *params,
+                               weft_plan_t **out_plan);
+wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params);
 
 #endif

@@ -78,6 +78,8 @@ static const wefti_pass_t passes[] = {
     {"fit-arena", "schedules and lowers repeatedly until the plan fits arena_limit", BOTH,
      limits_arena, wefti_apply_fit_arena},
     {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},
+    {"programs", "orders a step; programs init, micro_step, step and eval", BOTH | COMPILED, NULL,
+     wefti_apply_programs},
     {"layout", "channels-last activations where they are faster", BOTH | COMPILED, NULL,
      wefti_apply_layout},
 };

@@ -140,6 +140,8 @@ typedef struct wefti_graph {
 weft_status_t wefti_graph_create(const weft_allocator_t *allocator, const weft_registry_t *registry,
                                  size_t budget_bytes, wefti_graph_t **out_graph);
 void wefti_graph_destroy(wefti_graph_t *graph); /* accepts NULL */
+/* graph/clone.c: a copy with the same ids, which passes may change. It borrows names and contents from graph. */
+weft_status_t wefti_graph_clone(const wefti_graph_t *graph, wefti_graph_t **out_copy);
 
 /* Adds a value; its name is made unique by a suffix ".2", ".3" if taken. kind NODE is set by add_node. */
 weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
@@ -213,6 +215,8 @@ const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph,
                                                 const char *name); /* or NULL */
 /* After nodes were replaced, removed or sorted: programs list live nodes, once each, in the order of order[]. */
 weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
+/* Adds a node to the programs that have a reader of its outputs. */
+weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node);
 /* The node whose work this node does in another program, by the aliases among its outputs, or WEFTI_NONE. */
 uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node);
 

@@ -70,6 +70,20 @@ void wefti_name_index_deinit(wefti_name_index_t *index)
     index->capacity = index->used = 0;
 }
 
+weft_status_t wefti_name_index_copy(const wefti_name_index_t *from, wefti_name_index_t *to)
+{
+    size_t bytes = from->capacity * sizeof(*from->entries);
+    wefti_name_entry_t *entries = bytes > 0 ? wefti_alloc(to->allocator, bytes) : NULL;
+    if (bytes > 0 && entries == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (bytes > 0) {
+        memcpy(entries, from->entries, bytes);
+    }
+    *to = (wefti_name_index_t){to->allocator, entries, from->capacity, from->used, from->seed};
+    return WEFT_OK;
+}
+
 static weft_status_t grow(wefti_name_index_t *index)
 {
     if (index->capacity && index->used < index->capacity / 2) {

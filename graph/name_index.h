@@ -31,6 +31,8 @@ uint32_t wefti_name_index_find(const wefti_name_index_t *index, const char *name
  */
 weft_status_t wefti_name_index_add(wefti_name_index_t *index, wefti_arena_t *arena,
                                    const char *wanted, uint32_t id, const char **out_name);
+/* The same names and ids; names stay where they are. Into an initialised, empty index. */
+weft_status_t wefti_name_index_copy(const wefti_name_index_t *from, wefti_name_index_t *to);
 /* Frees a name for others. */
 void wefti_name_index_remove(wefti_name_index_t *index, const char *name);
 

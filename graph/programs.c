@@ -62,6 +62,40 @@ weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph)
     return WEFT_OK;
 }
 
+static bool reads_output(const wefti_graph_t *graph, uint32_t reader, uint32_t node)
+{
+    const wefti_node_t *at = &graph->nodes[reader];
+    for (uint32_t i = 0; i < at->input_count; i++) {
+        if (at->inputs[i] != WEFTI_NONE && graph->values[at->inputs[i]].producer == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node)
+{
+    for (uint32_t i = 0; i < graph->program_count; i++) {
+        wefti_program_t *program = &graph->programs[i];
+        bool joins = false;
+        for (uint32_t k = 0; k < program->node_count && !joins; k++) {
+            joins = reads_output(graph, program->nodes[k], node);
+        }
+        if (!joins) {
+            continue;
+        }
+        uint32_t *nodes =
+            wefti_arena_array(&graph->arena, (size_t)program->node_count + 1, sizeof(*nodes));
+        if (nodes == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        memcpy(nodes, program->nodes, program->node_count * sizeof(*nodes));
+        nodes[program->node_count++] = node;
+        program->nodes = nodes;
+    }
+    return wefti_graph_refresh_programs(graph);
+}
+
 weft_status_t wefti_graph_add_program(wefti_graph_t *graph, const char *name, const uint32_t *nodes,
                                       uint32_t count)
 {

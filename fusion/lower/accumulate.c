@@ -151,8 +151,8 @@ fail:
 /* What no collective averages is in no tree: its update would see one micro-batch only. */
 static weft_status_t check_updates(const wefti_lowering_t *l)
 {
-    for (uint32_t i = 0; i < l->graph->order_count; i++) {
-        const wefti_node_t *node = &l->graph->nodes[l->graph->order[i]];
+    for (uint32_t i = 0; i < l->order_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[l->order[i]];
         if (node->phase != WEFTI_PHASE_UPDATE || node->input_count < 2 ||
             node->inputs[1] == WEFTI_NONE) {
             continue;

@@ -19,26 +19,13 @@ bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_
            facts.half != WEFT_HALF_WAIT && facts.imported_as == NULL;
 }
 
-/* What a collective reads is there before its first item, or behind the one that makes it. */
-static weft_status_t note_input(const wefti_lowering_t *l, const wefti_node_t *node, uint32_t index,
-                                uint32_t *ready)
+static weft_status_t check_input(const wefti_node_t *node, uint32_t index)
 {
-    uint32_t value = node->inputs[index];
-    uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
-    uint32_t before = 0;
-    if (value == WEFTI_NONE || index >= node->output_count || node->outputs[index] == WEFTI_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): missing input or output %u",
-                           node->name, node->def->name, index);
-    }
-    if (producer != WEFTI_NONE && l->graph->nodes[producer].phase == WEFTI_PHASE_UPDATE) {
-        return wefti_lower_error_after_update(node);
-    }
-    if (producer != WEFTI_NONE) {
-        before = l->bucket_of[producer] != WEFTI_NONE ? l->buckets[l->bucket_of[producer]].ready
-                                                      : l->item_of[producer] + 1;
-    }
-    *ready = before > *ready ? before : *ready;
-    return WEFT_OK;
+    return node->inputs[index] == WEFTI_NONE || index >= node->output_count ||
+                   node->outputs[index] == WEFTI_NONE
+               ? wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): missing input or output %u",
+                             node->name, node->def->name, index)
+               : WEFT_OK;
 }
 
 /* Blocks are equal on all ranks: a tensor that does not divide into them is refused. */
@@ -93,7 +80,7 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
     weft_collective_t op;
-    uint32_t ready = 0, first = l->bucket_count;
+    uint32_t first = l->bucket_count;
     if (!wefti_lower_collective_op(node, &op) || node->input_count != node->output_count ||
         node->input_count == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): operator not supported in a plan",
@@ -101,7 +88,7 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
     }
     WEFT_TRY(status, check_attrs(l, node), fail);
     for (uint32_t i = 0; i < node->input_count; i++) {
-        WEFT_TRY(status, note_input(l, node, i, &ready), fail);
+        WEFT_TRY(status, check_input(node, i), fail);
         WEFT_TRY(status, check_blocks(l, node, op, i), fail);
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -116,7 +103,7 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
                                                          .member_count = 1,
                                                          .part = i,
                                                          .parts = node->input_count,
-                                                         .ready = ready};
+                                                         .ready = l->item_count};
     }
     l->bucket_of[id] = first;
 fail:

@@ -254,8 +254,8 @@ static void assign_storages(memory_t *m)
 static weft_status_t alias_updates(memory_t *m)
 {
     wefti_lowering_t *l = m->l;
-    for (uint32_t n = 0; n < l->graph->order_count; n++) {
-        const wefti_node_t *node = &l->graph->nodes[l->graph->order[n]];
+    for (uint32_t n = 0; n < l->order_count; n++) {
+        const wefti_node_t *node = &l->graph->nodes[l->order[n]];
         for (uint32_t j = 0;
              (node->def->effects & WEFT_EFFECT_UPDATES) != 0 && j < node->output_count; j++) {
             int from = j < sizeof(node->def->in_place) ? node->def->in_place[j] : -1;

@@ -180,7 +180,8 @@ static bool continues(const wefti_lowering_t *l, uint32_t end)
 
 /* One broadcast for each run of parameters of one type that lie side by side, in the order of their
  * buffers. */
-static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t end)
+static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node, uint32_t begin,
+                                   uint32_t end)
 {
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
@@ -198,8 +199,8 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t begin, uint32_t
     collective->source = collective->buffer;
     collective->update = WEFTI_PLAN_NONE;
     collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
-    collective->name = wefti_arena_strdup(arena, "initial weights");
-    collective->reason = wefti_arena_strdup(arena, "broadcasts the weights of rank 0");
+    collective->name = wefti_arena_strdup(arena, node->name);
+    collective->reason = wefti_arena_strdup(arena, text_attr(node, "reason"));
     collective->member_count = end - begin;
     collective->members =
         wefti_arena_array(arena, collective->member_count, sizeof(*collective->members));
@@ -214,10 +215,31 @@ fail:
     return status;
 }
 
+/* The collectives of init: a Broadcast of all weights. Their buffers are the first of the plan. */
+static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_program_t *init = wefti_graph_find_program(l->graph, "init");
+    l->first_broadcast = l->plan->collective_count;
+    if (init == NULL || init->node_count == 0) {
+        return WEFT_OK;
+    }
+    for (uint32_t begin = 0, end; begin < param_count; begin = end) {
+        for (end = begin + 1; end < param_count && continues(l, end);) {
+            end++;
+        }
+        if (l->plan->buffers[begin].size_bytes > 0) {
+            WEFT_TRY(status, add_broadcast(l, &l->graph->nodes[init->nodes[0]], begin, end), fail);
+        }
+    }
+fail:
+    return status;
+}
+
 weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    uint32_t param_count = 0; /* they are the first buffers */
+    uint32_t param_count = 0;
     while (param_count < l->plan->buffer_count &&
            l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
         param_count++;
@@ -232,16 +254,7 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
         WEFT_TRY(status, status, fail);
     }
     WEFT_TRY(status, wefti_lower_gathers(l), fail);
-    l->first_broadcast = l->plan->collective_count;
-    param_count = l->params->rank_graph_count > 0 ? 0 : param_count; /* nobody gets any */
-    for (uint32_t begin = 0, end; begin < param_count; begin = end) {
-        for (end = begin + 1; end < param_count && continues(l, end);) {
-            end++;
-        }
-        if (l->plan->buffers[begin].size_bytes > 0) {
-            WEFT_TRY(status, add_broadcast(l, begin, end), fail);
-        }
-    }
+    WEFT_TRY(status, add_broadcasts(l, param_count), fail);
 fail:
     return status;
 }

@@ -92,6 +92,8 @@ static weft_status_t describe(wefti_lowering_t *l, const wefti_node_t *node, con
 
 static uint32_t buffer_or_none(const wefti_lowering_t *l, uint32_t value)
 {
+    uint32_t of = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].alias_of;
+    value = of != WEFTI_NONE ? of : value;
     return value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffer_of[value];
 }
 
@@ -203,58 +205,14 @@ fail:
     return status;
 }
 
-/* Is output index of the node read in the forward pass, or by whoever asked for the graph's
- * outputs? */
-static bool read_forward(const wefti_graph_t *graph, const wefti_node_t *node, uint32_t index)
+/* What other programs run in place of a node: it reads and writes the same memory. */
+static weft_status_t add_variants(wefti_lowering_t *l, uint32_t node)
 {
-    uint32_t value = index < node->output_count ? node->outputs[index] : WEFTI_NONE;
-    if (value == WEFTI_NONE) {
-        return false;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t v = l->variant_of[node]; v != WEFTI_NONE; v = l->next_variant[v]) {
+        l->variant_kernel[v] = l->plan->kernel_count;
+        WEFT_TRY(status, add_kernel(l, &l->graph->nodes[v]), fail);
     }
-    for (uint32_t n = 0; n < graph->order_count; n++) {
-        const wefti_node_t *reader = &graph->nodes[graph->order[n]];
-        for (uint32_t j = 0; reader->phase == WEFTI_PHASE_FORWARD && j < reader->input_count; j++) {
-            if (reader->inputs[j] == value) {
-                return true;
-            }
-        }
-    }
-    return (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
-}
-
-/* What evaluation runs in place of a node, or NULL: it has no use for the mask that a pooling keeps
- * for its gradient, and drops nothing. */
-static const weft_op_def_t *eval_op(const wefti_graph_t *graph, const wefti_node_t *node)
-{
-    const weft_op_ref_t op = wefti_op_facts(node->def).evaluation;
-    return op.name == NULL || read_forward(graph, node, 1)
-               ? NULL
-               : weft_registry_find_op(graph->registry, op.domain, op.name, graph->opset);
-}
-
-static weft_status_t add_eval_kernel(wefti_lowering_t *l, wefti_item_t *item)
-{
-    weft_status_t status;
-    const wefti_node_t *node = &l->graph->nodes[item->node];
-    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    const weft_op_def_t *def = eval_op(l->graph, node);
-    if (def == NULL) {
-        return WEFT_OK;
-    }
-    item->eval_kernel = l->plan->kernel_count;
-    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
-    kernel->domain = wefti_arena_strdup(&l->plan->arena, def->domain);
-    kernel->op = wefti_arena_strdup(&l->plan->arena, def->name);
-    if (kernel->domain == NULL || kernel->op == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    kernel->version = l->graph->opset;
-    kernel->inputs[0] = buffer_or_none(l, node->inputs[0]);
-    kernel->outputs[0] = buffer_or_none(l, node->outputs[0]);
-    kernel->input_count = 1;
-    kernel->output_count = 1;
-    kernel->attr_count = def->attr_count == 0 ? 0 : kernel->attr_count;
-    l->plan->kernel_count++;
 fail:
     return status;
 }
@@ -287,7 +245,7 @@ fail:
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    size_t most = 3 * (size_t)l->item_count +
+    size_t most = 2 * (size_t)l->item_count + l->graph->node_count +
                   (size_t)l->bucket_count * ((size_t)wefti_lower_level_count(l) + 2);
     l->plan->kernels = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->kernels));
     if (l->plan->kernels == NULL) {
@@ -295,10 +253,10 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
     }
     for (uint32_t i = 0; i < l->item_count; i++) {
         wefti_item_t *item = &l->items[i];
-        item->kernel = item->eval_kernel = item->first_kernel = l->plan->kernel_count;
+        item->kernel = item->first_kernel = l->plan->kernel_count;
         if (item->bucket == WEFTI_NONE) {
             WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
-            WEFT_TRY(status, add_eval_kernel(l, item), fail);
+            WEFT_TRY(status, add_variants(l, item->node), fail);
             WEFT_TRY(status, add_first_kernel(l, item), fail);
         } else {
             WEFT_TRY(status, add_coalesced(l, item->bucket), fail);

@@ -2,6 +2,8 @@
 /* From the finished graph to a plan: the front of lower_*.c. */
 #include "fusion/lower/lower.h"
 
+#include <string.h>
+
 #include "runtime/base/error.h"
 
 /* The forecast lives in the compiler's arena; the plan outlives that. */
@@ -60,6 +62,40 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     return copy_forecast(plan, l->params->forecast);
 }
 
+/* What the compute stream runs in a step or in a micro-batch, and what runs in its place in another
+ * program. */
+static weft_status_t find_order(wefti_lowering_t *l)
+{
+    const wefti_graph_t *graph = l->graph;
+    bool *runs = wefti_arena_array(&l->arena, graph->node_count, sizeof(*runs));
+    l->order = wefti_lower_map(l, graph->order_count);
+    l->variant_of = wefti_lower_map(l, graph->node_count);
+    l->next_variant = wefti_lower_map(l, graph->node_count);
+    l->variant_kernel = wefti_lower_map(l, graph->node_count);
+    if (runs == NULL || l->order == NULL || l->variant_of == NULL || l->next_variant == NULL ||
+        l->variant_kernel == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t p = 0; p < graph->program_count; p++) {
+        const wefti_program_t *program = &graph->programs[p];
+        bool steps = strcmp(program->name, "step") == 0 ||
+                     strncmp(program->name, "micro_step", strlen("micro_step")) == 0;
+        for (uint32_t i = 0; steps && i < program->node_count; i++) {
+            runs[program->nodes[i]] = true;
+        }
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i], of = wefti_graph_variant_of(graph, id);
+        if (of != WEFTI_NONE) {
+            l->next_variant[id] = l->variant_of[of];
+            l->variant_of[of] = id;
+        } else if (runs[id]) {
+            l->order[l->order_count++] = id;
+        }
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                           weft_plan_t **out_plan)
 {
@@ -70,6 +106,7 @@ weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t
     wefti_arena_init(&l.arena, params->allocator, 0);
     WEFT_TRY(status, wefti_plan_create(params->allocator, &l.plan), done);
     WEFT_TRY(status, describe_plan(&l), done);
+    WEFT_TRY(status, find_order(&l), done);
     WEFT_TRY(status, wefti_lower_order(&l), done);
     WEFT_TRY(status, wefti_lower_memory(&l), done);
     WEFT_TRY(status, wefti_lower_kernels(&l), done);

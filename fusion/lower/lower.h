@@ -20,7 +20,6 @@ typedef struct wefti_item {
     uint32_t node;         /* a coalesced update: the update of the bucket's first member */
     uint32_t bucket;       /* WEFTI_NONE, or the bucket whose range this updates at once */
     uint32_t kernel;       /* in the plan */
-    uint32_t eval_kernel;  /* in the plan: what program eval runs */
     uint32_t first_kernel; /* in the plan: what a micro-batch that folds nothing runs */
 } wefti_item_t;
 
@@ -75,16 +74,19 @@ typedef struct wefti_lowering {
     const wefti_lower_params_t *params;
     weft_plan_t *plan;
     wefti_arena_t arena; /* what only lowering needs */
+    uint32_t *order;     /* nodes of a step and of its micro-batches, in order, without variants */
+    uint32_t order_count;
+    uint32_t *variant_of, *next_variant; /* of a node: what runs in its place elsewhere, a chain */
+    uint32_t *variant_kernel;            /* of a variant: in the plan */
     wefti_item_t *items;
     uint32_t item_count;
     wefti_bucket_t *buckets; /* in the order of the comm stream */
     uint32_t bucket_count;
     wefti_constraint_t *constraints; /* with a collective on one side: nodes */
     uint32_t constraint_count;
-    uint32_t *held, *held_next; /* of a node: what has to be in front of it, as a chain */
-    uint32_t *item_of;          /* node -> item, or WEFTI_NONE */
-    uint32_t *bucket_of;        /* node -> (first) bucket, or WEFTI_NONE */
-    uint32_t *buffer_of;        /* value -> plan buffer, or WEFTI_NONE */
+    uint32_t *item_of;    /* node -> item, or WEFTI_NONE */
+    uint32_t *bucket_of;  /* node -> (first) bucket, or WEFTI_NONE */
+    uint32_t *buffer_of;  /* value -> plan buffer, or WEFTI_NONE */
     uint32_t *state_slot; /* STATE value -> which state of its parameter, or WEFTI_NONE outside the
                              regions */
     uint32_t state_count; /* state regions */
@@ -152,12 +154,8 @@ weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
 /* collectives.c: the plan's collectives; the first are the buckets, in their order, then
  * gathers, then what init runs. */
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
-/* constraints.c: the graph's, where collectives are concerned. Then, for the buckets of a node, from
- * first_bucket on: what must have run before. */
+/* constraints.c: the graph's, where collectives are concerned. */
 weft_status_t wefti_lower_constraints(wefti_lowering_t *lowering);
-void wefti_lower_hold(wefti_lowering_t *lowering, uint32_t node, uint32_t first_bucket);
-/* Node is a collective on the result of an update. */
-weft_status_t wefti_lower_error_after_update(const wefti_node_t *node);
 /* activation_collectives.c: the operator of a plan that a node is; false if it is none. */
 bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op);
 /* The buckets of a collective that is not on gradients. */

@@ -37,8 +37,8 @@ static weft_status_t find_readers(wefti_lowering_t *l, wefti_readers_t *out)
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t pass = 0; pass < 2; pass++) {
-        for (uint32_t i = 0; i < graph->order_count; i++) {
-            const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t i = 0; i < l->order_count; i++) {
+            const wefti_node_t *node = &graph->nodes[l->order[i]];
             for (uint32_t j = 0; j < node->input_count; j++) {
                 uint32_t value = node->inputs[j];
                 if (value == WEFTI_NONE) {
@@ -48,7 +48,7 @@ static weft_status_t find_readers(wefti_lowering_t *l, wefti_readers_t *out)
                     out->first[value + 2]++;
                     total++;
                 } else {
-                    out->nodes[out->first[value + 1]++] = graph->order[i];
+                    out->nodes[out->first[value + 1]++] = l->order[i];
                 }
             }
         }
@@ -94,13 +94,6 @@ static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *nod
     }
     *out_parts = (uint32_t)attr->i;
     return WEFT_OK;
-}
-
-weft_status_t wefti_lower_error_after_update(const wefti_node_t *node)
-{
-    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "node '%s' (%s): a collective on the result of an update is not supported",
-                       node->name, node->def->name);
 }
 
 /* A gradient is reduced in place, so no other node may read the value before the reduction. */
@@ -152,6 +145,7 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
     *bucket = (wefti_bucket_t){.node = id,
                                .op = WEFT_OP_ALL_REDUCE,
                                .member_count = node->input_count,
+                               .ready = l->item_count,
                                .parts = 1,
                                .gradients = true};
     bucket->members = wefti_arena_array(&l->arena, node->input_count, sizeof(*bucket->members));
@@ -160,18 +154,10 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         wefti_member_t *member = &bucket->members[i];
-        uint32_t producer, before;
         WEFT_TRY(status, check_member(l, readers, node, node->inputs[i]), fail);
         *member = (wefti_member_t){
             .value = node->inputs[i], .reduced = node->outputs[i], .update = WEFTI_NONE};
         member->param = l->graph->values[member->reduced].grad_of;
-        producer = l->graph->values[member->value].producer;
-        if (l->graph->nodes[producer].phase == WEFTI_PHASE_UPDATE) {
-            return wefti_lower_error_after_update(node);
-        }
-        before = communicates(&l->graph->nodes[producer]) ? l->buckets[l->bucket_of[producer]].ready
-                                                          : l->item_of[producer] + 1;
-        bucket->ready = before > bucket->ready ? before : bucket->ready;
     }
     l->bucket_of[id] = l->bucket_count++;
     WEFT_TRY(status, parts_of(l, node, &bucket->parts), fail);
@@ -185,35 +171,6 @@ fail:
     return status;
 }
 
-static int compare_ready(const void *a, const void *b)
-{
-    const wefti_bucket_t *x = a, *y = b;
-    if (x->ready != y->ready) {
-        return x->ready < y->ready ? -1 : 1;
-    }
-    return 0;
-}
-
-/* Stable: buckets ready at the same time keep the graph's order, so one that reads another's result
- * follows it, and pieces stay together. */
-static void sort_buckets(wefti_lowering_t *l)
-{
-    for (uint32_t i = 1; i < l->bucket_count; i++) {
-        wefti_bucket_t moved = l->buckets[i];
-        uint32_t at = i;
-        while (at > 0 && compare_ready(&l->buckets[at - 1], &moved) > 0) {
-            l->buckets[at] = l->buckets[at - 1];
-            at--;
-        }
-        l->buckets[at] = moved;
-    }
-    for (uint32_t i = 0; i < l->bucket_count; i++) {
-        if (l->buckets[i].part == 0) {
-            l->bucket_of[l->buckets[i].node] = i;
-        }
-    }
-}
-
 /* Every value is made before it is read, and no parameter is read after its update. */
 static weft_status_t check_order(wefti_lowering_t *l)
 {
@@ -221,8 +178,8 @@ static weft_status_t check_order(wefti_lowering_t *l)
     if (updater == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t n = 0; n < l->graph->order_count; n++) {
-        uint32_t id = l->graph->order[n];
+    for (uint32_t n = 0; n < l->order_count; n++) {
+        uint32_t id = l->order[n];
         const wefti_node_t *node = &l->graph->nodes[id];
         if (l->item_of[id] == WEFTI_NONE) {
             continue;
@@ -260,9 +217,9 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
     wefti_readers_t readers = {0};
     size_t pieces = 0;
     size_t most = 0; /* items, or buckets: a node may become as many as it is split into */
-    for (uint32_t i = 0; i < graph->order_count; i++) {
+    for (uint32_t i = 0; i < l->order_count; i++) {
         uint32_t parts;
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        const wefti_node_t *node = &graph->nodes[l->order[i]];
         WEFT_TRY(status, parts_of(l, node, &parts), fail);
         most += communicates(node) && node->input_count > parts ? node->input_count : parts;
         pieces += parts > 1 ? parts : 0;
@@ -280,18 +237,15 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
     }
     WEFT_TRY(status, find_readers(l, &readers), fail);
     WEFT_TRY(status, wefti_lower_constraints(l), fail);
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        uint32_t id = graph->order[i];
+    for (uint32_t i = 0; i < l->order_count; i++) {
+        uint32_t id = l->order[i];
         if (communicates(&graph->nodes[id])) {
-            uint32_t first = l->bucket_count;
             WEFT_TRY(status, make_bucket(l, &readers, id), fail);
-            wefti_lower_hold(l, id, first);
         } else if (graph->nodes[id].phase != WEFTI_PHASE_UPDATE) {
             wefti_lower_add_item(l, id, WEFTI_NONE);
         }
     }
     WEFT_TRY(status, wefti_lower_find_updates(l, &readers), fail);
-    sort_buckets(l);
     WEFT_TRY(status, wefti_lower_updates(l), fail);
     WEFT_TRY(status, check_order(l), fail);
 fail:

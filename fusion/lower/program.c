@@ -41,38 +41,6 @@ static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t
                : WEFT_OK;
 }
 
-/* Marks the items and buckets that the values asked for need. */
-static weft_status_t mark_needed(wefti_lowering_t *l, const uint32_t *roots, uint32_t root_count,
-                                 bool *needed)
-{
-    const wefti_graph_t *graph = l->graph;
-    for (uint32_t i = 0; i < root_count; i++) {
-        if (roots[i] != WEFTI_NONE && graph->values[roots[i]].producer != WEFTI_NONE) {
-            needed[graph->values[roots[i]].producer] = true;
-        }
-    }
-    for (uint32_t n = graph->order_count; n-- > 0;) {
-        const wefti_node_t *node = &graph->nodes[graph->order[n]];
-        if (!needed[graph->order[n]]) {
-            continue;
-        }
-        if (node->phase == WEFTI_PHASE_UPDATE) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s': an output of the forward pass depends on this update",
-                               node->name);
-        }
-        for (uint32_t j = 0; j < node->input_count; j++) {
-            uint32_t producer = node->inputs[j] == WEFTI_NONE
-                                    ? WEFTI_NONE
-                                    : graph->values[node->inputs[j]].producer;
-            if (producer != WEFTI_NONE) {
-                needed[producer] = true;
-            }
-        }
-    }
-    return WEFT_OK;
-}
-
 /* A collective of a program. */
 typedef struct send {
     uint32_t collective; /* in the plan */
@@ -87,18 +55,18 @@ typedef struct send {
 typedef struct writer {
     wefti_lowering_t *l;
     wefti_plan_program_t *program;
-    const bool *needed; /* by node; NULL: everything */
-    send_t *sends;      /* in the order of the comm stream */
+    const char *name;
+    uint32_t *runs; /* by node: itself, its variant, or WEFTI_NONE where the program runs neither */
+    send_t *sends;  /* in the order of the comm stream */
     uint32_t send_count;
     uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
-    bool eval;         /* kernels that only evaluation runs */
     uint32_t level;    /* of the buckets' folds: which the program runs */
     uint32_t over;     /* sends that compute has waited for, or for one behind them */
 } writer_t;
 
 static bool is_needed(const writer_t *w, uint32_t node)
 {
-    return w->needed == NULL || w->needed[node];
+    return w->runs[node] != WEFTI_NONE;
 }
 
 /* Item reads all of bucket and of its pieces, or is the first of their updates, one for each. */
@@ -123,8 +91,8 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         reader[b] = l->item_count;
     }
-    for (uint32_t n = 0; n < l->graph->order_count; n++) {
-        uint32_t id = l->graph->order[n], item = l->item_of[id];
+    for (uint32_t n = 0; n < l->order_count; n++) {
+        uint32_t id = l->order[n], item = l->item_of[id];
         const wefti_node_t *node = &l->graph->nodes[id];
         if (item == WEFTI_NONE || !is_needed(w, id)) {
             continue;
@@ -200,11 +168,21 @@ static weft_status_t find_waits(writer_t *w)
     return WEFT_OK;
 }
 
-static weft_status_t begin_writer(wefti_lowering_t *l, const bool *needed, writer_t *w)
+/* A writer of the graph's program of that name, whose collectives are added. */
+static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, writer_t *w)
 {
-    *w = (writer_t){.l = l, .needed = needed};
+    const wefti_program_t *program = wefti_graph_find_program(l->graph, name);
+    *w = (writer_t){.l = l, .name = name};
     w->sends = wefti_arena_array(&l->arena, 2 * (size_t)l->bucket_count, sizeof(*w->sends));
-    return w->sends == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    w->runs = wefti_lower_map(l, l->graph->node_count);
+    if (w->sends == NULL || w->runs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < program->node_count; i++) {
+        uint32_t node = program->nodes[i], of = wefti_graph_variant_of(l->graph, node);
+        w->runs[of != WEFTI_NONE ? of : node] = node;
+    }
+    return WEFT_OK;
 }
 
 /* Adds up micro-batches, or rounds, right behind the kernel that made the last gradient. */
@@ -260,14 +238,15 @@ static void write_item(writer_t *w, uint32_t item)
         w->over = w->waiting[item] + 1 > w->over ? w->waiting[item] + 1 : w->over;
     }
     bool first = w->level == 0 && w->l->first_of != NULL;
+    uint32_t variant = w->l->variant_kernel[w->runs[at->node]];
     push(w->program, COMPUTE, WEFTI_STEP_KERNEL,
-         w->eval ? at->eval_kernel
-         : first ? at->first_kernel
-                 : at->kernel);
+         variant != WEFTI_NONE ? variant
+         : first               ? at->first_kernel
+                               : at->kernel);
 }
 
 /* All sends have been added. Events are numbered over all programs, each is recorded by one. */
-static weft_status_t write_program(writer_t *w, const char *name)
+static weft_status_t write_program(writer_t *w)
 {
     weft_status_t status;
     wefti_lowering_t *l = w->l;
@@ -275,7 +254,7 @@ static weft_status_t write_program(writer_t *w, const char *name)
     bool micro = w->level < wefti_lower_level_count(l);
     WEFT_TRY(status, find_waits(w), fail);
     WEFT_TRY(status,
-             begin_program(l, name,
+             begin_program(l, w->name,
                            (size_t)l->item_count + 3 * (size_t)w->send_count + l->bucket_count,
                            3 * (size_t)w->send_count, &w->program),
              fail);
@@ -351,7 +330,7 @@ static weft_status_t add_step(wefti_lowering_t *l)
     weft_status_t status;
     writer_t w;
     bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
-    WEFT_TRY(status, begin_writer(l, NULL, &w), fail);
+    WEFT_TRY(status, begin_writer(l, "step", &w), fail);
     w.level = wefti_lower_level_count(l);
     if (decoupled && w.level == 0) { /* else the first micro-step has them gathered */
         add_early_gathers(&w);
@@ -360,7 +339,7 @@ static weft_status_t add_step(wefti_lowering_t *l)
     if (!decoupled) {
         add_late_gathers(&w);
     }
-    WEFT_TRY(status, write_program(&w, "step"), fail);
+    WEFT_TRY(status, write_program(&w), fail);
 fail:
     return status;
 }
@@ -377,50 +356,13 @@ fail:
     return status;
 }
 
-/* Evaluation is what a rank does alone: a forward pass that communicates has none. */
 static weft_status_t add_eval(wefti_lowering_t *l)
 {
     weft_status_t status;
-    const wefti_graph_t *graph = l->graph;
-    const uint32_t loss[] = {graph->loss, graph->logits};
     writer_t w;
-    bool *needed = wefti_arena_array(&l->arena, graph->node_count, sizeof(*needed));
-    if (needed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    if (graph->loss != WEFTI_NONE) {
-        WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
-    } else {
-        WEFT_TRY(status, mark_needed(l, graph->outputs, graph->output_count, needed), fail);
-    }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (needed[l->buckets[b].node]) {
-            return WEFT_OK;
-        }
-    }
-    WEFT_TRY(status, begin_writer(l, needed, &w), fail);
-    w.eval = true;
+    WEFT_TRY(status, begin_writer(l, "eval", &w), fail);
     w.level = WEFTI_NONE;
-    WEFT_TRY(status, add_bucket_sends(&w), fail);
-    WEFT_TRY(status, write_program(&w, "eval"), fail);
-fail:
-    return status;
-}
-
-/* What makes gradients, loss and logits. */
-static weft_status_t find_micro_nodes(wefti_lowering_t *l, bool *needed)
-{
-    weft_status_t status;
-    const uint32_t loss[] = {l->graph->loss, l->graph->logits};
-    WEFT_TRY(status, mark_needed(l, loss, 2, needed), fail);
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        const wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; bucket->gradients && bucket->part == 0 && i < bucket->member_count;
-             i++) {
-            needed[l->graph->values[bucket->members[i].value].producer] = true;
-        }
-    }
-    WEFT_TRY(status, mark_needed(l, NULL, 0, needed), fail);
+    WEFT_TRY(status, write_program(&w), fail);
 fail:
     return status;
 }
@@ -437,11 +379,6 @@ static weft_status_t add_micro_steps(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
     uint32_t levels = wefti_lower_level_count(l);
-    bool *needed = wefti_arena_array(&l->arena, l->graph->node_count, sizeof(*needed));
-    if (needed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, find_micro_nodes(l, needed), fail);
     for (uint32_t t = 0; t < levels; t++) {
         writer_t w;
         char *name = t == 0 ? wefti_arena_strdup(&l->arena, "micro_step")
@@ -449,13 +386,13 @@ static weft_status_t add_micro_steps(wefti_lowering_t *l)
         if (name == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
-        WEFT_TRY(status, begin_writer(l, needed, &w), fail);
+        WEFT_TRY(status, begin_writer(l, name, &w), fail);
         w.level = t;
         if (t == 0 && runs_once(l)) {
             add_early_gathers(&w);
         }
         WEFT_TRY(status, add_bucket_sends(&w), fail);
-        WEFT_TRY(status, write_program(&w, name), fail);
+        WEFT_TRY(status, write_program(&w), fail);
     }
 fail:
     return status;
@@ -480,7 +417,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     }
     l->plan->stream_count = STREAM_COUNT;
     WEFT_TRY(status, wefti_lower_collectives(l), fail);
-    if (l->params->rank_graph_count == 0) { /* else every rank reads weights of its own */
+    if (wefti_graph_find_program(l->graph, "init") != NULL) {
         WEFT_TRY(status, add_init(l), fail);
     }
     if (wefti_lower_level_count(l) > 0) {
@@ -490,7 +427,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
         WEFT_TRY(status, add_flush(l), fail);
     }
-    if (!l->params->infer) {
+    if (wefti_graph_find_program(l->graph, "eval") != NULL) {
         WEFT_TRY(status, add_eval(l), fail);
     }
 fail:

@@ -192,8 +192,8 @@ weft_status_t wefti_lower_updates(wefti_lowering_t *l)
     for (uint32_t i = 0; i < l->bucket_count; i++) {
         add_bucket_updates(l, i);
     }
-    for (uint32_t i = 0; i < l->graph->order_count; i++) {
-        uint32_t id = l->graph->order[i];
+    for (uint32_t i = 0; i < l->order_count; i++) {
+        uint32_t id = l->order[i];
         if (l->graph->nodes[id].phase == WEFTI_PHASE_UPDATE && l->item_of[id] == WEFTI_NONE &&
             l->bucket_of[id] == WEFTI_NONE && !swept[id]) {
             wefti_lower_add_item(l, id, WEFTI_NONE);

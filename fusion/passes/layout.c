@@ -163,7 +163,8 @@ static bool fixed_plain(const wefti_graph_t *graph, uint32_t value)
         return false; /* the same bytes either way, or converted */
     }
     return v->kind != WEFTI_VALUE_NODE || v->grad_of != WEFTI_NONE || v->type.rank != 4 ||
-           (v->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0;
+           (v->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS |
+                        WEFTI_VALUE_PERSISTENT)) != 0;
 }
 
 /* Puts a Reshape to its own shape behind an input that a convolution reads, so that its layout is
@@ -191,6 +192,7 @@ static weft_status_t convert_input(wefti_graph_t *graph, uint32_t input)
              fail);
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
     wefti_graph_replace_uses(graph, input, graph->nodes[node].outputs[0], node);
+    status = wefti_graph_join_programs(graph, node);
 fail:
     return status;
 }
@@ -208,8 +210,10 @@ static weft_status_t find_sets(const wefti_graph_t *graph, wefti_arena_t *arena,
         sets->parent[v] = v;
         sets->plain[v] = fixed_plain(graph, v);
     }
-    for (uint32_t n = 0; n < graph->order_count; n++) {
-        visit_node(sets, graph, &graph->nodes[graph->order[n]]);
+    for (uint32_t n = 0; n < graph->order_count; n++) { /* a variant takes what the step takes */
+        if (wefti_graph_variant_of(graph, graph->order[n]) == WEFTI_NONE) {
+            visit_node(sets, graph, &graph->nodes[graph->order[n]]);
+        }
     }
     return WEFT_OK;
 }
@@ -237,11 +241,14 @@ weft_status_t wefti_pass_layout(wefti_graph_t *graph)
     }
     if (changed) {
         WEFT_TRY(status, wefti_graph_sort(graph), done);
+        WEFT_TRY(status, wefti_graph_refresh_programs(graph), done);
         WEFT_TRY(status, find_sets(graph, &arena, &sets), done);
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
-        graph->values[v].type.layout =
-            is_channels_last(&sets, v) ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
+        uint32_t of = graph->values[v].alias_of;
+        graph->values[v].type.layout = is_channels_last(&sets, of != WEFTI_NONE ? of : v)
+                                           ? WEFT_LAYOUT_CHANNELS_LAST
+                                           : WEFT_LAYOUT_PLAIN;
     }
 done:
     wefti_arena_deinit(&arena);

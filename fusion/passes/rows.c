@@ -148,3 +148,14 @@ weft_status_t wefti_apply_layout(wefti_compiler_t *c)
 {
     return wefti_pass_layout(c->graph);
 }
+
+weft_status_t wefti_apply_programs(wefti_compiler_t *c)
+{
+    wefti_lower_params_t lower;
+    weft_status_t status = wefti_compile_lower_params(c, &lower);
+    if (status >= 0) {
+        const wefti_program_params_t params = wefti_program_params(&lower);
+        status = wefti_pass_programs(c->graph, &params);
+    }
+    return status;
+}

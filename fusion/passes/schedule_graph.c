@@ -131,7 +131,7 @@ static weft_status_t arena_of(const wefti_graph_t *graph, const wefti_schedule_o
                               uint64_t *out_bytes)
 {
     weft_plan_t *plan = NULL;
-    weft_status_t status = wefti_lower(graph, options->lower, &plan);
+    weft_status_t status = wefti_lower_copy(graph, options->lower, &plan);
     if (status >= 0) {
         *out_bytes = plan->arena_bytes;
     }

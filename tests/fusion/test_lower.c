@@ -122,7 +122,7 @@ static weft_status_t lower(wefti_graph_t *graph, weft_plan_t **out_plan)
         .optimizer = "sgd",
         .model_name = "test",
     };
-    return wefti_lower(graph, &params, out_plan);
+    return wefti_lower_copy(graph, &params, out_plan);
 }
 
 /* Steps as text: k kernel, c collective, r record, w wait. */

@@ -157,7 +157,7 @@ static void check_plan(fixture_t *f, uint32_t bound)
     wefti_schedule_cost_t cost;
     f->lower.in_flight = bound;
     assert_int_equal(wefti_schedule_judge_graph(f->graph, &f->options, &cost), WEFT_OK);
-    if (wefti_lower(f->graph, &f->lower, &plan) != WEFT_OK || wefti_plan_seal(plan) != WEFT_OK ||
+    if (wefti_lower_copy(f->graph, &f->lower, &plan) != WEFT_OK || wefti_plan_seal(plan) != WEFT_OK ||
         wefti_plan_verify(plan, f->registry) != WEFT_OK) {
         fail_msg("at most %u in flight: %s", bound, weft_last_error());
     }
@@ -214,7 +214,7 @@ static void wide_graph(fixture_t *f)
 static uint64_t arena_of(const fixture_t *f)
 {
     weft_plan_t *plan = NULL;
-    assert_int_equal(wefti_lower(f->graph, &f->lower, &plan), WEFT_OK);
+    assert_int_equal(wefti_lower_copy(f->graph, &f->lower, &plan), WEFT_OK);
     uint64_t bytes = plan->arena_bytes;
     weft_plan_release(plan);
     return bytes;

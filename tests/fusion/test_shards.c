@@ -147,7 +147,7 @@ static void split(fixture_t *f, uint32_t reduced, uint32_t parts)
 static weft_plan_t *lower(fixture_t *f)
 {
     weft_plan_t *plan = NULL;
-    if (wefti_lower(f->graph, &f->params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
+    if (wefti_lower_copy(f->graph, &f->params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
         wefti_plan_verify(plan, f->registry) < 0) {
         fail_msg("%s", weft_last_error());
     }

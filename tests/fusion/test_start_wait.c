@@ -85,7 +85,7 @@ static weft_plan_t *lower(const wefti_graph_t *graph)
                                    .optimizer = "none",
                                    .model_name = "test",
                                    .infer = true};
-    if (wefti_lower(graph, &params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
+    if (wefti_lower_copy(graph, &params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
         wefti_plan_verify(plan, graph->registry) < 0) {
         fail_msg("%s", weft_last_error());
     }

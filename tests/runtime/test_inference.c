@@ -152,7 +152,7 @@ static void make_job(job_t *job, uint32_t ranks, uint64_t *random)
                                    .optimizer = "none",
                                    .model_name = "random",
                                    .infer = true};
-    RANK_OK(wefti_lower(job->graph, &params, &job->plan));
+    RANK_OK(wefti_lower_copy(job->graph, &params, &job->plan));
     RANK_OK(wefti_plan_seal(job->plan));
     RANK_OK(wefti_plan_verify(job->plan, job->registry));
     run_reference(job, ranks);

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan of a graph that has no programs yet, without changing the graph. */
+#include "fusion/fusion.h"
+#include "runtime/base/error.h"
+
+wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)
+{
+    return (wefti_program_params_t){.infer = params->infer,
+                                    .broadcast_weights = params->rank_graph_count == 0,
+                                    .accumulate = params->gradients.accumulate};
+}
+
+weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_params_t *params,
+                               weft_plan_t **out_plan)
+{
+    weft_status_t status;
+    wefti_graph_t *copy = NULL;
+    const wefti_program_params_t programs = wefti_program_params(params);
+    *out_plan = NULL;
+    WEFT_TRY(status, wefti_graph_clone(graph, &copy), done);
+    WEFT_TRY(status, wefti_pass_programs(copy, &programs), done);
+    status = wefti_lower(copy, params, out_plan);
+done:
+    wefti_graph_destroy(copy);
+    return status;
+}

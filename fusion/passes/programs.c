@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs: what a plan runs, from the graph of a step.
+ *
+ * Matches   the finished graph of a step: forward, backward, collectives, updates.
+ * Produces  the order in which a step runs, and the programs
+ *   init        a Broadcast of all weights from rank 0, unless ranks have weights of their own
+ *   micro_step  what gradients, loss and logits need: a micro-batch that is not the last of its step
+ *   step        everything
+ *   eval        what loss and logits need, without what only training needs:
+ *               MaxPool in place of MaxPoolMask, Identity in place of DropoutMask
+ *
+ * Order of a step. A collective is issued as soon as what it reads is there, so that as much as possible runs during
+ * its transfers. Updates run last, collective by collective: no kernel reads a parameter after its
+ * update.
+ *
+ * eval is what a rank runs alone: a forward pass that communicates has none.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "fusion/fusion.h"
+#include "runtime/base/error.h"
+
+typedef struct maker {
+    wefti_graph_t *graph;
+    const wefti_program_params_t *params;
+    wefti_arena_t arena;
+    bool *needed;       /* by node: of the program being made */
+    uint32_t *nodes;    /* of the program being made */
+    uint32_t *variant;  /* by node: what eval runs in its place, or WEFTI_NONE */
+    uint32_t broadcast; /* of init, or WEFTI_NONE */
+} maker_t;
+
+static bool communicates(const wefti_node_t *node)
+{
+    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+}
+
+static uint32_t *make_map(maker_t *m, size_t count)
+{
+    uint32_t *map = wefti_arena_array(&m->arena, count, sizeof(*map));
+    if (map != NULL) {
+        memset(map, 0xff, count * sizeof(*map)); /* WEFTI_NONE */
+    }
+    return map;
+}
+
+static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
+{
+    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
+}
+
+/*
+ * The order of a step.
+ */
+
+typedef struct order {
+    uint32_t *done;                /* by node: how many kernels have run when it may be read */
+    uint32_t *held, *next_held;    /* by node: the constraints in front of it, as a chain */
+    uint32_t *first, *last, *next; /* by number of kernels: collectives issued then, as a chain */
+    uint32_t *update_of;           /* by value: its only update, or WEFTI_NONE */
+    uint32_t *nodes;               /* the result */
+    uint32_t count, kernel_count;
+} order_t;
+
+/* Orderings that no value shows. */
+static weft_status_t collect_constraints(maker_t *m, order_t *o)
+{
+    const wefti_graph_t *graph = m->graph;
+    o->held = make_map(m, graph->node_count);
+    o->next_held = make_map(m, graph->constraint_count);
+    if (o->held == NULL || o->next_held == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t c = 0; c < graph->constraint_count; c++) {
+        uint32_t after = wefti_graph_live_node(graph, graph->constraints[c].after);
+        if (after != WEFTI_NONE) {
+            o->next_held[c] = o->held[after];
+            o->held[after] = c;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* How many kernels must have run before a collective is issued. */
+static uint32_t ready_after(const wefti_graph_t *graph, const order_t *o, uint32_t id)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        uint32_t producer = producer_of(graph, node->inputs[i]);
+        ready = producer != WEFTI_NONE && o->done[producer] > ready ? o->done[producer] : ready;
+    }
+    for (uint32_t c = o->held[id]; c != WEFTI_NONE; c = o->next_held[c]) {
+        uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
+        ready = before != WEFTI_NONE && o->done[before] > ready ? o->done[before] : ready;
+    }
+    return ready;
+}
+
+/* Nothing but updates may come after an update. */
+static weft_status_t check_reads(const wefti_graph_t *graph, uint32_t id)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        uint32_t producer = producer_of(graph, node->inputs[i]);
+        if (producer == WEFTI_NONE || graph->nodes[producer].phase != WEFTI_PHASE_UPDATE) {
+            continue;
+        }
+        return communicates(node)
+                   ? wefti_error(
+                         WEFT_ERR_UNSUPPORTED,
+                         "node '%s' (%s): a collective on the result of an update is not supported",
+                         node->name, node->def->name)
+                   : wefti_error(WEFT_ERR_UNSUPPORTED,
+                                 "node '%s': reads '%s', the output of an update", node->name,
+                                 graph->values[node->inputs[i]].name);
+    }
+    return WEFT_OK;
+}
+
+static void issue_at(order_t *o, uint32_t kernel, uint32_t collective)
+{
+    if (o->first[kernel] == WEFTI_NONE) {
+        o->first[kernel] = collective;
+    } else {
+        o->next[o->last[kernel]] = collective;
+    }
+    o->last[kernel] = collective;
+}
+
+/* Kernels in the order of the graph, collectives between them; updates are left out. */
+static weft_status_t place_collectives(maker_t *m, order_t *o)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_graph_t *graph = m->graph;
+    o->done = wefti_arena_array(&m->arena, graph->node_count, sizeof(*o->done));
+    o->first = make_map(m, (size_t)graph->order_count + 1);
+    o->last = make_map(m, (size_t)graph->order_count + 1);
+    o->next = make_map(m, graph->node_count);
+    uint32_t *kernels = make_map(m, graph->order_count);
+    if (o->done == NULL || o->first == NULL || o->last == NULL || o->next == NULL ||
+        kernels == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, collect_constraints(m, o), fail);
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        if (graph->nodes[id].phase == WEFTI_PHASE_UPDATE) {
+            continue;
+        }
+        WEFT_TRY(status, check_reads(graph, id), fail);
+        if (communicates(&graph->nodes[id])) {
+            o->done[id] = ready_after(graph, o, id);
+            issue_at(o, o->done[id], id);
+        } else {
+            kernels[o->kernel_count++] = id;
+            o->done[id] = o->kernel_count;
+        }
+    }
+    for (uint32_t i = 0; i <= o->kernel_count; i++) {
+        for (uint32_t id = o->first[i]; id != WEFTI_NONE; id = o->next[id]) {
+            o->nodes[o->count++] = id;
+        }
+        if (i < o->kernel_count) {
+            o->nodes[o->count++] = kernels[i];
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t find_updates(maker_t *m, order_t *o)
+{
+    const wefti_graph_t *graph = m->graph;
+    bool *ambiguous = wefti_arena_array(&m->arena, graph->value_count, sizeof(*ambiguous));
+    o->update_of = make_map(m, graph->value_count);
+    if (ambiguous == NULL || o->update_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        const wefti_node_t *node = &graph->nodes[id];
+        for (uint32_t k = 0; node->phase == WEFTI_PHASE_UPDATE && k < node->input_count; k++) {
+            uint32_t value = node->inputs[k];
+            if (value != WEFTI_NONE) {
+                ambiguous[value] |= o->update_of[value] != WEFTI_NONE && o->update_of[value] != id;
+                o->update_of[value] = id;
+            }
+        }
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        o->update_of[v] = ambiguous[v] ? WEFTI_NONE : o->update_of[v];
+    }
+    return WEFT_OK;
+}
+
+/* Updates of what a collective reduces, in the order of collectives; then the others. */
+static weft_status_t place_updates(maker_t *m, order_t *o)
+{
+    weft_status_t status;
+    const wefti_graph_t *graph = m->graph;
+    uint32_t before = o->count;
+    bool *placed = wefti_arena_array(&m->arena, graph->node_count, sizeof(*placed));
+    if (placed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, find_updates(m, o), fail);
+    for (uint32_t i = 0; i < before; i++) {
+        const wefti_node_t *node = &graph->nodes[o->nodes[i]];
+        for (uint32_t k = 0; communicates(node) && k < node->output_count; k++) {
+            uint32_t update =
+                node->outputs[k] == WEFTI_NONE ? WEFTI_NONE : o->update_of[node->outputs[k]];
+            if (update != WEFTI_NONE && !placed[update]) {
+                placed[update] = true;
+                o->nodes[o->count++] = update;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        if (graph->nodes[id].phase == WEFTI_PHASE_UPDATE && !placed[id]) {
+            o->nodes[o->count++] = id;
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t order_step(maker_t *m)
+{
+    weft_status_t status;
+    order_t o = {0};
+    o.nodes = make_map(m, m->graph->order_count);
+    if (o.nodes == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, place_collectives(m, &o), fail);
+    WEFT_TRY(status, place_updates(m, &o), fail);
+    memcpy(m->graph->order, o.nodes, o.count * sizeof(*o.nodes));
+fail:
+    return status;
+}
+
+/*
+ * What values need.
+ */
+
+static void need_producer(maker_t *m, uint32_t value)
+{
+    uint32_t producer = producer_of(m->graph, value);
+    if (producer != WEFTI_NONE) {
+        m->needed[producer] = true;
+    }
+}
+
+/* Completes needed[]: what the needed nodes need. */
+static weft_status_t need_inputs(maker_t *m)
+{
+    const wefti_graph_t *graph = m->graph;
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (!m->needed[graph->order[i]]) {
+            continue;
+        }
+        if (node->phase == WEFTI_PHASE_UPDATE) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s': an output of the forward pass depends on this update",
+                               node->name);
+        }
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            need_producer(m, node->inputs[k]);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The needed nodes, or in place of each its variant, as a program. */
+static weft_status_t add_needed(maker_t *m, const char *name, const uint32_t *variant)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < m->graph->order_count; i++) {
+        uint32_t id = m->graph->order[i];
+        if (m->needed[id]) {
+            m->nodes[count++] = variant != NULL && variant[id] != WEFTI_NONE ? variant[id] : id;
+        }
+    }
+    return wefti_graph_add_program(m->graph, name, m->nodes, count);
+}
+
+/*
+ * init
+ */
+
+/* A Broadcast of all weights, in front of all other nodes: it reads the weights, which updates
+ * overwrite. */
+static weft_status_t add_broadcast(maker_t *m)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = m->graph;
+    uint32_t count = 0;
+    const weft_attr_t reason = {
+        .name = "reason", .type = WEFT_ATTR_STRING, .s = "broadcasts the weights of rank 0"};
+    wefti_node_params_t params = {.domain = "weft",
+                                  .op = "Broadcast",
+                                  .name = "initial weights",
+                                  .phase = WEFTI_PHASE_COMM,
+                                  .attrs = &reason,
+                                  .attr_count = 1};
+    uint32_t *weights = make_map(m, graph->value_count);
+    const char **names = wefti_arena_array(&m->arena, graph->value_count, sizeof(*names));
+    if (weights == NULL || names == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        if (graph->values[v].kind == WEFTI_VALUE_PARAM &&
+            wefti_value_bytes(&graph->values[v]) > 0) {
+            names[count] = wefti_arena_printf(&m->arena, "%s.initial", graph->values[v].name);
+            if (names[count] == NULL) {
+                return WEFT_ERR_NO_MEMORY;
+            }
+            weights[count++] = v;
+        }
+    }
+    if (count == 0 || !m->params->broadcast_weights) {
+        return WEFT_OK;
+    }
+    params.inputs = weights;
+    params.output_names = names;
+    params.input_count = params.output_count = count;
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &m->broadcast), fail);
+    memmove(graph->order + 1, graph->order, (graph->order_count - 1) * sizeof(*graph->order));
+    graph->order[0] = m->broadcast;
+fail:
+    return status;
+}
+
+/*
+ * eval
+ */
+
+/* Does the forward pass, or a reader of the graph's outputs, read output index of a node? */
+static bool read_forward(const wefti_graph_t *graph, const wefti_node_t *node, uint32_t index)
+{
+    uint32_t value = index < node->output_count ? node->outputs[index] : WEFTI_NONE;
+    if (value == WEFTI_NONE) {
+        return false;
+    }
+    for (uint32_t n = 0; n < graph->order_count; n++) {
+        const wefti_node_t *reader = &graph->nodes[graph->order[n]];
+        for (uint32_t j = 0; reader->phase == WEFTI_PHASE_FORWARD && j < reader->input_count; j++) {
+            if (reader->inputs[j] == value) {
+                return true;
+            }
+        }
+    }
+    return (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
+}
+
+/* What eval runs in place of a node, or NULL. */
+static const weft_op_def_t *eval_op(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    const weft_op_ref_t op = wefti_op_facts(node->def).evaluation;
+    return op.name == NULL || read_forward(graph, node, 1)
+               ? NULL
+               : weft_registry_find_op(graph->registry, op.domain, op.name, graph->opset);
+}
+
+static weft_status_t add_eval_node(maker_t *m, uint32_t id, const weft_op_def_t *def)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = m->graph;
+    const wefti_node_t *node = &graph->nodes[id];
+    char *name = wefti_arena_printf(&m->arena, "%s.eval", node->name);
+    char *output = wefti_arena_printf(&m->arena, "%s.eval", graph->values[node->outputs[0]].name);
+    if (name == NULL || output == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    const char *names[] = {output};
+    uint32_t of = node->outputs[0], input = node->inputs[0];
+    wefti_node_params_t params = {.def = def,
+                                  .name = name,
+                                  .version = graph->opset,
+                                  .phase = node->phase,
+                                  .inputs = &input,
+                                  .input_count = 1,
+                                  .output_names = names,
+                                  .output_count = 1,
+                                  .attrs = node->attrs,
+                                  .attr_count = def->attr_count == 0 ? 0 : node->attr_count};
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &m->variant[id]), fail);
+    graph->values[graph->nodes[m->variant[id]].outputs[0]].alias_of = of;
+fail:
+    return status;
+}
+
+/* Marks what evaluation needs; *out_alone: none of it communicates. */
+static weft_status_t find_eval(maker_t *m, bool *out_alone)
+{
+    weft_status_t status;
+    const wefti_graph_t *graph = m->graph;
+    memset(m->needed, 0, graph->node_count * sizeof(*m->needed));
+    if (graph->loss != WEFTI_NONE) {
+        need_producer(m, graph->loss);
+        need_producer(m, graph->logits);
+    }
+    for (uint32_t i = 0; graph->loss == WEFTI_NONE && i < graph->output_count; i++) {
+        need_producer(m, graph->outputs[i]);
+    }
+    WEFT_TRY(status, need_inputs(m), fail);
+    *out_alone = true;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i];
+        *out_alone = *out_alone && !(m->needed[id] && communicates(&graph->nodes[id]));
+    }
+fail:
+    return status;
+}
+
+/* Nodes of eval, each behind the node that step runs. */
+static weft_status_t add_eval(maker_t *m)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = m->graph;
+    bool alone = false;
+    uint32_t count = graph->order_count;
+    uint32_t *order = make_map(m, 2 * (size_t)count);
+    m->variant = make_map(m, graph->node_count);
+    if (order == NULL || m->variant == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, find_eval(m, &alone), fail);
+    if (!alone) {
+        return WEFT_OK;
+    }
+    for (uint32_t i = 0, at = 0; i < count; i++) {
+        uint32_t id = graph->order[i];
+        const weft_op_def_t *def = m->needed[id] ? eval_op(graph, &graph->nodes[id]) : NULL;
+        order[at++] = id;
+        if (def != NULL) {
+            WEFT_TRY(status, add_eval_node(m, id, def), fail);
+            order[at++] = m->variant[id];
+        }
+    }
+    memcpy(graph->order, order, graph->order_count * sizeof(*order));
+    status = add_needed(m, "eval", m->variant);
+fail:
+    return status;
+}
+
+/*
+ * The others.
+ */
+
+/* Is it the reduction of gradients? */
+static bool reduces_gradients(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    bool only = communicates(node) && node->output_count > 0;
+    for (uint32_t i = 0; only && i < node->output_count; i++) {
+        only =
+            node->outputs[i] != WEFTI_NONE && graph->values[node->outputs[i]].grad_of != WEFTI_NONE;
+    }
+    return only;
+}
+
+static weft_status_t add_micro_steps(maker_t *m)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_graph_t *graph = m->graph;
+    uint32_t levels = wefti_level_count(m->params->accumulate);
+    memset(m->needed, 0, graph->node_count * sizeof(*m->needed));
+    need_producer(m, graph->loss);
+    need_producer(m, graph->logits);
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; reduces_gradients(graph, node) && k < node->input_count; k++) {
+            need_producer(m, node->inputs[k]);
+        }
+    }
+    WEFT_TRY(status, need_inputs(m), fail);
+    for (uint32_t t = 0; t < levels; t++) {
+        char name[32];
+        snprintf(name, sizeof(name), "micro_step.%u", t);
+        WEFT_TRY(status, add_needed(m, t == 0 ? "micro_step" : name, NULL), fail);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_step(maker_t *m)
+{
+    const wefti_graph_t *graph = m->graph;
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        m->needed[i] = i != m->broadcast && wefti_graph_variant_of(graph, i) == WEFTI_NONE;
+    }
+    return add_needed(m, "step", NULL);
+}
+
+uint32_t wefti_level_count(uint32_t accumulate)
+{
+    uint32_t count = 0;
+    while (count < 31 && (uint32_t)1 << count < accumulate) {
+        count++;
+    }
+    return count;
+}
+
+static weft_status_t add_programs(maker_t *m)
+{
+    weft_status_t status;
+    WEFT_TRY(status, order_step(m), fail);
+    WEFT_TRY(status, add_broadcast(m), fail);
+    if (m->params->broadcast_weights) {
+        WEFT_TRY(status,
+                 wefti_graph_add_program(m->graph, "init", &m->broadcast,
+                                         m->broadcast == WEFTI_NONE ? 0 : 1),
+                 fail);
+    }
+    m->nodes = make_map(m, 2 * (size_t)m->graph->order_count);
+    m->needed = wefti_arena_array(&m->arena, 2 * (size_t)m->graph->node_count, sizeof(*m->needed));
+    if (m->nodes == NULL || m->needed == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, add_micro_steps(m), fail);
+    WEFT_TRY(status, add_step(m), fail);
+    if (!m->params->infer) {
+        WEFT_TRY(status, add_eval(m), fail);
+    }
+    status = wefti_graph_refresh_programs(m->graph);
+fail:
+    return status;
+}
+
+weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params)
+{
+    maker_t m = {.graph = graph, .params = params, .broadcast = WEFTI_NONE};
+    wefti_arena_init(&m.arena, graph->arena.allocator, 0);
+    weft_status_t status = add_programs(&m);
+    wefti_arena_deinit(&m.arena);
+    return status;
+}

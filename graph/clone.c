@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A copy of a graph, for a pass that has to know what the passes that follow it make of the graph. */
+#include <string.h>
+
+#include "graph/ir.h"
+#include "runtime/base/error.h"
+
+static bool copy_list(wefti_arena_t *arena, void *list_of_copy, const void *from, size_t count,
+                      size_t size_bytes)
+{
+    void *list = wefti_arena_array(arena, count, size_bytes);
+    if (list != NULL && count > 0) {
+        memcpy(list, from, count * size_bytes);
+    }
+    memcpy(list_of_copy, &list, sizeof(list));
+    return list != NULL;
+}
+
+/* Lists that passes change. */
+static weft_status_t copy_lists(wefti_graph_t *copy)
+{
+    wefti_arena_t *arena = &copy->arena;
+    bool copied = true;
+    for (uint32_t i = 0; i < copy->node_count && copied; i++) {
+        wefti_node_t *node = &copy->nodes[i];
+        copied =
+            copy_list(arena, &node->inputs, node->inputs, node->input_count,
+                      sizeof(*node->inputs)) &&
+            copy_list(arena, &node->outputs, node->outputs, node->output_count,
+                      sizeof(*node->outputs)) &&
+            copy_list(arena, &node->attrs, node->attrs, node->attr_count, sizeof(*node->attrs));
+    }
+    for (uint32_t i = 0; i < copy->program_count && copied; i++) {
+        wefti_program_t *program = &copy->programs[i];
+        copied = copy_list(arena, &program->nodes, program->nodes, program->node_count,
+                           sizeof(*program->nodes));
+    }
+    return copied ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+/* An array of the graph that grows: *capacity becomes its size. */
+static weft_status_t copy_array(const wefti_graph_t *graph, void *array_of_copy, size_t *capacity,
+                                const void *from, size_t count, size_t size_bytes)
+{
+    void *array = count > 0 ? wefti_alloc(graph->arena.allocator, count * size_bytes) : NULL;
+    if (array != NULL) {
+        memcpy(array, from, count * size_bytes);
+    }
+    memcpy(array_of_copy, &array, sizeof(array));
+    *capacity = array != NULL ? count : 0;
+    return count > 0 && array == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+#define COPY(array, count, capacity)                                                               \
+    WEFT_TRY(status,                                                                               \
+             copy_array(graph, &copy->array, &copy->capacity, graph->array, graph->count,          \
+                        sizeof(*graph->array)),                                                    \
+             fail)
+
+weft_status_t wefti_graph_clone(const wefti_graph_t *graph, wefti_graph_t **out_copy)
+{
+    weft_status_t status;
+    wefti_graph_t *copy = NULL;
+    *out_copy = NULL;
+    WEFT_TRY(status, wefti_graph_create(graph->arena.allocator, graph->registry, 0, &copy), fail);
+    COPY(values, value_count, value_capacity);
+    COPY(nodes, node_count, node_capacity);
+    COPY(order, order_count, order_capacity);
+    COPY(inputs, input_count, input_capacity);
+    COPY(outputs, output_count, output_capacity);
+    COPY(constraints, constraint_count, constraint_capacity);
+    COPY(programs, program_count, program_capacity);
+    WEFT_TRY(status, wefti_name_index_copy(&graph->value_names, &copy->value_names), fail);
+    WEFT_TRY(status, wefti_name_index_copy(&graph->node_names, &copy->node_names), fail);
+    copy->name = graph->name;
+    copy->opset = graph->opset;
+    copy->batch = graph->batch;
+    copy->loss = graph->loss;
+    copy->logits = graph->logits;
+    copy->label = graph->label;
+    copy->value_count = graph->value_count;
+    copy->node_count = graph->node_count;
+    copy->order_count = graph->order_count;
+    copy->input_count = graph->input_count;
+    copy->output_count = graph->output_count;
+    copy->constraint_count = graph->constraint_count;
+    copy->program_count = graph->program_count;
+    WEFT_TRY(status, copy_lists(copy), fail);
+    *out_copy = copy;
+    return WEFT_OK;
+fail:
+    wefti_graph_destroy(copy);
+    return status;
+}

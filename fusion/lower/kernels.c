@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "fusion/lower/lower.h"
-#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 typedef struct maker {

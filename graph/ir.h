@@ -171,6 +171,12 @@ typedef struct wefti_node_params {
 /* Appends a node at the end of order[], creates its outputs and infers their types from the definition. */
 weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,
                                    uint32_t *out_node);
+/* A definition for an operator that nobody declared: its outputs have the types of rules (borrowed as
+ * long as the graph), and it may have any effect, so it is a fence for every pass. */
+weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain, const char *op,
+                                        int32_t version, uint32_t input_count,
+                                        const weft_output_rule_t *rules, uint32_t output_count,
+                                        const weft_op_def_t **out_def);
 /* Marks a node dead and takes it out of order[]. Its outputs must have no users. */
 void wefti_graph_remove_node(wefti_graph_t *graph, uint32_t node);
 /* For removing many: set dead on each, then take all of them out of order[] at once. */
@@ -222,8 +228,14 @@ uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node);
 
 /* Checks every invariant above; the message names the first node or value that breaks one. */
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
-/* One line per node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". */
-void wefti_graph_to_text(const wefti_graph_t *graph, wefti_text_t *out);
+/* graph/text: one line per value and node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". Contents
+ * with more elements than max_elements are shown as "..."; UINT32_MAX: the text is the whole graph. */
+void wefti_graph_to_text(const wefti_graph_t *graph, uint32_t max_elements, wefti_text_t *out);
+/* Reads the text form. Types of outputs are checked against inference, the graph is verified; an
+ * error begins with "line N: ". Ids are new: live values and nodes in the order of the text. */
+weft_status_t wefti_graph_from_text(const char *text, size_t length,
+                                    const weft_allocator_t *allocator,
+                                    const weft_registry_t *registry, wefti_graph_t **out_graph);
 /* The line of one node, and kind, name and type of one value, without a line's end. */
 void wefti_graph_node_text(const wefti_graph_t *graph, uint32_t node, wefti_text_t *out);
 void wefti_graph_value_text(const wefti_graph_t *graph, uint32_t value, wefti_text_t *out);

@@ -110,6 +110,38 @@ static weft_status_t check_counts(const weft_op_def_t *def, const char *name, ui
     return WEFT_OK;
 }
 
+static uint8_t arity(uint32_t count)
+{
+    return count < WEFT_VARIADIC ? (uint8_t)count : WEFT_VARIADIC;
+}
+
+weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain, const char *op,
+                                        int32_t version, uint32_t input_count,
+                                        const weft_output_rule_t *rules, uint32_t output_count,
+                                        const weft_op_def_t **out_def)
+{
+    weft_op_def_t *def = wefti_arena_alloc(&graph->arena, sizeof(*def));
+    weft_op_rules_t *types = wefti_arena_alloc(&graph->arena, sizeof(*types));
+    const char *names[] = {wefti_arena_strdup(&graph->arena, domain),
+                           wefti_arena_strdup(&graph->arena, op)};
+    if (!def || !types || !names[0] || !names[1]) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    *types = (weft_op_rules_t){.outputs = rules, .output_count = output_count};
+    *def = (weft_op_def_t){.domain = names[0],
+                           .name = names[1],
+                           .since_version = version,
+                           .inputs_max = arity(input_count),
+                           .outputs_max = arity(output_count),
+                           .dtypes = WEFTI_BIT_ALL,
+                           .effects = WEFT_EFFECT_UNKNOWN,
+                           .in_place = WEFTI_IN_PLACE_NONE,
+                           .doc = "not declared",
+                           .rules = types};
+    *out_def = def;
+    return WEFT_OK;
+}
+
 /* Fills everything of a node but its outputs; the node is not yet part of the graph. */
 static weft_status_t fill_node(wefti_graph_t *graph, const wefti_node_params_t *params,
                                const weft_op_def_t *def, uint32_t id, wefti_node_t *node)

@@ -33,10 +33,6 @@ endif()
 
 include(rdma/rdma.cmake)
 
-# Models that are made up.
-target_sources(runtime_random_shards PRIVATE graph/support_layers.c)
-target_sources(fusion_verify PRIVATE graph/support_layers.c graph/support_onnx.c)
-
 # Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
 # only puts and signals go, late and out of order.
 # Under sanitizers runtime_put_links and some of them do: each whole program takes a minute there.
@@ -110,17 +106,21 @@ set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 600 SKIP_R
 
 # Damaged models through the whole compiler.
 add_executable(fuzz_compile fusion/fuzz_compile.c)
-target_link_libraries(fuzz_compile PRIVATE weft_testing)
+target_link_libraries(fuzz_compile PRIVATE weft_test_support)
 add_test(NAME fusion_fuzz_compile COMMAND fuzz_compile 2
   ${CMAKE_CURRENT_SOURCE_DIR}/data/given_gradients.onnx ${CMAKE_CURRENT_SOURCE_DIR}/data/compiled_graph.onnx)
 set_tests_properties(fusion_fuzz_compile PROPERTIES LABELS fuzz TIMEOUT 600)
 
-# The ONNX reader under fuzzing: two seconds of damaged files; run it longer by hand.
-add_executable(fuzz_onnx graph/fuzz_onnx.c)
-target_link_libraries(fuzz_onnx PRIVATE weft_testing)
-file(GLOB fuzz_onnx_corpus CONFIGURE_DEPENDS data/*.onnx)
-add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${fuzz_onnx_corpus})
-set_tests_properties(graph_fuzz_onnx PROPERTIES LABELS fuzz TIMEOUT 600)
+# The readers of graphs under fuzzing: two seconds of damaged files; run them longer by hand.
+file(GLOB models CONFIGURE_DEPENDS data/*.onnx)
+file(GLOB texts CONFIGURE_DEPENDS data/*.graph)
+foreach(reader onnx text)
+  add_executable(fuzz_${reader} graph/fuzz_${reader}.c)
+  target_link_libraries(fuzz_${reader} PRIVATE weft_test_support)
+endforeach()
+add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${models})
+add_test(NAME graph_fuzz_text COMMAND fuzz_text 2 ${texts})
+set_tests_properties(graph_fuzz_onnx graph_fuzz_text PROPERTIES LABELS fuzz TIMEOUT 600)
 
 include(docs/docs.cmake)
 

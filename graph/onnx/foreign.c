@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 #define NAMED 8u
@@ -78,21 +77,14 @@ static bool read_rule(foreign_t *f, const char *name, weft_output_rule_t *rule)
     return true;
 }
 
-static uint8_t arity(size_t count)
-{
-    return count < WEFT_VARIADIC ? (uint8_t)count : WEFT_VARIADIC;
-}
-
 /* *out_def NULL: the file does not say enough. */
 static weft_status_t define(foreign_t *f, const Onnx__NodeProto *node, int32_t version,
                             const weft_op_def_t **out_def)
 {
-    wefti_arena_t *arena = &f->graph->arena;
-    weft_op_def_t *def = wefti_arena_alloc(arena, sizeof(*def));
-    weft_op_rules_t *rules = wefti_arena_alloc(arena, sizeof(*rules));
-    weft_output_rule_t *outputs = wefti_arena_array(arena, node->n_output + 1, sizeof(*outputs));
+    weft_output_rule_t *outputs =
+        wefti_arena_array(&f->graph->arena, node->n_output + 1, sizeof(*outputs));
     *out_def = NULL;
-    if (def == NULL || rules == NULL || outputs == NULL) {
+    if (outputs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (size_t i = 0; i < node->n_output; i++) {
@@ -101,22 +93,11 @@ static weft_status_t define(foreign_t *f, const Onnx__NodeProto *node, int32_t v
             return WEFT_OK;
         }
     }
-    *rules = (weft_op_rules_t){.outputs = outputs, .output_count = node->n_output};
-    *def = (weft_op_def_t){.domain = wefti_arena_strdup(arena, node->domain),
-                           .name = wefti_arena_strdup(arena, node->op_type),
-                           .since_version = version,
-                           .inputs_max = arity(node->n_input),
-                           .outputs_max = arity(node->n_output),
-                           .dtypes = WEFTI_BIT_ALL,
-                           .effects = WEFT_EFFECT_UNKNOWN,
-                           .in_place = WEFTI_IN_PLACE_NONE,
-                           .doc = "not declared",
-                           .rules = rules};
-    if (def->domain == NULL || def->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    *out_def = node->n_output > 0 ? def : NULL;
-    return WEFT_OK;
+    return node->n_output == 0
+               ? WEFT_OK
+               : wefti_graph_define_opaque(f->graph, node->domain, node->op_type, version,
+                                           (uint32_t)node->n_input, outputs,
+                                           (uint32_t)node->n_output, out_def);
 }
 
 /* One more that cannot be compiled. */

@@ -1,53 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/graph/support_graph.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-void test_check(weft_status_t status, const char *what, const char *file, int line)
-{
-    if (status < 0) {
-        print_error("%s: %s: %s\n", what, weft_status_name(status), weft_last_error());
-        _fail(file, line);
-    }
-}
-
-void test_expect_error(weft_status_t status, weft_status_t expected, const char *text)
-{
-    if (status != expected || !strstr(weft_last_error(), text)) {
-        print_error("got %s: %s\n", weft_status_name(status), weft_last_error());
-    }
-    assert_int_equal(status, expected);
-    assert_non_null(strstr(weft_last_error(), text));
-}
-
-uint32_t test_random(test_random_t *random)
-{
-    uint64_t z = (random->state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (uint32_t)((z ^ (z >> 31)) >> 32);
-}
-
-uint32_t test_random_below(test_random_t *random, uint32_t limit)
-{
-    return test_random(random) % limit;
-}
-
-float test_random_float(test_random_t *random)
-{
-    return (float)(test_random(random) >> 8) / 8388608.0f - 1.0f;
-}
-
-uint64_t test_seed(void)
-{
-    const char *text = getenv("WEFT_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : 20240601u;
-    print_message("WEFT_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return seed;
-}
 
 wefti_graph_t *test_graph(weft_registry_t **out_registry)
 {
@@ -141,11 +95,4 @@ uint32_t test_loss(wefti_graph_t *graph, uint32_t scores, const int64_t *label_d
     graph->values[label].flags |= WEFTI_VALUE_LABEL;
     CHECK(wefti_graph_add_output(graph, loss));
     return loss;
-}
-
-uint64_t test_cpu_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }

@@ -4,30 +4,8 @@
 #ifndef WEFT_TESTS_GRAPH_SUPPORT_GRAPH_H
 #define WEFT_TESTS_GRAPH_SUPPORT_GRAPH_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "graph/ir.h"
-
-/* Asserts WEFT_OK. */
-#define CHECK(expr) test_check((expr), #expr, __FILE__, __LINE__)
-void test_check(weft_status_t status, const char *what, const char *file, int line);
-/* Asserts an error whose message contains text. */
-void test_expect_error(weft_status_t status, weft_status_t expected, const char *text);
-
-/* Deterministic random numbers. */
-typedef struct test_random {
-    uint64_t state;
-} test_random_t;
-uint32_t test_random(test_random_t *random);                       /* 32 bits */
-uint32_t test_random_below(test_random_t *random, uint32_t limit); /* [0, limit) */
-float test_random_float(test_random_t *random);                    /* [-1, 1) */
-/* From WEFT_TEST_SEED, or fixed; printed. */
-uint64_t test_seed(void);
+#include "tests/support/support.h"
 
 /* Registries outlive graphs; one per test program run. */
 wefti_graph_t *test_graph(weft_registry_t **out_registry);
@@ -71,8 +49,5 @@ uint32_t test_loss(wefti_graph_t *graph, uint32_t scores, const int64_t *label_d
             __VA_ARGS__                                                                            \
         }                                                                                          \
     }
-
-/* Processor time of this process: unlike time, it does not depend on what else the machine does. */
-uint64_t test_cpu_ns(void);
 
 #endif

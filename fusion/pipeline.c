@@ -182,7 +182,7 @@ weft_status_t wefti_pipeline_report(wefti_compiler_t *c, const char *name, uint3
     }
     wefti_text_init(&text, c->allocator);
     if (with_text) {
-        wefti_graph_to_text(c->graph, &text);
+        wefti_graph_to_text(c->graph, 16, &text);
         report.graph_text = text.data;
     }
     bool failed = text.failed;

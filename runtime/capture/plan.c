@@ -22,8 +22,12 @@ static const weft_op_def_t barrier_def = {.domain = "capture",
                                           .name = "Barrier",
                                           .effects =
                                               WEFT_EFFECT_COMMUNICATES | WEFT_EFFECT_UNKNOWN};
-static const weft_op_def_t all_reduce_def = {
-    .domain = "weft", .name = "AllReduce", .effects = WEFT_EFFECT_COMMUNICATES};
+static const weft_op_facts_t all_reduce_facts = {.struct_size = sizeof all_reduce_facts,
+                                                 .collective = WEFT_OP_ALL_REDUCE};
+static const weft_op_def_t all_reduce_def = {.domain = "weft",
+                                             .name = "AllReduce",
+                                             .effects = WEFT_EFFECT_COMMUNICATES,
+                                             .facts = &all_reduce_facts};
 
 /* Of call i: values 3 i (what is reduced, as a parameter's name), its data, its result; ops 2 i and
  * 2 i + 1. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reverse differentiation: forward nodes are visited backwards, and each one's rule appends its
- * part of the backward pass. Nodes thus stand in the order in which gradients become ready.
+ * Reverse differentiation: forward nodes are visited backwards, and the rule of each appends nodes of
+ * the backward pass. So nodes are in the order in which gradients become ready.
  */
 #include "graph/autodiff/differentiate.h"
 
@@ -86,7 +86,7 @@ static bool is_floating(weft_dtype_t dtype)
            dtype == WEFT_DTYPE_BF16;
 }
 
-/* A value wants a gradient when it is floating and a parameter is behind it. */
+/* A value needs a gradient if its type is floating and it depends on a parameter. */
 static void mark_wanted(wefti_diff_t *diff)
 {
     const wefti_graph_t *graph = diff->graph;
@@ -131,7 +131,7 @@ static weft_status_t seed_loss(wefti_diff_t *diff)
     return wefti_diff_constant(graph, "loss_seed", &type, 1.0, &diff->grads[graph->loss]);
 }
 
-/* Node by node from the loss to the inputs; order[] grows behind the part that is read. */
+/* From the loss to the inputs; rules append to order[] after forward_count. */
 static weft_status_t run_rules(wefti_diff_t *diff, uint32_t forward_count)
 {
     weft_status_t status = WEFT_OK;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a gradient rule sees and says. A rule is called for one forward node whose outputs have
- * gradients; it appends nodes and gives each input that wants one its share. Shares of several
- * users are added up. Rules serve parameters before other inputs, so that communication can start
- * early.
+ * Gradient rules. A rule is called for one forward node of which an output has a gradient. It appends
+ * backward nodes and gives each input that needs a gradient a contribution; contributions of several
+ * readers are added. Parameters come before other inputs, so that communication can start early.
  */
 #ifndef WEFT_GRAPH_DIFFERENTIATE_H
 #define WEFT_GRAPH_DIFFERENTIATE_H
@@ -14,8 +13,8 @@ typedef struct wefti_diff {
     wefti_graph_t *graph;
     uint32_t node; /* the forward node */
     uint32_t forward_value_count;
-    uint32_t *grads; /* by forward value: sum of its shares so far, or WEFTI_NONE */
-    uint8_t *wanted; /* by forward value: a parameter is behind it */
+    uint32_t *grads; /* by forward value: sum of the contributions so far, or WEFTI_NONE */
+    uint8_t *wanted; /* by forward value: it depends on a parameter */
 } wefti_diff_t;
 
 typedef weft_status_t (*wefti_diff_fn)(wefti_diff_t *diff);
@@ -31,7 +30,7 @@ uint32_t wefti_diff_output(const wefti_diff_t *diff, uint32_t index);
 /* The gradient of output index, or WEFTI_NONE. */
 uint32_t wefti_diff_output_grad(const wefti_diff_t *diff, uint32_t index);
 bool wefti_diff_wants(const wefti_diff_t *diff, uint32_t index);
-/* Calls rule for each input that wants a gradient, parameters first. */
+/* Calls rule for each input that needs a gradient, parameters first. */
 weft_status_t wefti_diff_each_input(wefti_diff_t *diff,
                                     weft_status_t (*rule)(wefti_diff_t *diff, uint32_t index));
 
@@ -47,12 +46,16 @@ typedef struct wefti_diff_op {
 
 /* Appends a backward node. */
 weft_status_t wefti_diff_emit(wefti_diff_t *diff, const wefti_diff_op_t *op, uint32_t *out_node);
-/* The same for operators with one output: gives its value. */
+/* The same for operators with one output: returns its value. */
 weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *op,
                                     uint32_t *out_value);
-/* grad is a share of the gradient of input index; it is summed to that input's shape if it was
- * broadcast. */
+/* grad is a contribution to the gradient of input index; it is summed to the shape of the input if
+ * that was broadcast. Nothing happens if the input needs no gradient. */
 weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad);
+/* The output of a new node is the contribution; no node if the input needs no gradient. */
+weft_status_t wefti_diff_give_op(wefti_diff_t *diff, uint32_t index, const wefti_diff_op_t *op);
+/* Output i of a new node is the contribution to input i, for the first op->output_count inputs. */
+weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op);
 
 /* Reshape of value to a shape; value itself if it has that shape. */
 weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
@@ -67,16 +70,16 @@ weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor
 weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
                                   const weft_tensor_desc_t *like, double number,
                                   uint32_t *out_value);
-/* WEFT_ERR_UNSUPPORTED naming the forward node and what about it. */
+/* WEFT_ERR_UNSUPPORTED: the forward node has no gradient rule for what. */
 weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what);
 /* The forward node's attributes and one more, in the graph's arena. */
 weft_status_t wefti_diff_attrs_with(wefti_diff_t *diff, const weft_attr_t *more,
                                     const weft_attr_t **out_attrs, uint32_t *out_count);
-/* Output index of the forward node, made if the node has it not. */
+/* The forward node becomes an op with output index, which is added if absent. */
 weft_status_t wefti_diff_need_output(wefti_diff_t *diff, const char *domain, const char *op,
                                      uint32_t index, uint32_t *out_value);
 
-/* One per operator, in differentiate_<family>.c. */
+/* The rules; differentiate.c selects one by the facts of an operator. */
 weft_status_t wefti_diff_add(wefti_diff_t *diff);
 weft_status_t wefti_diff_sub(wefti_diff_t *diff);
 weft_status_t wefti_diff_div(wefti_diff_t *diff);
@@ -92,7 +95,7 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff);
 weft_status_t wefti_diff_same_elements(wefti_diff_t *diff);
 weft_status_t wefti_diff_transpose(wefti_diff_t *diff);
 weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff);
-weft_status_t wefti_diff_dropout(wefti_diff_t *diff); /* graph/autodiff/dropout.c */
+weft_status_t wefti_diff_dropout(wefti_diff_t *diff);
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says for every Dropout of the model whether it drops. From opset 12 on the node says it itself,
- * by a constant training_mode; before that it depends on who runs it, and who differentiates a
- * model trains it. A node that drops becomes DropoutMask; of the others X alone stays.
+ * Decides for every Dropout of the model whether it drops. From opset 12 on a constant training_mode
+ * states it; before that, it drops in training. A Dropout that drops becomes DropoutMask; of others
+ * only input X stays.
  *
- * The salt is the number of the node among those that drop, in the order of execution: the same in
- * every run and on every rank, whatever the names are.
+ * The salt is the number of the node among those that drop, in the order of execution. It is the same
+ * in every run and on every rank, whatever the names are.
  */
 #include "graph/autodiff/differentiate.h"
 #include "ops/op_facts.h"
@@ -174,8 +174,7 @@ weft_status_t wefti_diff_dropout(wefti_diff_t *diff)
                           .attrs = ratio,
                           .attr_count = ratio == NULL ? 0 : 1};
     WEFT_TRY(status, wefti_diff_need_output(diff, "weft", "DropoutMask", 1, &inputs[1]), out);
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), out);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), out);
+    status = wefti_diff_give_op(diff, 0, &op);
 out:
     return status;
 }

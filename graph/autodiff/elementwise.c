@@ -34,14 +34,9 @@ weft_status_t wefti_diff_sub(wefti_diff_t *diff)
 
 static weft_status_t mul_input(wefti_diff_t *diff, uint32_t index)
 {
-    weft_status_t status;
-    uint32_t grad;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_input(diff, 1 - index)};
     wefti_diff_op_t op = {.domain = "", .op = "Mul", .inputs = inputs, .input_count = 2};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
-done:
-    return status;
+    return wefti_diff_give_op(diff, index, &op);
 }
 
 weft_status_t wefti_diff_mul(wefti_diff_t *diff)
@@ -78,17 +73,9 @@ weft_status_t wefti_diff_div(wefti_diff_t *diff)
 
 weft_status_t wefti_diff_of_result(wefti_diff_t *diff)
 {
-    weft_status_t status;
-    uint32_t grad;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_output(diff, 0)};
     const weft_op_ref_t rule = wefti_op_facts(wefti_diff_node(diff)->def).result_grad;
     wefti_diff_op_t op = {
         .domain = rule.domain, .op = rule.name, .inputs = inputs, .input_count = 2};
-    if (!wefti_diff_wants(diff, 0)) {
-        return WEFT_OK;
-    }
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
-done:
-    return status;
+    return wefti_diff_give_op(diff, 0, &op);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient of the loss, and of operators whose definition names their own gradient operator. */
+/* Gradient of the loss, and of operators whose definition names a gradient operator. */
 #include "graph/autodiff/differentiate.h"
 #include "runtime/base/error.h"
 
 weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff)
 {
     weft_status_t status;
-    uint32_t grad;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), WEFTI_NONE, wefti_diff_input(diff, 1),
                          wefti_diff_input(diff, 2)};
     if (!wefti_diff_wants(diff, 0)) {
@@ -24,22 +23,18 @@ weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff)
                           .input_count = inputs[3] == WEFTI_NONE ? 3 : 4,
                           .attrs = forward->attrs,
                           .attr_count = forward->attr_count};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
+    status = wefti_diff_give_op(diff, 0, &op);
 done:
     return status;
 }
 
 weft_status_t wefti_diff_generic(wefti_diff_t *diff)
 {
-    weft_status_t status;
     const wefti_node_t *forward = wefti_diff_node(diff);
     uint32_t input_count = forward->input_count, output_count = forward->output_count;
-    size_t count = 2 * (size_t)output_count + input_count;
+    uint32_t count = 2 * output_count + input_count;
     uint32_t *inputs = wefti_arena_array(&diff->graph->arena, count, sizeof(*inputs));
-    bool *absent = wefti_arena_array(&diff->graph->arena, input_count, sizeof(*absent));
-    uint32_t node;
-    if (!inputs || !absent) {
+    if (!inputs) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < output_count; i++) {
@@ -48,22 +43,13 @@ weft_status_t wefti_diff_generic(wefti_diff_t *diff)
     }
     for (uint32_t i = 0; i < input_count; i++) {
         inputs[output_count + i] = wefti_diff_input(diff, i);
-        absent[i] = !wefti_diff_wants(diff, i);
     }
     wefti_diff_op_t op = {.domain = forward->def->domain,
                           .op = forward->def->grad,
                           .inputs = inputs,
-                          .input_count = (uint32_t)count,
+                          .input_count = count,
                           .attrs = forward->attrs,
                           .attr_count = forward->attr_count,
-                          .output_absent = absent,
                           .output_count = input_count};
-    WEFT_TRY(status, wefti_diff_emit(diff, &op, &node), done);
-    for (uint32_t i = 0; i < input_count; i++) {
-        if (!absent[i]) {
-            WEFT_TRY(status, wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]), done);
-        }
-    }
-done:
-    return status;
+    return wefti_diff_give_each(diff, &op);
 }

@@ -20,12 +20,8 @@ done:
 
 weft_status_t wefti_diff_transpose(wefti_diff_t *diff)
 {
-    weft_status_t status;
     int64_t inverse[WEFT_MAX_DIMS];
-    uint32_t grad, dy = wefti_diff_output_grad(diff, 0);
-    if (!wefti_diff_wants(diff, 0)) {
-        return WEFT_OK;
-    }
+    uint32_t dy = wefti_diff_output_grad(diff, 0);
     uint32_t rank = diff->graph->values[wefti_diff_input(diff, 0)].type.rank;
     const weft_attr_t *perm = wefti_node_attr(wefti_diff_node(diff), "perm");
     for (uint32_t d = 0; d < rank; d++) {
@@ -39,8 +35,5 @@ weft_status_t wefti_diff_transpose(wefti_diff_t *diff)
                           .input_count = 1,
                           .attrs = &attr,
                           .attr_count = 1};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
-done:
-    return status;
+    return wefti_diff_give_op(diff, 0, &op);
 }

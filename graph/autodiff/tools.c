@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gradient rules are made of. */
+/* Tools of the gradient rules: emit nodes, add up contributions, make constants. */
 #include <stdio.h>
 #include <string.h>
 
@@ -85,7 +85,7 @@ weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
     weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = diff->graph;
     uint32_t value = wefti_diff_input(diff, index);
-    bool passed_on = false; /* the gradient of an output as it is */
+    bool passed_on = false; /* grad is the gradient of an output */
     if (!wefti_diff_wants(diff, index)) {
         return WEFT_OK;
     }
@@ -108,11 +108,48 @@ weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
         wefti_diff_op_t add = {.domain = "", .op = "Add", .inputs = inputs, .input_count = 2};
         WEFT_TRY(status, wefti_diff_emit_value(diff, &add, &grad), done);
     } else if (passed_on && graph->values[value].kind == WEFTI_VALUE_PARAM) {
-        /* A parameter's gradient is reduced over ranks; nobody else may read that tensor. */
+        /* The gradient of a parameter is reduced in place: it must have no other reader. */
         wefti_diff_op_t copy = {.domain = "", .op = "Identity", .inputs = &grad, .input_count = 1};
         WEFT_TRY(status, wefti_diff_emit_value(diff, &copy, &grad), done);
     }
     diff->grads[value] = grad;
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_give_op(wefti_diff_t *diff, uint32_t index, const wefti_diff_op_t *op)
+{
+    weft_status_t status;
+    uint32_t grad;
+    if (!wefti_diff_wants(diff, index)) {
+        return WEFT_OK;
+    }
+    WEFT_TRY(status, wefti_diff_emit_value(diff, op, &grad), done);
+    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
+done:
+    return status;
+}
+
+weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op)
+{
+    weft_status_t status = WEFT_OK;
+    bool any = false;
+    uint32_t node;
+    bool *absent = wefti_arena_array(&diff->graph->arena, op->output_count, sizeof(*absent));
+    if (!absent) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < op->output_count; i++) {
+        absent[i] = !wefti_diff_wants(diff, i);
+        any = any || !absent[i];
+    }
+    op->output_absent = absent;
+    if (any) {
+        WEFT_TRY(status, wefti_diff_emit(diff, op, &node), done);
+    }
+    for (uint32_t i = 0; i < op->output_count && any; i++) {
+        WEFT_TRY(status, wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]), done);
+    }
 done:
     return status;
 }
@@ -159,7 +196,7 @@ weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_
     return wefti_diff_emit_value(diff, &op, out_value);
 }
 
-/* One element of a floating type; half types only where the number fits exactly. */
+/* One element of a floating type; 16-bit types only for numbers that they represent exactly. */
 static weft_status_t encode(double number, weft_dtype_t dtype, void *out)
 {
     float f32 = (float)number;
@@ -170,11 +207,9 @@ static weft_status_t encode(double number, weft_dtype_t dtype, void *out)
     } else if (dtype == WEFT_DTYPE_F32) {
         memcpy(out, &f32, sizeof(f32));
     } else if (dtype == WEFT_DTYPE_BF16 && (bits & 0xffff) == 0) {
-        uint16_t half = (uint16_t)(bits >> 16);
-        memcpy(out, &half, sizeof(half));
+        memcpy(out, &(uint16_t){(uint16_t)(bits >> 16)}, sizeof(uint16_t));
     } else if (dtype == WEFT_DTYPE_F16 && (number == 1.0 || number == -1.0)) {
-        uint16_t half = number > 0 ? 0x3c00 : 0xbc00;
-        memcpy(out, &half, sizeof(half));
+        memcpy(out, &(uint16_t){number > 0 ? 0x3c00 : 0xbc00}, sizeof(uint16_t));
     } else {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "cannot encode constant %g as type %s", number,
                            weft_dtype_name(dtype));
@@ -252,7 +287,7 @@ weft_status_t wefti_diff_need_output(wefti_diff_t *diff, const char *domain, con
     wefti_node_t *node = wefti_diff_node(diff);
     while (node->output_count && node->output_count > index &&
            node->outputs[node->output_count - 1] == WEFTI_NONE) {
-        node->output_count--; /* named but absent: made below */
+        node->output_count--; /* named but absent: added below */
     }
     uint32_t extra = node->output_count > index ? 0 : index + 1 - node->output_count;
     weft_status_t status = wefti_graph_change_op(diff->graph, diff->node, domain, op, extra);

@@ -8,33 +8,17 @@
 
 weft_status_t wefti_diff_conv(wefti_diff_t *diff)
 {
-    weft_status_t status;
-    uint32_t node;
     const wefti_node_t *forward = wefti_diff_node(diff);
-    bool has_bias = wefti_diff_input(diff, 2) != WEFTI_NONE;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_input(diff, 0),
                          wefti_diff_input(diff, 1)};
-    bool absent[] = {!wefti_diff_wants(diff, 0), !wefti_diff_wants(diff, 1),
-                     !wefti_diff_wants(diff, 2)};
     wefti_diff_op_t op = {.domain = "com.microsoft",
                           .op = "ConvGrad",
                           .inputs = inputs,
                           .input_count = 3,
                           .attrs = forward->attrs,
                           .attr_count = forward->attr_count,
-                          .output_absent = absent,
-                          .output_count = has_bias ? 3 : 2};
-    if (absent[0] && absent[1] && absent[2]) {
-        return WEFT_OK;
-    }
-    WEFT_TRY(status, wefti_diff_emit(diff, &op, &node), done);
-    for (uint32_t i = 0; i < op.output_count; i++) {
-        if (!absent[i]) {
-            WEFT_TRY(status, wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]), done);
-        }
-    }
-done:
-    return status;
+                          .output_count = wefti_diff_input(diff, 2) != WEFTI_NONE ? 3 : 2};
+    return wefti_diff_give_each(diff, &op);
 }
 
 /* A gradient operator of domain weft with the forward attributes and input_shape. */
@@ -42,15 +26,13 @@ static weft_status_t pool_grad(wefti_diff_t *diff, const char *name, const uint3
                                uint32_t input_count)
 {
     weft_status_t status;
-    uint32_t grad;
     weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
     weft_attr_t shape = {
         .name = "input_shape", .type = WEFT_ATTR_INTS, .ints = x.dims, .count = x.rank};
     wefti_diff_op_t op = {
         .domain = "weft", .op = name, .inputs = inputs, .input_count = input_count};
     WEFT_TRY(status, wefti_diff_attrs_with(diff, &shape, &op.attrs, &op.attr_count), done);
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
+    status = wefti_diff_give_op(diff, 0, &op);
 done:
     return status;
 }
@@ -80,11 +62,7 @@ weft_status_t wefti_diff_average_pool(wefti_diff_t *diff)
 
 weft_status_t wefti_diff_global_average_pool(wefti_diff_t *diff)
 {
-    weft_status_t status;
-    uint32_t grad, dy = wefti_diff_output_grad(diff, 0);
-    if (!wefti_diff_wants(diff, 0)) {
-        return WEFT_OK;
-    }
+    uint32_t dy = wefti_diff_output_grad(diff, 0);
     weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
     weft_attr_t attrs[] = {
         {.name = "input_shape", .type = WEFT_ATTR_INTS, .ints = x.dims, .count = x.rank},
@@ -96,56 +74,15 @@ weft_status_t wefti_diff_global_average_pool(wefti_diff_t *diff)
                           .input_count = 1,
                           .attrs = attrs,
                           .attr_count = 2};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
-done:
-    return status;
-}
-
-/* Begins then ends for every dimension, wherever this version of Pad keeps them. */
-static bool read_pads(const wefti_diff_t *diff, uint32_t rank, int64_t *pads)
-{
-    const wefti_node_t *node = wefti_diff_node(diff);
-    int64_t given[2 * WEFT_MAX_DIMS], axes[WEFT_MAX_DIMS];
-    uint32_t count = 0, axis_count = rank;
-    memset(pads, 0, 2 * rank * sizeof(*pads));
-    for (uint32_t i = 0; i < rank; i++) {
-        axes[i] = i;
-    }
-    if (node->version < 11) {
-        const weft_attr_t *attr = wefti_node_attr(node, node->version < 2 ? "paddings" : "pads");
-        if (!attr || attr->type != WEFT_ATTR_INTS || attr->count != 2 * (size_t)rank) {
-            return false;
-        }
-        memcpy(pads, attr->ints, attr->count * sizeof(*pads));
-        return true;
-    }
-    const wefti_value_t *values = diff->graph->values;
-    if (!wefti_const_ints(&values[wefti_diff_input(diff, 1)].type, given, 2 * WEFT_MAX_DIMS,
-                          &count)) {
-        return false;
-    }
-    uint32_t axes_value = wefti_diff_input(diff, 3);
-    if (axes_value != WEFTI_NONE &&
-        !wefti_const_ints(&values[axes_value].type, axes, WEFT_MAX_DIMS, &axis_count)) {
-        return false;
-    }
-    for (uint32_t i = 0; i < axis_count; i++) {
-        uint32_t axis;
-        if (count != 2 * axis_count || wefti_infer_axis(axes[i], rank, "axis", &axis) < 0) {
-            return false;
-        }
-        pads[axis] = given[i];
-        pads[rank + axis] = given[axis_count + i];
-    }
-    return true;
+    return wefti_diff_give_op(diff, 0, &op);
 }
 
 weft_status_t wefti_diff_pad(wefti_diff_t *diff)
 {
-    weft_status_t status;
-    uint32_t grad, dy = wefti_diff_output_grad(diff, 0);
+    uint32_t dy = wefti_diff_output_grad(diff, 0);
     int64_t pads[2 * WEFT_MAX_DIMS];
+    weft_node_desc_t desc;
+    bool known = false;
     if (!wefti_diff_wants(diff, 0)) {
         return WEFT_OK;
     }
@@ -154,7 +91,12 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff)
     if (mode && (mode->type != WEFT_ATTR_STRING || strcmp(mode->s, "constant") != 0)) {
         return wefti_diff_unsupported(diff, "a mode other than 'constant'");
     }
-    if (!read_pads(diff, rank, pads)) {
+    weft_status_t status =
+        wefti_graph_node_desc(diff->graph, diff->node, &diff->graph->arena, &desc);
+    if (status < 0 || (status = wefti_pad_amounts(&desc, pads, &known)) < 0) {
+        return status;
+    }
+    if (!known) {
         return wefti_diff_unsupported(diff, "non-constant pads");
     }
     for (uint32_t i = 0; i < 2 * rank; i++) {
@@ -170,8 +112,5 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff)
                           .input_count = 1,
                           .attrs = &attr,
                           .attr_count = 1};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
-done:
-    return status;
+    return wefti_diff_give_op(diff, 0, &op);
 }

@@ -6,6 +6,7 @@ usage: docs/generate.py [--check] [--weft build/weft] [PART ..]
 
     commands      docs/commands.md and docs/man/*.1        from `weft help --json`
     settings      docs/settings.md                         from `weft help --json`
+    options       docs/options.md, weft.compile in python/weft/__init__.pyi    from `weft help --json`
     operators     docs/operators.md                        from `weft ops --json`
     pictures      docs/pictures/*.svg                      from docs/pictures/*.txt (docs/pictures/draw.py)
     passes        the table of fusion/README.md            from `weft compile --list-passes --json`
@@ -161,6 +162,72 @@ def settings_page(data):
     return "\n".join(out) + "\n"
 
 
+# ---- options of compiling ----
+
+PYTHON_TYPES = {"u32": "int", "i64": "int", "bytes": "int | str", "f64": "float", "text": "str", "path": "_Path", "ops": "_Path",
+                "plugins": "_Path | Sequence[_Path]", "shapes": "dict[str, Sequence[int]]"}
+
+
+def option_range(option):
+    """What weft_compile_option_set accepts, in words."""
+    low, high = f"{option['low']:g}", f"{option['high']:.10g}"
+    if option["choices"]:
+        return ", ".join(f"`{choice}`" for choice in option["choices"])
+    if option["type"] == "f64":
+        return ("0 or more" if option["zero"] else f"above {low}") + (f", below {high}" if option["high"] else "")
+    if option["type"] in ("u32", "i64"):
+        return f"{low} to {high}" if option["high"] else f"{low} or more"
+    return {"flag": "0 or 1", "path": "a path", "ops": "a path", "bytes": "bytes, such as `512M`"}.get(option["type"], "")
+
+
+def options_page(data):
+    out = [NOTE.format("`weft help --json`"), "# Options of compiling\n",
+           wrap("One table (`weft_compile_option` in `include/weft/compile.h`, the rows in `fusion/options.c`) describes every field of "
+                "`weft_compile_params_t`. From it come the options of `weft compile`, `weft check` and `weft run MODEL.onnx`, the "
+                "keywords of `weft.compile`, the properties of a compiled graph, the error messages about wrong values and "
+                "combinations, and this page."), "",
+           wrap("A message of the library names the field. The command adds its option and Python its keyword, where the name "
+                "differs. *Recorded*: a compiled graph (`--emit-onnx`) has it as property `weft.NAME`; compiling that graph uses it "
+                "and refuses another value."), "", "## Options\n"]
+    for option in data["compile_options"]:
+        if not option["name"]:
+            continue
+        flag = option["arg"] if option["positional"] else f"--{option['name'].replace('_', '-')}"
+        head = flag + (f" {option['arg']}" if option["arg"] and not option["positional"] else "")
+        facts = [option_range(option), f"default {option['default']}" if option["default"] else "",
+                 "training" if option["training"] else "inference" if option["inference"] else "",
+                 f"implies `{option['implies']}`" if option["implies"] else "", f"requires `{option['needs']}`" if option["needs"] else "",
+                 f"excludes `{option['excludes']}`: {option['reason']}" if option["excludes"] else "",
+                 "recorded" if option["recorded"] else ""]
+        keyword = "" if option["reported"] else f" `{option['name']}=`,"
+        text = f"- `{head}`,{keyword} field `{option['field']}`: {markdown(option['help'])}"
+        out.append(wrap(f"{text} ({'; '.join(fact for fact in facts if fact)})".replace(" ()", ""), "  ", ""))
+    out += ["", "## Fields that only programs set\n"]
+    out += [f"- `{option['field']}`: {option['help']}" for option in data["compile_options"] if not option["name"]]
+    return "\n".join(out) + "\n"
+
+
+def stub_section(data):
+    """The signature of weft.compile."""
+    given, seen = [], set()
+    for option in data["compile_options"]:
+        name, kind = option["name"], PYTHON_TYPES.get(option["type"], "Any")
+        if not name or name in seen or option["reported"]:
+            continue
+        seen.add(name)
+        if option["choices"]:
+            kind = "Literal[" + ", ".join(f'"{choice}"' for choice in option["choices"]) + "]"
+        given.append(f"{name}: Any, *" if option["positional"] else f"{name}: bool = False" if option["type"] == "flag"
+                     else f"{name}: {kind} | None = None")
+    lines, line = [], "   "
+    for text in given:
+        if len(line) + len(text) + 2 > 120:
+            lines.append(line)
+            line = "   "
+        line += f" {text},"
+    return "def compile(\n" + "\n".join(lines + [line]) + "\n) -> Plan: ...\n"
+
+
 # ---- operators ----
 
 def count_text(low, high):
@@ -239,7 +306,8 @@ def passes_section(data):
 
 
 def replace_section(path, name, text):
-    begin, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->\n"
+    open_comment, close_comment = ("# ", "") if path.suffix == ".pyi" else ("<!-- ", " -->")
+    begin, end = (f"{open_comment}{word}: {name}{close_comment}\n" for word in ("generated", "end"))
     page = path.read_text()
     if begin not in page or end not in page:
         raise SystemExit(f"{path}: no section '{name}'")
@@ -260,10 +328,10 @@ def main() -> int:
     parser.add_argument("--weft", default=str(ROOT / "build" / "weft"))
     parser.add_argument("parts", nargs="*")
     arguments = parser.parse_args()
-    parts = arguments.parts or ["commands", "settings", "operators", "passes", "pictures", "folders"]
+    parts = arguments.parts or ["commands", "settings", "options", "operators", "passes", "pictures", "folders"]
     files = {}
     docs = ROOT / "docs"
-    if "commands" in parts or "settings" in parts:
+    if {"commands", "settings", "options"} & set(parts):
         data = ask(arguments.weft, "help", "--json")
     if "commands" in parts:
         files[docs / "commands.md"] = commands_page(data)
@@ -275,6 +343,10 @@ def main() -> int:
                 files[old] = None
     if "settings" in parts:
         files[docs / "settings.md"] = settings_page(data)
+    if "options" in parts:
+        stub = ROOT / "python" / "weft" / "__init__.pyi"
+        files[docs / "options.md"] = options_page(data)
+        files[stub] = replace_section(stub, "compile", stub_section(data))
     if "operators" in parts:
         files[docs / "operators.md"] = operators_page(ask(arguments.weft, "ops", "--json"))
     if "passes" in parts:

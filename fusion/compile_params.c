@@ -1,51 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameters of a compile. Messages name them as the command line spells them. */
+/* Reads the parameters of a compile: the table of options (options.c), then what it cannot express. */
 #include "fusion/compile.h"
 
-#include <math.h>
 #include <string.h>
 
+#include "fusion/options.h"
 #include "ops/op_defs.h"
 #include "runtime/base/error.h"
 
 #define DEFAULT_BUCKET "auto"
 #define DEFAULT_OPTIMIZER "momentum"
-#define MAX_WORLD_SIZE 65536u
 
-static weft_status_t read_optimizer(const weft_compile_params_t *params,
-                                    wefti_optimizer_params_t *out)
+static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_params_t *out)
 {
-    static const char *const names[] = {"sgd", "momentum", "adam"};
-    static const wefti_optimizer_t kinds[] = {WEFTI_OPTIMIZER_SGD, WEFTI_OPTIMIZER_MOMENTUM,
-                                              WEFTI_OPTIMIZER_ADAM};
     *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
-    for (size_t i = 0;; i++) {
-        if (i == sizeof(names) / sizeof(names[0])) {
-            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "optimizer",
-                                     "unknown optimizer '%s'; expected sgd, momentum or adam",
-                                     params->optimizer);
-        }
-        if (strcmp(params->optimizer, names[i]) == 0) {
-            out->kind = kinds[i];
-            break;
-        }
-    }
-    if (!isfinite(params->lr) || params->lr < 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "lr", "must be above 0 and finite: %g",
-                                 params->lr);
-    }
-    if (!isfinite(params->momentum) || params->momentum < 0 || params->momentum >= 1) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "momentum",
-                                 "must be at least 0 and below 1: %g", params->momentum);
-    }
-    if (!isfinite(params->weight_decay) || params->weight_decay < 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "weight_decay",
-                                 "must be at least 0 and finite: %g", params->weight_decay);
-    }
+    out->kind = strcmp(params->optimizer, "sgd") == 0    ? WEFTI_OPTIMIZER_SGD
+                : strcmp(params->optimizer, "adam") == 0 ? WEFTI_OPTIMIZER_ADAM
+                                                         : WEFTI_OPTIMIZER_MOMENTUM;
     out->lr = params->lr != 0 ? params->lr : out->kind == WEFTI_OPTIMIZER_ADAM ? 0.001 : 0.05;
     out->momentum = params->momentum != 0 ? params->momentum : 0.9;
     out->weight_decay = params->weight_decay;
-    return WEFT_OK;
 }
 
 static weft_status_t check_shapes(const weft_compile_params_t *params)
@@ -76,39 +50,9 @@ static weft_status_t check_shapes(const weft_compile_params_t *params)
     return WEFT_OK;
 }
 
-/* Parameters that are only for inference, or only for training. */
-static weft_status_t check_inference(const weft_compile_params_t *p)
+/* What one row cannot say: the number of ranks divides the batch, and is that of models. */
+static weft_status_t check_ranks(const weft_compile_params_t *p)
 {
-    const char *training = p->loss != NULL               ? "loss"
-                           : p->optimizer != NULL        ? "optimizer"
-                           : p->lr != 0                  ? "lr"
-                           : p->momentum != 0            ? "momentum"
-                           : p->weight_decay != 0        ? "weight_decay"
-                           : p->bucket != NULL           ? "bucket"
-                           : p->shard_optimizer          ? "shard_optimizer"
-                           : p->decouple                 ? "decouple"
-                           : p->accumulate > 0           ? "accumulate"
-                           : p->global_micro_batches > 0 ? "global_micro_batches"
-                           : p->wire != NULL             ? "wire"
-                           : p->clip_norm != 0           ? "clip_norm"
-                           : p->grads_path               ? "grads_path"
-                                                         : NULL;
-    if (!p->infer && (p->split_batch || p->rank_model_count > 0)) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT,
-                                 p->split_batch ? "split_batch" : "rank_models", "requires infer");
-    }
-    if (p->infer && training != NULL) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, training,
-                                 "only for training, but infer is set");
-    }
-    if (p->split_batch && p->rank_model_count > 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
-                                 "excludes rank_models: all ranks run one model");
-    }
-    if (p->split_batch && p->batch == 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
-                                 "requires batch, the samples of all ranks together");
-    }
     if (p->split_batch && p->batch % p->world_size != 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
                                  "batch must be a multiple of world_size: %lld, world_size %u",
@@ -166,30 +110,19 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         WEFT_TRY(status, wefti_compile_read_topology(c), fail);
     }
     if (c->params.world_size == 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
-                                 "must be set, between 1 and %u", MAX_WORLD_SIZE);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size", "must be set");
     }
-    if (c->params.world_size > MAX_WORLD_SIZE) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
-                                 "must be between 1 and %u: %u", MAX_WORLD_SIZE,
-                                 c->params.world_size);
-    }
-    if (c->params.batch < 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch", "must not be negative: %lld",
-                                 (long long)c->params.batch);
-    }
-    WEFT_TRY(status, check_inference(&c->params), fail);
+    WEFT_TRY(status, wefti_options_check(&c->params), fail);
+    WEFT_TRY(status, check_ranks(&c->params), fail);
+    wefti_options_imply(&c->params);
     c->params.optimizer = c->params.optimizer == NULL ? DEFAULT_OPTIMIZER : c->params.optimizer;
     c->params.bucket = c->params.bucket == NULL ? DEFAULT_BUCKET : c->params.bucket;
     WEFT_TRY(status, check_shapes(&c->params), fail);
-    WEFT_TRY(status, read_optimizer(&c->params, &c->optimizer), fail);
+    read_optimizer(&c->params, &c->optimizer);
     WEFT_TRY(status, wefti_read_gradient_params(&c->params, &c->gradient_params), fail);
     c->optimizer.divisor = c->gradient_params.divisor;
     c->optimizer.clip_norm = c->gradient_params.clip_norm;
     WEFT_TRY(status, wefti_policy_parse(c->params.bucket, &c->arena, &c->policy), fail);
-    if (c->params.decouple) {
-        c->params.shard_optimizer = 1;
-    }
     uint64_t unit = WEFTI_PLAN_ALIGNMENT;
     unit *= c->params.shard_optimizer ? c->params.world_size : 1;
     unit *= c->gradient_params.wire == WEFT_DTYPE_BF16 ? 2 : 1;

@@ -3,133 +3,14 @@
  * Compiled graphs on their way to a file and back: the parameters of the compile are properties of
  * the file, and stand in for those of the next one.
  */
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "fusion/fusion.h"
 #include "fusion/compile.h"
+#include "fusion/options.h"
 #include "runtime/base/error.h"
 
-typedef enum param_type { PARAM_U32, PARAM_I64, PARAM_F64, PARAM_TEXT, PARAM_FLAG } param_type_t;
-
-/* What the plan depends on beyond the graph. */
-static const struct param {
-    const char *key, *field;
-    param_type_t type;
-    size_t offset;
-} params_table[] = {
-    {"world", "world_size", PARAM_U32, offsetof(weft_compile_params_t, world_size)},
-    {"batch", "batch", PARAM_I64, offsetof(weft_compile_params_t, batch)},
-    {"optimizer", "optimizer", PARAM_TEXT, offsetof(weft_compile_params_t, optimizer)},
-    {"lr", "lr", PARAM_F64, offsetof(weft_compile_params_t, lr)},
-    {"momentum", "momentum", PARAM_F64, offsetof(weft_compile_params_t, momentum)},
-    {"weight_decay", "weight_decay", PARAM_F64, offsetof(weft_compile_params_t, weight_decay)},
-    {"bucket", "bucket", PARAM_TEXT, offsetof(weft_compile_params_t, bucket)},
-    {"shard_optimizer", "shard_optimizer", PARAM_FLAG,
-     offsetof(weft_compile_params_t, shard_optimizer)},
-    {"decouple", "decouple", PARAM_FLAG, offsetof(weft_compile_params_t, decouple)},
-    {"accumulate", "accumulate", PARAM_U32, offsetof(weft_compile_params_t, accumulate)},
-    {"global_micro_batches", "global_micro_batches", PARAM_U32,
-     offsetof(weft_compile_params_t, global_micro_batches)},
-    {"wire", "wire", PARAM_TEXT, offsetof(weft_compile_params_t, wire)},
-    {"clip", "clip_norm", PARAM_F64, offsetof(weft_compile_params_t, clip_norm)},
-    {"in_flight", "in_flight", PARAM_U32, offsetof(weft_compile_params_t, in_flight)},
-    {"arena_limit", "arena_limit", PARAM_I64, offsetof(weft_compile_params_t, arena_limit)},
-    {"infer", "infer", PARAM_FLAG, offsetof(weft_compile_params_t, infer)},
-    {"split_batch", "split_batch", PARAM_FLAG, offsetof(weft_compile_params_t, split_batch)},
-};
-#define PARAM_COUNT (sizeof(params_table) / sizeof(params_table[0]))
-
-/* The parameter as text, NULL where it is the default; in arena. */
-static weft_status_t format_param(const weft_compile_params_t *params, const struct param *param,
-                                  wefti_arena_t *arena, const char **out)
-{
-    const void *at = (const char *)params + param->offset;
-    double number;
-    int64_t i64;
-    uint32_t u32;
-    int flag;
-    *out = NULL;
-    switch (param->type) {
-    case PARAM_U32:
-        memcpy(&u32, at, sizeof(u32));
-        if (u32 == 0) {
-            return WEFT_OK;
-        }
-        *out = wefti_arena_printf(arena, "%" PRIu32, u32);
-        break;
-    case PARAM_I64:
-        memcpy(&i64, at, sizeof(i64));
-        if (i64 == 0) {
-            return WEFT_OK;
-        }
-        *out = wefti_arena_printf(arena, "%" PRId64, i64);
-        break;
-    case PARAM_F64:
-        memcpy(&number, at, sizeof(number));
-        if (!(number > 0 || number < 0)) {
-            return WEFT_OK;
-        }
-        *out = wefti_arena_printf(arena, "%.17g", number);
-        break;
-    case PARAM_TEXT:
-        memcpy(out, at, sizeof(*out));
-        return WEFT_OK;
-    case PARAM_FLAG:
-        memcpy(&flag, at, sizeof(flag));
-        *out = flag ? "1" : NULL;
-        return WEFT_OK;
-    }
-    return *out == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-}
-
-/* The opposite; what is written is checked as any parameter is, later. */
-static bool parse_param(weft_compile_params_t *params, const struct param *param, const char *text)
-{
-    void *at = (char *)params + param->offset;
-    char *end = (char *)(uintptr_t) "";
-    double number;
-    int64_t i64;
-    uint32_t u32;
-    int flag = 1;
-    switch (param->type) {
-    case PARAM_U32:
-        i64 = strtoll(text, &end, 10);
-        u32 = i64 >= 0 && i64 <= UINT32_MAX ? (uint32_t)i64 : 0;
-        memcpy(at, &u32, sizeof(u32));
-        return *end == '\0' && u32 != 0;
-    case PARAM_I64:
-        i64 = strtoll(text, &end, 10);
-        memcpy(at, &i64, sizeof(i64));
-        return *end == '\0' && i64 > 0;
-    case PARAM_F64:
-        number = strtod(text, &end);
-        memcpy(at, &number, sizeof(number));
-        return *end == '\0' && number > 0;
-    case PARAM_TEXT:
-        memcpy(at, &text, sizeof(text));
-        return true;
-    case PARAM_FLAG:
-        memcpy(at, &flag, sizeof(flag));
-        return strcmp(text, "1") == 0;
-    }
-    return false;
-}
-
-static weft_status_t refuse_more(const weft_compile_params_t *params)
-{
-    const char *what = params->shape_count > 0        ? "shapes"
-                       : params->loss != NULL         ? "loss"
-                       : params->grads_path != NULL   ? "grads_path"
-                       : params->rank_model_count > 0 ? "rank_models"
-                                                      : NULL;
-    return what == NULL
-               ? WEFT_OK
-               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, what,
-                                   "must not be set: %s is a compiled graph", params->model_path);
-}
+#define MAX_PROPERTIES 64u
 
 /* The text that the file has for a parameter, NULL: none. Files before 0.2 wrote "shards". */
 static const char *stored_param(const wefti_compiled_t *compiled, const char *key)
@@ -158,20 +39,27 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
                            params->model_path, format);
     }
     out->known = true;
-    WEFT_TRY(status, refuse_more(params), fail);
-    for (size_t i = 0; i < PARAM_COUNT; i++) {
-        const struct param *param = &params_table[i];
-        const char *has = stored_param(out, param->key), *given;
-        WEFT_TRY(status, format_param(params, param, arena, &given), fail);
+    const weft_compile_option_t *option;
+    for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
+        const char *given, *has = NULL;
+        if ((option->flags & WEFT_OPTION_IN_GRAPH) != 0 && wefti_option_is_set(option, params)) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field,
+                                     "must not be set: %s is a compiled graph", params->model_path);
+        }
+        if ((option->flags & WEFT_OPTION_RECORDED) == 0) {
+            continue;
+        }
+        has = stored_param(out, option->name);
+        WEFT_TRY(status, wefti_option_format(option, params, arena, &given), fail);
         if (given != NULL && (has == NULL || strcmp(given, has) != 0)) {
             return wefti_error_field(
-                WEFT_ERR_INVALID_ARGUMENT, param->field,
+                WEFT_ERR_INVALID_ARGUMENT, option->field,
                 "%s, but the graph %s was compiled with %s and is not compiled again", given,
                 params->model_path, has == NULL ? "the default" : has);
         }
-        if (has != NULL && !parse_param(params, param, has)) {
+        if (has != NULL && weft_compile_option_set(params, option->name, has) < 0) {
             return wefti_error(WEFT_ERR_FORMAT, "%s: metadata weft.%s: invalid value '%.60s'",
-                               params->model_path, param->key, has);
+                               params->model_path, option->name, has);
         }
     }
 fail:
@@ -272,14 +160,17 @@ weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const we
                                    wefti_onnx_emit_t *emit)
 {
     weft_status_t status;
-    wefti_onnx_property_t properties[PARAM_COUNT + 1];
+    wefti_onnx_property_t properties[MAX_PROPERTIES + 1];
     uint32_t count = 0;
     WEFT_TRY(status, write_choices(graph, plan, arena, emit), fail);
-    for (size_t i = 0; i < PARAM_COUNT; i++) {
-        const char *text;
-        WEFT_TRY(status, format_param(params, &params_table[i], arena, &text), fail);
-        if (text != NULL) {
-            properties[count++] = (wefti_onnx_property_t){params_table[i].key, text};
+    const weft_compile_option_t *option;
+    for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
+        const char *text = NULL;
+        if ((option->flags & WEFT_OPTION_RECORDED) != 0) {
+            WEFT_TRY(status, wefti_option_format(option, params, arena, &text), fail);
+        }
+        if (text != NULL && count < MAX_PROPERTIES) {
+            properties[count++] = (wefti_onnx_property_t){option->name, text};
         }
     }
     weft_plan_info_t info = {.struct_size = sizeof info};

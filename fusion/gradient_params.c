@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How gradients get from micro-batches to updates: accumulate, global_micro_batches, wire and clip_norm. */
-#include <math.h>
 #include <string.h>
 
 #include "fusion/fusion.h"
@@ -16,12 +15,6 @@
 static weft_status_t read_leaves(const weft_compile_params_t *p, wefti_gradient_params_t *out)
 {
     uint32_t leaves = p->global_micro_batches, ranks = p->world_size;
-    if (p->accumulate > 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "global_micro_batches",
-                                 "excludes accumulate: %u and %u; the micro-batches of a rank are "
-                                 "the global number divided by world_size",
-                                 leaves, p->accumulate);
-    }
     out->accumulate = leaves / ranks;
     if (leaves % ranks != 0 || (ranks > 1 && (out->accumulate & (out->accumulate - 1)) != 0)) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "global_micro_batches",
@@ -33,27 +26,14 @@ static weft_status_t read_leaves(const weft_compile_params_t *p, wefti_gradient_
     return WEFT_OK;
 }
 
-static weft_status_t read_wire(const char *wire, wefti_gradient_params_t *out)
-{
-    out->wire = WEFT_DTYPE_F32;
-    if (wire == NULL || strcmp(wire, "f32") == 0) {
-        return WEFT_OK;
-    }
-    if (strcmp(wire, "bf16") != 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "wire",
-                                 "unknown type '%s'; expected f32 or bf16", wire);
-    }
-    out->wire = WEFT_DTYPE_BF16;
-    return WEFT_OK;
-}
-
 weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
                                          wefti_gradient_params_t *out)
 {
-    weft_status_t status;
-    *out = (wefti_gradient_params_t){.accumulate = p->accumulate > 1 ? p->accumulate : 1,
-                                     .clip_norm = p->clip_norm};
-    WEFT_TRY(status, read_wire(p->wire, out), fail);
+    weft_status_t status = WEFT_OK;
+    *out = (wefti_gradient_params_t){
+        .accumulate = p->accumulate > 1 ? p->accumulate : 1,
+        .wire = p->wire != NULL && strcmp(p->wire, "bf16") == 0 ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32,
+        .clip_norm = p->clip_norm};
     if (p->global_micro_batches > 0) {
         WEFT_TRY(status, read_leaves(p, out), fail);
     }
@@ -63,11 +43,6 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
             p->global_micro_batches > 0 ? "global_micro_batches" : "accumulate",
             "too many micro-batches: %u on each of %u ranks, limit %u together", out->accumulate,
             p->world_size, MAX_LEAVES);
-    }
-    if (!isfinite(p->clip_norm) || p->clip_norm < 0 ||
-        (p->clip_norm > 0 && (float)p->clip_norm == 0)) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "clip_norm",
-                                 "must be above 0 and finite: %g", p->clip_norm);
     }
     /* Otherwise the collective averages. */
     if (out->accumulate > 1 || out->leaves > 0 || out->wire != WEFT_DTYPE_F32) {

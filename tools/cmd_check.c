@@ -40,7 +40,7 @@ const command_t wefti_check_command = {
         "a gradient is wrong.",
     .epilogue = "example:\n"
                 "  weft check lenet.onnx --batch 4 --gradients\n",
-    .options = {own_options, wefti_compile_option_defs},
+    .options = {own_options, COMPILE_OPTIONS_CHECK},
     .run = run_check_command,
 };
 

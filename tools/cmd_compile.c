@@ -8,31 +8,15 @@
 #include "tools/compile_passes.h"
 #include "tools/tool.h"
 
-enum {
-    KEY_JSON = 256,
-    KEY_EMIT,
-    KEY_LIST_PASSES,
-    KEY_PRINT_AFTER,
-    KEY_STOP_AFTER,
-    KEY_TIME_PASSES,
-    KEY_VERIFY_EACH
-};
+enum { KEY_JSON = 256, KEY_LIST_PASSES, KEY_TIME_PASSES };
 
 static const option_def_t own_options[] = {
     {'o', "output", "PLAN.weft",
      "write the plan to this file (required, but for --stop-after and --list-passes)"},
-    {KEY_EMIT, "emit-onnx", "OUT.onnx",
-     "also write the compiled graph as ONNX; compiling that file produces the same plan without "
-     "further options"},
     {KEY_JSON, "json", NULL, "print one JSON object about the plan"},
     {KEY_LIST_PASSES, "list-passes", NULL, "list the passes of the compiler in order, and exit"},
-    {KEY_PRINT_AFTER, "print-after", "PASS",
-     "print the graph to standard error after this pass, or after every pass: all"},
-    {KEY_STOP_AFTER, "stop-after", "PASS",
-     "stop after this pass and print the graph; no plan is written"},
     {KEY_TIME_PASSES, "time-passes", NULL,
      "print the duration of every pass and the number of operators after it"},
-    {KEY_VERIFY_EACH, "verify-each", NULL, "verify the graph after every pass"},
     {0, NULL, NULL, NULL},
 };
 
@@ -68,10 +52,6 @@ static int handle(void *user, int key, const char *value)
         command->output = value;
         return EXIT_OK;
     }
-    if (key == KEY_EMIT) {
-        command->compile.params.emit_path = value;
-        return EXIT_OK;
-    }
     if (key == KEY_JSON) {
         command->json = true;
         return EXIT_OK;
@@ -82,15 +62,6 @@ static int handle(void *user, int key, const char *value)
     }
     if (key == KEY_TIME_PASSES) {
         command->time_passes = true;
-        return EXIT_OK;
-    }
-    if (key == KEY_VERIFY_EACH) {
-        command->compile.params.verify_each = 1;
-        return EXIT_OK;
-    }
-    if (key == KEY_PRINT_AFTER || key == KEY_STOP_AFTER) {
-        *(key == KEY_PRINT_AFTER ? &command->compile.params.print_after
-                                 : &command->compile.params.stop_after) = value;
         return EXIT_OK;
     }
     return wefti_compile_option(&command->compile, "compile", key, value);

@@ -100,7 +100,7 @@ const command_t wefti_run_command = {
         "  weft run tp.weft --inputs in --outputs out --repeat 1000\n"
         "  weft run -n 2 -- python3 train.py\n"
         "  weft run --hosts node1:4,node2:4 -- weft bench all_reduce\n",
-    .options = {own_options, wefti_launch_option_defs, wefti_compile_option_defs + 1},
+    .options = {own_options, wefti_launch_option_defs, COMPILE_OPTIONS_RUN},
     .run = run_run_command,
     .check_positional = refuse_program,
 };

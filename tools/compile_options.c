@@ -1,91 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of compiling, for `weft compile` and `weft run MODEL.onnx`. */
+/* The options of compiling, for `weft compile`, `check` and `run MODEL.onnx`: the rows of
+ * weft_compile_option that have a name. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/tool.h"
 
-#define MAX_WORLD 1024u
-#define MAX_COUNT 65536u
+enum { KEY_FIRST = 300 }; /* + index of weft_compile_option */
 
-enum {
-    KEY_FIRST = 300,
-    KEY_BATCH = KEY_FIRST,
-    KEY_SHAPE,
-    KEY_LOSS,
-    KEY_OPTIMIZER,
-    KEY_LR,
-    KEY_MOMENTUM,
-    KEY_WEIGHT_DECAY,
-    KEY_BUCKET,
-    KEY_COSTS,
-    KEY_PROFILE,
-    KEY_TOPOLOGY,
-    KEY_SHARD_OPTIMIZER,
-    KEY_DECOUPLE,
-    KEY_ACCUMULATE,
-    KEY_GLOBAL_MICRO_BATCHES,
-    KEY_WIRE,
-    KEY_CLIP,
-    KEY_GRADS,
-    KEY_IN_FLIGHT,
-    KEY_ARENA_LIMIT,
-    KEY_INFER,
-    KEY_SPLIT_BATCH,
-    KEY_OPS,
-    KEY_KERNELS,
-    KEY_END,
-};
+option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];
 
-const option_def_t wefti_compile_option_defs[] = {
-    {'n', "world", "N", "number of ranks (world size)"},
-    {KEY_BATCH, "batch", "B", "samples per rank and step; with micro-batches, per micro-batch"},
-    {KEY_SHAPE, "shape", "NAME=D,D,..", "shape of an input (repeatable)"},
-    {KEY_LOSS, "loss", "NAME", "the loss output; needed if the model has several loss nodes"},
-    {KEY_OPTIMIZER, "optimizer", "NAME", "sgd, momentum or adam (default momentum)"},
-    {KEY_LR, "lr", "X", "learning rate (default 0.05; adam: 0.001)"},
-    {KEY_MOMENTUM, "momentum", "X", "momentum coefficient (default 0.9)"},
-    {KEY_WEIGHT_DECAY, "weight-decay", "X", "weight decay coefficient (default 0)"},
-    {KEY_BUCKET, "bucket", "POLICY",
-     "how gradients are grouped into buckets: auto[:CAP] (default: the fewest buckets with a "
-     "predicted step time within 0.1 % of the optimum), mgwfbp[:CAP], bytes:25M[,time:5ms], "
-     "index:0,4,9, percent:60,40, one, or none"},
-    {KEY_COSTS, "costs", "COSTS.json",
-     "read measured costs (written by weft tune), or use default costs: default (default: "
-     "WEFT_COSTS, "
-     "else the calibration of this machine)"},
-    {KEY_PROFILE, "profile", "P.json",
-     "read measured times of kernels and collectives (written by weft run --write-profile)"},
-    {KEY_TOPOLOGY, "topology", "FILE.json",
-     "read the description of a cluster (written by weft topo --json)"},
-    {KEY_SHARD_OPTIMIZER, "shard-optimizer", NULL,
-     "each rank updates its shard of the weights and stores only that shard of the optimizer "
-     "state"},
-    {KEY_DECOUPLE, "decouple", NULL,
-     "overlap the all-gather of updated weights with the next forward pass (implies "
-     "--shard-optimizer)"},
-    {KEY_ACCUMULATE, "accumulate", "K", "micro-batches per rank and step (default 1)"},
-    {KEY_GLOBAL_MICRO_BATCHES, "global-micro-batches", "V",
-     "micro-batches of all ranks per step; the weights have the same bits for 1 rank and for N "
-     "ranks if V / N is a power of two"},
-    {KEY_WIRE, "wire", "TYPE",
-     "data type in which gradients are sent: f32 (default), or bf16 (each rank's sum is rounded to "
-     "it)"},
-    {KEY_CLIP, "clip", "NORM", "scale gradients down if their global norm is above NORM"},
-    {KEY_GRADS, "grads", "MAP.json",
-     "read which tensor of the graph is the gradient of which parameter"},
-    {KEY_IN_FLIGHT, "in-flight", "K", "maximum number of collectives in flight"},
-    {KEY_ARENA_LIMIT, "arena-limit", "BYTES", "maximum size of the arena, such as 512M or 4G"},
-    {KEY_INFER, "infer", NULL,
-     "compile for inference: the graph is used as it is, with its collectives"},
-    {KEY_SPLIT_BATCH, "split-batch", "B",
-     "with --infer: samples of all ranks together; rank 0 reads the inputs and scatters them, and "
-     "gathers the outputs (excludes --batch)"},
-    {KEY_OPS, "ops", "OPS.json", "declare operators from a file (repeatable)"},
-    {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
-    {0, NULL, NULL, NULL},
-};
+static bool is_list(const weft_compile_option_t *option)
+{
+    return option->type == WEFT_OPTION_SHAPES || option->type == WEFT_OPTION_OPS ||
+           option->type == WEFT_OPTION_PLUGINS;
+}
+
+void wefti_compile_options_load(void)
+{
+    static char names[COMPILE_OPTIONS_MAX][32], helps[COMPILE_OPTIONS_MAX][512];
+    const weft_compile_option_t *option;
+    size_t count = 0;
+    for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
+        if (option->name == NULL || (option->flags & WEFT_OPTION_POSITIONAL) != 0) {
+            continue;
+        }
+        char *help = helps[count];
+        snprintf(names[count], sizeof *names, "%s", option->name);
+        for (char *at = names[count]; *at != '\0'; at++) {
+            *at = *at == '_' ? '-' : *at;
+        }
+        weft_compile_option_help(i, "--", help, sizeof *helps);
+        snprintf(help + strlen(help), sizeof *helps - strlen(help), "%s",
+                 is_list(option) ? " (repeatable)" : "");
+        wefti_compile_option_defs[count] =
+            (option_def_t){option->letter != 0 ? option->letter : KEY_FIRST + (int)i, names[count],
+                           option->arg, help};
+        count++;
+    }
+}
+
+/* The option of a key: a letter, or its index. */
+static const weft_compile_option_t *find_option(int key)
+{
+    const weft_compile_option_t *option;
+    size_t i = 0;
+    while ((option = weft_compile_option(i)) != NULL && option->letter != key &&
+           KEY_FIRST + (int)i != key) {
+        i++;
+    }
+    return option;
+}
 
 int wefti_compile_options_init(compile_options_t *options)
 {
@@ -141,121 +106,49 @@ static int parse_shape(compile_options_t *options, const char *command, const ch
     return EXIT_OK;
 }
 
-static int parse_number(const char *command, const char *option, const char *value, double low,
-                        double *out_value)
-{
-    if (!wefti_parse_double(value, out_value) || *out_value < low) {
-        return wefti_usage_error(command, "%s %s: must be a number of at least %g", option, value,
-                                 low);
-    }
-    return EXIT_OK;
-}
-
-/* Zero means "the default" to the library and cannot be passed as a value. */
-static int parse_positive(const char *command, const char *option, const char *value,
-                          double *out_value)
-{
-    if (!wefti_parse_double(value, out_value) || !(*out_value > 0)) {
-        return wefti_usage_error(command, "%s %s: must be a number above 0", option, value);
-    }
-    return EXIT_OK;
-}
-
 /* --batch counts the samples of a rank, --split-batch those of all ranks; the library has one field
  * and a flag for both. */
-static int parse_batch(compile_options_t *options, const char *command, bool split,
-                       const char *value)
+static int set_batch(compile_options_t *options, const char *command,
+                     const weft_compile_option_t *option, const char *value)
 {
-    weft_compile_params_t *params = &options->params;
-    long long number = 0;
-    if (params->batch != 0 && (params->split_batch != 0) != split) {
+    if (options->batch_option != NULL && options->batch_option != option) {
         return wefti_usage_error(command, "--batch and --split-batch exclude each other");
     }
-    int code = wefti_option_int(command, split ? "--split-batch" : "--batch", value, 1, INT32_MAX,
-                                &number);
-    params->batch = number;
-    params->split_batch = split;
-    return code;
+    options->batch_option = option;
+    options->params.split_batch = option->type == WEFT_OPTION_FLAG;
+    weft_status_t status = weft_compile_option_set(&options->params, "batch", value);
+    return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
+}
+
+/* Notes an option that does not apply to a plan: all but the number of ranks, --lr, --ops and
+ * --kernels. */
+static void note_use(compile_options_t *options, const weft_compile_option_t *option, int key)
+{
+    bool of_plans = option->letter != 0 || option->type == WEFT_OPTION_OPS ||
+                    option->type == WEFT_OPTION_PLUGINS || strcmp(option->name, "lr") == 0;
+    for (const option_def_t *def = wefti_compile_option_defs; def->key != 0; def++) {
+        options->used = def->key == key && !of_plans ? def->name : options->used;
+    }
 }
 
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value)
 {
-    weft_compile_params_t *params = &options->params;
-    weft_status_t status = WEFT_OK;
-    for (const option_def_t *def = wefti_compile_option_defs; def->key != 0; def++) {
-        bool of_plans = key == KEY_KERNELS || key == KEY_OPS || key == KEY_LR || key == 'n';
-        if (def->key == key && !of_plans) {
-            options->used = def->name;
-        }
-    }
-    switch (key) {
-    case 'n':
-        return wefti_option_u32(command, "--world", value, 1, MAX_WORLD, &params->world_size);
-    case KEY_BATCH:
-        return parse_batch(options, command, false, value);
-    case KEY_SHAPE:
+    const weft_compile_option_t *option = find_option(key);
+    weft_status_t status;
+    note_use(options, option, key);
+    if (option->type == WEFT_OPTION_SHAPES) {
         return parse_shape(options, command, value);
-    case KEY_LOSS:
-        params->loss = value;
-        return EXIT_OK;
-    case KEY_OPTIMIZER:
-        params->optimizer = value;
-        return EXIT_OK;
-    case KEY_LR:
-        return parse_positive(command, "--lr", value, &params->lr);
-    case KEY_MOMENTUM:
-        return parse_positive(command, "--momentum", value, &params->momentum);
-    case KEY_WEIGHT_DECAY:
-        return parse_number(command, "--weight-decay", value, 0, &params->weight_decay);
-    case KEY_BUCKET:
-        params->bucket = value;
-        status = weft_bucket_policy_check(value);
-        return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
-    case KEY_COSTS:
-        params->costs_path = value;
-        return EXIT_OK;
-    case KEY_PROFILE:
-        params->profile_path = value;
-        return EXIT_OK;
-    case KEY_TOPOLOGY:
-        params->topology_path = value;
-        return EXIT_OK;
-    case KEY_SHARD_OPTIMIZER:
-        params->shard_optimizer = 1;
-        return EXIT_OK;
-    case KEY_DECOUPLE:
-        params->decouple = 1;
-        return EXIT_OK;
-    case KEY_ACCUMULATE:
-        return wefti_option_u32(command, "--accumulate", value, 1, MAX_COUNT, &params->accumulate);
-    case KEY_GLOBAL_MICRO_BATCHES:
-        return wefti_option_u32(command, "--global-micro-batches", value, 1, MAX_COUNT,
-                                &params->global_micro_batches);
-    case KEY_WIRE:
-        params->wire = value;
-        return EXIT_OK;
-    case KEY_CLIP:
-        return parse_positive(command, "--clip", value, &params->clip_norm);
-    case KEY_GRADS:
-        params->grads_path = value;
-        return EXIT_OK;
-    case KEY_IN_FLIGHT:
-        return wefti_option_u32(command, "--in-flight", value, 1, MAX_COUNT, &params->in_flight);
-    case KEY_ARENA_LIMIT:
-        return wefti_parse_size(command, "--arena-limit", value, &params->arena_limit);
-    case KEY_INFER:
-        params->infer = 1;
-        return EXIT_OK;
-    case KEY_SPLIT_BATCH:
-        return parse_batch(options, command, true, value);
-    case KEY_OPS: /* binding and verifying also need these */
-        status = weft_registry_load_ops(options->registry, value);
-        return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
-    case KEY_KERNELS:
-        status = weft_registry_load_plugin(options->registry, value);
-        return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
-    default:
-        return EXIT_OK;
     }
+    if (strcmp(option->field, "batch") == 0 || strcmp(option->field, "split_batch") == 0) {
+        return set_batch(options, command, option, value);
+    }
+    if (option->type == WEFT_OPTION_OPS) { /* binding and verifying also need operators */
+        status = weft_registry_load_ops(options->registry, value);
+    } else if (option->type == WEFT_OPTION_PLUGINS) {
+        status = weft_registry_load_plugin(options->registry, value);
+    } else {
+        status = weft_compile_option_set(&options->params, option->name, value);
+    }
+    return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
 }

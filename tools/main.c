@@ -125,5 +125,6 @@ int main(int argc, char **argv)
 {
     hold_standard_streams();
     check_environment();
+    wefti_compile_options_load();
     return check_output(dispatch(argc, argv));
 }

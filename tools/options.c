@@ -2,7 +2,6 @@
 /* Parsing of options by tables; numbers; error lines. */
 #include "tools/tool.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -256,14 +255,6 @@ exit_code_t wefti_exit_code(weft_status_t status)
     return EXIT_RUN_FAILED;
 }
 
-/* Fields that their option is not named after; of two options the one that was passed counts. */
-static const char *const field_options[][2] = {
-    {"world_size", "world"},     {"model_path", "MODEL.onnx"},  {"costs_path", "costs"},
-    {"profile_path", "profile"}, {"topology_path", "topology"}, {"grads_path", "grads"},
-    {"emit_path", "emit-onnx"},  {"clip_norm", "clip"},         {"shapes", "shape"},
-    {"batch", "split-batch"},    {"trace_path", "trace"},       {"rank_models", "MODEL.onnx.."},
-};
-
 static bool is_option(const char *name, bool only_passed)
 {
     const option_def_t *def;
@@ -276,24 +267,28 @@ static bool is_option(const char *name, bool only_passed)
     return false;
 }
 
-/* " (--world)": the option that sets the field of the last error; "" if there is none. */
+/* " (--world)": the option that sets the field of the last error; "" if there is none. Of --batch and
+ * --split-batch, which set one field, it is the one that was passed. */
 static const char *field_note(char *out, size_t bytes)
 {
-    const char *field = weft_last_error_field();
-    const char *name = field != NULL && is_option(field, false) ? field : NULL;
+    const char *field = weft_last_error_field(), *name = field;
+    const weft_compile_option_t *option;
     out[0] = '\0';
-    for (size_t i = 0; field != NULL && i < sizeof field_options / sizeof *field_options; i++) {
-        const char *option = field_options[i][1];
-        if (strcmp(field, field_options[i][0]) != 0) {
-            continue;
+    for (size_t i = 0; field != NULL && (option = weft_compile_option(i)) != NULL; i++) {
+        if (strcmp(option->field, field) == 0 && option->name != NULL) {
+            if ((option->flags & WEFT_OPTION_POSITIONAL) != 0) {
+                snprintf(out, bytes, " (%s)", option->arg);
+                return out;
+            }
+            name = option->name;
+        } else if (option->needs != NULL && strcmp(option->needs, field) == 0 &&
+                   is_option(option->name, true)) {
+            name = option->name;
+            break;
         }
-        if (isupper((unsigned char)option[0])) {
-            snprintf(out, bytes, " (%s)", option);
-            return out;
-        }
-        name = is_option(option, name != NULL) ? option : name;
     }
-    if (name != NULL) {
+    name = field != NULL && strcmp(field, "trace_path") == 0 ? "trace" : name;
+    if (name != NULL && is_option(name, false)) {
         snprintf(out, bytes, " (--%s)", name);
         for (char *at = out; *at != '\0'; at++) {
             *at = *at == '_' ? '-' : *at;

@@ -105,13 +105,20 @@ typedef struct compile_options {
     weft_input_shape_t shapes[16];
     char shape_names[16][128];
     weft_registry_t *registry;
+    const weft_compile_option_t *batch_option; /* that set the batch; NULL: none */
     const char *used;        /* an option that a plan does not take was passed; NULL: none */
     char costs[1024];        /* path of the cost table, after wefti_compile_choose_costs */
     const char *costs_words; /* what the costs are, for people */
     bool interrupted;        /* Ctrl-C while calibrating: no message is due, EXIT_INTERRUPTED is */
 } compile_options_t;
 
-extern const option_def_t wefti_compile_option_defs[];
+#define COMPILE_OPTIONS_MAX 48u
+/* Written by wefti_compile_options_load before any command runs. The options of `weft compile` alone
+ * come first, then --world, then those of every command that compiles. */
+extern option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];
+#define COMPILE_OPTIONS_CHECK (wefti_compile_option_defs + 4) /* from --world on */
+#define COMPILE_OPTIONS_RUN (wefti_compile_option_defs + 5)   /* after --world */
+void wefti_compile_options_load(void);
 int wefti_compile_options_init(compile_options_t *options);
 void wefti_compile_options_deinit(compile_options_t *options);
 /* Handles one of wefti_compile_option_defs; EXIT_BAD_INPUT with one line printed if it is invalid. */

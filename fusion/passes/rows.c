@@ -136,11 +136,6 @@ weft_status_t wefti_apply_fit_arena(wefti_compiler_t *c)
 
 weft_status_t wefti_apply_emit_onnx(wefti_compiler_t *c)
 {
-    if (c->params.rank_model_count > 0) {
-        return wefti_error_field(
-            WEFT_ERR_UNSUPPORTED, "emit_path",
-            "excludes rank_models: one file cannot hold the weights of several models");
-    }
     return wefti_onnx_emit_begin(c->graph, c->allocator, &c->emit);
 }
 

@@ -110,7 +110,82 @@ typedef struct weft_compile_params {
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
+/** What a field of weft_compile_params_t holds. */
+typedef enum weft_option_type {
+    WEFT_OPTION_FLAG,    /**< int: 0 or 1 */
+    WEFT_OPTION_U32,     /**< uint32_t */
+    WEFT_OPTION_I64,     /**< int64_t */
+    WEFT_OPTION_BYTES,   /**< uint64_t; as text also 512M or 4G */
+    WEFT_OPTION_F64,     /**< double, finite */
+    WEFT_OPTION_TEXT,    /**< const char *, one of choices if there are any */
+    WEFT_OPTION_PATH,    /**< const char *: name of a file */
+    WEFT_OPTION_SHAPES,  /**< weft_input_shape_t array, its length in the next field */
+    WEFT_OPTION_MODELS,  /**< array of paths, its length in the next field */
+    WEFT_OPTION_OPS,     /**< const char *: a file for weft_registry_load_ops */
+    WEFT_OPTION_PLUGINS, /**< weft_registry_t *, which weft_registry_load_plugin fills */
+    WEFT_OPTION_OBJECT,  /**< an object or function of the program; has no name */
+} weft_option_type_t;
+
+/** Properties of an option: a set of these bits. */
+typedef enum weft_option_flags {
+    WEFT_OPTION_TRAINING = 1,    /**< excludes infer */
+    WEFT_OPTION_INFERENCE = 2,   /**< requires infer */
+    WEFT_OPTION_RECORDED = 4,    /**< a compiled graph records it as property weft.NAME */
+    WEFT_OPTION_IN_GRAPH = 8,    /**< a compiled graph contains its effect and excludes it */
+    WEFT_OPTION_ZERO = 16,       /**< 0 is a value; for other numbers it only means the default */
+    WEFT_OPTION_POSITIONAL = 32, /**< the command and Python take it without its name */
+    WEFT_OPTION_REPORTED = 64,   /**< for on_pass: C programs and the command */
+} weft_option_flags_t;
+
+/** One field of weft_compile_params_t as an option of programs. Unused texts are NULL. */
+typedef struct weft_compile_option {
+    const char *field;       /**< name of the field: what messages name */
+    size_t offset;           /**< offset of the field in weft_compile_params_t */
+    weft_option_type_t type; /**< what the field holds */
+    uint32_t flags;          /**< weft_option_flags_t */
+    /** Keyword of weft.compile in Python, and option --NAME of the command with '-' for '_'; NULL:
+     * only in C. */
+    const char *name;
+    const char *arg;            /**< placeholder of the value; with a FLAG: of the value of needs */
+    char letter;                /**< short option of the command; 0: none */
+    double low;                 /**< least value; a F64 is above it (or 0 with ZERO) */
+    double high;                /**< greatest value; a F64 is below it; 0: no bound */
+    const char *const *choices; /**< all texts allowed, ended by NULL */
+    const char *by_default;     /**< the default, for people; NULL: nothing, or described in help */
+    const char *implies;        /**< field that it sets too */
+    const char *needs;          /**< field without which it is an error */
+    const char *excludes;       /**< field with which it is an error */
+    const char *reason;         /**< why it needs or excludes that field */
+    const char *help;           /**< what it does: one sentence, lower case */
+} weft_compile_option_t;
+
 WEFT_EXTERN_C_BEGIN
+/**
+ * The options of weft_compile: one for each field of weft_compile_params_t. The command, the Python
+ * package, the properties of compiled graphs and docs/options.md all come from this table.
+ * @param[in] index from 0
+ * @return a constant; NULL after the last one
+ */
+WEFT_API const weft_compile_option_t *weft_compile_option(size_t index);
+/**
+ * The help text of an option with its choices, its default, and the options that it implies, needs
+ * and excludes.
+ * @param[in]  index  as for weft_compile_option
+ * @param[in]  prefix before names of options: "--" writes them as the command does, "" as keywords
+ * @param[out] out    [bytes] the text, cut where it is too long; "" for an index after the last one
+ * @param[in]  bytes  length of out
+ */
+WEFT_API void weft_compile_option_help(size_t index, const char *prefix, char *out, size_t bytes);
+/**
+ * Sets a field from text, as the command does for `--name text`.
+ * @param[in,out] params the parameters; keeps a pointer to text for TEXT and PATH
+ * @param[in]     name   weft_compile_option_t::name
+ * @param[in]     text   the value; NULL with a FLAG: 1
+ * @return WEFT_ERR_NOT_FOUND for an unknown name, WEFT_ERR_UNSUPPORTED for an option that is not
+ *         text or a number, WEFT_ERR_INVALID_ARGUMENT naming the field and what is allowed
+ */
+WEFT_API weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char *name,
+                                               const char *text);
 /**
  * Compiles a model: imports, differentiates, inserts and fuses collectives, assigns streams and
  * events, plans memory and verifies. Deterministic: the same file and parameters give the same

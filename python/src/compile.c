@@ -2,70 +2,18 @@
 /* weft.compile: the options of `weft compile` as arguments. */
 #include "python/src/session.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MODEL,
-    WORLD,
-    BATCH,
-    SHAPE,
-    LOSS,
-    OPTIMIZER,
-    LR,
-    MOMENTUM,
-    WEIGHT_DECAY,
-    BUCKET,
-    COSTS,
-    TOPOLOGY,
-    SHARD_OPTIMIZER,
-    DECOUPLE,
-    ACCUMULATE,
-    GLOBAL_MICRO_BATCHES,
-    WIRE,
-    CLIP,
-    GRADS,
-    IN_FLIGHT,
-    ARENA_LIMIT,
-    INFER,
-    SPLIT_BATCH,
-    OPS,
-    KERNELS,
-    PROFILE,
-    EMIT_ONNX,
-    ARGUMENTS,
-};
+#define MAX_ARGUMENTS 64
+#define INDENT 22
 
-static const char *const names[] = {
-    "model",
-    "world",
-    "batch",
-    "shape",
-    "loss",
-    "optimizer",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "bucket",
-    "costs",
-    "topology",
-    "shard_optimizer",
-    "decouple",
-    "accumulate",
-    "global_micro_batches",
-    "wire",
-    "clip",
-    "grads",
-    "in_flight",
-    "arena_limit",
-    "infer",
-    "split_batch",
-    "ops",
-    "kernels",
-    "profile",
-    "emit_onnx",
-    NULL,
-};
+/* The arguments are the options that have a name; wp_compile_init fills these tables. */
+static const weft_compile_option_t *options[MAX_ARGUMENTS];
+static const char *names[MAX_ARGUMENTS + 1];
+static char doc[16384];
 
 /* Warnings of the compiler, to be said when the GIL is held again. */
 typedef struct notes {
@@ -77,7 +25,8 @@ typedef struct notes {
 typedef struct reader {
     wp_state_t *state;
     PyObject **given;
-    PyObject *keep; /* list of what params points into */
+    PyObject *ops, *kernels; /* NULL: not given; borrowed */
+    PyObject *keep;          /* list of what params points into */
     weft_compile_params_t params;
     weft_input_shape_t *shapes;
     const char **models;
@@ -100,24 +49,20 @@ static void note(void *user, weft_log_level_t level, const char *line)
     pthread_mutex_unlock(&notes->lock);
 }
 
-/* " (argument 'world')": the argument that sets the field of the last error, where it has another
- * name; "" elsewhere. */
-static const char *argument_note(char *out, size_t bytes)
+/* Raises the library's last error, with the argument that sets its field where that has another
+ * name. */
+static PyObject *raise_error(wp_state_t *state, weft_status_t status)
 {
-    static const char *const arguments[][2] = {
-        {"model_path", "model"},    {"rank_models", "model"}, {"world_size", "world"},
-        {"shapes", "shape"},        {"costs_path", "costs"},  {"topology_path", "topology"},
-        {"clip_norm", "clip"},      {"grads_path", "grads"},  {"profile_path", "profile"},
-        {"emit_path", "emit_onnx"},
-    };
     const char *field = weft_last_error_field();
-    out[0] = '\0';
-    for (size_t i = 0; field != NULL && i < sizeof arguments / sizeof *arguments; i++) {
-        if (strcmp(field, arguments[i][0]) == 0) {
-            PyOS_snprintf(out, bytes, " (argument '%s')", arguments[i][1]);
+    const weft_compile_option_t *option;
+    for (size_t i = 0; field != NULL && (option = weft_compile_option(i)) != NULL; i++) {
+        if (option->name != NULL && strcmp(option->field, field) == 0 &&
+            strcmp(option->name, field) != 0) {
+            return wp_raise_text(state, status, "%s (argument '%s')", weft_last_error(),
+                                 option->name);
         }
     }
-    return out;
+    return wp_raise(state, status);
 }
 
 static int say_notes(const notes_t *notes)
@@ -130,17 +75,6 @@ static int say_notes(const notes_t *notes)
 }
 
 /* ---- arguments to fields: 0, or -1 with an exception ---- */
-static PyObject *argument(const reader_t *reader, int index)
-{
-    PyObject *object = reader->given[index];
-    return object == Py_None ? NULL : object;
-}
-
-static int path_argument(reader_t *reader, int index, const char **out)
-{
-    return wp_value_path(reader->given[index], names[index], reader->keep, out);
-}
-
 /* Takes object over. */
 static int keep(reader_t *reader, PyObject *object)
 {
@@ -172,12 +106,8 @@ static int read_dims(PyObject *name, PyObject *object, weft_input_shape_t *shape
     return count < 0 ? -1 : 0;
 }
 
-static int read_shapes(reader_t *reader)
+static int read_shapes(reader_t *reader, PyObject *object)
 {
-    PyObject *object = argument(reader, SHAPE);
-    if (object == NULL) {
-        return 0;
-    }
     if (!PyDict_Check(object)) {
         PyErr_Format(PyExc_TypeError, "shape must be a dict of inputs' names to shapes, not %R",
                      (PyObject *)Py_TYPE(object));
@@ -276,9 +206,8 @@ static int read_proto(reader_t *reader, PyObject *model)
     return status;
 }
 
-static int read_model(reader_t *reader)
+static int read_model(reader_t *reader, PyObject *model)
 {
-    PyObject *model = reader->given[MODEL];
     if (PyList_Check(model) || PyTuple_Check(model)) {
         return read_models(reader, model);
     }
@@ -290,56 +219,99 @@ static int read_model(reader_t *reader)
     return keep(reader, path);
 }
 
-/* Where nothing is said: as many as there are models, else as many as there are ranks. */
-static int read_world(reader_t *reader)
+/* ---- numbers, texts and paths: as text, which the library checks ---- */
+
+/* Takes object over, a str; the text lives as long as the reader. */
+static const char *keep_text(reader_t *reader, PyObject *object)
 {
-    weft_compile_params_t *params = &reader->params;
-    if (argument(reader, WORLD) != NULL) {
-        return wp_value_count(reader->given[WORLD], names[WORLD], 1024, &params->world_size);
+    const char *text = object != NULL ? PyUnicode_AsUTF8AndSize(object, NULL) : NULL;
+    return keep(reader, object) < 0 ? NULL : text;
+}
+
+static const char *type_error(const char *name, const char *expected, PyObject *object)
+{
+    PyErr_Format(PyExc_TypeError, "%s must be %s, not %R", name, expected,
+                 (PyObject *)Py_TYPE(object));
+    return NULL;
+}
+
+static const char *number_text(reader_t *reader, const weft_compile_option_t *option,
+                               PyObject *object)
+{
+    bool real = option->type == WEFT_OPTION_F64;
+    PyObject *number = real ? PyNumber_Float(object) : PyNumber_Index(object);
+    if (number == NULL) {
+        return PyErr_ExceptionMatches(PyExc_TypeError)
+                   ? type_error(option->name, real ? "a number" : "an integer", object)
+                   : NULL;
     }
-    if (params->rank_model_count > 0) {
-        params->world_size = params->rank_model_count;
-    } else if (params->topology_path == NULL && reader->state->world != NULL) {
-        params->world_size = reader->state->world->size;
+    const char *text = keep_text(reader, PyObject_Repr(number));
+    Py_DECREF(number);
+    return text;
+}
+
+static const char *text_of(reader_t *reader, const weft_compile_option_t *option, PyObject *object)
+{
+    bool is_text = PyUnicode_Check(object) || PyBytes_Check(object);
+    if (option->type == WEFT_OPTION_PATH) {
+        PyObject *path = wp_path_of(object, option->name);
+        const char *text = path != NULL ? PyBytes_AsString(path) : NULL;
+        return keep(reader, path) < 0 ? NULL : text;
     }
-    return 0;
+    if (is_text && (option->type == WEFT_OPTION_TEXT || option->type == WEFT_OPTION_BYTES)) {
+        return keep_text(reader, Py_NewRef(object));
+    }
+    if (is_text || option->type == WEFT_OPTION_TEXT) {
+        const char *expected = option->type == WEFT_OPTION_TEXT  ? "a str"
+                               : option->type == WEFT_OPTION_F64 ? "a number"
+                                                                 : "an integer";
+        return type_error(option->name, expected, object);
+    }
+    return number_text(reader, option, object);
+}
+
+static int read_argument(reader_t *reader, const weft_compile_option_t *option, PyObject *object)
+{
+    const char *text = NULL;
+    if ((option->flags & WEFT_OPTION_POSITIONAL) != 0) {
+        return read_model(reader, object);
+    }
+    if (object == NULL || object == Py_None) {
+        return 0;
+    }
+    if (option->type == WEFT_OPTION_SHAPES) {
+        return read_shapes(reader, object);
+    }
+    if (option->type == WEFT_OPTION_OPS || option->type == WEFT_OPTION_PLUGINS) {
+        *(option->type == WEFT_OPTION_OPS ? &reader->ops : &reader->kernels) = object;
+        return 0;
+    }
+    if (option->type == WEFT_OPTION_FLAG) {
+        int flag = PyObject_IsTrue(object);
+        if (flag <= 0) {
+            return flag;
+        }
+    } else if ((text = text_of(reader, option, object)) == NULL) {
+        return -1;
+    }
+    weft_status_t status = weft_compile_option_set(&reader->params, option->name, text);
+    return status < 0 ? (raise_error(reader->state, status), -1) : 0;
 }
 
 static int read_params(reader_t *reader)
 {
     weft_compile_params_t *params = &reader->params;
-    uint32_t batch = 0;
-    if (read_model(reader) < 0 || path_argument(reader, TOPOLOGY, &params->topology_path) < 0 ||
-        read_world(reader) < 0 ||
-        wp_value_count(reader->given[BATCH], names[BATCH], INT32_MAX, &batch) < 0 ||
-        read_shapes(reader) < 0 ||
-        wp_value_text(reader->given[LOSS], names[LOSS], &params->loss) < 0 ||
-        wp_value_text(reader->given[OPTIMIZER], names[OPTIMIZER], &params->optimizer) < 0 ||
-        wp_value_number(reader->given[LR], names[LR], false, &params->lr) < 0 ||
-        wp_value_number(reader->given[MOMENTUM], names[MOMENTUM], false, &params->momentum) < 0 ||
-        wp_value_number(reader->given[WEIGHT_DECAY], names[WEIGHT_DECAY], true,
-                        &params->weight_decay) < 0 ||
-        wp_value_text(reader->given[BUCKET], names[BUCKET], &params->bucket) < 0 ||
-        path_argument(reader, COSTS, &params->costs_path) < 0 ||
-        wp_value_flag(reader->given[SHARD_OPTIMIZER], names[SHARD_OPTIMIZER],
-                      &params->shard_optimizer) < 0 ||
-        wp_value_flag(reader->given[DECOUPLE], names[DECOUPLE], &params->decouple) < 0 ||
-        wp_value_count(reader->given[ACCUMULATE], names[ACCUMULATE], 65536, &params->accumulate) <
-            0 ||
-        wp_value_count(reader->given[GLOBAL_MICRO_BATCHES], names[GLOBAL_MICRO_BATCHES], 65536,
-                       &params->global_micro_batches) < 0 ||
-        wp_value_text(reader->given[WIRE], names[WIRE], &params->wire) < 0 ||
-        wp_value_number(reader->given[CLIP], names[CLIP], false, &params->clip_norm) < 0 ||
-        path_argument(reader, GRADS, &params->grads_path) < 0 ||
-        wp_value_count(reader->given[IN_FLIGHT], names[IN_FLIGHT], 65536, &params->in_flight) < 0 ||
-        wp_value_size(reader->given[ARENA_LIMIT], names[ARENA_LIMIT], &params->arena_limit) < 0 ||
-        wp_value_flag(reader->given[INFER], names[INFER], &params->infer) < 0 ||
-        wp_value_flag(reader->given[SPLIT_BATCH], names[SPLIT_BATCH], &params->split_batch) < 0 ||
-        path_argument(reader, PROFILE, &params->profile_path) < 0 ||
-        path_argument(reader, EMIT_ONNX, &params->emit_path) < 0) {
-        return -1;
+    for (size_t i = 0; names[i] != NULL; i++) {
+        if (read_argument(reader, options[i], reader->given[i]) < 0) {
+            return -1;
+        }
     }
-    params->batch = batch;
+    if (params->world_size == 0 && params->rank_model_count > 0) {
+        params->world_size = params->rank_model_count;
+    } else if (params->world_size == 0 && params->topology_path == NULL &&
+               reader->state->world != NULL) {
+        params->world_size = reader->state->world->size;
+    }
     params->open_batch = 1;
     return 0;
 }
@@ -350,7 +322,7 @@ static PyObject *run(reader_t *reader)
     weft_registry_t *registry = NULL;
     weft_status_t status;
     if (read_params(reader) < 0 ||
-        wp_registry_of(reader->state, reader->given[OPS], reader->given[KERNELS], &registry) < 0) {
+        wp_registry_of(reader->state, reader->ops, reader->kernels, &registry) < 0) {
         return NULL;
     }
     reader->params.registry = registry;
@@ -360,9 +332,7 @@ static PyObject *run(reader_t *reader)
     status = weft_compile(&reader->params, &plan);
     PyEval_RestoreThread(thread);
     if (status < 0) {
-        char note_text[64];
-        PyObject *error = wp_raise_text(reader->state, status, "%s%s", weft_last_error(),
-                                        argument_note(note_text, sizeof note_text));
+        PyObject *error = raise_error(reader->state, status);
         weft_registry_destroy(registry);
         return error;
     }
@@ -376,7 +346,7 @@ static PyObject *run(reader_t *reader)
 static PyObject *compile(PyObject *module, PyObject *const *args, Py_ssize_t count,
                          PyObject *keywords)
 {
-    PyObject *given[ARGUMENTS];
+    PyObject *given[MAX_ARGUMENTS];
     if (wp_parse("compile", args, count, keywords, names, 1, 1, given) < 0) {
         return NULL;
     }
@@ -395,63 +365,75 @@ static PyObject *compile(PyObject *module, PyObject *const *args, Py_ssize_t cou
     return plan;
 }
 
-static const char doc[] =
-    "compile(model, *, world=None, batch=None, shape=None, loss=None, optimizer=None, lr=None, "
-    "momentum=None, "
-    "weight_decay=None, bucket=None, costs=None, topology=None, shard_optimizer=False, "
-    "decouple=False, "
-    "accumulate=None, global_micro_batches=None, wire=None, clip=None, grads=None, in_flight=None, "
-    "arena_limit=None, infer=False, "
-    "split_batch=False, ops=None, kernels=None, profile=None, emit_onnx=None)\n--\n\n"
+/* ---- the docstring, from the table ---- */
+
+static const char intro[] =
     "Compiles an ONNX model into a Plan: a model with a loss into one that trains it on all ranks, "
-    "with infer any\n"
-    "model into one that runs it. Not collective: ranks may each compile, and get the same plan "
-    "from the same\n"
-    "arguments, or one compiles and saves. Arguments are those of the command `weft compile`:\n\n"
-    "model            path of an ONNX file, or of a graph that emit_onnx wrote (whose arguments "
-    "then are the\n"
-    "                 default and cannot be others); an onnx.ModelProto; with infer also a list of "
-    "paths, one per\n"
-    "                 rank, of models that are equal except for initializers\n"
-    "world            ranks that the plan is for; default those of weft.init()'s world, without "
-    "one there is none\n"
-    "batch            samples per rank and step (per micro-batch with accumulate); default what "
-    "the file says, 1\n"
-    "                 with a warning where it leaves that open\n"
-    "shape            {'input': (64, 1, 28, 28), ..}: shapes of inputs that the file leaves open\n"
-    "loss             the loss output, where there are several loss nodes\n"
-    "optimizer        'sgd', 'momentum' (default), 'adam'\n"
-    "lr               default of the scalar input 'lr': 0.05, adam 0.001\n"
-    "momentum         0.9; weight_decay 0\n"
-    "bucket           'auto[:CAP]' (default: the fewest buckets within 0.1 % of the predicted "
-    "optimum),\n"
-    "                 'mgwfbp[:CAP]', 'bytes:25M[,time:5ms]', 'index:0,4,9', 'percent:60,40', "
-    "'one', 'none'\n"
-    "costs            file of measured costs of collectives, by `weft tune`\n"
-    "topology         file that describes hosts, ranks and links\n"
-    "shard_optimizer  a rank updates its shard of the weights and keeps only that optimizer state\n"
-    "decouple         updated weights are gathered under the next forward pass (implies "
-    "shard_optimizer)\n"
-    "accumulate       micro-batches of a rank per step\n"
-    "global_micro_batches\n"
-    "                 micro-batches of all ranks per step: weights have the same bits for 1 rank "
-    "and "
-    "for N ranks\n"
-    "                 where global_micro_batches / N is a power of two\n"
-    "wire             type in which gradients travel: 'f32' (default), 'bf16'\n"
-    "clip             gradients are scaled down where their global norm is above this\n"
-    "grads            JSON file: which tensors of the graph are the gradients of what\n"
-    "in_flight        most collectives issued and not yet waited for\n"
-    "arena_limit      most bytes of the arena, a number or a text such as '64M'\n"
-    "infer            no training: the graph as it is, with its collectives\n"
-    "split_batch      with infer: batch is that of all ranks; rank 0's is scattered, its results "
-    "are gathered\n"
-    "ops, kernels     JSON file that declares operators; plugin(s) that have kernels\n"
-    "profile          measured times, by Session.write_profile() or `weft run --write-profile`\n"
-    "emit_onnx        where the compiled graph is written as ONNX, too\n\n"
-    "Warnings of the compiler are UserWarnings. Raises WeftNotFoundError, WeftFormatError, "
-    "WeftUnsupportedError\n"
-    "(operator and node are named), WeftArgumentError (the argument is named).";
+    "with infer\n"
+    "any model into one that runs it. Not collective: ranks may each compile, and get the same "
+    "plan "
+    "from the\n"
+    "same arguments, or one compiles and saves. Arguments are those of the command `weft "
+    "compile`:\n\n";
+
+static const char outro[] =
+    "\n"
+    "model may also be an onnx.ModelProto, and with infer a list of paths, one per rank. shape is "
+    "a "
+    "dict:\n"
+    "{'input': (64, 1, 28, 28), ..}. The default of world is the world of weft.init(), that of "
+    "batch "
+    "what the\n"
+    "file contains, or 1 with a warning. Warnings of the compiler are UserWarnings. Raises "
+    "WeftNotFoundError,\n"
+    "WeftFormatError, WeftUnsupportedError (operator and node are named), WeftArgumentError (the "
+    "field and the\n"
+    "argument are named).";
+
+static void add_doc(const char *format, ...)
+{
+    size_t used = strlen(doc);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(doc + used, sizeof doc - used, format, list);
+    va_end(list);
+}
+
+/* Text in lines of at most 100 columns behind the first INDENT. */
+static void add_wrapped(const char *text)
+{
+    size_t column = INDENT;
+    while (*text != '\0') {
+        size_t length = strcspn(text, " ");
+        if (column > INDENT && column + 1 + length > 100) {
+            add_doc("\n%*s", INDENT, "");
+            column = INDENT;
+        }
+        add_doc("%s%.*s", column > INDENT ? " " : "", (int)length, text);
+        column += length + (column > INDENT);
+        text += length + (text[length] == ' ');
+    }
+    add_doc("\n");
+}
+
+static void write_doc(void)
+{
+    doc[0] = '\0';
+    add_doc("compile(model, *");
+    for (size_t i = 1; names[i] != NULL; i++) {
+        add_doc(", %s=%s", names[i], options[i]->type == WEFT_OPTION_FLAG ? "False" : "None");
+    }
+    add_doc(")\n--\n\n%s", intro);
+    for (size_t i = 0, row = 0; names[i] != NULL; row++) {
+        if (weft_compile_option(row) == options[i]) {
+            char help[512];
+            weft_compile_option_help(row, "", help, sizeof help);
+            add_doc("%-*s", INDENT, names[i++]);
+            add_wrapped(help);
+        }
+    }
+    add_doc("%s", outro);
+}
 
 static PyMethodDef functions[] = {
     {"compile", (PyCFunction)(void (*)(void))compile, METH_FASTCALL | METH_KEYWORDS, doc},
@@ -460,6 +442,16 @@ static PyMethodDef functions[] = {
 
 int wp_compile_init(PyObject *module, wp_state_t *state)
 {
+    const weft_compile_option_t *option;
+    size_t count = 0;
     (void)state;
+    for (size_t i = 0; (option = weft_compile_option(i)) != NULL && count < MAX_ARGUMENTS; i++) {
+        bool again = option->name != NULL && count > 0 && strcmp(option->name, names[0]) == 0;
+        if (option->name != NULL && !again && (option->flags & WEFT_OPTION_REPORTED) == 0) {
+            options[count] = option;
+            names[count++] = option->name;
+        }
+    }
+    write_doc();
     return PyModule_AddFunctions(module, functions);
 }

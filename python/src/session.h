@@ -30,16 +30,8 @@ PyObject *wp_json_loads(const char *text);
 int wp_compile_init(PyObject *module, wp_state_t *state);
 
 /* ---- values.c: arguments that may be left out (NULL, None: *out stays); -1 with an exception naming them ---- */
-/* The text lives as long as keep, a list. */
-int wp_value_path(PyObject *object, const char *name, PyObject *keep, const char **out);
-int wp_value_text(PyObject *object, const char *name, const char **out);
-int wp_value_flag(PyObject *object, const char *name, int *out);
-/* An integer of 1 .. most. */
-int wp_value_count(PyObject *object, const char *name, uint32_t most, uint32_t *out);
-/* A number above 0, or with zero of at least 0. */
-int wp_value_number(PyObject *object, const char *name, bool zero, double *out);
-/* A number of bytes, or a text such as "64M". */
-int wp_value_size(PyObject *object, const char *name, uint64_t *out);
+/* A number of at least 0. */
+int wp_value_number(PyObject *object, const char *name, double *out);
 /* An integer of at least 0. */
 int wp_value_u64(PyObject *object, const char *name, uint64_t *out);
 

@@ -130,7 +130,7 @@ PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py
         wp_value_u64(given[2], names[2], &info.epoch) < 0 ||
         wp_value_u64(given[3], names[3], &info.sample) < 0 ||
         wp_value_u64(given[4], names[4], &info.sample_count) < 0 ||
-        wp_value_number(given[5], names[5], true, &info.lr) < 0) {
+        wp_value_number(given[5], names[5], &info.lr) < 0) {
         return NULL;
     }
     return with_path(object, given[0], do_save_checkpoint, &info);

@@ -453,11 +453,13 @@ static void test_compile_names_the_wrong_parameter(void **state)
     bad = good, bad.world_size = 0,
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "world_size: must be set");
     bad = good, bad.batch = -3,
-    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "batch: must not be negative: -3");
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
+                 "batch: must be a whole number between 1 and 2147483647: -3");
     bad = good, bad.optimizer = "adagrad",
-    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "optimizer: unknown optimizer 'adagrad'");
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
+                 "optimizer: must be sgd, momentum or adam: adagrad");
     bad = good, bad.lr = -1,
-    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "lr: must be above 0 and finite: -1");
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "lr: must be a number above 0: -1");
     bad = good, bad.bucket = "two",
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "bucket: unknown policy 'two'");
     bad = good, bad.bucket = "index:2,77",
@@ -503,7 +505,8 @@ static void test_open_batch(void **state)
     params.open_batch = 0;
     expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "shapes: no size for dimension 0");
     params.open_batch = -3;
-    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT, "batch: must not be negative: -3");
+    expect_error(&params, WEFT_ERR_INVALID_ARGUMENT,
+                 "open_batch: must be a whole number between 1 and 2147483647: -3");
 }
 
 /* Fails the allocation number fail_at, and counts what is not given back. */

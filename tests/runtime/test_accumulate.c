@@ -411,11 +411,12 @@ static void test_bad_parameters_are_named(void **state)
     } cases[] = {
         {4, 0, 6, NULL, 0, "so that each rank sums one subtree: 6, world_size 4"},
         {2, 0, 6, NULL, 0, "so that each rank sums one subtree: 6, world_size 2"},
-        {2, 2, 4, NULL, 0, "excludes accumulate: 4 and 2"},
-        {1, 0, 0, "f16", 0, "wire: unknown type 'f16'"},
-        {1, 0, 0, NULL, -1, "clip_norm: must be above 0 and finite: -1"},
-        {1, 0, 0, NULL, 1e-60, "clip_norm: must be above 0 and finite: 1e-60"},
-        {1, 1u << 30, 0, NULL, 0, "micro-batches"},
+        {2, 2, 4, NULL, 0, "global_micro_batches: excludes accumulate: "},
+        {1, 0, 0, "f16", 0, "wire: must be f32 or bf16: f16"},
+        {1, 0, 0, NULL, -1, "clip_norm: must be a number above 0: -1"},
+        {1, 0, 0, NULL, 1e-60, "clip_norm: must be a number above 0: 1e-60"},
+        {1, 1u << 30, 0, NULL, 0, "accumulate: must be a whole number between 1 and 16777216"},
+        {2, 1u << 24, 0, NULL, 0, "too many micro-batches: 16777216 on each of 2 ranks"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -319,6 +319,11 @@ static void call_compile(const fixture_t *f)
 {
     FAILS(weft_compile, params, weft_compile(NULL, &any.plan));
     FAILS(weft_compile, out_plan, weft_compile(&any.compile_params, NULL));
+    FAILS(weft_compile_option_set, params, weft_compile_option_set(NULL, "lr", "1"));
+    FAILS(weft_compile_option_set, name, weft_compile_option_set(&any.compile_params, NULL, "1"));
+    FAILS(weft_compile_option_set, text, weft_compile_option_set(&any.compile_params, "lr", NULL));
+    RETURNS(weft_compile_option_help, prefix, weft_compile_option_help(0, NULL, any.bytes, 8));
+    RETURNS(weft_compile_option_help, out, weft_compile_option_help(0, "", NULL, 8));
     FAILS(weft_bucket_policy_check, policy, weft_bucket_policy_check(NULL));
     FAILS(weft_model_check, params, weft_model_check(NULL, 0, &any.text, &any.number));
     FAILS(weft_model_check, out_text, weft_model_check(&any.compile_params, 0, NULL, &any.number));

@@ -582,7 +582,7 @@ class Refusals(Infer):
                   "--batch", 2)
         self.says("duplicate shape of input 'x'", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--shape", "x=2,3",
                   "--shape", "x=4,3")
-        self.says("--arena-limit a: must be a number of bytes", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", "a")
+        self.says("arena_limit: must be a number of bytes such as 8, 4K or 64M: a (--arena-limit)", "compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--arena-limit", "a")
 
     def test_check_counts_collectives_of_a_step(self):
         net = self.save(model([node("MatMul", ["x", "w"], "y")], {"x": ["b", 3]}, {"y": ["b", 3]},

@@ -89,8 +89,8 @@ class Options(Case):
                   "train.py", "--lr", "1")
 
     def test_ranges(self):
-        self.says("compile: --world 0: must be between 1 and 1024", "compile", "m.onnx", "-o", "p", "--world", "0")
-        self.says("compile: --world two: not a whole number; must be between 1 and 1024", "compile", "-n", "two")
+        self.says("compile: world_size: must be a whole number between 1 and 65536: 0 (--world)", "compile", "m.onnx", "-o", "p", "--world", "0")
+        self.says("compile: world_size: must be a whole number between 1 and 65536: two (--world)", "compile", "-n", "two")
         self.says("bench: --factor 1: must be between 2 and 1024", "bench", "all_reduce", "--factor", "1")
         self.says("run: --seed -1: must be at least 0", "run", "--seed=-1")
         self.says("bench: --stream x: must be none, inline or thread", "bench", "all_reduce", "--stream", "x")

@@ -164,18 +164,10 @@ typedef struct pairs {
 
 static weft_status_t keep_order(pairs_t *p, uint32_t before, uint32_t after)
 {
-    weft_status_t status;
-    wefti_graph_t *graph = p->graph;
     if (!p->constrain || before == WEFTI_NONE || after == WEFTI_NONE) {
         return WEFT_OK;
     }
-    status = wefti_array_reserve(graph->arena.allocator, &graph->constraints,
-                                 &graph->constraint_capacity, (size_t)graph->constraint_count + 1,
-                                 sizeof(*graph->constraints));
-    if (status == WEFT_OK) {
-        graph->constraints[graph->constraint_count++] = (wefti_constraint_t){before, after};
-    }
-    return status;
+    return wefti_graph_add_constraint(p->graph, before, after);
 }
 
 static weft_status_t match_wait(pairs_t *p, uint32_t position)

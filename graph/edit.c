@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Applies an edit list. Each edit changes links only; one sort at the end restores the order, so a
- * list costs about as much as the graph is large. A sort that finds a cycle is how a fusion of
- * dependent collectives, directly or through other fusions, comes out.
+ * list costs time proportional to the graph. A fusion of collectives that depend on each other,
+ * directly or through other fusions, is found by that sort as a cycle.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/algo/schedule.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-/* One use of a value by an input of a node; uses of dead nodes are skipped when met. */
+/* One use of a value by an input of a node. Uses by dead nodes are skipped. */
 typedef struct use {
     uint32_t node, input, next;
 } use_t;
@@ -21,9 +23,9 @@ typedef struct editor {
     size_t use_count, use_capacity;
     uint32_t *first_use; /* by value */
     size_t first_use_capacity;
-    uint64_t *keys; /* by node: where the sort puts it if nothing speaks against it */
+    uint64_t *keys; /* by node: the sort places small keys first */
     size_t key_capacity;
-    uint32_t added; /* nodes made by this list so far */
+    uint32_t added; /* nodes added by this list so far */
 } editor_t;
 
 static weft_status_t add_use(editor_t *editor, uint32_t value, uint32_t node, uint32_t input)
@@ -120,18 +122,6 @@ static void move_output(wefti_graph_t *graph, uint32_t from, uint32_t to)
     graph->values[to].flags |= WEFTI_VALUE_OUTPUT;
 }
 
-/* Whether the collective has a reduction to choose. */
-static bool reduces(const weft_registry_t *registry, const char *op_name)
-{
-    const weft_op_def_t *def = weft_registry_find_op(registry, "weft", op_name, INT32_MAX);
-    for (size_t i = 0; def && i < def->attr_count; i++) {
-        if (strcmp(def->attrs[i].name, "reduction") == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit)
 {
     weft_status_t status;
@@ -151,6 +141,10 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
         {.name = "group", .type = WEFT_ATTR_INT, .i = edit->group},
         {.name = "reduction", .type = WEFT_ATTR_STRING, .s = weft_reduction_name(edit->reduction)},
     };
+    const weft_op_def_t *def =
+        weft_registry_find_op(graph->registry, "weft", edit->op_name, INT32_MAX);
+    bool reduces =
+        def && wefti_collective_reduces((weft_collective_t)wefti_op_facts(def).collective);
     wefti_node_params_t params = {.domain = "weft",
                                   .op = edit->op_name,
                                   .name = name,
@@ -160,7 +154,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
                                   .output_names = &output_name,
                                   .output_count = 1,
                                   .attrs = attrs,
-                                  .attr_count = reduces(graph->registry, edit->op_name) ? 2 : 1};
+                                  .attr_count = reduces ? 2 : 1};
     uint32_t node;
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
     if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
@@ -172,7 +166,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
     graph->values[result].grad_of = graph->values[edit->value].grad_of;
     graph->values[edit->value].grad_of = WEFTI_NONE;
     move_output(graph, edit->value, result);
-    /* Right behind the producer, in the order of the edits. */
+    /* After the producer, in the order of the edits. */
     uint32_t producer = graph->values[edit->value].producer;
     uint64_t key = producer == WEFTI_NONE ? 0 : editor->keys[producer] & ~(uint64_t)UINT32_MAX;
     WEFT_TRY(status, set_key(editor, node, key + ++editor->added), done);
@@ -182,18 +176,14 @@ done:
     return status;
 }
 
-/* The live node that replaces node, or WEFTI_NONE with an error. */
+/* The live node that replaces node; what: the kind of edit, for the error. */
 static weft_status_t resolve(const wefti_graph_t *graph, uint32_t node, const char *what,
                              uint32_t *out_node)
 {
-    uint32_t at = node < graph->node_count ? node : WEFTI_NONE;
-    while (at != WEFTI_NONE && graph->nodes[at].dead) {
-        at = graph->nodes[at].replaced_by;
-    }
-    *out_node = at;
-    return at != WEFTI_NONE ? WEFT_OK
-                            : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                          "%s: operator %u does not exist", what, node);
+    *out_node = node < graph->node_count ? wefti_graph_live_node(graph, node) : WEFTI_NONE;
+    return *out_node != WEFTI_NONE ? WEFT_OK
+                                   : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                                 "%s: operator %u does not exist", what, node);
 }
 
 static bool same_attr(const weft_attr_t *a, const weft_attr_t *b)
@@ -273,7 +263,7 @@ static weft_status_t add_fused_node(editor_t *editor, const weft_edit_t *edit, u
     }
     char name[64];
     snprintf(name, sizeof(name), "fused_%s_%u", first->def->name, graph->node_count);
-    /* One place-holder input and an absent output: the members' own values are linked in below. */
+    /* One absent input and output: fuse() links the values of the members. */
     bool absent = true;
     uint32_t none = WEFTI_NONE;
     wefti_node_params_t params = {.domain = first->def->domain,
@@ -353,12 +343,7 @@ static weft_status_t add_constraint(wefti_graph_t *graph, const weft_edit_t *edi
     uint32_t live;
     WEFT_TRY(status, resolve(graph, edit->op_a, "order", &live), done);
     WEFT_TRY(status, resolve(graph, edit->op_b, "order", &live), done);
-    WEFT_TRY(status,
-             wefti_array_reserve(graph->arena.allocator, &graph->constraints,
-                                 &graph->constraint_capacity, (size_t)graph->constraint_count + 1,
-                                 sizeof(*graph->constraints)),
-             done);
-    graph->constraints[graph->constraint_count++] = (wefti_constraint_t){edit->op_a, edit->op_b};
+    status = wefti_graph_add_constraint(graph, edit->op_a, edit->op_b);
 done:
     return status;
 }
@@ -379,7 +364,7 @@ done:
     return status;
 }
 
-/* The pieces are made where memory is known: here the collective only learns of them. */
+/* Lowering makes the pieces; the graph records their number. */
 static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
 {
     weft_status_t status;

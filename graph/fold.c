@@ -61,6 +61,7 @@ static void become_constant(wefti_graph_t *graph, uint32_t node, const void *dat
 weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
                                     bool *out_folded)
 {
+    weft_status_t status;
     const wefti_node_t *at = &graph->nodes[node];
     const weft_op_facts_t facts = wefti_op_facts(at->def);
     *out_folded = false;
@@ -68,7 +69,7 @@ weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t 
         ((facts.flags & WEFT_FACT_READS_SHAPE) == 0 && !inputs_constant(graph, at))) {
         return WEFT_OK;
     }
-    weft_tensor_desc_t type = graph->values[at->outputs[0]].type;
+    const weft_tensor_desc_t *type = &graph->values[at->outputs[0]].type;
     const weft_attr_t *value = wefti_node_attr(at, "value");
     if (at->input_count == 0 && value != NULL && value->type == WEFT_ATTR_TENSOR &&
         value->tensor->data != NULL) { /* of any size and type: nothing is copied */
@@ -76,37 +77,23 @@ weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t 
         *out_folded = true;
         return WEFT_OK;
     }
-    int64_t count = weft_tensor_elem_count(&type);
-    size_t bytes = count < 0 ? 0 : (size_t)count * weft_dtype_size_bytes(type.dtype);
-    /* The inference that ran before has made scratch large enough. */
-    if (!is_small(&type) || count > RESULT_MAX_ELEMS || bytes > *budget_bytes ||
-        !can_read(type.dtype) || graph->scratch_capacity < (size_t)at->input_count + 1) {
+    int64_t count = weft_tensor_elem_count(type);
+    size_t bytes = count < 0 ? 0 : (size_t)count * weft_dtype_size_bytes(type->dtype);
+    if (!is_small(type) || count > RESULT_MAX_ELEMS || bytes > *budget_bytes ||
+        !can_read(type->dtype)) {
         return WEFT_OK;
     }
-    for (uint32_t i = 0; i < at->input_count; i++) {
-        graph->scratch[i] = at->inputs[i] == WEFTI_NONE ? (weft_tensor_desc_t){0}
-                                                        : graph->values[at->inputs[i]].type;
-    }
-    const weft_node_desc_t desc = {.domain = at->def->domain,
-                                   .op = at->def->name,
-                                   .version = at->version,
-                                   .name = at->name,
-                                   .input_count = at->input_count,
-                                   .inputs = graph->scratch,
-                                   .output_count = 1,
-                                   .outputs = &type,
-                                   .attr_count = at->attr_count,
-                                   .attrs = at->attrs};
+    weft_node_desc_t desc;
     void *result = wefti_arena_alloc(&graph->arena, bytes);
-    if (result == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_TRY(status, result == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
+    WEFT_TRY(status, wefti_graph_scratch_desc(graph, node, &desc), done);
     *budget_bytes -= bytes;
     if (facts.fold(&desc, result) != 0) {
         become_constant(graph, node, result);
         *out_folded = true;
     }
-    return WEFT_OK;
+done:
+    return status;
 }
 
 weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph)

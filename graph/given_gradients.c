@@ -30,6 +30,12 @@ static bool makes_equal(const wefti_node_t *node)
             collective == WEFT_OP_BROADCAST);
 }
 
+static uint8_t local_outputs(const wefti_node_t *node, uint8_t any)
+{
+    bool unknown = (node->def->effects & (WEFT_EFFECT_RANDOM | WEFT_EFFECT_UNKNOWN)) != 0;
+    return unknown || (any && !makes_equal(node));
+}
+
 /* Per value: 1 where data of this rank reaches it other than through a collective that gives all
  * ranks the same. From allocator. */
 static uint8_t *mark_local(const wefti_graph_t *graph)
@@ -38,18 +44,8 @@ static uint8_t *mark_local(const wefti_graph_t *graph)
     for (uint32_t i = 0; local != NULL && i < graph->value_count; i++) {
         local[i] = graph->values[i].kind == WEFTI_VALUE_INPUT;
     }
-    for (uint32_t i = 0; local != NULL && i < graph->order_count; i++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        bool same = makes_equal(node);
-        uint8_t any = (node->def->effects & (WEFT_EFFECT_RANDOM | WEFT_EFFECT_UNKNOWN)) != 0;
-        for (uint32_t k = 0; k < node->input_count && !same; k++) {
-            any |= node->inputs[k] != WEFTI_NONE && local[node->inputs[k]];
-        }
-        for (uint32_t k = 0; k < node->output_count; k++) {
-            if (node->outputs[k] != WEFTI_NONE) {
-                local[node->outputs[k]] = any;
-            }
-        }
+    if (local != NULL) {
+        wefti_graph_spread(graph, local, local_outputs);
     }
     return local;
 }

@@ -129,6 +129,12 @@ weft_status_t wefti_graph_adopt_mapping(wefti_graph_t *graph, const wefti_mappin
     return status;
 }
 
+bool wefti_dtype_is_floating(weft_dtype_t dtype)
+{
+    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
+           dtype == WEFT_DTYPE_BF16;
+}
+
 size_t wefti_value_bytes(const wefti_value_t *value)
 {
     int64_t elem_count = weft_tensor_elem_count(&value->type);
@@ -138,6 +144,23 @@ size_t wefti_value_bytes(const wefti_value_t *value)
         return 0;
     }
     return bytes;
+}
+
+void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread_fn visit)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        uint8_t any = 0;
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            any |= node->inputs[k] != WEFTI_NONE && marks[node->inputs[k]];
+        }
+        any = visit != NULL ? visit(node, any) : any;
+        for (uint32_t k = 0; k < node->output_count; k++) {
+            if (node->outputs[k] != WEFTI_NONE) {
+                marks[node->outputs[k]] = any;
+            }
+        }
+    }
 }
 
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name)

@@ -196,10 +196,18 @@ void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
 /* Fills a description for shape rules and kernels; arrays come from arena. */
 weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
                                     weft_node_desc_t *out_desc);
+/* The same in memory of the graph, valid until the next call. */
+weft_status_t wefti_graph_scratch_desc(wefti_graph_t *graph, uint32_t node,
+                                       weft_node_desc_t *out_desc);
 const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
 /* The value of an attribute, or the default of its definition, or 0. */
 int64_t wefti_node_int(const wefti_node_t *node, const char *name);
 float wefti_node_float(const wefti_node_t *node, const char *name);
+/* Marks by value spread from the inputs to the outputs of all nodes, in order. visit (or NULL) returns the mark of a
+ * node's outputs; any: an input has a mark. */
+typedef uint8_t (*wefti_spread_fn)(const wefti_node_t *node, uint8_t any);
+void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread_fn visit);
+bool wefti_dtype_is_floating(weft_dtype_t dtype);
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 
@@ -208,7 +216,9 @@ uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
 /* The same with a key per node (of graph->node_count) in place of the present position; small keys go first. */
 weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
-/* graph/order_edges.c: the live node that does node's work now, or WEFTI_NONE. */
+/* graph/order_edges.c: node before runs before node after. */
+weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, uint32_t after);
+/* The live node that replaces node, node itself if it is live, or WEFTI_NONE. */
 uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node);
 /* Every "before, after" that no value shows: constraints, then readers before in-place updates. Free with
  * the graph's allocator (graph->arena.allocator). */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "graph/ir.h"
-#include "ops/op_infer.h"
 #include "ops/op_facts.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 #define MAX_NAME_SHOWN 200
@@ -375,6 +375,19 @@ weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, w
     return WEFT_OK;
 }
 
+weft_status_t wefti_graph_scratch_desc(wefti_graph_t *graph, uint32_t node,
+                                       weft_node_desc_t *out_desc)
+{
+    const wefti_node_t *at = &graph->nodes[node];
+    weft_status_t status =
+        wefti_array_reserve(graph->arena.allocator, &graph->scratch, &graph->scratch_capacity,
+                            (size_t)at->input_count + at->output_count, sizeof(*graph->scratch));
+    if (status >= 0) {
+        fill_desc(graph, at, graph->scratch, out_desc);
+    }
+    return status;
+}
+
 static bool inputs_known(const wefti_graph_t *graph, const wefti_node_t *node)
 {
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -415,12 +428,7 @@ weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node)
     if (!inputs_known(graph, at)) {
         return WEFT_OK;
     }
-    WEFT_TRY(status,
-             wefti_array_reserve(graph->arena.allocator, &graph->scratch, &graph->scratch_capacity,
-                                 (size_t)at->input_count + at->output_count,
-                                 sizeof(*graph->scratch)),
-             fail);
-    fill_desc(graph, at, graph->scratch, &desc);
+    WEFT_TRY(status, wefti_graph_scratch_desc(graph, node, &desc), fail);
     for (uint32_t i = 0; i < desc.output_count; i++) {
         desc.outputs[i] = (weft_tensor_desc_t){0};
     }

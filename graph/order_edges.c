@@ -29,6 +29,17 @@ uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node)
     return node;
 }
 
+weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, uint32_t after)
+{
+    weft_status_t status = wefti_array_reserve(
+        graph->arena.allocator, &graph->constraints, &graph->constraint_capacity,
+        (size_t)graph->constraint_count + 1, sizeof(*graph->constraints));
+    if (status >= 0) {
+        graph->constraints[graph->constraint_count++] = (wefti_constraint_t){before, after};
+    }
+    return status;
+}
+
 /* updater[value]: the node that overwrites it, or WEFTI_NONE. Returns whether there is any. */
 static bool find_updaters(const wefti_graph_t *graph, uint32_t *updater)
 {

@@ -80,19 +80,14 @@ static weft_status_t no_rule(const wefti_graph_t *graph, const wefti_node_t *nod
     return status;
 }
 
-static bool is_floating(weft_dtype_t dtype)
-{
-    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
-           dtype == WEFT_DTYPE_BF16;
-}
-
-/* A value needs a gradient if its type is floating and it depends on a parameter. */
+/* A value needs a gradient if its type is floating and it depends on a parameter through such. */
 static void mark_wanted(wefti_diff_t *diff)
 {
     const wefti_graph_t *graph = diff->graph;
     for (uint32_t i = 0; i < diff->forward_value_count; i++) {
         const wefti_value_t *value = &graph->values[i];
-        diff->wanted[i] = value->kind == WEFTI_VALUE_PARAM && is_floating(value->type.dtype);
+        diff->wanted[i] =
+            value->kind == WEFTI_VALUE_PARAM && wefti_dtype_is_floating(value->type.dtype);
         diff->grads[i] = WEFTI_NONE;
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
@@ -104,7 +99,8 @@ static void mark_wanted(wefti_diff_t *diff)
         for (uint32_t k = 0; k < node->output_count; k++) {
             uint32_t value = node->outputs[k];
             if (value != WEFTI_NONE) {
-                diff->wanted[value] = any && is_floating(graph->values[value].type.dtype);
+                diff->wanted[value] =
+                    any && wefti_dtype_is_floating(graph->values[value].type.dtype);
             }
         }
     }
@@ -118,7 +114,7 @@ static weft_status_t seed_loss(wefti_diff_t *diff)
     }
     const wefti_value_t *loss = &graph->values[graph->loss];
     char text[WEFTI_TYPE_TEXT_BYTES];
-    if (weft_tensor_elem_count(&loss->type) != 1 || !is_floating(loss->type.dtype)) {
+    if (weft_tensor_elem_count(&loss->type) != 1 || !wefti_dtype_is_floating(loss->type.dtype)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "loss '%s': must be one floating-point number, got %s", loss->name,
                            wefti_type_text(&loss->type, text));

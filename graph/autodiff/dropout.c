@@ -77,17 +77,8 @@ static uint8_t *mark_fed(const wefti_graph_t *graph)
     for (uint32_t i = 0; fed != NULL && i < graph->value_count; i++) {
         fed[i] = graph->values[i].kind == WEFTI_VALUE_INPUT;
     }
-    for (uint32_t i = 0; fed != NULL && i < graph->order_count; i++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        uint8_t any = 0;
-        for (uint32_t k = 0; k < node->input_count; k++) {
-            any |= node->inputs[k] != WEFTI_NONE && fed[node->inputs[k]];
-        }
-        for (uint32_t k = 0; k < node->output_count; k++) {
-            if (node->outputs[k] != WEFTI_NONE) {
-                fed[node->outputs[k]] = any;
-            }
-        }
+    if (fed != NULL) {
+        wefti_graph_spread(graph, fed, NULL);
     }
     return fed;
 }

@@ -174,7 +174,7 @@ static weft_status_t empty_trained(eval_t *eval)
         weft_tensor_desc_t desc = {.dtype = wefti_onnx_dtype(tensor->data_type)};
         bool trained = eval->params->trained != NULL
                            ? wefti_name_index_find(&eval->trained, tensor->name) != WEFTI_NONE
-                           : wefti_onnx_is_floating(desc.dtype);
+                           : wefti_dtype_is_floating(desc.dtype);
         if (trained) {
             wefti_onnx_set_contents(tensor, &desc);
         }

@@ -53,8 +53,8 @@ static weft_status_t add_initializers(import_t *import)
         }
         WEFT_TRY(status,
                  wefti_graph_add_value(import->graph, tensor->name,
-                                       wefti_onnx_is_floating(desc.dtype) ? WEFTI_VALUE_PARAM
-                                                                          : WEFTI_VALUE_CONST,
+                                       wefti_dtype_is_floating(desc.dtype) ? WEFTI_VALUE_PARAM
+                                                                           : WEFTI_VALUE_CONST,
                                        &desc, &value),
                  fail);
     }

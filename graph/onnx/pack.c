@@ -6,12 +6,6 @@
 
 #include "runtime/base/error.h"
 
-bool wefti_onnx_is_floating(weft_dtype_t dtype)
-{
-    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
-           dtype == WEFT_DTYPE_BF16;
-}
-
 void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc)
 {
     tensor->n_float_data = tensor->n_double_data = 0;

@@ -4,6 +4,7 @@
 import ast
 import importlib.util
 import inspect
+import json
 import pathlib
 import subprocess
 import sys
@@ -144,6 +145,22 @@ class Stubs(unittest.TestCase):
                         by_class = "classmethod" in marks
                         self.assertEqual(stub_parameters(described, True),
                                          parameters(getattr(there, member) if by_class else raw, not by_class))
+
+    def test_options_of_compile(self):
+        """Keywords, their documentation and the stub come from the library's table."""
+        done = subprocess.run([ranks.WEFT, "help", "--json"], capture_output=True, text=True, timeout=60)
+        rows = [row for row in json.loads(done.stdout)["compile_options"] if row["name"] and not row["reported"]]
+        keywords = inspect.signature(weft.compile).parameters
+        self.assertEqual(list(keywords), list(dict.fromkeys(row["name"] for row in rows)))
+        self.assertEqual([name for name, _, _ in stub_parameters(self.names["compile"], False)], list(keywords))
+        text = " ".join(weft.compile.__doc__.split())
+        model = ranks.SOURCE / "samples" / "models" / "mlp.onnx"
+        for row in rows:
+            self.assertTrue(row["field"] == "rank_models" or f"{row['name']} {row['help']}" in text, row["name"])
+            if row["type"] in ("u32", "i64", "f64", "bytes"):
+                note = rf" \(argument '{row['name']}'\)$" if row["name"] != row["field"] else "$"
+                with self.assertRaisesRegex(weft.WeftArgumentError, rf"^{row['field']}: must be .*: -1(\.0)?{note}"):
+                    weft.compile(model, **{row["name"]: -1})
 
     def test_everything_has_a_docstring(self):
         for name, there in public(weft).items():

@@ -319,6 +319,8 @@ static void call_compile(const fixture_t *f)
 {
     FAILS(weft_compile, params, weft_compile(NULL, &any.plan));
     FAILS(weft_compile, out_plan, weft_compile(&any.compile_params, NULL));
+    ACCEPTS(weft_compile_visit_passes, visit, weft_compile_visit_passes(NULL, NULL));
+    OPTIONAL(weft_compile_visit_passes, user);
     FAILS(weft_compile_option_set, params, weft_compile_option_set(NULL, "lr", "1"));
     FAILS(weft_compile_option_set, name, weft_compile_option_set(&any.compile_params, NULL, "1"));
     FAILS(weft_compile_option_set, text, weft_compile_option_set(&any.compile_params, "lr", NULL));

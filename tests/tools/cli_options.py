@@ -51,6 +51,57 @@ class Help(Case):
                 self.assertEqual(command["name"], "run")
 
 
+class CompileOptions(Case):
+    """The table of options, walked through what the command and the documents make of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.rows = json.loads(self.weft("help", "--json").stdout)["compile_options"]
+        self.named = [row for row in self.rows if row["name"] and not row["positional"]]
+
+    def flag(self, row):
+        return "--" + row["name"].replace("_", "-")
+
+    def test_every_row_has_an_option_and_a_reference(self):
+        texts = {name: self.weft("help", name).stdout for name in ("compile", "check", "run")}
+        page, manual = ((SOURCE / "docs" / name).read_text() for name in ("options.md", "commands.md"))
+        self.assertGreater(len(self.named), 25)
+        for row in self.named:
+            option = self.flag(row) + (f" {row['arg']}" if row["arg"] else "")
+            self.assertIn(f" {option}", texts["compile"])
+            self.assertIn(option, manual)
+            self.assertIn(f"- `{option}`", page)
+        for row in self.rows:
+            self.assertIn(f"`{row['field']}`", page)
+        for only, common in (("emit-onnx", "world"), ("print-after", "batch"), ("verify-each", "kernels")):
+            self.assertIn(f" --{common} ", texts["check"])
+            self.assertIn(f" --{common} ", texts["run"])
+            self.assertNotIn(f"--{only}", texts["check"] + texts["run"])
+
+    def test_a_value_out_of_range_names_field_and_option(self):
+        for row in self.named:
+            if row["type"] not in ("u32", "i64", "f64", "bytes") and not row["choices"]:
+                continue
+            done = self.weft("compile", MODELS / "mlp.onnx", "-o", "p.weft", f"{self.flag(row)}=-1", code=2)
+            self.assertRegex(done.stderr, rf"^weft compile: {row['field']}: must be .*: -1 \({self.flag(row)}\)\n$")
+
+    def test_exclusions_name_field_and_option(self):
+        by_field = {row["field"]: row for row in self.named}
+        values = {"emit_path": "e.onnx", "split_batch": "4"}
+
+        def given(row):
+            value = values.get(row["field"], row["choices"][0] if row["choices"] else "1" if row["low"] or row["type"] == "f64" else "x")
+            return [self.flag(row)] + ([value] if row["arg"] else [])
+        compile_it = ["compile", MODELS / "mlp.onnx", "-o", "p.weft", "-n", "2"]
+        for row in self.named:
+            cases = [[*given(by_field[row["excludes"]]), "--batch", "4"]] if row["excludes"] in by_field else []
+            cases += [["--infer", "--batch", "4"]] if row["training"] and row["field"] != "bucket" else []
+            cases += [[]] if row["inference"] else []
+            for others in cases:
+                done = self.weft(*compile_it, *given(row), *others, code=2)
+                self.assertRegex(done.stderr, rf"^weft compile: {row['field']}: .* \({self.flag(row)}\)\n$")
+
+
 class Options(Case):
     def says(self, words, *args, **kwargs):
         done = self.weft(*args, code=2, **kwargs)

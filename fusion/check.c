@@ -7,6 +7,7 @@
 #include "graph/onnx/onnx.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/base/text.h"
 
 typedef struct check {
@@ -229,9 +230,12 @@ weft_status_t weft_model_check(const weft_compile_params_t *params, int json, ch
     weft_status_t status;
     check_t check = {0};
     wefti_text_t text;
-    if (params->struct_size != sizeof(*params)) {
-        return wefti_error_struct_size("params");
+    weft_compile_params_t own = WEFT_COMPILE_PARAMS_INIT;
+    status = WEFTI_PARAMS_READ(params, &own);
+    if (status < 0) {
+        return status;
     }
+    params = &own;
     if (params->model_path == NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "model_path", "must be set");
     }

@@ -7,6 +7,7 @@
 #include "fusion/options.h"
 #include "ops/op_defs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #define DEFAULT_BUCKET "auto"
 #define DEFAULT_OPTIMIZER "momentum"
@@ -84,16 +85,14 @@ weft_status_t wefti_error_under_field(weft_status_t status, const char *name)
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
     weft_status_t status;
-    size_t size;
     if (params == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params is NULL");
     }
-    if (params->struct_size < sizeof(params->struct_size)) {
-        return wefti_error_struct_size("params");
+    c->params = (weft_compile_params_t)WEFT_COMPILE_PARAMS_INIT;
+    status = WEFTI_PARAMS_READ(params, &c->params);
+    if (status < 0) {
+        return status;
     }
-    /* An older caller's struct is shorter: what it lacks is zero, the default. */
-    size = params->struct_size < sizeof(c->params) ? params->struct_size : sizeof(c->params);
-    memcpy(&c->params, params, size);
     c->allocator = c->params.allocator;
     c->log = (wefti_log_t){c->params.log, c->params.log_user,
                            c->params.log == NULL ? WEFT_LOG_WARN : WEFT_LOG_DEBUG};

@@ -83,10 +83,10 @@ typedef struct wefti_bucket_params {
  * out_forecast may be NULL. */
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
                                 weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast);
-/* view_check.c: checks a caller's view against graph_view.h. *out_position, if not NULL: by op its
- * position in the order (UINT32_MAX: removed), from arena. */
-weft_status_t wefti_view_check(const weft_graph_view_t *view, wefti_arena_t *arena,
-                               uint32_t **out_position);
+/* view_check.c: replaces a caller's view by a copy in arena and checks that against graph_view.h.
+ * *out_position, if not NULL: by op its position in the order (UINT32_MAX: removed), from arena. */
+weft_status_t wefti_view_read(const weft_graph_view_t **in_view, wefti_arena_t *arena,
+                              uint32_t **out_position);
 /* What messages call an op. */
 const char *wefti_view_op_name(const weft_graph_view_t *view, uint32_t op);
 /* Is op a collective of domain weft? Then which one. */

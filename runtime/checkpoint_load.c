@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/session_state.h"
 
 #define MAX_STEPS ((uint64_t)1 << 53) /* steps are handed to kernels as floating point */
@@ -201,10 +202,7 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
     uint32_t count = 0;
     weft_status_t status;
     wefti_arena_init(&arena, NULL, 0);
-    if (path == NULL || (out_info != NULL && out_info->struct_size < sizeof *out_info)) {
-        return path == NULL ? wefti_error_null(__func__, "path")
-                            : wefti_error_struct_size("out_info");
-    }
+    WEFT_TRY(status, wefti_report_check("out_info", out_info), done);
     WEFT_TRY(status, wefti_safetensors_open(path, NULL, &file), done);
     WEFT_TRY(status, read_info(&file, &info), named);
     if (plan != NULL && registry == NULL) {
@@ -216,9 +214,7 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
         WEFT_TRY(status, wefti_checkpoint_tensors(plan, &states, &arena, &tensors, &count), done);
         WEFT_TRY(status, wefti_checkpoint_match(&file, plan, tensors, count), named);
     }
-    if (out_info != NULL) {
-        *out_info = info;
-    }
+    wefti_report_write(out_info, &info, sizeof info);
     goto done;
 named:
     status = wefti_error_prefix(status, "%s", path);
@@ -350,8 +346,8 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
     WEFT_TRY(status, status, done);
     if (path == NULL) {
         status = wefti_error_null(__func__, "path");
-    } else if (out_info != NULL && out_info->struct_size < sizeof *out_info) {
-        status = wefti_error_struct_size("out_info");
+    } else if ((status = wefti_report_check("out_info", out_info)) < 0) {
+        /* agreed on below */
     } else if (session->micro_count != 0) {
         status = wefti_error(
             WEFT_ERR_STATE,
@@ -369,9 +365,7 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
     WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);
     session->behind = false;                                   /* all ranks have all weights */
     session->steps_before = loader.info.step - session->steps; /* their sum counts */
-    if (out_info != NULL) {
-        *out_info = loader.info;
-    }
+    wefti_report_write(out_info, &loader.info, sizeof loader.info);
 done:
     wefti_safetensors_close(&loader.file);
     wefti_arena_deinit(&loader.arena);

@@ -13,6 +13,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/session_state.h"
 
 #define FIXED_TEXTS 16u
@@ -113,9 +114,7 @@ static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info
 {
     const weft_session_t *session = saver->session;
     const weft_plan_t *plan = session->plan;
-    const weft_checkpoint_info_t none = {.struct_size = sizeof none};
     uint64_t per_rank = (uint64_t)plan->batch * (plan->accumulate > 0 ? plan->accumulate : 1);
-    info = info != NULL ? info : &none;
     saver->texts =
         wefti_arena_array(&saver->arena, FIXED_TEXTS + plan->binding_count, sizeof *saver->texts);
     if (saver->texts == NULL) {
@@ -295,13 +294,14 @@ static weft_status_t write_checkpoint(saver_t *saver, const char *path,
 }
 
 static weft_status_t check_call(const weft_session_t *session, const char *path,
-                                const weft_checkpoint_info_t *info)
+                                const weft_checkpoint_info_t *info, weft_checkpoint_info_t *own)
 {
     if (session->endpoint->rank == 0 && path == NULL) {
         return wefti_error_null("weft_session_save_checkpoint", "path");
     }
-    if (info != NULL && info->struct_size < sizeof *info) {
-        return wefti_error_struct_size("info");
+    weft_status_t status = WEFTI_PARAMS_READ(info, own);
+    if (status < 0) {
+        return status;
     }
     if (session->micro_count != 0) {
         return wefti_error(
@@ -317,11 +317,12 @@ weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *
 {
     WEFT_CHECK_ARG(session);
     saver_t saver = {.session = session};
+    weft_checkpoint_info_t own = WEFT_CHECKPOINT_INFO_INIT;
     wefti_endpoint_t *endpoint = session->endpoint;
     weft_status_t status = wefti_fault_get(&session->fault);
     wefti_arena_init(&saver.arena, session->allocator, 0);
     WEFT_TRY(status, status, done);
-    status = check_call(session, path, info);
+    status = check_call(session, path, info, &own);
     if (status >= 0) {
         status = wefti_checkpoint_tensors(session->plan, &session->states, &saver.arena,
                                           &saver.tensors, &saver.tensor_count);
@@ -334,7 +335,7 @@ weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *
     WEFT_TRY(status, wefti_session_gather_weights(session), done);
     status = take_copies(&saver);
     if (status >= 0 && is_writer(&saver)) {
-        status = write_checkpoint(&saver, path, info);
+        status = write_checkpoint(&saver, path, &own);
     }
     /* And no rank continues before rank 0 has read everything. */
     status = wefti_endpoint_agree(endpoint, status);

@@ -3,6 +3,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/group.h"
 #include "runtime/proof.h"
 #include "transport/topology.h"
@@ -254,10 +255,10 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     weft_status_t status;
     wefti_endpoint_params_t endpoint = {0};
     wefti_job_t job = {0};
-    if (params->struct_size < sizeof(*params)) {
-        return wefti_error_struct_size("params");
-    }
-    weft_status_t usable = check_device(params->device);
+    weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
+    weft_status_t usable = WEFTI_PARAMS_READ(params, &own);
+    params = &own;
+    usable = usable < 0 ? usable : check_device(params->device);
     if (usable < 0) {
         return usable;
     }
@@ -393,17 +394,17 @@ weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t ran
     WEFT_CHECK_ARG(context);
     WEFT_CHECK_ARG(out_info);
     wefti_endpoint_t *endpoint = context->endpoint;
-    if (out_info->struct_size < sizeof *out_info) {
-        return wefti_error_struct_size("out_info");
+    weft_peer_info_t info = WEFT_PEER_INFO_INIT;
+    weft_status_t status = wefti_report_check("out_info", out_info);
+    if (status < 0 || rank >= endpoint->world_size) {
+        return status < 0 ? status : bad_rank(context, rank);
     }
-    if (rank >= endpoint->world_size) {
-        return bad_rank(context, rank);
-    }
-    out_info->host = endpoint->host_of[rank];
-    snprintf(out_info->host_name, sizeof out_info->host_name, "%s",
-             endpoint->host_names != NULL ? endpoint->host_names[out_info->host] : "");
-    wefti_endpoint_describe(endpoint, rank, out_info->transport, sizeof out_info->transport,
-                            out_info->reason, sizeof out_info->reason);
+    info.host = endpoint->host_of[rank];
+    snprintf(info.host_name, sizeof info.host_name, "%s",
+             endpoint->host_names != NULL ? endpoint->host_names[info.host] : "");
+    wefti_endpoint_describe(endpoint, rank, info.transport, sizeof info.transport, info.reason,
+                            sizeof info.reason);
+    wefti_report_write(out_info, &info, sizeof info);
     return WEFT_OK;
 }
 
@@ -413,18 +414,17 @@ weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t ra
     WEFT_CHECK_ARG(context);
     WEFT_CHECK_ARG(out_stats);
     wefti_link_stats_t stats;
-    if (out_stats->struct_size < sizeof *out_stats) {
-        return wefti_error_struct_size("out_stats");
-    }
-    if (rank >= context->endpoint->world_size) {
-        return bad_rank(context, rank);
+    weft_status_t status = wefti_report_check("out_stats", out_stats);
+    if (status < 0 || rank >= context->endpoint->world_size) {
+        return status < 0 ? status : bad_rank(context, rank);
     }
     wefti_endpoint_link_stats(context->endpoint, rank, &stats);
-    out_stats->bytes_sent = stats.bytes_sent;
-    out_stats->bytes_received = stats.bytes_received;
-    out_stats->messages_sent = stats.messages_sent;
-    out_stats->messages_received = stats.messages_received;
-    out_stats->busy_s = (double)stats.busy_ns * 1e-9;
+    weft_link_stats_t own = {.bytes_sent = stats.bytes_sent,
+                             .bytes_received = stats.bytes_received,
+                             .messages_sent = stats.messages_sent,
+                             .messages_received = stats.messages_received,
+                             .busy_s = (double)stats.busy_ns * 1e-9};
+    wefti_report_write(out_stats, &own, sizeof own);
     return WEFT_OK;
 }
 

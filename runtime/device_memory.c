@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/group.h"
 
 #define CHECK_EVERY 64u /* polls between two looks at the other ranks */
@@ -326,18 +327,16 @@ weft_status_t weft_mem_query(weft_context_t *context, const void *address,
     WEFT_CHECK_ARG(address);
     WEFT_CHECK_ARG(out_info);
     weft_status_t status = check_context(context);
+    status = status < 0 ? status : wefti_report_check("out_info", out_info);
     if (status < 0) {
         return status;
     }
-    if (out_info->struct_size < sizeof *out_info) {
-        return wefti_error_struct_size("out_info");
-    }
-    weft_mem_info_t info = {.struct_size = out_info->struct_size, .host_access = 1};
+    weft_mem_info_t info = {.host_access = 1};
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {
         info.host_access = host_reaches(context);
     } else {
         find_registered(context, address, &info);
     }
-    *out_info = info;
+    wefti_report_write(out_info, &info, sizeof info);
     return WEFT_OK;
 }

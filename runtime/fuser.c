@@ -8,6 +8,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 /* What ranks tell each other at creation. */
 typedef struct verdict {
@@ -20,9 +21,6 @@ typedef struct verdict {
 
 static weft_status_t check_params(weft_group_t *group, const weft_fuser_params_t *params)
 {
-    if (params->struct_size < sizeof *params) {
-        return wefti_error_struct_size("params");
-    }
     if (params->bytes != 0 && params->bytes < sizeof(double)) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bytes",
                                  "must be 0 (default) or at least %zu, one element: %llu",
@@ -143,12 +141,13 @@ weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *
 {
     WEFT_CHECK_OUT(out_fuser);
     WEFT_CHECK_ARG(group);
-    static const weft_fuser_params_t defaults = WEFT_FUSER_PARAMS_INIT;
+    weft_fuser_params_t own_params = WEFT_FUSER_PARAMS_INIT;
     weft_group_t *own = NULL;
     weft_fuser_t *fuser = NULL;
     void *shared = NULL;
-    params = params != NULL ? params : &defaults;
-    weft_status_t status = check_params(group, params);
+    weft_status_t status = WEFTI_PARAMS_READ(params, &own_params);
+    params = &own_params;
+    status = status < 0 ? status : check_params(group, params);
     if (status < 0) {
         return status;
     }
@@ -217,12 +216,12 @@ weft_status_t weft_fuser_get_stats(weft_fuser_t *fuser, weft_fuser_stats_t *stat
 {
     WEFT_CHECK_ARG(fuser);
     WEFT_CHECK_ARG(stats);
-    if (stats->struct_size < sizeof *stats) {
-        return wefti_error_struct_size("stats");
+    weft_status_t status = wefti_report_check("stats", stats);
+    if (status < 0) {
+        return status;
     }
-    size_t struct_size = stats->struct_size;
-    *stats = fuser->stats;
-    stats->struct_size = struct_size;
-    stats->copied_bytes = atomic_load_explicit(&fuser->copied_bytes, memory_order_relaxed);
+    weft_fuser_stats_t own = fuser->stats;
+    own.copied_bytes = atomic_load_explicit(&fuser->copied_bytes, memory_order_relaxed);
+    wefti_report_write(stats, &own, sizeof own);
     return WEFT_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -239,10 +240,12 @@ weft_status_t weft_session_create(const weft_session_params_t *params, weft_sess
 {
     WEFT_CHECK_OUT(out_session);
     WEFT_CHECK_ARG(params);
-    weft_status_t status;
-    if (params->struct_size < sizeof(*params)) {
-        return wefti_error_struct_size("params");
+    weft_session_params_t own = WEFT_SESSION_PARAMS_INIT;
+    weft_status_t status = WEFTI_PARAMS_READ(params, &own);
+    if (status < 0) {
+        return status;
     }
+    params = &own;
     if (params->context == NULL || params->plan == NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT,
                                  params->context == NULL ? "context" : "plan", "must not be NULL");

@@ -4,6 +4,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -35,37 +36,40 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
 {
     WEFT_CHECK_ARG(session);
     WEFT_CHECK_ARG(stats);
-    if (stats->struct_size < sizeof(*stats)) {
-        return wefti_error_struct_size("stats");
+    weft_status_t status = wefti_report_check("stats", stats);
+    if (status < 0) {
+        return status;
     }
+    weft_session_stats_t own = WEFT_SESSION_STATS_INIT;
     float *scratch = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(float));
     if (scratch == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    *stats = (weft_session_stats_t){.struct_size = stats->struct_size, .steps = session->steps};
-    stats->step_ms_p50 = median(session, offsetof(wefti_step_times_t, step_ms), scratch);
-    stats->step_ms_mean = session->steps > 0 ? session->step_ms_sum / (double)session->steps : 0;
-    stats->compute_ms_p50 = median(session, offsetof(wefti_step_times_t, compute_ms), scratch);
-    stats->comm_ms_p50 = median(session, offsetof(wefti_step_times_t, comm_ms), scratch);
-    stats->exposed_comm_ms_p50 = median(session, offsetof(wefti_step_times_t, exposed_ms), scratch);
+    own.steps = session->steps;
+    own.step_ms_p50 = median(session, offsetof(wefti_step_times_t, step_ms), scratch);
+    own.step_ms_mean = session->steps > 0 ? session->step_ms_sum / (double)session->steps : 0;
+    own.compute_ms_p50 = median(session, offsetof(wefti_step_times_t, compute_ms), scratch);
+    own.comm_ms_p50 = median(session, offsetof(wefti_step_times_t, comm_ms), scratch);
+    own.exposed_comm_ms_p50 = median(session, offsetof(wefti_step_times_t, exposed_ms), scratch);
     wefti_free(session->allocator, scratch);
 
-    stats->timeline_first_step = session->timeline_first_step;
-    stats->timeline_last_step = session->timeline_last_step;
-    stats->inline_progress = session->context->device == NULL;
-    stats->arena_bytes = session->plan->arena_bytes;
-    stats->kernels = wefti_kernels_name(session->context->settings.kernels);
-    stats->fusion_copied_bytes = session->device_copied_bytes;
-    stats->scratch_bytes = session->sweep_bytes;
+    own.timeline_first_step = session->timeline_first_step;
+    own.timeline_last_step = session->timeline_last_step;
+    own.inline_progress = session->context->device == NULL;
+    own.arena_bytes = session->plan->arena_bytes;
+    own.kernels = wefti_kernels_name(session->context->settings.kernels);
+    own.fusion_copied_bytes = session->device_copied_bytes;
+    own.scratch_bytes = session->sweep_bytes;
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        stats->inline_progress = stats->inline_progress && !session->on_worker[i];
-        stats->scratch_bytes += session->scratch_bytes[i];
-        stats->fusion_copied_bytes += session->cursors[i].copied_bytes;
+        own.inline_progress = own.inline_progress && !session->on_worker[i];
+        own.scratch_bytes += session->scratch_bytes[i];
+        own.fusion_copied_bytes += session->cursors[i].copied_bytes;
     }
-    double comm = stats->comm_ms_p50;
-    double overlap = comm > 0 ? 1 - stats->exposed_comm_ms_p50 / comm : 0;
-    stats->overlap_fraction = stats->inline_progress || comm <= 0 ? (double)NAN
-                              : overlap > 0                       ? overlap
-                                                                  : 0;
+    double comm = own.comm_ms_p50;
+    double overlap = comm > 0 ? 1 - own.exposed_comm_ms_p50 / comm : 0;
+    own.overlap_fraction = own.inline_progress || comm <= 0 ? (double)NAN
+                           : overlap > 0                    ? overlap
+                                                            : 0;
+    wefti_report_write(stats, &own, sizeof own);
     return WEFT_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/device_call.h"
 
 #include <sched.h>
@@ -139,11 +140,12 @@ weft_status_t weft_stream_create(weft_context_t *context, const weft_stream_para
 {
     WEFT_CHECK_OUT(out_stream);
     WEFT_CHECK_ARG(context);
-    static const weft_stream_params_t defaults = {sizeof(defaults), NULL, WEFT_STREAM_INLINE, 0};
-    params = params != NULL ? params : &defaults;
-    if (params->struct_size < sizeof(*params)) {
-        return wefti_error_struct_size("params");
+    weft_stream_params_t own = WEFT_STREAM_PARAMS_INIT;
+    weft_status_t status = WEFTI_PARAMS_READ(params, &own);
+    if (status < 0) {
+        return status;
     }
+    params = &own;
     if (params->flags & ~(WEFT_STREAM_THREAD | WEFT_STREAM_AUTO) ||
         params->capacity > MAX_CAPACITY) {
         return params->capacity > MAX_CAPACITY

@@ -7,6 +7,7 @@
 #include "fusion/fusion.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 /* Predicting runs the schedules of all ranks; what is eligible among more is asked of these. */
 #define MOST_RANKS 64u
@@ -150,10 +151,13 @@ weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
     WEFT_CHECK_ARG(view);
     WEFT_CHECK_ARG(params);
     weft_status_t status;
-    chooser_t c = {.view = view, .params = params};
-    if (params->struct_size < sizeof *params) {
-        return wefti_error_struct_size("params");
+    weft_algorithms_params_t own = WEFT_ALGORITHMS_PARAMS_INIT;
+    status = WEFTI_PARAMS_READ(params, &own);
+    if (status < 0) {
+        return status;
     }
+    params = &own;
+    chooser_t c = {.params = params};
     if (params->group_sizes == NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "group_sizes", "is NULL");
     }
@@ -161,7 +165,8 @@ weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "order", "blocks are not supported");
     }
     wefti_arena_init(&c.arena, params->allocator, 0);
-    WEFT_TRY(status, wefti_view_check(view, &c.arena, NULL), done);
+    WEFT_TRY(status, wefti_view_read(&view, &c.arena, NULL), done);
+    c.view = view;
     if (params->costs_path != NULL) {
         WEFT_TRY(status, wefti_costs_load(&c.costs, params->costs_path, params->allocator), done);
     } else {

@@ -307,10 +307,11 @@ weft_status_t weft_edits_check(const weft_graph_view_t *view, const weft_edit_li
     WEFT_CHECK_ARG(view);
     WEFT_CHECK_ARG(edits);
     weft_status_t status;
-    checker_t c = {.view = view};
+    checker_t c = {0};
     size_t count = weft_edit_list_count(edits);
     wefti_arena_init(&c.arena, NULL, 0);
-    WEFT_TRY(status, wefti_view_check(view, &c.arena, &c.position), done);
+    WEFT_TRY(status, wefti_view_read(&view, &c.arena, &c.position), done);
+    c.view = view;
     c.fused = wefti_arena_array(&c.arena, view->op_count, sizeof *c.fused);
     c.split = wefti_arena_array(&c.arena, view->op_count, sizeof *c.split);
     c.from = wefti_arena_array(&c.arena, count, sizeof *c.from);

@@ -51,7 +51,7 @@ weft_status_t weft_pass_order(const weft_graph_view_t *view, const weft_allocato
     wefti_reachability_t *reach = NULL;
     weft_edit_list_t *edits = NULL;
     wefti_arena_init(&arena, allocator, 0);
-    WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
+    WEFT_TRY(status, wefti_view_read(&view, &arena, NULL), done);
     WEFT_TRY(status, wefti_reachability_create(view, allocator, &reach), done);
     WEFT_TRY(status, weft_edit_list_create(allocator, &edits), done);
     WEFT_TRY(status, add_edges(view, reach, edits), done);
@@ -146,7 +146,7 @@ weft_status_t weft_pass_start_wait(const weft_graph_view_t *view, const weft_all
     weft_edit_list_t *edits = NULL;
     uint32_t *position;
     wefti_arena_init(&arena, allocator, 0);
-    WEFT_TRY(status, wefti_view_check(view, &arena, &position), done);
+    WEFT_TRY(status, wefti_view_read(&view, &arena, &position), done);
     span_t *spans = wefti_arena_array(&arena, view->op_count, sizeof *spans);
     if (spans == NULL) {
         status = WEFT_ERR_NO_MEMORY;

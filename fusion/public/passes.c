@@ -6,6 +6,7 @@
 #include "fusion/fusion.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #define MAX_TIME_NS 1000000000000000000ull
 
@@ -25,13 +26,13 @@ weft_status_t weft_pass_ready_times(const weft_graph_view_t *view, const uint64_
     wefti_arena_t arena;
     uint64_t now = 0;
     wefti_arena_init(&arena, NULL, 0);
-    weft_status_t status = wefti_view_check(view, &arena, NULL);
-    wefti_arena_deinit(&arena);
+    weft_status_t status = wefti_view_read(&view, &arena, NULL);
     for (uint32_t i = 0; status == WEFT_OK && i < view->order_count; i++) {
         uint64_t ns = op_ns != NULL ? op_ns[view->order[i]] : 0;
         now = ns < MAX_TIME_NS - now ? now + ns : MAX_TIME_NS;
         ready_ns[view->order[i]] = now;
     }
+    wefti_arena_deinit(&arena);
     return status;
 }
 
@@ -43,9 +44,10 @@ weft_status_t weft_pass_insert_collectives(const weft_graph_view_t *view,
     WEFT_CHECK_ARG(view);
     wefti_arena_t arena;
     wefti_arena_init(&arena, allocator, 0);
-    weft_status_t status = wefti_view_check(view, &arena, NULL);
+    weft_status_t status = wefti_view_read(&view, &arena, NULL);
+    status = status == WEFT_OK ? wefti_pass_insert_collectives(view, allocator, out_edits) : status;
     wefti_arena_deinit(&arena);
-    return status == WEFT_OK ? wefti_pass_insert_collectives(view, allocator, out_edits) : status;
+    return status;
 }
 
 /* ---- buckets ---- */
@@ -87,16 +89,16 @@ done:
     return status;
 }
 
-static void tell_forecast(const wefti_plan_forecast_t *from, weft_bucket_forecast_t *to)
+static void write_forecast(const wefti_plan_forecast_t *from, weft_bucket_forecast_t *to)
 {
-    *to = (weft_bucket_forecast_t){.struct_size = to->struct_size,
-                                   .bucket_count = from->chosen_count,
-                                   .optimum_count = from->optimum_count,
-                                   .ready_ps = from->ready_ps,
-                                   .chosen_ps = from->chosen_ps,
-                                   .optimum_ps = from->optimum_ps,
-                                   .lower_bound_ps = from->lower_bound_ps,
-                                   .comm_ps = from->comm_ps};
+    weft_bucket_forecast_t own = {.bucket_count = from->chosen_count,
+                                  .optimum_count = from->optimum_count,
+                                  .ready_ps = from->ready_ps,
+                                  .chosen_ps = from->chosen_ps,
+                                  .optimum_ps = from->optimum_ps,
+                                  .lower_bound_ps = from->lower_bound_ps,
+                                  .comm_ps = from->comm_ps};
+    wefti_report_write(to, &own, sizeof own);
 }
 
 weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_params_t *params,
@@ -110,23 +112,22 @@ weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_
     wefti_policy_t policy;
     wefti_bucket_cost_t cost;
     wefti_plan_forecast_t forecast = {0};
-    if (params->struct_size < sizeof *params) {
-        return wefti_error_struct_size("params");
+    weft_bucket_params_t own_params = WEFT_BUCKET_PARAMS_INIT;
+    status = WEFTI_PARAMS_READ(params, &own_params);
+    status = status < 0 ? status : wefti_report_check("out_forecast", out_forecast);
+    if (status < 0) {
+        return status;
     }
-    if (out_forecast != NULL && out_forecast->struct_size < sizeof *out_forecast) {
-        return wefti_error_struct_size("out_forecast");
-    }
+    params = &own_params;
     wefti_arena_init(&arena, params->allocator, 0);
-    WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
+    WEFT_TRY(status, wefti_view_read(&view, &arena, NULL), done);
     WEFT_TRY(status,
              wefti_policy_parse(params->policy != NULL ? params->policy : "auto", &arena, &policy),
              done);
     WEFT_TRY(status, cost_of(params, &arena, &cost), done);
     wefti_bucket_params_t own = {&policy, params->ready_ns, &cost, params->allocator, &arena};
     WEFT_TRY(status, wefti_pass_bucket(view, &own, out_edits, &forecast), done);
-    if (out_forecast != NULL) {
-        tell_forecast(&forecast, out_forecast);
-    }
+    write_forecast(&forecast, out_forecast);
 done:
     wefti_arena_deinit(&arena);
     return status;

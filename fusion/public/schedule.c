@@ -8,22 +8,9 @@
 #include "fusion/passes/schedule.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #define MAX_TIME_NS 1000000000000ull /* a thousand seconds for one operator: sums stay in range */
-
-static weft_status_t read_params(const weft_schedule_params_t *params,
-                                 weft_schedule_params_t *out_params)
-{
-    *out_params = (weft_schedule_params_t)WEFT_SCHEDULE_PARAMS_INIT;
-    if (params->struct_size < sizeof(params->struct_size)) {
-        return wefti_error_struct_size("params");
-    }
-    memcpy(out_params, params,
-           params->struct_size < sizeof *out_params ? params->struct_size : sizeof *out_params);
-    return out_params->op_ns != NULL
-               ? WEFT_OK
-               : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "op_ns", "is NULL");
-}
 
 /* Times in picoseconds, and marks for what the host left out. */
 static weft_status_t convert(const weft_graph_view_t *view, const weft_schedule_params_t *from,
@@ -64,24 +51,25 @@ weft_status_t weft_pass_schedule(const weft_graph_view_t *view,
     WEFT_CHECK_ARG(view);
     WEFT_CHECK_ARG(params);
     weft_status_t status;
-    weft_schedule_params_t own;
+    weft_schedule_params_t own = WEFT_SCHEDULE_PARAMS_INIT;
     wefti_schedule_params_t converted;
     wefti_schedule_report_t report;
     wefti_arena_t arena;
-    if (out_report != NULL && out_report->struct_size < sizeof *out_report) {
-        return wefti_error_struct_size("out_report");
+    status = WEFTI_PARAMS_READ(params, &own);
+    status = status < 0 ? status : wefti_report_check("out_report", out_report);
+    if (status >= 0 && own.op_ns == NULL) {
+        status = wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "op_ns", "is NULL");
     }
-    wefti_arena_init(&arena, params->allocator, 0);
-    WEFT_TRY(status, read_params(params, &own), done);
-    WEFT_TRY(status, wefti_view_check(view, &arena, NULL), done);
+    wefti_arena_init(&arena, own.allocator, 0);
+    WEFT_TRY(status, status, done);
+    WEFT_TRY(status, wefti_view_read(&view, &arena, NULL), done);
     WEFT_TRY(status, convert(view, &own, &arena, &converted), done);
     WEFT_TRY(status, wefti_pass_schedule(view, &converted, own.allocator, out_edits, &report),
              done);
-    if (out_report != NULL) {
-        out_report->given = cost_of(&report.given);
-        out_report->chosen = cost_of(&report.chosen);
-        out_report->changed = report.changed;
-    }
+    weft_schedule_report_t told = {.given = cost_of(&report.given),
+                                   .chosen = cost_of(&report.chosen),
+                                   .changed = report.changed};
+    wefti_report_write(out_report, &told, sizeof told);
 done:
     wefti_arena_deinit(&arena);
     return status;

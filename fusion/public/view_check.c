@@ -6,6 +6,7 @@
 
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #define NONE UINT32_MAX
 
@@ -162,16 +163,17 @@ static weft_status_t check_edges(const weft_graph_view_t *view, const uint32_t *
     return WEFT_OK;
 }
 
-weft_status_t wefti_view_check(const weft_graph_view_t *view, wefti_arena_t *arena,
-                               uint32_t **out_position)
+weft_status_t wefti_view_read(const weft_graph_view_t **in_view, wefti_arena_t *arena,
+                              uint32_t **out_position)
 {
     weft_status_t status;
+    weft_graph_view_t *view = wefti_arena_array(arena, 1, sizeof *view);
     if (view == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view is NULL");
+        return WEFT_ERR_NO_MEMORY;
     }
-    if (view->struct_size < sizeof *view) {
-        return wefti_error_struct_size("view");
-    }
+    *view = (weft_graph_view_t)WEFT_GRAPH_VIEW_INIT;
+    WEFT_TRY(status, wefti_params_read("view", *in_view, view, sizeof *view), fail);
+    *in_view = view;
     WEFT_TRY(status, check_arrays(view), fail);
     uint32_t *position = wefti_arena_array(arena, view->op_count, sizeof *position);
     bool *made = wefti_arena_array(arena, view->value_count, sizeof *made);

@@ -99,6 +99,11 @@ typedef struct weft_algo_params {
     const uint32_t *rail_of;
 } weft_algo_params_t;
 
+/** Initial value of weft_algo_params_t. */
+#define WEFT_ALGO_PARAMS_INIT                                                                      \
+    WEFT_STRUCT_INIT(weft_algo_params_t, WEFT_OP_ALL_REDUCE, 0, 0, 0, 0, 0, 0, WEFT_ORDER_TREE, 0, \
+                     0, 0, 0, 0, 0, 0)
+
 /** The resources of a schedule, equal on all ranks. */
 typedef struct weft_algo_resources {
     uint32_t lanes;         /**< number of lanes; 0: one */

@@ -31,6 +31,10 @@ typedef struct weft_checkpoint_info {
     uint32_t tensor_count; /**< tensors in the file */
 } weft_checkpoint_info_t;
 
+/** Initial value of weft_checkpoint_info_t. */
+#define WEFT_CHECKPOINT_INFO_INIT                                                                  \
+    WEFT_STRUCT_INIT(weft_checkpoint_info_t, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0)
+
 WEFT_EXTERN_C_BEGIN
 /**
  * Writes weights, optimizer state, scalar inputs and info to a file on rank 0. The data goes to a

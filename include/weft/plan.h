@@ -46,6 +46,11 @@ typedef struct weft_plan_info {
     int has_eval;
 } weft_plan_info_t;
 
+/** Initial value of weft_plan_info_t. */
+#define WEFT_PLAN_INFO_INIT                                                                        \
+    WEFT_STRUCT_INIT(weft_plan_info_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, WEFT_PLAN_TRAINING, 0, \
+                     0, 0, 0, 0, 0, 0, 0)
+
 /** Purpose of a binding. */
 typedef enum weft_binding_role {
     WEFT_ROLE_INPUT = 1,  /**< input, set before every step */
@@ -64,6 +69,11 @@ typedef struct weft_binding {
     weft_tensor_desc_t desc;  /**< type and shape per rank; desc.data is NULL */
     double default_value;     /**< WEFT_ROLE_SCALAR: the default */
 } weft_binding_t;
+
+/** Initial value of weft_binding_t. */
+#define WEFT_BINDING_INIT                                                                          \
+    WEFT_STRUCT_INIT(weft_binding_t, 0, WEFT_ROLE_INPUT,                                           \
+                     {WEFT_DTYPE_NONE, WEFT_LAYOUT_PLAIN, 0, {0}, 0}, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**
@@ -96,7 +106,7 @@ WEFT_API void weft_plan_release(weft_plan_t *plan);
 /**
  * Returns facts about a plan.
  * @param[in]  plan the plan
- * @param[out] info set struct_size before the call; fields of a newer struct stay unchanged
+ * @param[out] info set struct_size before the call
  * @return WEFT_ERR_INVALID_ARGUMENT
  */
 WEFT_API weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info);

@@ -38,6 +38,9 @@ typedef struct weft_stream_params {
     uint32_t capacity;         /**< most work items in flight; 0: 1024 */
 } weft_stream_params_t;
 
+/** Defaults of weft_stream_params_t. */
+#define WEFT_STREAM_PARAMS_INIT WEFT_STRUCT_INIT(weft_stream_params_t, 0, WEFT_STREAM_INLINE, 0)
+
 /** Work on the host. Must not call back into the stream. An error breaks the stream. */
 typedef weft_status_t (*weft_host_fn)(void *user);
 

@@ -2,6 +2,14 @@
 /**
  * @file types.h
  * Element types, reductions, tensor and node descriptions, allocator, log callback.
+ *
+ * Structs that begin with struct_size. It is the size of the struct that the caller was compiled
+ * with; the struct's _INIT macro sets it. Library and caller may be of different versions:
+ * - Parameters: a shorter struct has the defaults for what it lacks. A longer one is valid if the
+ *   rest is zero, else the call returns WEFT_ERR_UNSUPPORTED.
+ * - Outputs: the library writes the fields that both sides have. struct_size and fields that the
+ *   library does not have stay as they are.
+ * - A struct_size that no version has, such as 0, is WEFT_ERR_INVALID_ARGUMENT.
  */
 #ifndef WEFT_TYPES_H
 #define WEFT_TYPES_H

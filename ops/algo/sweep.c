@@ -7,6 +7,7 @@
 #include "ops/algo/placement.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 #define ALL_ORDERS_RANKS 17u
 #define MAX_PROVED_RANKS 4096u
@@ -299,19 +300,18 @@ weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
     WEFT_CHECK_ARG(algorithm);
     WEFT_CHECK_ARG(params);
     wefti_sweep_t sweep = {.placed = ""};
-    weft_algo_params_t own;
+    weft_algo_params_t own = WEFT_ALGO_PARAMS_INIT;
     if (algorithm->eligible == NULL || algorithm->resources == NULL || algorithm->build == NULL ||
         algorithm->name == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm definition: a function is NULL");
     }
-    /* What was appended since the caller was built is not there. */
-    memset(&own, 0, sizeof own);
-    memcpy(&own, params,
-           params->struct_size > 0 && params->struct_size < sizeof own ? params->struct_size
-                                                                       : sizeof own);
+    weft_status_t status = WEFTI_PARAMS_READ(params, &own);
+    if (status < 0) {
+        return status;
+    }
     own.op = algorithm->op;
     own.rank = 0;
-    weft_status_t status = wefti_algo_params_check(&own);
+    status = wefti_algo_params_check(&own);
     if (status >= 0 && own.group_size > MAX_PROVED_RANKS) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                              "invalid group size %u: at most %u can be verified", own.group_size,

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 size_t weft_plan_binding_count(const weft_plan_t *plan)
 {
@@ -19,20 +20,18 @@ weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t index, weft_
     if (index >= plan->binding_count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "index: no binding %zu in this plan", index);
     }
-    if (binding->struct_size != sizeof *binding) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "weft_plan_get_binding: struct_size is %zu, should be %zu",
-                           binding->struct_size, sizeof *binding);
+    weft_status_t status = wefti_report_check("binding", binding);
+    if (status < 0) {
+        return status;
     }
     const wefti_plan_binding_t *source = &plan->bindings[index];
     const wefti_plan_buffer_t *buffer = &plan->buffers[source->buffer];
-    memset(&binding->desc, 0, sizeof binding->desc);
-    binding->name = source->name;
-    binding->role = source->role;
-    binding->desc.dtype = buffer->dtype;
-    binding->desc.layout = buffer->layout;
-    binding->desc.rank = buffer->rank;
-    memcpy(binding->desc.dims, buffer->dims, buffer->rank * sizeof buffer->dims[0]);
-    binding->default_value = buffer->default_value;
+    weft_binding_t own = {
+        .name = source->name,
+        .role = source->role,
+        .desc = {.dtype = buffer->dtype, .layout = buffer->layout, .rank = buffer->rank},
+        .default_value = buffer->default_value};
+    memcpy(own.desc.dims, buffer->dims, buffer->rank * sizeof buffer->dims[0]);
+    wefti_report_write(binding, &own, sizeof own);
     return WEFT_OK;
 }

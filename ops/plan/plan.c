@@ -7,6 +7,7 @@
 #include "ops/plan/plan_internal.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 
 weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t **out_plan)
 {
@@ -51,15 +52,12 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
     WEFT_CHECK_ARG(plan);
     WEFT_CHECK_ARG(info);
     wefti_plan_summary_t summary;
-    /* A caller built with a later header has a larger one: its new fields stay as they are. */
-    if (info->struct_size < sizeof *info) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "weft_plan_get_info: struct_size is %zu, must be at least %zu",
-                           info->struct_size, sizeof *info);
+    weft_status_t status = wefti_report_check("info", info);
+    if (status < 0) {
+        return status;
     }
     wefti_plan_summarise(plan, &summary);
-    *info = (weft_plan_info_t){
-        .struct_size = info->struct_size,
+    weft_plan_info_t own = {
         .model_name = plan->model_name,
         .world_size = plan->world_size,
         .batch = plan->batch,
@@ -79,8 +77,9 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .rank_weights = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0,
         .has_eval = wefti_plan_program(plan, "eval") != NULL,
     };
-    wefti_digest_hex(&plan->structure_digest, info->structure_digest);
-    wefti_digest_hex(&plan->weights_digest, info->weights_digest);
+    wefti_digest_hex(&plan->structure_digest, own.structure_digest);
+    wefti_digest_hex(&plan->weights_digest, own.weights_digest);
+    wefti_report_write(info, &own, sizeof own);
     return WEFT_OK;
 }
 

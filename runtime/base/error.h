@@ -17,9 +17,6 @@
 /* Records the calling thread's message and returns status. */
 weft_status_t wefti_error(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* The parameter struct name has a struct_size below the library's; WEFT_ERR_INVALID_ARGUMENT. */
-weft_status_t wefti_error_struct_size(const char *name);
-
 /*
  * Records "<name>: <message>" and marks name as the parameter field that the error is about
  * (weft_last_error_field). Callers that spell the field differently, as a command-line flag or a

@@ -74,12 +74,6 @@ weft_status_t wefti_error(weft_status_t status, const char *format, ...)
     return wefti_error_adopt(status, text);
 }
 
-weft_status_t wefti_error_struct_size(const char *name)
-{
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "%s: struct_size is not set; set it to the size of the struct", name);
-}
-
 weft_status_t wefti_error_field(weft_status_t status, const char *name, const char *format, ...)
 {
     char text[MESSAGE_BYTES];

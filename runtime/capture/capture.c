@@ -9,6 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/base/sync.h"
 
 static void free_calls(const weft_allocator_t *allocator, wefti_captured_t *calls, size_t count)
@@ -48,20 +49,15 @@ static void cancel(weft_group_t *group)
 
 static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
 {
-    if (params != NULL && params->struct_size < sizeof *params) {
-        return wefti_error_struct_size("params");
-    }
     if (group->batching) {
         return wefti_error(WEFT_ERR_STATE, "group: %s is already open",
                            group->recorder != NULL ? "a capture" : "a batch");
     }
-    weft_status_t status =
-        wefti_stream_check_context(params != NULL ? params->stream : NULL, group->context);
-    if (status < 0) {
+    weft_status_t status = wefti_stream_check_context(params->stream, group->context);
+    if (status < 0 || params->bucket == NULL) {
         return status;
     }
-    return params != NULL && params->bucket != NULL ? weft_bucket_policy_check(params->bucket)
-                                                    : WEFT_OK;
+    return weft_bucket_policy_check(params->bucket);
 }
 
 static weft_status_t record(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
@@ -89,10 +85,10 @@ static weft_status_t record(weft_group_t *group, const wefti_request_t *request,
 weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_t *params)
 {
     WEFT_CHECK_ARG(group);
-    weft_status_t status = check_begin(group, params);
-    if (status == WEFT_OK) {
-        status = wefti_group_check_lasting(group);
-    }
+    weft_capture_params_t own = WEFT_CAPTURE_PARAMS_INIT;
+    weft_status_t status = WEFTI_PARAMS_READ(params, &own);
+    status = status < 0 ? status : check_begin(group, &own);
+    status = status < 0 ? status : wefti_group_check_lasting(group);
     if (status < 0) {
         return status;
     }
@@ -101,16 +97,11 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
     if (recording == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    const char *bucket = params != NULL && params->bucket != NULL ? params->bucket : "auto";
-    const char *costs = params != NULL ? params->costs_path : NULL;
-    recording->params =
-        (weft_capture_params_t){.struct_size = sizeof recording->params,
-                                .bucket = wefti_strdup(allocator, bucket),
-                                .costs_path = costs != NULL ? wefti_strdup(allocator, costs) : NULL,
-                                .no_times = params != NULL && params->no_times,
-                                .stream = params != NULL ? params->stream : NULL};
-    if (recording->params.bucket == NULL ||
-        (costs != NULL && recording->params.costs_path == NULL)) {
+    const char *costs = own.costs_path;
+    own.bucket = wefti_strdup(allocator, own.bucket != NULL ? own.bucket : "auto");
+    own.costs_path = costs != NULL ? wefti_strdup(allocator, costs) : NULL;
+    recording->params = own;
+    if (own.bucket == NULL || (costs != NULL && own.costs_path == NULL)) {
         free_recording(allocator, recording);
         return WEFT_ERR_NO_MEMORY;
     }
@@ -285,11 +276,9 @@ weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_
 {
     WEFT_CHECK_ARG(capture);
     WEFT_CHECK_ARG(info);
-    if (info->struct_size < sizeof *info) {
-        return wefti_error_struct_size("info");
+    weft_status_t status = wefti_report_check("info", info);
+    if (status == WEFT_OK) {
+        wefti_report_write(info, &capture->info, sizeof capture->info);
     }
-    size_t struct_size = info->struct_size;
-    *info = capture->info;
-    info->struct_size = struct_size;
-    return WEFT_OK;
+    return status;
 }

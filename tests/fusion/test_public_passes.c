@@ -419,7 +419,7 @@ static void test_wrong_views_are_named(void **state)
     weft_graph_view_t view = *view_end(&b);
     FAILS(weft_pass_order(NULL, NULL, &edits), "view is NULL");
     view.struct_size = 0;
-    FAILS(weft_pass_order(&view, NULL, &edits), "view: struct_size");
+    FAILS(weft_pass_order(&view, NULL, &edits), "view: invalid struct_size");
     view = b.view;
     view.ops = NULL;
     FAILS(weft_pass_order(&view, NULL, &edits), "ops is NULL");

@@ -3,13 +3,12 @@
  * Every public function gets NULL for each of its pointer arguments in turn. The table has one row
  * per function and argument; a pointer argument in include/weft without a row fails the test.
  */
-#include <ctype.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "support.h"
+#include "support_headers.h"
 
 typedef struct fixture {
     weft_context_t *context;
@@ -682,27 +681,6 @@ static void call_types(const fixture_t *f)
 
 /* ---- the table against the headers ---- */
 
-static char *read_text(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    char *text = calloc(1, 1 << 18);
-    assert_non_null(text);
-    size_t bytes = fread(text, 1, (1 << 18) - 1, file);
-    assert_true(bytes > 0 && bytes < (1 << 18) - 1);
-    fclose(file);
-    return text;
-}
-
-static void blank_comments(char *text)
-{
-    for (char *begin = text; (begin = strstr(begin, "/*")) != NULL;) {
-        char *end = strstr(begin, "*/");
-        assert_non_null(end);
-        memset(begin, ' ', (size_t)(end + 2 - begin));
-    }
-}
-
 static bool has_row(const char *row)
 {
     for (size_t i = 0; i < row_count; i++) {
@@ -713,73 +691,44 @@ static bool has_row(const char *row)
     return false;
 }
 
-static bool is_word(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
-/* Copies the last word before end to word; returns where it begins. */
-static const char *last_word(const char *begin, const char *end, char word[64])
-{
-    while (end > begin && !is_word(end[-1])) {
-        end--;
-    }
-    const char *at = end;
-    while (at > begin && is_word(at[-1])) {
-        at--;
-    }
-    snprintf(word, 64, "%.*s", (int)(end - at), at);
-    return at;
-}
+typedef struct tally {
+    size_t pointers, missing;
+} tally_t;
 
 /* One declaration: a row for each argument that is a pointer, also by a type "weft_..._fn". */
-static size_t check_declaration(const char *declaration, const char *end, size_t *missing)
+static void check_declaration(const char *declaration, const char *end, void *user)
 {
+    tally_t *tally = user;
     char function[64], argument[64], row[160];
-    size_t pointers = 0;
     const char *open = memchr(declaration, '(', (size_t)(end - declaration));
     assert_non_null(open);
-    last_word(declaration, open, function);
+    support_last_word(declaration, open, function);
     for (const char *at = open + 1; at < end;) {
         const char *stop = at;
         while (stop < end && *stop != ',' && *stop != ')') {
             stop++;
         }
-        const char *name = last_word(at, stop, argument);
+        const char *name = support_last_word(at, stop, argument);
         size_t type = (size_t)(name - at);
         bool callback = memmem(at, type, "_fn ", 4) != NULL;
         if (memchr(at, '*', type) != NULL || callback) {
-            pointers++;
+            tally->pointers++;
             snprintf(row, sizeof(row), "%s.%s", function, argument);
             if (!has_row(row)) {
                 print_error("no row for %s\n", row);
-                *missing += 1;
+                tally->missing++;
             }
         }
         at = stop + 1;
     }
-    return pointers;
 }
 
 static void check_table(void)
 {
-    glob_t headers;
-    size_t pointers = 0, missing = 0;
-    assert_int_equal(glob(WEFT_SOURCE_DIR "/include/weft/*.h", 0, NULL, &headers), 0);
-    for (size_t i = 0; i < headers.gl_pathc; i++) {
-        char *text = read_text(headers.gl_pathv[i]);
-        blank_comments(text);
-        for (char *at = text; (at = strstr(at, "\nWEFT_API ")) != NULL;) {
-            char *end = strchr(at, ';');
-            assert_non_null(end);
-            pointers += check_declaration(at + 10, end, &missing);
-            at = end;
-        }
-        free(text);
-    }
-    globfree(&headers);
-    assert_int_equal(missing, 0);
-    assert_int_equal(pointers, row_count); /* a row without a declaration is stale */
+    tally_t tally = {0, 0};
+    support_each_declaration(check_declaration, &tally);
+    assert_int_equal(tally.missing, 0);
+    assert_int_equal(tally.pointers, row_count); /* a row without a declaration is stale */
 }
 
 /* ---- tests ---- */

@@ -14,6 +14,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/text.h"
 
@@ -397,8 +398,10 @@ weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char 
         WEFT_CHECK_ARG(text);
     }
     bool is_short = option->type == WEFT_OPTION_FLAG || option->type == WEFT_OPTION_U32;
-    if (params->struct_size < option->offset + (is_short ? sizeof(int) : sizeof(void *))) {
-        return wefti_error_struct_size("params");
+    weft_status_t status = wefti_params_reach(
+        "params", params, option->offset + (is_short ? sizeof(int) : sizeof(void *)));
+    if (status < 0) {
+        return status;
     }
     if (is_number(option)) {
         if (text != NULL && !read_number(option, text, &number)) {

@@ -55,6 +55,18 @@ weft_status_t wefti_params_read(const char *name, const void *params, void *own,
     return status;
 }
 
+weft_status_t wefti_params_reach(const char *name, const void *params, size_t end_bytes)
+{
+    size_t size = size_of(params);
+    weft_status_t status = check_size(name, size);
+    if (status == WEFT_OK && size < end_bytes) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "%s: invalid struct_size %zu: the field ends at byte %zu", name, size,
+                             end_bytes);
+    }
+    return status;
+}
+
 weft_status_t wefti_report_check(const char *name, const void *report)
 {
     return report != NULL ? check_size(name, size_of(report)) : WEFT_OK;

@@ -24,6 +24,9 @@ weft_status_t wefti_params_check(const char *name, const void *params, size_t ow
  * valid: the defaults. */
 weft_status_t wefti_params_read(const char *name, const void *params, void *own, size_t own_bytes);
 
+/* Whether params, which the caller has the library change, has the field that ends at end_bytes. */
+weft_status_t wefti_params_reach(const char *name, const void *params, size_t end_bytes);
+
 /* Before the work that fills a report: its struct_size is set. NULL is valid: not needed. */
 weft_status_t wefti_report_check(const char *name, const void *report);
 

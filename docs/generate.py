@@ -168,16 +168,13 @@ PYTHON_TYPES = {"u32": "int", "i64": "int", "bytes": "int | str", "f64": "float"
                 "plugins": "_Path | Sequence[_Path]", "shapes": "dict[str, Sequence[int]]"}
 
 
-def option_range(option):
-    """What weft_compile_option_set accepts, in words."""
+def option_facts(option):
     low, high = f"{option['low']:g}", f"{option['high']:.10g}"
-    if option["choices"]:
-        return ", ".join(f"`{choice}`" for choice in option["choices"])
     if option["type"] == "f64":
-        return ("0 or more" if option["zero"] else f"above {low}") + (f", below {high}" if option["high"] else "")
-    if option["type"] in ("u32", "i64"):
-        return f"{low} to {high}" if option["high"] else f"{low} or more"
-    return {"flag": "0 or 1", "path": "a path", "ops": "a path", "bytes": "bytes, such as `512M`"}.get(option["type"], "")
+        yield ("0 or more" if option["zero"] else f"above {low}") + (f", below {high}" if option["high"] else "")
+    elif option["type"] in ("u32", "i64"):
+        yield f"{low} to {high}"
+    yield from (fact for fact in ("training", "inference", "recorded") if option[fact])
 
 
 def options_page(data):
@@ -189,19 +186,12 @@ def options_page(data):
            wrap("A message of the library names the field. The command adds its option and Python its keyword, where the name "
                 "differs. *Recorded*: a compiled graph (`--emit-onnx`) has it as property `weft.NAME`; compiling that graph uses it "
                 "and refuses another value."), "", "## Options\n"]
-    for option in data["compile_options"]:
-        if not option["name"]:
-            continue
-        flag = option["arg"] if option["positional"] else f"--{option['name'].replace('_', '-')}"
-        head = flag + (f" {option['arg']}" if option["arg"] and not option["positional"] else "")
-        facts = [option_range(option), f"default {option['default']}" if option["default"] else "",
-                 "training" if option["training"] else "inference" if option["inference"] else "",
-                 f"implies `{option['implies']}`" if option["implies"] else "", f"requires `{option['needs']}`" if option["needs"] else "",
-                 f"excludes `{option['excludes']}`: {option['reason']}" if option["excludes"] else "",
-                 "recorded" if option["recorded"] else ""]
+    for option in (option for option in data["compile_options"] if option["name"]):
+        head = (option["arg"] if option["positional"] else option_head({"long": option["name"].replace("_", "-"), **option}))
         keyword = "" if option["reported"] else f" `{option['name']}=`,"
-        text = f"- `{head}`,{keyword} field `{option['field']}`: {markdown(option['help'])}"
-        out.append(wrap(f"{text} ({'; '.join(fact for fact in facts if fact)})".replace(" ()", ""), "  ", ""))
+        facts = "; ".join(option_facts(option))
+        out.append(wrap(f"- `{head}`,{keyword} field `{option['field']}`" + (f" ({facts})" if facts else "") +
+                        f": {markdown(option['help'])}", "  ", ""))
     out += ["", "## Fields that only programs set\n"]
     out += [f"- `{option['field']}`: {option['help']}" for option in data["compile_options"] if not option["name"]]
     return "\n".join(out) + "\n"

@@ -113,7 +113,6 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     }
     WEFT_TRY(status, wefti_options_check(&c->params), fail);
     WEFT_TRY(status, check_ranks(&c->params), fail);
-    wefti_options_imply(&c->params);
     c->params.optimizer = c->params.optimizer == NULL ? DEFAULT_OPTIMIZER : c->params.optimizer;
     c->params.bucket = c->params.bucket == NULL ? DEFAULT_BUCKET : c->params.bucket;
     WEFT_TRY(status, check_shapes(&c->params), fail);

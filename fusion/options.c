@@ -6,8 +6,8 @@
 #include "fusion/options.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
 #include "runtime/base/suggest.h"
-#include "runtime/base/text.h"
 
 #define MAX_WORLD_SIZE 65536
 /* A float, by which updates divide, counts so far. */
@@ -96,7 +95,7 @@ static const weft_compile_option_t table[] = {
     {FIELD(grads_path), WEFT_OPTION_PATH, WEFT_OPTION_TRAINING | WEFT_OPTION_IN_GRAPH, "grads",
      "MAP.json", .help = "read which tensor of the graph is the gradient of which parameter"},
     {FIELD(in_flight), WEFT_OPTION_U32, WEFT_OPTION_RECORDED, "in_flight", "K", .low = 1,
-     .help = "maximum number of collectives in flight"},
+     .high = UINT32_MAX, .help = "maximum number of collectives in flight"},
     {FIELD(arena_limit), WEFT_OPTION_BYTES, WEFT_OPTION_RECORDED, "arena_limit", "BYTES", .low = 1,
      .help = "maximum size of the arena, such as 512M or 4G"},
     {FIELD(infer), WEFT_OPTION_FLAG, WEFT_OPTION_RECORDED, "infer",
@@ -136,77 +135,46 @@ static const weft_compile_option_t *find_field(const char *field)
 
 /* ---- values ---- */
 
-static const void *at(const weft_compile_option_t *option, const weft_compile_params_t *params)
-{
-    return (const char *)params + option->offset;
-}
-
 static bool is_number(const weft_compile_option_t *option)
 {
     return option->type <= WEFT_OPTION_F64;
 }
 
-static double number_of(const weft_compile_option_t *option, const weft_compile_params_t *params)
+/* A field of 4 bytes; other numbers and pointers have 8. */
+static bool is_short(const weft_compile_option_t *option)
 {
-    const void *value = at(option, params);
-    switch (option->type) {
-    case WEFT_OPTION_FLAG:
-        return *(const int *)value;
-    case WEFT_OPTION_U32:
-        return *(const uint32_t *)value;
-    case WEFT_OPTION_I64:
-        return (double)*(const int64_t *)value;
-    case WEFT_OPTION_BYTES:
-        return (double)*(const uint64_t *)value;
-    default:
-        return *(const double *)value;
-    }
+    return option->type == WEFT_OPTION_FLAG || option->type == WEFT_OPTION_U32;
+}
+
+static double number_of(const weft_compile_option_t *option, const void *field)
+{
+    return option->type == WEFT_OPTION_F64 ? *(const double *)field
+           : is_short(option)              ? *(const uint32_t *)field
+                                           : (double)*(const int64_t *)field;
 }
 
 bool wefti_option_is_set(const weft_compile_option_t *option, const weft_compile_params_t *params)
 {
-    const void *value = at(option, params);
-    if (is_number(option)) {
-        return !(number_of(option, params) == 0);
-    }
-    if (option->offset == offsetof(weft_compile_params_t, shapes)) {
-        return params->shape_count > 0;
-    }
-    if (option->offset == offsetof(weft_compile_params_t, rank_models)) {
-        return params->rank_model_count > 0;
-    }
-    return *(const void *const *)value != NULL;
+    const void *field = (const char *)params + option->offset;
+    return is_number(option)                    ? number_of(option, field) != 0
+           : option->type == WEFT_OPTION_SHAPES ? params->shape_count > 0
+           : option->type == WEFT_OPTION_MODELS ? params->rank_model_count > 0
+                                                : *(const void *const *)field != NULL;
 }
 
 weft_status_t wefti_option_format(const weft_compile_option_t *option,
                                   const weft_compile_params_t *params, wefti_arena_t *arena,
                                   const char **out_text)
 {
-    const void *value = at(option, params);
+    const void *field = (const char *)params + option->offset;
     *out_text = NULL;
     if (!wefti_option_is_set(option, params)) {
         return WEFT_OK;
     }
-    switch (option->type) {
-    case WEFT_OPTION_FLAG:
-        *out_text = "1";
-        break;
-    case WEFT_OPTION_U32:
-        *out_text = wefti_arena_printf(arena, "%" PRIu32, *(const uint32_t *)value);
-        break;
-    case WEFT_OPTION_I64:
-        *out_text = wefti_arena_printf(arena, "%" PRId64, *(const int64_t *)value);
-        break;
-    case WEFT_OPTION_BYTES:
-        *out_text = wefti_arena_printf(arena, "%" PRIu64, *(const uint64_t *)value);
-        break;
-    case WEFT_OPTION_F64:
-        *out_text = wefti_arena_printf(arena, "%.17g", *(const double *)value);
-        break;
-    default:
-        *out_text = *(const char *const *)value;
-        break;
-    }
+    *out_text = !is_number(option) ? *(const char *const *)field
+                : option->type == WEFT_OPTION_F64
+                    ? wefti_arena_printf(arena, "%.17g", number_of(option, field))
+                    : wefti_arena_printf(arena, "%.0f", number_of(option, field));
     return *out_text == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
@@ -216,168 +184,158 @@ weft_status_t wefti_option_format(const weft_compile_option_t *option,
 static const char *range_words(const weft_compile_option_t *option, char *out, size_t bytes)
 {
     size_t used = 0;
-    if (option->choices != NULL) {
-        for (size_t i = 0; option->choices[i] != NULL && used < bytes; i++) {
-            const char *between = i == 0 ? "" : option->choices[i + 1] != NULL ? ", " : " or ";
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s", between, option->choices[i]);
-        }
-    } else if (option->type == WEFT_OPTION_FLAG) {
-        snprintf(out, bytes, "0 or 1");
-    } else if (option->type == WEFT_OPTION_BYTES) {
-        snprintf(out, bytes, "a number of bytes such as 8, 4K or 64M");
+    for (size_t i = 0; option->choices != NULL && option->choices[i] != NULL && used < bytes; i++) {
+        const char *between = i == 0 ? "" : option->choices[i + 1] != NULL ? ", " : " or ";
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", between, option->choices[i]);
+    }
+    if (option->type == WEFT_OPTION_FLAG || option->type == WEFT_OPTION_BYTES) {
+        snprintf(out, bytes, "%s",
+                 is_short(option) ? "0 or 1" : "a number of bytes such as 8, 4K or 64M");
     } else if (option->type == WEFT_OPTION_F64) {
-        bool zero = (option->flags & WEFT_OPTION_ZERO) != 0;
-        used = (size_t)snprintf(out, bytes, "a number %s %g", zero ? "of at least" : "above",
+        used = (size_t)snprintf(out, bytes, "a number %s %g",
+                                (option->flags & WEFT_OPTION_ZERO) != 0 ? "of at least" : "above",
                                 option->low);
-        if (option->high != 0) {
-            snprintf(out + used, bytes - used, " and below %g", option->high);
-        }
-    } else if (option->high != 0) {
+        snprintf(out + used, bytes - used, option->high != 0 ? " and below %g" : "", option->high);
+    } else if (is_number(option)) {
         snprintf(out, bytes, "a whole number between %.0f and %.0f", option->low, option->high);
-    } else {
-        snprintf(out, bytes, "a whole number of at least %.0f", option->low);
     }
     return out;
 }
 
-weft_status_t wefti_option_refuse(const char *field, const char *text)
+static weft_status_t refuse(const weft_compile_option_t *option, const char *text)
 {
     char words[MAX_WORDS];
-    return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, field, "must be %s: %s",
-                             range_words(find_field(field), words, sizeof words), text);
+    return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field, "must be %s: %s",
+                             range_words(option, words, sizeof words), text);
 }
 
 static bool in_range(const weft_compile_option_t *option, double value)
 {
-    if (option->type == WEFT_OPTION_F64) {
-        bool zero = (option->flags & WEFT_OPTION_ZERO) != 0;
-        /* Updates compute with floats: what rounds to 0 there is 0. */
-        return isfinite(value) && value >= option->low && (zero || (float)value > option->low) &&
+    if (option->type == WEFT_OPTION_F64) { /* updates compute with floats: small numbers are 0 */
+        bool zero = (option->flags & WEFT_OPTION_ZERO) != 0 && value == 0;
+        return isfinite(value) && (zero || (float)value > option->low) &&
                (option->high == 0 || value < option->high);
     }
-    if (option->type == WEFT_OPTION_FLAG) {
-        return value == 0 || value == 1;
-    }
-    return value >= option->low && (option->high == 0 || value <= option->high);
+    double high = option->type == WEFT_OPTION_FLAG    ? 1
+                  : option->type == WEFT_OPTION_BYTES ? (double)(INT64_MAX / 2)
+                                                      : option->high;
+    return value >= option->low && value <= high;
 }
 
 static bool is_choice(const weft_compile_option_t *option, const char *text)
 {
-    for (size_t i = 0; option->choices != NULL; i++) {
-        if (option->choices[i] == NULL) {
-            return false;
-        }
-        if (strcmp(option->choices[i], text) == 0) {
-            break;
-        }
+    size_t i = 0;
+    while (option->choices != NULL && option->choices[i] != NULL &&
+           strcmp(option->choices[i], text) != 0) {
+        i++;
     }
-    return true;
+    return option->choices == NULL || option->choices[i] != NULL;
 }
 
 /* ---- help ---- */
 
-/* "; implies --shard-optimizer": words, and the name of the option that sets field. */
-static void add_other(wefti_text_t *text, const char *words, const char *prefix, const char *field)
+static void append(char *out, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);
+static void append(char *out, size_t bytes, const char *format, ...)
 {
-    if (field == NULL || (find_field(field)->flags & WEFT_OPTION_POSITIONAL) != 0) {
-        return;
-    }
-    const char *name = find_field(field)->name;
-    wefti_text_printf(text, "; %s %s", words, prefix);
-    for (; *name != '\0'; name++) {
-        wefti_text_add_bytes(text, *name == '_' && prefix[0] == '-' ? "-" : name, 1);
-    }
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + used, bytes - used, format, args);
+    va_end(args);
 }
 
 void weft_compile_option_help(size_t index, const char *prefix, char *out, size_t bytes)
 {
     const weft_compile_option_t *option = weft_compile_option(index);
-    wefti_text_t facts;
-    char choices[MAX_WORDS];
+    char words[MAX_WORDS];
     WEFT_CHECK_ARG_VOID(prefix);
     WEFT_CHECK_ARG_VOID(out);
+    snprintf(out, bytes, "%s", option != NULL ? option->help : "");
     if (option == NULL || bytes == 0) {
-        snprintf(out, bytes, "%s", "");
         return;
     }
-    wefti_text_init(&facts, NULL);
-    if (option->by_default != NULL) {
-        wefti_text_printf(&facts, "; default %s", option->by_default);
+    bool in_value = prefix[0] == '-' && option->type == WEFT_OPTION_FLAG && option->arg != NULL;
+    const char *const others[][2] = {
+        {"requires", (option->flags & WEFT_OPTION_INFERENCE) != 0 ? "infer" : NULL},
+        {"requires", in_value ? NULL : option->needs},
+        {"implies", option->implies},
+        {"excludes", option->excludes},
+    };
+    const char *between = " (";
+    if (option->choices != NULL) {
+        append(out, bytes, ": %s", range_words(option, words, sizeof words));
     }
-    add_other(&facts, "requires", prefix,
-              (option->flags & WEFT_OPTION_INFERENCE) != 0 ? "infer" : NULL);
-    add_other(&facts, "implies", prefix, option->implies);
-    bool has_needed = prefix[0] == '-' && option->type == WEFT_OPTION_FLAG && option->arg != NULL;
-    add_other(&facts, "requires", prefix, has_needed ? NULL : option->needs);
-    add_other(&facts, "excludes", prefix, option->excludes);
-    bool some = facts.length > 0 && !facts.failed;
-    snprintf(out, bytes, "%s%s%s%s%s%s", option->help, option->choices != NULL ? ": " : "",
-             option->choices != NULL ? range_words(option, choices, sizeof choices) : "",
-             some ? " (" : "", some ? facts.data + 2 : "", some ? ")" : "");
-    wefti_text_deinit(&facts);
+    if (option->by_default != NULL) {
+        append(out, bytes, "%sdefault %s", between, option->by_default);
+        between = "; ";
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const weft_compile_option_t *other = others[i][1] != NULL ? find_field(others[i][1]) : NULL;
+        if (other != NULL && (other->flags & WEFT_OPTION_POSITIONAL) == 0) {
+            snprintf(words, sizeof words, "%s", other->name);
+            for (char *at = words; prefix[0] == '-' && (at = strchr(at, '_')) != NULL;) {
+                *at = '-';
+            }
+            append(out, bytes, "%s%s %s%s", between, others[i][0], prefix, words);
+            between = "; ";
+        }
+    }
+    append(out, bytes, "%s", between[0] == ';' ? ")" : "");
 }
 
 /* ---- text to field ---- */
 
-/* The factor of the unit at *end, which moves behind it. */
-static double unit_of(const weft_compile_option_t *option, char **end)
-{
-    static const char units[] = "KMG";
-    const char *unit =
-        option->type == WEFT_OPTION_BYTES && **end != '\0' ? strchr(units, **end) : NULL;
-    *end += unit != NULL ? 1 : 0;
-    return unit != NULL ? (double)(UINT64_C(1) << (10 * (unit - units + 1))) : 1;
-}
-
 static bool read_number(const weft_compile_option_t *option, const char *text, double *out)
 {
+    static const char units[] = "KMG";
+    bool whole = option->type != WEFT_OPTION_F64 && option->type != WEFT_OPTION_BYTES;
     char *end = NULL;
     errno = 0;
     *out = strtod(text, &end);
-    if (end == text) {
-        return false;
+    const char *unit =
+        option->type == WEFT_OPTION_BYTES && *end != '\0' ? strchr(units, *end) : NULL;
+    if (unit != NULL) {
+        *out *= (double)(UINT64_C(1) << (10 * (unit - units + 1)));
+        end++;
     }
-    *out *= unit_of(option, &end);
-    return *end == '\0' && errno == 0 && in_range(option, *out) &&
-           (option->type == WEFT_OPTION_F64 || option->type == WEFT_OPTION_BYTES ||
-            strspn(text, "0123456789") == strlen(text)) &&
-           (option->type != WEFT_OPTION_U32 || *out <= UINT32_MAX) &&
-           (option->type != WEFT_OPTION_BYTES || *out < 0x1p63);
+    return end != text && *end == '\0' && errno == 0 && in_range(option, *out) &&
+           (!whole || strspn(text, "0123456789") == strlen(text));
 }
 
-static void write_number(const weft_compile_option_t *option, double value, void *field)
+static weft_status_t set_number(const weft_compile_option_t *option, const char *text, void *field)
 {
-    switch (option->type) {
-    case WEFT_OPTION_FLAG:
-        *(int *)field = (int)value;
-        break;
-    case WEFT_OPTION_U32:
-        *(uint32_t *)field = (uint32_t)value;
-        break;
-    case WEFT_OPTION_I64:
-        *(int64_t *)field = (int64_t)value;
-        break;
-    case WEFT_OPTION_BYTES:
-        *(uint64_t *)field = (uint64_t)value;
-        break;
-    default:
-        *(double *)field = value;
-        break;
+    double number = 1; /* a flag without text */
+    if (text != NULL && !read_number(option, text, &number)) {
+        return refuse(option, text);
     }
+    if (option->type == WEFT_OPTION_F64) {
+        *(double *)field = number;
+    } else if (is_short(option)) {
+        *(uint32_t *)field = (uint32_t)number;
+    } else {
+        *(int64_t *)field = (int64_t)number;
+    }
+    return WEFT_OK;
 }
 
-static weft_status_t unknown_option(const char *name)
+/* The option of that name, or NULL with an error. */
+static const weft_compile_option_t *find_name(const char *name)
 {
     wefti_suggestion_t near = {.word = name};
     for (size_t i = 0; i < COUNT; i++) {
-        if (table[i].name != NULL) {
-            wefti_suggestion_offer(&near, table[i].name);
+        if (table[i].name == NULL) {
+            continue;
         }
+        if (strcmp(table[i].name, name) == 0) {
+            return &table[i];
+        }
+        wefti_suggestion_offer(&near, table[i].name);
     }
-    return near.best == NULL
-               ? wefti_error(WEFT_ERR_NOT_FOUND, "unknown option '%s'", name)
-               : wefti_error(WEFT_ERR_NOT_FOUND, "unknown option '%s' (did you mean '%s'?)", name,
-                             near.best);
+    wefti_error(WEFT_ERR_NOT_FOUND,
+                near.best != NULL ? "unknown option '%s' (did you mean '%s'?)"
+                                  : "unknown option '%s'",
+                name, near.best);
+    return NULL;
 }
 
 weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char *name,
@@ -385,98 +343,80 @@ weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char 
 {
     WEFT_CHECK_ARG(params);
     WEFT_CHECK_ARG(name);
-    const weft_compile_option_t *option = table;
-    while (option < table + COUNT && (option->name == NULL || strcmp(option->name, name) != 0)) {
-        option++;
+    const weft_compile_option_t *option = find_name(name);
+    if (option == NULL) {
+        return WEFT_ERR_NOT_FOUND;
     }
-    if (option == table + COUNT) {
-        return unknown_option(name);
-    }
-    void *field = (char *)params + option->offset;
-    double number = 1;
     if (option->type != WEFT_OPTION_FLAG) {
         WEFT_CHECK_ARG(text);
     }
-    bool is_short = option->type == WEFT_OPTION_FLAG || option->type == WEFT_OPTION_U32;
-    weft_status_t status = wefti_params_reach(
-        "params", params, option->offset + (is_short ? sizeof(int) : sizeof(void *)));
+    void *field = (char *)params + option->offset;
+    weft_status_t status =
+        wefti_params_reach("params", params, option->offset + (is_short(option) ? 4 : 8));
     if (status < 0) {
         return status;
     }
     if (is_number(option)) {
-        if (text != NULL && !read_number(option, text, &number)) {
-            return wefti_option_refuse(option->field, text);
-        }
-        write_number(option, number, field);
-        return WEFT_OK;
+        return set_number(option, text, field);
     }
     if (option->type != WEFT_OPTION_TEXT && option->type != WEFT_OPTION_PATH) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, option->field, "cannot be set from text");
     }
     if (!is_choice(option, text)) {
-        return wefti_option_refuse(option->field, text);
+        return refuse(option, text);
     }
     memcpy(field, &text, sizeof text);
-    return option->offset == offsetof(weft_compile_params_t, bucket)
-               ? weft_bucket_policy_check(text)
-               : WEFT_OK;
+    return strcmp(name, "bucket") == 0 ? weft_bucket_policy_check(text) : WEFT_OK;
 }
 
 /* ---- all fields ---- */
 
-static weft_status_t check_value(const weft_compile_option_t *option,
-                                 const weft_compile_params_t *params)
+static weft_status_t check_value(const weft_compile_option_t *option, const void *field)
 {
     char text[32];
     if (is_number(option)) {
-        double number = number_of(option, params);
+        double number = number_of(option, field);
         snprintf(text, sizeof text, option->type == WEFT_OPTION_F64 ? "%g" : "%.0f", number);
-        return option->type == WEFT_OPTION_FLAG || in_range(option, number)
-                   ? WEFT_OK
-                   : wefti_option_refuse(option->field, text);
+        return option->type == WEFT_OPTION_FLAG || in_range(option, number) ? WEFT_OK
+                                                                            : refuse(option, text);
     }
-    const char *value = option->choices != NULL ? *(const char *const *)at(option, params) : NULL;
-    return value == NULL || is_choice(option, value) ? WEFT_OK
-                                                     : wefti_option_refuse(option->field, value);
+    const char *value = option->choices != NULL ? *(const char *const *)field : NULL;
+    return value == NULL || is_choice(option, value) ? WEFT_OK : refuse(option, value);
 }
 
 static weft_status_t check_others(const weft_compile_option_t *option,
                                   const weft_compile_params_t *params)
 {
+    const weft_status_t error = WEFT_ERR_INVALID_ARGUMENT;
     if (params->infer && (option->flags & WEFT_OPTION_TRAINING) != 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field,
-                                 "only for training, but infer is set");
+        return wefti_error_field(error, option->field, "only for training, but infer is set");
     }
     if (!params->infer && (option->flags & WEFT_OPTION_INFERENCE) != 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field, "requires infer");
+        return wefti_error_field(error, option->field, "requires infer");
     }
     if (option->needs != NULL && !wefti_option_is_set(find_field(option->needs), params)) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field, "requires %s: %s",
-                                 option->needs, option->reason);
+        return wefti_error_field(error, option->field, "requires %s: %s", option->needs,
+                                 option->reason);
     }
-    return option->excludes != NULL && wefti_option_is_set(find_field(option->excludes), params)
-               ? wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field, "excludes %s: %s",
-                                   option->excludes, option->reason)
-               : WEFT_OK;
+    if (option->excludes != NULL && wefti_option_is_set(find_field(option->excludes), params)) {
+        return wefti_error_field(error, option->field, "excludes %s: %s", option->excludes,
+                                 option->reason);
+    }
+    return WEFT_OK;
 }
 
-weft_status_t wefti_options_check(const weft_compile_params_t *params)
+weft_status_t wefti_options_check(weft_compile_params_t *params)
 {
     weft_status_t status = WEFT_OK;
     for (size_t i = 0; i < COUNT && status >= 0; i++) {
-        if (wefti_option_is_set(&table[i], params)) {
-            status = check_value(&table[i], params);
-            status = status < 0 ? status : check_others(&table[i], params);
+        const weft_compile_option_t *option = &table[i];
+        if (wefti_option_is_set(option, params)) {
+            status = check_value(option, (const char *)params + option->offset);
+            status = status < 0 ? status : check_others(option, params);
+            if (option->implies != NULL) {
+                *(int *)((char *)params + find_field(option->implies)->offset) = 1;
+            }
         }
     }
     return status;
-}
-
-void wefti_options_imply(weft_compile_params_t *params)
-{
-    for (size_t i = 0; i < COUNT; i++) {
-        if (table[i].implies != NULL && wefti_option_is_set(&table[i], params)) {
-            *(int *)((char *)params + find_field(table[i].implies)->offset) = 1;
-        }
-    }
 }

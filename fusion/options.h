@@ -16,11 +16,7 @@ weft_status_t wefti_option_format(const weft_compile_option_t *option,
                                   const weft_compile_params_t *params, wefti_arena_t *arena,
                                   const char **out_text);
 
-/* Checks ranges, choices, training and inference, needed and excluded fields. */
-weft_status_t wefti_options_check(const weft_compile_params_t *params);
-/* Sets what flags imply. */
-void wefti_options_imply(weft_compile_params_t *params);
-/* Records "must be <what is allowed>: <text>" about the field. */
-weft_status_t wefti_option_refuse(const char *field, const char *text);
+/* Checks ranges, choices, training and inference, needed and excluded fields; sets what is implied. */
+weft_status_t wefti_options_check(weft_compile_params_t *params);
 
 #endif

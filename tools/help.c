@@ -207,29 +207,27 @@ static void write_compile_options(wefti_json_t *json)
     static const char *const flags[] = {"training", "inference",  "recorded", "in_graph",
                                         "zero",     "positional", "reported"};
     const weft_compile_option_t *option;
+    char help[512];
     wefti_json_begin_array(json, "compile_options");
     for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
+        weft_compile_option_help(i, "", help, sizeof help);
         wefti_json_begin_object(json, NULL);
         wefti_json_string(json, "field", option->field);
         wefti_json_string(json, "name", option->name);
         wefti_json_string(json, "type", types[option->type]);
-        for (size_t bit = 0; bit < sizeof flags / sizeof *flags; bit++) {
-            wefti_json_bool(json, flags[bit], (option->flags >> bit & 1) != 0);
-        }
         wefti_json_string(json, "arg", option->arg);
         wefti_json_double(json, "low", option->low);
         wefti_json_double(json, "high", option->high);
+        wefti_json_string(json, "excludes", option->excludes);
+        wefti_json_string(json, "help", help);
+        for (size_t bit = 0; bit < sizeof flags / sizeof *flags; bit++) {
+            wefti_json_bool(json, flags[bit], (option->flags >> bit & 1) != 0);
+        }
         wefti_json_begin_array(json, "choices");
         for (size_t c = 0; option->choices != NULL && option->choices[c] != NULL; c++) {
             wefti_json_string(json, NULL, option->choices[c]);
         }
         wefti_json_end_array(json);
-        wefti_json_string(json, "default", option->by_default);
-        wefti_json_string(json, "implies", option->implies);
-        wefti_json_string(json, "needs", option->needs);
-        wefti_json_string(json, "excludes", option->excludes);
-        wefti_json_string(json, "reason", option->reason);
-        wefti_json_string(json, "help", option->help);
         wefti_json_end_object(json);
     }
     wefti_json_end_array(json);

@@ -228,46 +228,34 @@ static const char *keep_text(reader_t *reader, PyObject *object)
     return keep(reader, object) < 0 ? NULL : text;
 }
 
-static const char *type_error(const char *name, const char *expected, PyObject *object)
-{
-    PyErr_Format(PyExc_TypeError, "%s must be %s, not %R", name, expected,
-                 (PyObject *)Py_TYPE(object));
-    return NULL;
-}
-
-static const char *number_text(reader_t *reader, const weft_compile_option_t *option,
-                               PyObject *object)
-{
-    bool real = option->type == WEFT_OPTION_F64;
-    PyObject *number = real ? PyNumber_Float(object) : PyNumber_Index(object);
-    if (number == NULL) {
-        return PyErr_ExceptionMatches(PyExc_TypeError)
-                   ? type_error(option->name, real ? "a number" : "an integer", object)
-                   : NULL;
-    }
-    const char *text = keep_text(reader, PyObject_Repr(number));
-    Py_DECREF(number);
-    return text;
-}
-
 static const char *text_of(reader_t *reader, const weft_compile_option_t *option, PyObject *object)
 {
-    bool is_text = PyUnicode_Check(object) || PyBytes_Check(object);
+    bool unicode = PyUnicode_Check(object) != 0, real = option->type == WEFT_OPTION_F64;
+    const char *expected = real ? "a number" : "an integer";
+    PyObject *number = NULL;
     if (option->type == WEFT_OPTION_PATH) {
         PyObject *path = wp_path_of(object, option->name);
         const char *text = path != NULL ? PyBytes_AsString(path) : NULL;
         return keep(reader, path) < 0 ? NULL : text;
     }
-    if (is_text && (option->type == WEFT_OPTION_TEXT || option->type == WEFT_OPTION_BYTES)) {
+    if (unicode && (option->type == WEFT_OPTION_TEXT || option->type == WEFT_OPTION_BYTES)) {
         return keep_text(reader, Py_NewRef(object));
     }
-    if (is_text || option->type == WEFT_OPTION_TEXT) {
-        const char *expected = option->type == WEFT_OPTION_TEXT  ? "a str"
-                               : option->type == WEFT_OPTION_F64 ? "a number"
-                                                                 : "an integer";
-        return type_error(option->name, expected, object);
+    if (option->type == WEFT_OPTION_TEXT) {
+        expected = "a str";
+    } else if (!unicode && !PyBytes_Check(object)) { /* float() accepts texts */
+        number = real ? PyNumber_Float(object) : PyNumber_Index(object);
     }
-    return number_text(reader, option, object);
+    if (number == NULL) {
+        if (PyErr_Occurred() == NULL || PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError, "%s must be %s, not %R", option->name, expected,
+                         (PyObject *)Py_TYPE(object));
+        }
+        return NULL;
+    }
+    const char *text = keep_text(reader, PyObject_Repr(number));
+    Py_DECREF(number);
+    return text;
 }
 
 static int read_argument(reader_t *reader, const weft_compile_option_t *option, PyObject *object)

@@ -242,7 +242,7 @@ static void test_ranges(void **state)
         } else if (option->type == WEFT_OPTION_I64) {
             memcpy(field, &(int64_t){-1}, sizeof(int64_t));
             expect_refusal(&params, option->field, "must be a whole number");
-        } else if (option->type == WEFT_OPTION_U32 && option->high != 0) {
+        } else if (option->type == WEFT_OPTION_U32 && option->high < UINT32_MAX) {
             memcpy(field, &(uint32_t){UINT32_MAX}, sizeof(uint32_t));
             expect_refusal(&params, option->field, "must be a whole number");
         }
@@ -302,7 +302,7 @@ static void test_exclusions(void **state)
         if (option->implies != NULL) {
             params = defaults();
             set_any(&params, option);
-            wefti_options_imply(&params);
+            assert_int_equal(wefti_options_check(&params), WEFT_OK);
             assert_true(wefti_option_is_set(field_row(option->implies), &params));
         }
     }

@@ -46,6 +46,13 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena,
 void wefti_policy_round_cap(wefti_policy_t *policy, uint64_t unit_bytes);
 
 /* grads_map.c: the map of grads_path; in arena. */
+typedef struct wefti_gradient_name {
+    const char *param, *grad;
+} wefti_gradient_name_t;
+typedef struct wefti_gradient_map {
+    const wefti_gradient_name_t *entries;
+    uint32_t count;
+} wefti_gradient_map_t;
 weft_status_t wefti_grads_map_load(const char *path, wefti_arena_t *arena,
                                    wefti_gradient_map_t *out_map);
 
@@ -147,6 +154,22 @@ weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double fa
 /* layout.c: channels-last activations between convolutions and poolings; sets type.layout of
  * values. */
 weft_status_t wefti_pass_layout(wefti_graph_t *graph);
+
+typedef enum wefti_optimizer {
+    WEFTI_OPTIMIZER_SGD = 0,
+    WEFTI_OPTIMIZER_MOMENTUM,
+    WEFTI_OPTIMIZER_ADAM,
+} wefti_optimizer_t;
+typedef struct wefti_optimizer_params {
+    wefti_optimizer_t kind;
+    double lr;                    /* default of the scalar input "lr" */
+    double momentum;              /* momentum: 0.9 */
+    double beta1, beta2, epsilon; /* adam: 0.9, 0.999, 1e-8 */
+    double weight_decay;
+    uint32_t divisor; /* 0: gradients are averages; else sums, which updates divide by it */
+    double clip_norm; /* 0: not clipped */
+    bool sharded;     /* clip_norm: a rank has only its shards of the gradients */
+} wefti_optimizer_params_t;
 
 /* gradient_params.c: what becomes of gradients before they are used. */
 typedef struct wefti_gradient_params {

@@ -13,6 +13,11 @@ static bool holds_gradients(const wefti_compiler_t *c)
     return wefti_graph_has_gradients(c->graph);
 }
 
+static bool lacks_gradients(const wefti_compiler_t *c)
+{
+    return !wefti_graph_has_gradients(c->graph);
+}
+
 static bool has_rank_models(const wefti_compiler_t *c)
 {
     return c->params.rank_model_count > 1;
@@ -55,19 +60,24 @@ static const wefti_pass_t passes[] = {
      wefti_apply_normalize_collectives},
     {"given-gradients", "finds gradients that the model contains", TRAINING, NULL,
      wefti_apply_given_gradients},
-    {"bind-shapes", "batch and shapes become numbers; infers types and folds constants",
-     BOTH | MODELS, NULL, wefti_apply_bind_shapes},
+    {"bind-shapes", "dimensions of inputs become numbers", BOTH | MODELS, NULL,
+     wefti_apply_bind_shapes},
+    {"fold", "infers all types and evaluates operators on constants", BOTH | MODELS, NULL,
+     wefti_apply_fold},
     {"tidy-collectives", "collectives absorb divisions and transpositions", BOTH | MODELS, NULL,
      wefti_apply_tidy_collectives},
     {"settle-gradients", "each given gradient becomes a tensor of its own", TRAINING,
      holds_gradients, wefti_apply_settle_gradients},
-    {"inference-form", "removes the loss, dropout and unused operators", INFERENCE | MODELS, NULL,
+    {"expand-dropout", "decides which Dropout operators drop", BOTH | MODELS, NULL,
+     wefti_apply_expand_dropout},
+    {"inference-form", "removes the loss and unused operators", INFERENCE | MODELS, NULL,
      wefti_apply_inference_form},
     {"compare-models", "the models of all ranks differ only in contents", INFERENCE,
      has_rank_models, wefti_apply_compare_models},
     {"split-batch", "scatters inputs and gathers outputs of rank 0", INFERENCE, splits_batch,
      wefti_apply_split_batch},
-    {"differentiate", "appends the backward pass", TRAINING, NULL, wefti_apply_differentiate},
+    {"differentiate", "appends the backward pass", TRAINING, lacks_gradients,
+     wefti_apply_differentiate},
     {"insert-collectives", "an AllReduce on every local gradient", TRAINING, NULL,
      wefti_apply_insert_collectives},
     {"bucket", "fuses collectives into buckets, splits large ones", TRAINING, NULL,

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Gives every dimension a number: shapes given by the user, then the batch, then everything
- * inferred anew. A batch that the exporter fixed is replaced; what still says the old one is found
- * and named.
- */
+/* Gives every dimension of inputs a number: shapes set by the user, then the batch. A batch that the
+ * exporter fixed is replaced; fold.c names operators that still have the old one. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -18,8 +15,6 @@ typedef struct binder {
     int64_t *numbers; /* by id in symbols */
     size_t number_count, number_capacity;
     bool *overridden; /* by position in graph->inputs */
-    bool has_gradients;
-    int64_t old_batch; /* what a fixed batch was before, 0: not replaced */
 } binder_t;
 
 static weft_status_t bind_symbol(binder_t *binder, const char *symbol, int64_t number)
@@ -92,7 +87,8 @@ static weft_status_t apply_override(binder_t *binder, const wefti_shape_override
         }
         if (value->type.dims[d] < 0) {
             WEFT_TRY(status, bind_symbol(binder, value->dim_names[d], override->dims[d]), done);
-        } else if (binder->has_gradients && value->type.dims[d] != override->dims[d]) {
+        } else if (wefti_graph_has_gradients(binder->graph) &&
+                   value->type.dims[d] != override->dims[d]) {
             return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
                                      "input '%s': dimension %u is %" PRId64
                                      ", but fixed to %" PRId64 " in a graph with gradients",
@@ -178,13 +174,14 @@ static int64_t find_fixed_batch(const binder_t *binder)
 
 static weft_status_t replace_fixed_batch(binder_t *binder, int64_t batch)
 {
-    binder->old_batch = find_fixed_batch(binder);
+    binder->graph->exported_batch = find_fixed_batch(binder);
     for (uint32_t i = 0; i < binder->graph->input_count; i++) {
         wefti_value_t *value = batch_input(binder, i);
-        if (!value || value->type.dims[0] != binder->old_batch || binder->old_batch == batch) {
+        if (!value || value->type.dims[0] != binder->graph->exported_batch ||
+            binder->graph->exported_batch == batch) {
             continue;
         }
-        if (binder->has_gradients) {
+        if (wefti_graph_has_gradients(binder->graph)) {
             return wefti_error_field(
                 WEFT_ERR_INVALID_ARGUMENT, "batch",
                 "%" PRId64 ", but the first dimension of input '%s' is fixed to %" PRId64
@@ -260,102 +257,18 @@ static weft_status_t set_batch(wefti_graph_t *graph, int64_t batch)
     return WEFT_OK;
 }
 
-/* After a fixed batch was replaced: a Reshape whose input has the new batch, but whose target shape is
- * a constant with the old one. */
-static weft_status_t check_baked_batch(const binder_t *binder, const wefti_node_t *node)
-{
-    const wefti_graph_t *graph = binder->graph;
-    bool reshapes = wefti_op_facts(node->def).shape_inputs != 0 || wefti_node_attr(node, "shape");
-    if (!binder->old_batch || binder->old_batch == graph->batch || !reshapes ||
-        !wefti_op_has(node->def, WEFT_FACT_VIEW) || node->inputs[0] == WEFTI_NONE) {
-        return WEFT_OK;
-    }
-    const weft_tensor_desc_t *x = &graph->values[node->inputs[0]].type;
-    const weft_tensor_desc_t *y = &graph->values[node->outputs[0]].type;
-    if (x->rank && y->rank && x->dims[0] == graph->batch && y->dims[0] == binder->old_batch) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "node '%s' (%s): target shape holds the exported batch size: %" PRId64
-            ", batch is %" PRId64
-            "; export the model with a symbolic batch, or compile it for batch %" PRId64,
-            node->name, node->def->name, binder->old_batch, graph->batch, binder->old_batch);
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t check_known(const wefti_graph_t *graph, const wefti_node_t *node)
-{
-    for (uint32_t i = 0; i < node->output_count; i++) {
-        if (node->outputs[i] == WEFTI_NONE) {
-            continue;
-        }
-        const wefti_value_t *value = &graph->values[node->outputs[i]];
-        bool known = value->type.dtype != WEFT_DTYPE_NONE;
-        for (uint32_t d = 0; d < value->type.rank; d++) {
-            known = known && value->type.dims[d] >= 0;
-        }
-        if (!known) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s' (%s): cannot infer the shape of output '%s'", node->name,
-                               node->def->name, value->name);
-        }
-        int64_t elem_count = weft_tensor_elem_count(&value->type);
-        if (elem_count < 0 || elem_count > INT64_MAX / 16) {
-            return wefti_error(
-                WEFT_ERR_UNSUPPORTED,
-                "node '%s' (%s): output '%s' is too large: number of elements overflows",
-                node->name, node->def->name, value->name);
-        }
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t infer_all(const binder_t *binder)
-{
-    weft_status_t status = WEFT_OK;
-    wefti_graph_t *graph = binder->graph;
-    size_t budget_bytes = WEFTI_FOLD_BUDGET_BYTES;
-    for (uint32_t i = 0; i < graph->value_count; i++) {
-        if (graph->values[i].kind == WEFTI_VALUE_NODE) {
-            graph->values[i].type = (weft_tensor_desc_t){0};
-        }
-    }
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        bool folded;
-        uint32_t id = graph->order[i];
-        WEFT_TRY(status, wefti_graph_infer_node(graph, id), done);
-        WEFT_TRY(status, check_baked_batch(binder, &graph->nodes[id]), done);
-        WEFT_TRY(status, wefti_graph_fold_node(graph, id, &budget_bytes, &folded), done);
-        if (!folded) {
-            WEFT_TRY(status, check_known(graph, &graph->nodes[id]), done);
-        }
-    }
-    wefti_graph_compact_order(graph);
-done:
-    return status;
-}
-
 static weft_status_t binder_init(binder_t *binder, wefti_graph_t *graph)
 {
     *binder = (binder_t){.graph = graph};
     wefti_name_index_init(&binder->symbols, graph->arena.allocator);
     binder->overridden = wefti_alloc(graph->arena.allocator, (size_t)graph->input_count + 1);
-    for (uint32_t i = 0; i < graph->value_count; i++) {
-        binder->has_gradients = binder->has_gradients || graph->values[i].grad_of != WEFTI_NONE;
-    }
+    graph->exported_batch = 0;
     return binder->overridden ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
+weft_status_t wefti_graph_bind_inputs(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
                                       const wefti_shape_override_t *overrides,
-                                      uint32_t override_count)
-{
-    return wefti_graph_bind_open_shapes(graph, batch, 0, overrides, override_count, NULL);
-}
-
-weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
-                                           const wefti_shape_override_t *overrides,
-                                           uint32_t override_count, bool *out_opened)
+                                      uint32_t override_count, bool *out_opened)
 {
     weft_status_t status;
     binder_t binder;
@@ -369,16 +282,19 @@ weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, 
     }
     WEFT_TRY(status, bind_batch(&binder, batch), done);
     WEFT_TRY(status, bind_rest(&binder), done);
-    WEFT_TRY(status, set_batch(graph, batch), done);
-    status = infer_all(&binder);
-    if (status < 0 && binder.old_batch && binder.old_batch != batch) {
-        status =
-            wefti_error_prefix(status, "with batch %" PRId64 " instead of the exported %" PRId64,
-                               batch, binder.old_batch);
-    }
+    status = set_batch(graph, batch);
 done:
     wefti_name_index_deinit(&binder.symbols);
     wefti_free(graph->arena.allocator, binder.numbers);
     wefti_free(graph->arena.allocator, binder.overridden);
     return status;
+}
+
+weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
+                                      const wefti_shape_override_t *overrides,
+                                      uint32_t override_count)
+{
+    weft_status_t status =
+        wefti_graph_bind_inputs(graph, batch, 0, overrides, override_count, NULL);
+    return status < 0 ? status : wefti_graph_fold(graph);
 }

@@ -220,3 +220,13 @@ void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
     graph->values[from].flags &= ~WEFTI_VALUE_OUTPUT;
     graph->values[to].flags |= WEFTI_VALUE_OUTPUT;
 }
+
+bool wefti_graph_has_gradients(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->value_count; i++) {
+        if (graph->values[i].grad_of != WEFTI_NONE) {
+            return true;
+        }
+    }
+    return false;
+}

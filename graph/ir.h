@@ -104,8 +104,9 @@ typedef struct wefti_graph {
     wefti_arena_t arena;
     const weft_registry_t *registry; /* borrowed */
     const char *name;
-    int32_t opset; /* ai.onnx */
-    int64_t batch; /* samples per rank per step, once bound; else 0 */
+    int32_t opset;          /* ai.onnx */
+    int64_t batch;          /* samples per rank per step, once bound; else 0 */
+    int64_t exported_batch; /* the file's fixed batch, where batch replaced it; else 0 */
     uint32_t value_count, node_count;
     size_t value_capacity, node_capacity;
     wefti_value_t *values;
@@ -255,9 +256,7 @@ void wefti_graph_value_text(const wefti_graph_t *graph, uint32_t value, wefti_te
 /* "f32 [3, 4]", for messages; returns buffer (WEFTI_TYPE_TEXT_BYTES). */
 const char *wefti_type_text(const weft_tensor_desc_t *type, char *buffer);
 /* Errors that several places raise. */
-weft_status_t wefti_error_no_gradients(void);
 weft_status_t wefti_error_empty_param(const char *name);
-weft_status_t wefti_error_split_graph(void); /* the batch decides which operators run */
 /* The model has no loss, and the compile parameter loss does not name one. */
 weft_status_t wefti_error_no_loss(const char *model);
 /* Removes nodes whose outputs nobody uses and that have no effects. */
@@ -268,6 +267,8 @@ weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph);
 /* graph/fold.c: infers every node anew and evaluates shape arithmetic and small constant subgraphs on the way;
  * folded values become CONST. Parameters are not constants. */
 weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
+/* The same for a graph whose inputs are bound: a type that stays unknown is an error. */
+weft_status_t wefti_graph_fold(wefti_graph_t *graph);
 #define WEFTI_FOLD_BUDGET_BYTES ((size_t)64 << 20) /* of all folded values of a graph */
 /* One node whose types are known; a result larger than what is left of *budget_bytes is not made. */
 weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
@@ -279,14 +280,15 @@ typedef struct wefti_shape_override {
     uint32_t rank;
     int64_t dims[WEFT_MAX_DIMS];
 } wefti_shape_override_t;
-/* batch 0: keep what the file says (a symbolic batch is then an error). Then infers and folds. */
+/* Replaces dimensions of inputs by numbers. batch 0: keep what the file says; a symbolic batch is then open_batch, and
+ * *out_opened is set to true, or, with open_batch 0, an error. */
+weft_status_t wefti_graph_bind_inputs(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
+                                      const wefti_shape_override_t *overrides,
+                                      uint32_t override_count, bool *out_opened);
+/* wefti_graph_bind_inputs, then wefti_graph_fold. */
 weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
                                       const wefti_shape_override_t *overrides,
                                       uint32_t override_count);
-/* The same, but open_batch, unless it is 0, stands for a symbolic batch that nobody gives; then *out_opened is set to true. */
-weft_status_t wefti_graph_bind_open_shapes(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
-                                           const wefti_shape_override_t *overrides,
-                                           uint32_t override_count, bool *out_opened);
 
 /* graph/reachability.c: does any path (values and order edges) lead from op a to op b? An op reaches itself.
  * A row of bits per asked-for op is kept, within a fixed memory budget; needs ops listed topologically. */
@@ -297,52 +299,12 @@ weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
 bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
 void wefti_reachability_destroy(wefti_reachability_t *reachability);
 
-/* graph/rank_models.c: are the graphs of all ranks equal but for the contents of initializers? Of the first difference
- * both sides are named, by labels. Shapes are bound. */
-weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs,
-                                        const char *const *labels, uint32_t count);
-
-/* graph/inference.c: what is done to a graph that runs as it is, once shapes are bound: a loss is an operator like any
- * other, outputs that nothing makes get an Identity, weights that nobody reads go. */
-weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph);
-
-/* graph/split_batch.c: the graph is bound to a rank's share of the batch, whole (the same model) to all of it: inputs
- * that differ are scattered from rank 0, the others broadcast; outputs are gathered there. */
-weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
-                                      uint32_t world_size);
-/* graph/split_check.c: WEFT_ERR_UNSUPPORTED where samples meet, so that part, the graph bound to a rank's share, would not
- * compute a share of what whole does. arena: working memory. */
-weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
-                                      uint32_t world_size, wefti_arena_t *arena);
-
-/* graph/collectives_in.c: collectives that the graph brings along, in one form; before shapes are bound. infer: groups
- * of parts of a model are the world. collectives_tidy.c: what needs shapes. */
-weft_status_t wefti_graph_normalize_collectives(wefti_graph_t *graph, uint32_t world_size,
-                                                bool infer);
-/* Only the pairs; constrain: their places in the order are kept by constraints. */
-weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain);
-weft_status_t wefti_graph_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
-
-/* graph/given_gradients.c: which tensors of the graph are gradients. */
-typedef struct wefti_gradient_name {
-    const char *param, *grad;
-} wefti_gradient_name_t;
-typedef struct wefti_gradient_map {
-    const wefti_gradient_name_t *entries;
-    uint32_t count;
-} wefti_gradient_map_t;
-/* By map, or, where it is NULL, by name: "<param>_grad", "grad.<param>". Sets grad_of on what is complete: of a tensor
- * that the graph all-reduces itself, on the result. */
-weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
-                                         uint32_t *out_found);
+/* graph/graph.c: does a value have grad_of? */
 bool wefti_graph_has_gradients(const wefti_graph_t *graph);
-/* Where there are any: phases of nodes; weights without one become constants, which is logged; gradients are no longer
- * outputs. Before shapes are bound. */
-weft_status_t wefti_graph_use_gradients(wefti_graph_t *graph, const wefti_log_t *log);
-/* With shapes bound: types are those of the weights. */
-weft_status_t wefti_graph_check_gradients(const wefti_graph_t *graph);
-/* Afterwards: types are those of the weights; each is a tensor of its own; flag REDUCED. */
-weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph);
+
+/* graph/collective_pairs.c: a start and its wait become one node. constrain: constraints keep their places in the
+ * order. */
+weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain);
 
 /* graph/scalar.c: the scalar plan input of that name and type, made if the graph has it not. A tensor of the
  * model that has the name gets another one. */
@@ -352,38 +314,11 @@ weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, we
 /* The number in a tensor of one floating-point element whose contents are known; else false. */
 bool wefti_tensor_number(const weft_tensor_desc_t *type, double *out_number);
 
-/* graph/autodiff/dropout.c: Dropout that drops becomes DropoutMask with scalars "seed", "step", "rank"; of other Dropout nodes
- * only the first input stays. wefti_graph_differentiate begins with it. */
-weft_status_t wefti_graph_resolve_dropout(wefti_graph_t *graph);
-
 /* graph/autodiff/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
  * Parameters that do not reach the loss become CONST. An operator without a rule is named. */
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);
 /* Whether its gradient is known at all; attributes may still be refused. */
 bool wefti_is_differentiable(const weft_op_def_t *def);
-
-/* graph/optimizer.c: appends one update node per gradient (phase UPDATE), states and scalars "lr", "step".
- * The gradient input is whatever value carries grad_of at that time; scale: see wefti_graph_add_clip, or WEFTI_NONE. */
-typedef enum wefti_optimizer {
-    WEFTI_OPTIMIZER_SGD = 0,
-    WEFTI_OPTIMIZER_MOMENTUM,
-    WEFTI_OPTIMIZER_ADAM,
-} wefti_optimizer_t;
-typedef struct wefti_optimizer_params {
-    wefti_optimizer_t kind;
-    double lr;                    /* default of the scalar input "lr" */
-    double momentum;              /* momentum: 0.9 */
-    double beta1, beta2, epsilon; /* adam: 0.9, 0.999, 1e-8 */
-    double weight_decay;
-    uint32_t divisor; /* 0: gradients are averages; else sums, which updates divide by it */
-    double clip_norm; /* 0: not clipped */
-    bool sharded;     /* clip_norm: a rank has only its shards of the gradients */
-} wefti_optimizer_params_t;
-/* graph/clip.c: what all updates multiply gradients by, with clip_norm. */
-weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
-                                   uint32_t *out_scale);
-weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
-                                        const wefti_optimizer_params_t *params, uint32_t scale);
 
 /* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node ids. */
 weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena,

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fusion/fusion.h"
+#include "fusion/passes/passes.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -253,4 +253,9 @@ weft_status_t wefti_pass_layout(wefti_graph_t *graph)
 done:
     wefti_arena_deinit(&arena);
     return status;
+}
+
+weft_status_t wefti_apply_layout(wefti_compiler_t *c)
+{
+    return wefti_pass_layout(c->graph);
 }

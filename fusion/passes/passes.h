@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the rows of fusion/pipeline.c, in its order. Each changes compiler->graph. */
+/*
+ * The functions of the rows of fusion/pipeline.c, in its order; each changes compiler->graph. Passes
+ * that need little of the compiler also are functions of a graph, for tests.
+ */
 #ifndef WEFT_FUSION_PASSES_H
 #define WEFT_FUSION_PASSES_H
 
@@ -8,8 +11,10 @@
 weft_status_t wefti_apply_normalize_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_given_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_fold(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_settle_gradients(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_expand_dropout(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_inference_form(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
@@ -23,5 +28,42 @@ weft_status_t wefti_apply_fit_arena(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_emit_onnx(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_programs(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_layout(wefti_compiler_t *compiler);
+
+/* infer: the groups of parts of a model are the world. */
+weft_status_t wefti_pass_normalize_collectives(wefti_graph_t *graph, uint32_t world_size,
+                                               bool infer);
+/* map NULL: by name. log: weights without a gradient. */
+weft_status_t wefti_pass_given_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
+                                         const wefti_log_t *log);
+weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
+weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph);
+weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);
+weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);
+/* labels: of the graphs, for messages. */
+weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,
+                                        const char *const *labels, uint32_t count);
+/* graph is bound to a rank's share of the batch, whole to all of it. */
+weft_status_t wefti_pass_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
+                                     uint32_t world_size);
+/* What updates multiply gradients by. */
+weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                              uint32_t *out_scale);
+/* scale: of wefti_pass_clip, or WEFTI_NONE. */
+weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                                   uint32_t scale);
+
+/* given_gradients.c: an AllReduce with as many inputs as outputs? */
+bool wefti_is_all_reduce(const wefti_node_t *node);
+/* By value: 1 if data of this rank reaches it other than through a collective whose result is equal
+ * on all ranks. From the graph's allocator; NULL: no memory. */
+uint8_t *wefti_mark_local(const wefti_graph_t *graph);
+/* settle_gradients.c: types of gradients are those of their parameters. */
+weft_status_t wefti_check_gradients(const wefti_graph_t *graph);
+/* split_check.c: WEFT_ERR_UNSUPPORTED where samples are combined, so that part does not compute a
+ * share of what whole computes. arena: working memory. */
+weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
+                                uint32_t world_size, wefti_arena_t *arena);
+weft_status_t wefti_error_split_graph(void);  /* the batch decides which operators run */
+weft_status_t wefti_error_no_gradients(void); /* optimizer.c */
 
 #endif

@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * schedule and fit-arena: the order of execution.
+ *
+ * schedule matches the whole graph; in training only where in_flight bounds the collectives that are
+ * not waited for. Produces another order where list scheduling ends earlier and needs no more memory
+ * (schedule.c).
+ *
+ * fit-arena does the same with arena_limit, in a loop around the back end: it lowers the graph, and if
+ * the plan is too large it schedules again with less memory for activations, up to 6 times. Only
+ * lowering knows the size of the arena. It is an error if no order fits.
+ */
 #include "fusion/passes/schedule_graph.h"
 
 #include <string.h>
 
+#include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
 
 #define MOST_TRIES 6u /* orders made for an arena limit */
@@ -221,4 +233,24 @@ weft_status_t wefti_schedule_judge_graph(const wefti_graph_t *graph,
     status = wefti_schedule_judge(&view, &params, options->arena->allocator, out_cost);
 fail:
     return status;
+}
+
+weft_status_t wefti_apply_schedule(wefti_compiler_t *c)
+{
+    wefti_lower_params_t lower;
+    wefti_schedule_options_t options = {.profile = &c->profile,
+                                        .rates = &c->rates,
+                                        .cost = &c->bucket_cost,
+                                        .in_flight = c->params.in_flight,
+                                        .arena_limit = c->params.arena_limit,
+                                        .lower = &lower,
+                                        .arena = &c->arena,
+                                        .log = &c->log};
+    weft_status_t status = wefti_compile_lower_params(c, &lower);
+    return status < 0 ? status : wefti_schedule_graph(c->graph, &options);
+}
+
+weft_status_t wefti_apply_fit_arena(wefti_compiler_t *c)
+{
+    return wefti_apply_schedule(c);
 }

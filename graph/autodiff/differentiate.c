@@ -199,13 +199,8 @@ done:
 
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph)
 {
-    weft_status_t status;
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
     const weft_allocator_t *allocator = graph->arena.allocator;
-    WEFT_TRY(status, wefti_graph_resolve_dropout(graph), fail);
-    if (wefti_graph_has_gradients(graph)) {
-        return WEFT_OK;
-    }
-    status = WEFT_ERR_NO_MEMORY;
     wefti_diff_t diff = {.graph = graph, .forward_value_count = graph->value_count};
     diff.grads = wefti_alloc(allocator, ((size_t)graph->value_count + 1) * sizeof(*diff.grads));
     diff.wanted = wefti_alloc(allocator, (size_t)graph->value_count + 1);
@@ -220,6 +215,5 @@ weft_status_t wefti_graph_differentiate(wefti_graph_t *graph)
 done:
     wefti_free(allocator, diff.grads);
     wefti_free(allocator, diff.wanted);
-fail:
     return status;
 }

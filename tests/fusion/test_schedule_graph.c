@@ -157,8 +157,8 @@ static void check_plan(fixture_t *f, uint32_t bound)
     wefti_schedule_cost_t cost;
     f->lower.in_flight = bound;
     assert_int_equal(wefti_schedule_judge_graph(f->graph, &f->options, &cost), WEFT_OK);
-    if (wefti_lower_copy(f->graph, &f->lower, &plan) != WEFT_OK || wefti_plan_seal(plan) != WEFT_OK ||
-        wefti_plan_verify(plan, f->registry) != WEFT_OK) {
+    if (wefti_lower_copy(f->graph, &f->lower, &plan) != WEFT_OK ||
+        wefti_plan_seal(plan) != WEFT_OK || wefti_plan_verify(plan, f->registry) != WEFT_OK) {
         fail_msg("at most %u in flight: %s", bound, weft_last_error());
     }
     if (bound == 0) {

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fusion/fusion.h"
+#include "fusion/passes/passes.h"
 
 typedef struct fixture {
     weft_registry_t *registry;
@@ -126,7 +126,7 @@ static void test_a_pair_keeps_its_places(void **state)
     wefti_graph_t *graph = ((fixture_t *)*state)->graph;
     char text[256];
     build(graph);
-    assert_int_equal(wefti_graph_normalize_collectives(graph, 2, true), WEFT_OK);
+    assert_int_equal(wefti_pass_normalize_collectives(graph, 2, true), WEFT_OK);
     assert_int_equal(wefti_graph_verify(graph), WEFT_OK);
     weft_plan_t *plan = lower(graph);
     describe(plan, false, text, sizeof text);
@@ -155,7 +155,7 @@ static void test_without_a_pair_values_decide(void **state)
 
 static void expect_refused(wefti_graph_t *graph, const char *words)
 {
-    assert_true(wefti_graph_normalize_collectives(graph, 2, true) < 0);
+    assert_true(wefti_pass_normalize_collectives(graph, 2, true) < 0);
     if (strstr(weft_last_error(), words) == NULL) {
         fail_msg("'%s' says nothing of '%s'", weft_last_error(), words);
     }
@@ -224,7 +224,7 @@ static void test_several_tensors(void **state)
     uint32_t e = add(graph, "", "Add", "e", (const uint32_t[]){d, whole}, 2);
     uint32_t f = add(graph, "", "Add", "f", (const uint32_t[]){e, other}, 2);
     assert_int_equal(wefti_graph_add_output(graph, f), WEFT_OK);
-    assert_int_equal(wefti_graph_normalize_collectives(graph, 2, true), WEFT_OK);
+    assert_int_equal(wefti_pass_normalize_collectives(graph, 2, true), WEFT_OK);
     weft_plan_t *plan = lower(graph);
     describe(plan, false, text, sizeof text);
     assert_string_equal(text, "a b record c wait d e f");

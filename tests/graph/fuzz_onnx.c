@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ONNX reader under fuzzing. */
-#include "graph/onnx/onnx.h"
+#include "fusion/passes/passes.h"
 #include "tests/support/support_fuzz.h"
 
 static weft_registry_t *registry; /* of the process */
@@ -11,16 +11,14 @@ static void read_to_compile(const uint8_t *data, size_t size)
     wefti_onnx_import_params_t params = {.bytes = data, .size_bytes = size, .loss_optional = true};
     wefti_graph_t *graph = NULL;
     wefti_log_t silent = {.level = WEFT_LOG_ERROR};
-    uint32_t found;
     if (wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK &&
-        wefti_graph_normalize_collectives(graph, 2, false) == WEFT_OK &&
-        wefti_graph_find_gradients(graph, NULL, &found) == WEFT_OK) {
+        wefti_pass_normalize_collectives(graph, 2, false) == WEFT_OK &&
+        wefti_pass_given_gradients(graph, NULL, &silent) == WEFT_OK) {
         fuzz_check(wefti_graph_verify(graph) == WEFT_OK, "a normalized graph breaks a rule");
-        bool gradients = wefti_graph_has_gradients(graph);
-        if ((!gradients || wefti_graph_use_gradients(graph, &silent) == WEFT_OK) &&
-            wefti_graph_bind_shapes(graph, 4, NULL, 0) == WEFT_OK &&
-            wefti_graph_tidy_collectives(graph, 2) == WEFT_OK &&
-            wefti_graph_settle_gradients(graph) == WEFT_OK) {
+        if (wefti_graph_bind_shapes(graph, 4, NULL, 0) == WEFT_OK &&
+            wefti_check_gradients(graph) == WEFT_OK &&
+            wefti_pass_tidy_collectives(graph, 2) == WEFT_OK &&
+            wefti_pass_settle_gradients(graph) == WEFT_OK) {
             fuzz_check(wefti_graph_verify(graph) == WEFT_OK, "a settled graph breaks a rule");
         }
     }

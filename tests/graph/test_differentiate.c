@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fusion/passes/passes.h"
 #include "tests/graph/support_interpreter.h"
 #include "tests/support/support_text.h"
 
@@ -29,8 +30,7 @@ static const wefti_optimizer_params_t momentum = {
 static weft_status_t differentiate_and_update(wefti_graph_t *graph, void *user)
 {
     CHECK(wefti_graph_differentiate(graph));
-    CHECK(wefti_graph_differentiate(graph)); /* gradients are there: nothing happens */
-    CHECK(wefti_graph_add_optimizer(graph, user, WEFTI_NONE));
+    CHECK(wefti_pass_optimizer(graph, user, WEFTI_NONE));
     return wefti_graph_sort(graph);
 }
 
@@ -120,8 +120,8 @@ static void refusals(void **state)
     test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_UNSUPPORTED,
                       "node 'soft' (Softmax)");
     assert_non_null(strstr(weft_last_error(), "Gemm, GlobalAveragePool"));
-    test_expect_error(wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE),
-                      WEFT_ERR_INVALID_ARGUMENT, "no gradients");
+    test_expect_error(wefti_pass_optimizer(graph, &momentum, WEFTI_NONE), WEFT_ERR_INVALID_ARGUMENT,
+                      "no gradients");
     graph->loss = y;
     test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_INVALID_ARGUMENT,
                       "loss 'soft': must be one floating-point number, got ");
@@ -236,7 +236,7 @@ static void deep_chain(void **state)
     }
     test_loss(graph, y, DIMS(2));
     CHECK(wefti_graph_differentiate(graph));
-    CHECK(wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE));
+    CHECK(wefti_pass_optimizer(graph, &momentum, WEFTI_NONE));
     CHECK(wefti_graph_sort(graph));
     CHECK(wefti_graph_verify(graph));
     uint64_t took_ns = test_cpu_ns() - start;
@@ -262,7 +262,7 @@ static void optimizers_train(void **state)
                                            .epsilon = 1e-8};
         build_mlp(graph);
         CHECK(wefti_graph_differentiate(graph));
-        CHECK(wefti_graph_add_optimizer(graph, &params, WEFTI_NONE));
+        CHECK(wefti_pass_optimizer(graph, &params, WEFTI_NONE));
         CHECK(wefti_graph_verify(graph));
         test_interpreter_t interpreter;
         test_interpreter_init(&interpreter, graph);
@@ -307,7 +307,7 @@ static weft_status_t build_and_differentiate(const weft_allocator_t *allocator, 
         wefti_graph_from_text(text, sizeof(text) - 1, allocator, registry, &graph);
     if (status < 0 || (status = wefti_graph_bind_shapes(graph, 2, NULL, 0)) < 0 ||
         (status = wefti_graph_differentiate(graph)) < 0 ||
-        (status = wefti_graph_add_optimizer(graph, &momentum, WEFTI_NONE)) < 0 ||
+        (status = wefti_pass_optimizer(graph, &momentum, WEFTI_NONE)) < 0 ||
         (status = wefti_graph_sort(graph)) < 0) {
         goto done;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which Dropout drops, what it becomes, and what is refused. */
 #include "tests/graph/support_graph.h"
+#include "fusion/passes/passes.h"
 
 #include <string.h>
 
@@ -89,7 +90,7 @@ static void training_forms(void **state)
     nodes[5] = old_dropout(&f, f.x, 0.75f, 7);
     nodes[6] = old_dropout(&f, f.x, 0.125f, 11);
     nodes[7] = dropout(&f, f.w, WEFTI_NONE, mode, 1); /* of a parameter: ranks agree on it */
-    CHECK(wefti_graph_resolve_dropout(f.graph));
+    CHECK(wefti_pass_expand_dropout(f.graph, false));
     for (uint32_t i = 0; i < 4; i++) {
         expect_mask_node(&f, nodes[i], 0.25f, i, 4);
     }
@@ -98,7 +99,7 @@ static void training_forms(void **state)
     expect_mask_node(&f, nodes[6], 0.125f, 6, 4);
     expect_mask_node(&f, nodes[7], 0.5f, 7, 3);
     CHECK(wefti_graph_verify(f.graph));
-    CHECK(wefti_graph_resolve_dropout(f.graph)); /* once is enough */
+    CHECK(wefti_pass_expand_dropout(f.graph, false)); /* once is enough */
     expect_mask_node(&f, nodes[7], 0.5f, 7, 3);
     finish(&f);
 }
@@ -115,7 +116,7 @@ static void inference_forms(void **state)
     uint32_t nodes[] = {dropout(&f, f.x, WEFTI_NONE, WEFTI_NONE, 1),
                         dropout(&f, f.x, scalar(&f, "r", WEFT_DTYPE_F32, &ratio), mode, 2),
                         dropout(&f, f.x, fed, mode, 1)};
-    CHECK(wefti_graph_resolve_dropout(f.graph));
+    CHECK(wefti_pass_expand_dropout(f.graph, false));
     for (uint32_t i = 0; i < 3; i++) {
         assert_string_equal(f.graph->nodes[nodes[i]].def->name, "Dropout");
         assert_int_equal(f.graph->nodes[nodes[i]].input_count, 1);
@@ -141,7 +142,7 @@ static void refusals(void **state)
             } else {
                 dropout(&f, f.x, ratio, mode, 1);
             }
-            test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_INVALID_ARGUMENT,
+            test_expect_error(wefti_pass_expand_dropout(f.graph, false), WEFT_ERR_INVALID_ARGUMENT,
                               "at least 0 and below 1");
             finish(&f);
         }
@@ -150,25 +151,25 @@ static void refusals(void **state)
     uint32_t mode =
         test_value(f.graph, "mode", WEFTI_VALUE_INPUT, WEFT_DTYPE_BOOL, (const int64_t[]){0}, NULL);
     dropout(&f, f.x, WEFTI_NONE, mode, 1);
-    test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
+    test_expect_error(wefti_pass_expand_dropout(f.graph, false), WEFT_ERR_UNSUPPORTED,
                       "training_mode must be a constant");
     finish(&f);
     start(&f);
     dropout(&f, f.x, test_input(f.graph, "r", (const int64_t[]){0}),
             scalar(&f, "on", WEFT_DTYPE_BOOL, &on), 1);
-    test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
+    test_expect_error(wefti_pass_expand_dropout(f.graph, false), WEFT_ERR_UNSUPPORTED,
                       "ratio must be a constant");
     finish(&f);
     start(&f);
     uint32_t node = dropout(&f, f.x, WEFTI_NONE, scalar(&f, "on", WEFT_DTYPE_BOOL, &on), 2);
     CHECK(wefti_graph_add_output(f.graph, f.graph->nodes[node].outputs[1]));
-    test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
+    test_expect_error(wefti_pass_expand_dropout(f.graph, false), WEFT_ERR_UNSUPPORTED,
                       "readers of the mask");
     finish(&f);
     start(&f);
     test_input(f.graph, "seed", DIMS(2));
     old_dropout(&f, f.x, 0.5f, 7);
-    test_expect_error(wefti_graph_resolve_dropout(f.graph), WEFT_ERR_UNSUPPORTED,
+    test_expect_error(wefti_pass_expand_dropout(f.graph, false), WEFT_ERR_UNSUPPORTED,
                       "tensor 'seed': the name is reserved for a scalar input of the plan");
     finish(&f);
 }
@@ -183,10 +184,11 @@ static void scalars_are_shared(void **state)
     y = f.graph->nodes[old_dropout(&f, y, 0.5f, 7)].outputs[0];
     y = f.graph->nodes[old_dropout(&f, y, 0.5f, 7)].outputs[0];
     test_loss(f.graph, y, DIMS(3));
+    CHECK(wefti_pass_expand_dropout(f.graph, false));
     CHECK(wefti_graph_differentiate(f.graph));
     wefti_optimizer_params_t params = {
         .kind = WEFTI_OPTIMIZER_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
-    CHECK(wefti_graph_add_optimizer(f.graph, &params, WEFTI_NONE));
+    CHECK(wefti_pass_optimizer(f.graph, &params, WEFTI_NONE));
     CHECK(wefti_graph_sort(f.graph));
     CHECK(wefti_graph_verify(f.graph));
     uint32_t scalars = 0, grads = 0;

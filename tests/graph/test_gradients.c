@@ -3,6 +3,7 @@
  * Every gradient rule against central differences of the loss, executed by the real kernels.
  * Elements that stand on a kink (of Relu or MaxPool) are left out; most must remain.
  */
+#include "fusion/passes/passes.h"
 #include "tests/graph/support_graph.h"
 
 #include <math.h>
@@ -94,6 +95,7 @@ static void check_param(fixture_t *f, test_interpreter_t *interpreter, uint32_t 
 static void check_and_free(fixture_t *f, uint32_t classes)
 {
     wefti_graph_t *graph = f->graph;
+    CHECK(wefti_pass_expand_dropout(graph, false));
     CHECK(wefti_graph_differentiate(graph));
     CHECK(wefti_graph_verify(graph));
     test_interpreter_t interpreter;

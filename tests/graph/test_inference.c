@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/graph/support_graph.h"
+#include "fusion/passes/passes.h"
 
 /* x [batch, 4] -> Gemm with w [4, 3] -> Relu "y". */
 static wefti_graph_t *small(weft_registry_t **out_registry, int64_t batch, const float *w,
@@ -22,7 +23,7 @@ static weft_status_t compare(const wefti_graph_t *a, const wefti_graph_t *b)
 {
     const wefti_graph_t *graphs[] = {a, b};
     const char *const labels[] = {"first.onnx", "second.onnx"};
-    return wefti_graph_compare_ranks(graphs, labels, 2);
+    return wefti_pass_compare_models(graphs, labels, 2);
 }
 
 static void test_only_contents_may_differ(void **state)
@@ -72,7 +73,7 @@ static void test_outputs_without_a_maker(void **state)
         test_value(graph, "unread", WEFTI_VALUE_PARAM, WEFT_DTYPE_F32, DIMS(12), contents);
     (void)state;
     CHECK(wefti_graph_add_output(graph, x));
-    CHECK(wefti_graph_prepare_inference(graph));
+    CHECK(wefti_pass_inference_form(graph));
     CHECK(wefti_graph_verify(graph));
     assert_int_equal(graph->output_count, 2);
     const wefti_value_t *output = &graph->values[graph->outputs[1]];
@@ -92,7 +93,7 @@ static void test_a_loss_is_forgotten(void **state)
     test_loss(graph, graph->outputs[0], DIMS(2));
     uint32_t loss = graph->loss, label = graph->label;
     assert_true((graph->values[loss].flags & WEFTI_VALUE_LOSS) != 0);
-    CHECK(wefti_graph_prepare_inference(graph));
+    CHECK(wefti_pass_inference_form(graph));
     CHECK(wefti_graph_verify(graph));
     assert_int_equal(graph->loss, WEFTI_NONE);
     assert_int_equal(graph->values[loss].flags, WEFTI_VALUE_OUTPUT);
@@ -105,7 +106,7 @@ static void test_the_batch_is_split(void **state)
     weft_registry_t *rs, *rw;
     wefti_graph_t *share = small(&rs, 2, NULL, "Relu"), *whole = small(&rw, 6, NULL, "Relu");
     (void)state;
-    CHECK(wefti_graph_split_batch(share, whole, 3));
+    CHECK(wefti_pass_split_batch(share, whole, 3));
     CHECK(wefti_graph_verify(share));
     uint32_t x = wefti_graph_find_value(share, "x"), y = share->outputs[0];
     assert_int_equal(share->values[x].type.dims[0], 6);
@@ -133,9 +134,9 @@ static void test_what_has_no_batch(void **state)
         CHECK(wefti_graph_add_output(graphs[i],
                                      test_node(graphs[i], "Add", "y", INPUTS(x, shift), NULL, 0)));
     }
-    CHECK(wefti_graph_split_batch(graphs[0], graphs[1], 1));
+    CHECK(wefti_pass_split_batch(graphs[0], graphs[1], 1));
     assert_int_equal(graphs[0]->order_count, 1);
-    CHECK(wefti_graph_split_batch(graphs[0], graphs[1], 2));
+    CHECK(wefti_pass_split_batch(graphs[0], graphs[1], 2));
     uint32_t shift = wefti_graph_find_value(graphs[0], "shift.share");
     assert_string_equal(graphs[0]->nodes[graphs[0]->values[shift].producer].def->name, "Broadcast");
     test_graph_free(graphs[0], rs);
@@ -156,7 +157,7 @@ static void test_what_cannot_be_split(void **state)
             CHECK(wefti_graph_add_output(
                 graphs[i], test_node(graphs[i], "Transpose", "y", INPUTS(x), &perm, 1)));
         }
-        test_expect_error(wefti_graph_split_batch(graphs[0], graphs[1], 2), WEFT_ERR_UNSUPPORTED,
+        test_expect_error(wefti_pass_split_batch(graphs[0], graphs[1], 2), WEFT_ERR_UNSUPPORTED,
                           form == 0 ? "not the first dimension of output 'y'"
                                     : "not the first dimension of input 'x'");
         test_graph_free(graphs[0], rs);

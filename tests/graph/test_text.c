@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/onnx/onnx.h"
+#include "fusion/passes/passes.h"
 #include "tests/support/support_text.h"
 
 /* A graph with everything that the text form knows; prints as it is written. */
@@ -153,7 +153,7 @@ static void models_read_back(void **state)
         check_round_trip(graph);
         if (graph->loss != WEFTI_NONE) {
             CHECK(wefti_graph_differentiate(graph));
-            CHECK(wefti_graph_add_optimizer(graph, &adam, WEFTI_NONE));
+            CHECK(wefti_pass_optimizer(graph, &adam, WEFTI_NONE));
             CHECK(wefti_graph_sort(graph));
             check_round_trip(graph);
         }

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "fusion/fusion.h"
+#include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
 
 #define ELEMS 24
@@ -146,7 +146,7 @@ static void make_job(job_t *job, uint32_t ranks, uint64_t *random)
             RANK_OK(wefti_graph_add_output(job->graph, ids[s + 1]));
         }
     }
-    RANK_OK(wefti_graph_prepare_inference(job->graph));
+    RANK_OK(wefti_pass_inference_form(job->graph));
     wefti_lower_params_t params = {.world_size = ranks,
                                    .policy = "none",
                                    .optimizer = "none",

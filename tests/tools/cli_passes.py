@@ -43,7 +43,9 @@ class Passes(support.Case):
     def test_compiled_graph_skips_what_was_done(self):
         self.weft("compile", *MODEL, "-o", "p.weft", "--emit-onnx", "c.onnx")
         done = self.weft_json("compile", "c.onnx", "-o", "q.weft", "--time-passes")
-        self.assertEqual([p["name"] for p in done["passes"]], ["import", "layout", "lower"])
+        ran = {p["name"] for p in done["passes"]}
+        self.assertLessEqual({"import", "layout", "lower"}, ran)
+        self.assertFalse(ran & {"bind-shapes", "differentiate", "bucket", "optimizer"})
 
     def test_time_passes(self):
         done = self.weft("compile", *MODEL, "-o", "p.weft", "--time-passes")

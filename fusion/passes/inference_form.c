@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph that runs as it is: no loss, no gradients; its outputs are the model's. */
-#include "graph/ir.h"
-#include "ops/op_facts.h"
+/*
+ * inference-form: the graph runs as it is.
+ *
+ * Matches the marks of loss, logits and label, operators and weights that no output needs, and
+ * outputs that no operator produces. Produces a graph in which the loss is an operator like others,
+ * unused operators are gone, unused weights take no memory (they become constants), and every output
+ * is the result of an operator (Identity), because only those have memory of their own.
+ */
+#include "fusion/passes/passes.h"
+
 #include "runtime/base/error.h"
 
 static void forget_loss(wefti_graph_t *graph)
@@ -11,29 +18,6 @@ static void forget_loss(wefti_graph_t *graph)
         graph->values[v].flags &= ~marks;
     }
     graph->loss = graph->logits = graph->label = WEFTI_NONE;
-}
-
-/* Before opset 12 a Dropout drops depending on who runs it; whoever infers does not train. */
-static weft_status_t silence_dropout(wefti_graph_t *graph)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t n = 0; n < graph->order_count; n++) {
-        wefti_node_t *node = &graph->nodes[graph->order[n]];
-        if (!wefti_op_has(node->def, WEFT_FACT_DROPOUT) || node->version >= 12) {
-            continue;
-        }
-        if (node->output_count > 1 && node->outputs[1] != WEFTI_NONE) {
-            return wefti_error(
-                WEFT_ERR_UNSUPPORTED,
-                "node '%s' (Dropout): the mask output is not supported before opset 12",
-                node->name);
-        }
-        node->output_count = 1;
-        node->attr_count = 0;
-        WEFT_TRY(status, wefti_graph_change_op(graph, graph->order[n], "", "Identity", 0), fail);
-    }
-fail:
-    return status;
 }
 
 /* The value keeps its flag: lowering gives the binding its name. */
@@ -78,12 +62,10 @@ static weft_status_t drop_unread(wefti_graph_t *graph)
     return WEFT_OK;
 }
 
-weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph)
+weft_status_t wefti_pass_inference_form(wefti_graph_t *graph)
 {
     weft_status_t status;
     forget_loss(graph);
-    WEFT_TRY(status, silence_dropout(graph), fail);
-    WEFT_TRY(status, wefti_graph_resolve_dropout(graph), fail);
     WEFT_TRY(status, wefti_graph_prune(graph), fail);
     for (uint32_t i = 0; i < graph->output_count; i++) {
         if (graph->values[graph->outputs[i]].kind != WEFTI_VALUE_NODE) {
@@ -93,4 +75,9 @@ weft_status_t wefti_graph_prepare_inference(wefti_graph_t *graph)
     WEFT_TRY(status, drop_unread(graph), fail);
 fail:
     return status;
+}
+
+weft_status_t wefti_apply_inference_form(wefti_compiler_t *c)
+{
+    return wefti_pass_inference_form(c->graph);
 }

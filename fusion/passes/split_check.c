@@ -10,9 +10,10 @@
  *     not to.
  *   - Collectives of the graph itself are not checked.
  */
+#include "fusion/passes/passes.h"
+
 #include <string.h>
 
-#include "graph/ir.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -129,8 +130,8 @@ static weft_status_t check_node(check_t *check, const wefti_node_t *node)
     return WEFT_OK;
 }
 
-weft_status_t wefti_graph_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
-                                      uint32_t world_size, wefti_arena_t *arena)
+weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
+                                uint32_t world_size, wefti_arena_t *arena)
 {
     weft_status_t status = WEFT_OK;
     check_t check = {.part = part, .whole = whole, .ranks = world_size};

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of a graph once shapes are known: a gather along another dimension than the first one
- * becomes one along the first between two Transposes; a sum over ranks whose only reader divides it
- * by their number becomes an average, which is the same bits and can share a bucket with others.
+ * tidy-collectives: what normalize-collectives could not do before shapes were known.
+ *
+ * Matches an AllGather of ONNX Runtime along another dimension than the first, and a sum over ranks
+ * whose only reader divides it by their number. Produces an AllGather along the first dimension
+ * between two Transposes, because blocks of ranks are contiguous only there; and an average, which
+ * has the same bits and can share a bucket with other averages.
  */
+#include "fusion/passes/passes.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include <weft/algo.h>
 
-#include "graph/ir.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -220,7 +224,7 @@ done:
     return status;
 }
 
-weft_status_t wefti_graph_tidy_collectives(wefti_graph_t *graph, uint32_t world_size)
+weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size)
 {
     weft_status_t status = WEFT_OK;
     tidy_t t = {.graph = graph, .world_size = world_size};
@@ -250,4 +254,9 @@ done:
     wefti_free(graph->arena.allocator, t.keys);
     wefti_arena_deinit(&arena);
     return status;
+}
+
+weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *c)
+{
+    return wefti_pass_tidy_collectives(c->graph, c->params.world_size);
 }

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients that the graph already holds: by a map, or by name. What is reduced over ranks already
- * is recognised by what it depends on: data of a rank reaches it by way of collectives alone.
+ * given-gradients: finds gradients that the model contains, so that they are trained with in place of
+ * derived ones.
+ *
+ * Matches tensors by the map of grads_path, or by name: "<param>_grad", "grad.<param>". Produces
+ * grad_of on each complete gradient: on the result, where the model all-reduces it itself. Operators
+ * that only gradients need are in the backward phase; weights without a gradient become constants;
+ * gradients stop being outputs. Runs before shapes are bound, because the batch of the backward pass
+ * is fixed with that of the loss. A model without gradients and without a loss is an error here.
  */
+#include "fusion/passes/passes.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include <weft/algo.h>
 
-#include "graph/ir.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define NAMES_SHOWN 3
 
-static bool is_all_reduce(const wefti_node_t *node)
+bool wefti_is_all_reduce(const wefti_node_t *node)
 {
     return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
            wefti_op_facts(node->def).collective == WEFT_OP_ALL_REDUCE &&
@@ -38,7 +45,7 @@ static uint8_t local_outputs(const wefti_node_t *node, uint8_t any)
 
 /* Per value: 1 where data of this rank reaches it other than through a collective that gives all
  * ranks the same. From allocator. */
-static uint8_t *mark_local(const wefti_graph_t *graph)
+uint8_t *wefti_mark_local(const wefti_graph_t *graph)
 {
     uint8_t *local = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
     for (uint32_t i = 0; local != NULL && i < graph->value_count; i++) {
@@ -72,7 +79,7 @@ static uint32_t *find_reductions(const wefti_graph_t *graph)
     }
     for (uint32_t i = 0; reader != NULL && i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; is_all_reduce(node) && k < node->input_count; k++) {
+        for (uint32_t k = 0; wefti_is_all_reduce(node) && k < node->input_count; k++) {
             if (node->inputs[k] != WEFTI_NONE) {
                 reader[node->inputs[k]] = graph->order[i];
             }
@@ -161,12 +168,12 @@ done:
     return status;
 }
 
-weft_status_t wefti_graph_find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
-                                         uint32_t *out_found)
+static weft_status_t find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
+                                    uint32_t *out_found)
 {
     weft_status_t status = WEFT_OK;
     finder_t f = {.graph = graph};
-    f.local = mark_local(graph);
+    f.local = wefti_mark_local(graph);
     f.reduction = find_reductions(graph);
     if (f.local == NULL || f.reduction == NULL) {
         status = WEFT_ERR_NO_MEMORY;
@@ -188,16 +195,6 @@ done:
     wefti_free(graph->arena.allocator, f.local);
     wefti_free(graph->arena.allocator, f.reduction);
     return status;
-}
-
-bool wefti_graph_has_gradients(const wefti_graph_t *graph)
-{
-    for (uint32_t i = 0; i < graph->value_count; i++) {
-        if (graph->values[i].grad_of != WEFTI_NONE) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* Nodes that the loss (without one, the outputs) does not need belong to the backward pass. */
@@ -290,192 +287,35 @@ static weft_status_t fix_others(wefti_graph_t *graph, const wefti_log_t *log)
     return WEFT_OK;
 }
 
-weft_status_t wefti_graph_use_gradients(wefti_graph_t *graph, const wefti_log_t *log)
+weft_status_t wefti_pass_given_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
+                                         const wefti_log_t *log)
 {
     weft_status_t status;
-    drop_outputs(graph);
-    WEFT_TRY(status, set_phases(graph), done);
-    WEFT_TRY(status, fix_others(graph, log), done);
+    uint32_t found = 0;
+    WEFT_TRY(status, find_gradients(graph, map, &found), done);
+    if (found > 0) {
+        drop_outputs(graph);
+        WEFT_TRY(status, set_phases(graph), done);
+        WEFT_TRY(status, fix_others(graph, log), done);
+    }
 done:
     return status;
 }
 
-static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t value)
-{
-    const wefti_value_t *grad = &graph->values[value], *param = &graph->values[grad->grad_of];
-    bool same = grad->type.dtype == param->type.dtype && grad->type.rank == param->type.rank;
-    char texts[2][WEFTI_TYPE_TEXT_BYTES];
-
-    for (uint32_t d = 0; same && d < grad->type.rank; d++) {
-        same = grad->type.dims[d] == param->type.dims[d];
-    }
-
-    if (!same) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "gradient '%s': type or shape does not match parameter '%s': %s, parameter %s",
-            grad->name, param->name, wefti_type_text(&grad->type, texts[0]),
-            wefti_type_text(&param->type, texts[1]));
-    }
-    if (weft_tensor_elem_count(&param->type) == 0) {
-        return wefti_error_empty_param(param->name);
-    }
-    return WEFT_OK;
-}
-
-weft_status_t wefti_graph_check_gradients(const wefti_graph_t *graph)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t v = 0; v < graph->value_count && status >= 0; v++) {
-        const wefti_value_t *value = &graph->values[v];
-        if (value->grad_of != WEFTI_NONE && value->kind != WEFTI_VALUE_NODE) {
-            /* folded: it is always the same */
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "gradient '%s' of parameter '%s' is a constant", value->name,
-                               graph->values[value->grad_of].name);
-        }
-        status = value->grad_of != WEFTI_NONE ? check_gradient(graph, v) : WEFT_OK;
-    }
-    return status;
-}
-
-/* Copies that stand behind the producers of what they copy. */
-typedef struct copier {
-    wefti_graph_t *graph;
-    uint64_t *keys;
-    size_t key_capacity;
-    uint32_t added;
-} copier_t;
-
-static weft_status_t add_copy(copier_t *c, uint32_t value, uint32_t *out_value)
+weft_status_t wefti_apply_given_gradients(wefti_compiler_t *c)
 {
     weft_status_t status;
-    wefti_graph_t *graph = c->graph;
-    char name[200];
-    uint32_t node, producer = graph->values[value].producer;
-    snprintf(name, sizeof(name), "%.180s/copy", graph->values[value].name);
-    wefti_node_params_t params = {.domain = "",
-                                  .op = "Identity",
-                                  .name = name,
-                                  .version = graph->opset,
-                                  .phase = WEFTI_PHASE_BACKWARD,
-                                  .inputs = &value,
-                                  .input_count = 1,
-                                  .output_count = 1};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
-    WEFT_TRY(status,
-             wefti_array_reserve(graph->arena.allocator, &c->keys, &c->key_capacity,
-                                 (size_t)node + 1, sizeof(*c->keys)),
-             done);
-    c->keys[node] = (producer == WEFTI_NONE ? 0 : c->keys[producer]) + ++c->added;
-    *out_value = graph->nodes[node].outputs[0];
-done:
-    return status;
-}
-
-/* A collective of gradients works in place: its inputs are tensors of their own. */
-static weft_status_t own_inputs(copier_t *c, uint32_t id, const uint32_t *readers)
-{
-    weft_status_t status = WEFT_OK;
-    wefti_graph_t *graph = c->graph;
-    for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
-        uint32_t value = graph->nodes[id].inputs[k], copy;
-        uint32_t result = graph->nodes[id].outputs[k];
-        if (value == WEFTI_NONE || result == WEFTI_NONE ||
-            graph->values[result].grad_of == WEFTI_NONE ||
-            (graph->values[value].kind == WEFTI_VALUE_NODE && readers[value] == 1 &&
-             graph->values[value].flags == 0)) {
-            continue;
-        }
-        WEFT_TRY(status, add_copy(c, value, &copy), done);
-        graph->nodes[id].inputs[k] = copy;
+    const char *path = c->params.grads_path;
+    if (path != NULL) {
+        WEFT_TRY(status, wefti_grads_map_load(path, &c->arena, &c->gradients), fail);
     }
-done:
-    return status;
-}
-
-/* One gradient that a node made: a tensor that nobody else reads, or one that is not to be reduced
- * again. */
-static weft_status_t own_gradient(copier_t *c, uint32_t value, const uint32_t *readers,
-                                  const uint8_t *local)
-{
-    wefti_graph_t *graph = c->graph;
-    uint32_t copy;
-    weft_status_t status;
-    if (!local[value]) {
-        graph->values[value].flags |= WEFTI_VALUE_REDUCED;
-        return WEFT_OK;
+    status = wefti_pass_given_gradients(c->graph, path != NULL ? &c->gradients : NULL, &c->log);
+    if (status < 0) {
+        return wefti_error_prefix(status, "%s", c->model->path);
     }
-    if (readers[value] == 0 && graph->values[value].flags == 0) {
-        return WEFT_OK;
+    if (c->graph->loss == WEFTI_NONE && !wefti_graph_has_gradients(c->graph)) {
+        return wefti_error_no_loss(c->model->path);
     }
-    status = add_copy(c, value, &copy);
-    if (status == WEFT_OK) {
-        graph->values[copy].grad_of = graph->values[value].grad_of;
-        graph->values[value].grad_of = WEFTI_NONE;
-    }
-    return status;
-}
-
-/* Where nodes stand now, and who reads how often. */
-static weft_status_t look_around(copier_t *c, uint32_t **out_readers)
-{
-    weft_status_t status = WEFT_OK;
-    const wefti_graph_t *graph = c->graph;
-    uint32_t *readers =
-        wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*readers));
-    *out_readers = readers;
-    if (readers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = graph->order_count; i-- > 0;) {
-        uint32_t id = graph->order[i];
-        WEFT_TRY(status,
-                 wefti_array_reserve(graph->arena.allocator, &c->keys, &c->key_capacity,
-                                     (size_t)id + 1, sizeof(*c->keys)),
-                 done);
-        c->keys[id] = ((uint64_t)i + 1) << 32;
-        for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
-            if (graph->nodes[id].inputs[k] != WEFTI_NONE) {
-                readers[graph->nodes[id].inputs[k]]++;
-            }
-        }
-    }
-done:
-    return status;
-}
-
-weft_status_t wefti_graph_settle_gradients(wefti_graph_t *graph)
-{
-    weft_status_t status;
-    copier_t c = {.graph = graph};
-    uint32_t *readers = NULL, count = graph->order_count;
-    if (!wefti_graph_has_gradients(graph)) {
-        return WEFT_OK;
-    }
-    uint8_t *local = mark_local(graph);
-    WEFT_TRY(status, wefti_graph_check_gradients(graph), done);
-    WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
-    WEFT_TRY(status, look_around(&c, &readers), done);
-    for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
-        if (graph->values[v].grad_of == WEFTI_NONE) {
-            continue;
-        }
-        if (!(graph->nodes[graph->values[v].producer].def->effects & WEFT_EFFECT_COMMUNICATES)) {
-            WEFT_TRY(status, own_gradient(&c, v, readers, local), done);
-        }
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (is_all_reduce(&graph->nodes[graph->order[i]])) {
-            WEFT_TRY(status, own_inputs(&c, graph->order[i], readers), done);
-        }
-    }
-    if (c.added > 0) {
-        WEFT_TRY(status, wefti_graph_sort_by(graph, c.keys), done);
-    }
-done:
-    wefti_free(graph->arena.allocator, readers);
-    wefti_free(graph->arena.allocator, local);
-    wefti_free(graph->arena.allocator, c.keys);
+fail:
     return status;
 }

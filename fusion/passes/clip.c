@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scale that keeps the gradients' global norm below a limit:
+ * clip: the scale that keeps the global norm of all gradients below clip_norm.
+ *
+ * Matches nodes that produce gradients. Produces
  *
  *   collective -> SquareSum -> SquareSum of the next one ... -> ClipScale -> all updates
  *
@@ -9,9 +11,8 @@
  * over ranks, and one more SquareSum stands for what every rank has whole. Lowering decides which
  * is which.
  */
-#include <string.h>
+#include "fusion/passes/passes.h"
 
-#include "graph/ir.h"
 #include "runtime/base/error.h"
 
 typedef struct clipper {
@@ -118,8 +119,8 @@ done:
     return status;
 }
 
-weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
-                                   uint32_t *out_scale)
+weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                              uint32_t *out_scale)
 {
     weft_status_t status;
     clipper_t c = {.graph = graph, .sum = WEFTI_NONE};
@@ -139,4 +140,9 @@ weft_status_t wefti_graph_add_clip(wefti_graph_t *graph, const wefti_optimizer_p
     WEFT_TRY(status, add_scale(&c, params, out_scale), done);
 done:
     return status;
+}
+
+weft_status_t wefti_apply_clip(wefti_compiler_t *c)
+{
+    return wefti_pass_clip(c->graph, &c->optimizer, &c->clip_scale);
 }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The update step as nodes of the graph: one per gradient, in the order in which gradients become
- * ready. */
-#include <stdio.h>
-#include <string.h>
+/*
+ * optimizer: the update step as operators of the graph.
+ *
+ * Matches values with grad_of. Produces one SGD, Momentum or Adam (phase UPDATE) per gradient, in the
+ * order in which gradients become ready, with states as values and scalars "lr" and "step". The
+ * gradient input is the value that has grad_of at this point: the result of a collective.
+ */
+#include "fusion/passes/passes.h"
 
-#include "graph/ir.h"
 #include "runtime/base/error.h"
 
 typedef struct updater {
@@ -114,8 +117,8 @@ weft_status_t wefti_error_no_gradients(void)
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "graph has no gradients to train with");
 }
 
-weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
-                                        const wefti_optimizer_params_t *params, uint32_t scale)
+weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                                   uint32_t scale)
 {
     weft_status_t status;
     updater_t updater = {
@@ -142,4 +145,9 @@ weft_status_t wefti_graph_add_optimizer(wefti_graph_t *graph,
     }
 done:
     return status;
+}
+
+weft_status_t wefti_apply_optimizer(wefti_compiler_t *c)
+{
+    return wefti_pass_optimizer(c->graph, &c->optimizer, c->clip_scale);
 }

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One batch for all ranks: rank 0's inputs are scattered, its outputs gathered. The graph is bound
- * to a rank's share of the batch. What carries the batch is found by comparing with the same model
- * bound to all of it: an input or output whose first dimension differs, and nothing else.
+ * split-batch: one batch for all ranks. Rank 0's inputs are scattered, its outputs gathered.
+ *
+ * Matches inputs and outputs of two graphs of one model, the first bound to a rank's share of the
+ * batch, the second to all of it: what differs in its first dimension, and in nothing else, carries
+ * the batch. Graphs that mix samples are refused (split_check.c). Produces
  *
  *   x [B, ..] -> Scatter -> "x.share" [B / N, ..] -> the graph -> "y.share" -> Gather -> y [B, ..]
- *   z [..]    -> Broadcast -> "z.share"              (no batch: everybody gets rank 0's)
+ *   z [..]    -> Broadcast -> "z.share"              (no batch: all ranks receive rank 0's)
  */
+#include "fusion/passes/passes.h"
+
 #include <stdio.h>
 
-#include "graph/ir.h"
 #include "runtime/base/error.h"
 
 typedef enum share {
@@ -118,8 +121,8 @@ fail:
     return status;
 }
 
-weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
-                                      uint32_t world_size)
+weft_status_t wefti_pass_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
+                                     uint32_t world_size)
 {
     weft_status_t status = WEFT_OK;
     if (graph->input_count != whole->input_count || graph->output_count != whole->output_count) {
@@ -128,7 +131,7 @@ weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t 
     if (world_size == 1) {
         return WEFT_OK;
     }
-    WEFT_TRY(status, wefti_graph_check_split(graph, whole, world_size, &graph->arena), fail);
+    WEFT_TRY(status, wefti_check_split(graph, whole, world_size, &graph->arena), fail);
     for (uint32_t i = 0; i < graph->input_count; i++) {
         WEFT_TRY(status, split_input(graph, whole, i, world_size), fail);
     }
@@ -137,5 +140,14 @@ weft_status_t wefti_graph_split_batch(wefti_graph_t *graph, const wefti_graph_t 
     }
     WEFT_TRY(status, wefti_graph_sort(graph), fail);
 fail:
+    return status;
+}
+
+weft_status_t wefti_apply_split_batch(wefti_compiler_t *c)
+{
+    weft_status_t status =
+        wefti_pass_split_batch(c->graph, c->models[1].graph, c->params.world_size);
+    wefti_graph_destroy(c->models[1].graph);
+    c->models[1].graph = NULL;
     return status;
 }

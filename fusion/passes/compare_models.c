@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One model per rank: equal but for the contents of initializers. Compared are the graphs that came
- * of them once shapes were bound and constants folded, so what ranks run is what was compared. Ids
- * follow the order of the files and must agree, for lowering takes each rank's contents by them.
+ * compare-models: the models of all ranks become one graph.
+ *
+ * Matches the graphs of rank_models, with shapes bound and constants folded, so that what is compared
+ * is what runs. Changes nothing: an error names both sides of the first difference other than
+ * contents of initializers. Ids follow the order of the files and must agree, because lowering finds
+ * the contents of each rank by them. Later passes change the graph of rank 0 only.
  */
+#include "fusion/passes/passes.h"
+
 #include <string.h>
 
-#include "graph/ir.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -199,7 +203,7 @@ done:
     return status;
 }
 
-weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs,
+weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,
                                         const char *const *labels, uint32_t count)
 {
     weft_status_t status = WEFT_OK;
@@ -212,4 +216,15 @@ weft_status_t wefti_graph_compare_ranks(const wefti_graph_t *const *graphs,
         wefti_text_deinit(&pair.line_b);
     }
     return status >= 0 ? check_shapes(graphs, count) : status;
+}
+
+weft_status_t wefti_apply_compare_models(wefti_compiler_t *c)
+{
+    const wefti_graph_t **graphs = wefti_arena_array(&c->arena, c->model_count, sizeof(*graphs));
+    for (uint32_t r = 0; graphs != NULL && r < c->model_count; r++) {
+        graphs[r] = c->models[r].graph;
+    }
+    return graphs == NULL
+               ? WEFT_ERR_NO_MEMORY
+               : wefti_pass_compare_models(graphs, c->params.rank_models, c->model_count);
 }

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Callers that were built with other versions of the public headers: every function that takes a
+ * struct with struct_size gets shorter and longer ones. The table has a row per function and
+ * argument; such an argument in include/weft without a row fails the test.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "support.h"
+#include "support_headers.h"
+
+#define STEP sizeof(size_t) /* sizes that a struct with a size_t can have */
+#define LONGER 64u
+
+/* ---- the other arguments ---- */
+
+static weft_context_t *context;
+static weft_group_t *group;
+static weft_fuser_t *fuser;
+static weft_capture_t *capture;
+static weft_session_t *session;
+static weft_plan_t *plan;
+static weft_registry_t *registry;
+static weft_edit_list_t *edits;
+static char checkpoint_path[64];
+
+static const weft_op_def_t make_def = {.domain = "test", .name = "Make"};
+static const weft_view_value_t values[1] = {{.name = "v", .bytes = 4, .grad_of = UINT32_MAX}};
+static const weft_view_op_t ops[1] = {
+    {.name = "op", .def = &make_def, .output_count = 1, .present = 1}};
+static const uint32_t zeros[4], two_ranks[1] = {2};
+static const uint64_t op_ns[1] = {1};
+static uint64_t ready_ns[1];
+
+static weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
+static weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
+static weft_algo_params_t algo_params = WEFT_ALGO_PARAMS_INIT;
+static weft_bucket_params_t bucket_params = WEFT_BUCKET_PARAMS_INIT;
+static weft_algorithms_params_t algorithms_params = WEFT_ALGORITHMS_PARAMS_INIT;
+static weft_schedule_params_t schedule_params = WEFT_SCHEDULE_PARAMS_INIT;
+static weft_compile_params_t compile_params = WEFT_COMPILE_PARAMS_INIT;
+static weft_graph_view_t graph_view = WEFT_GRAPH_VIEW_INIT;
+static const weft_capture_params_t capture_params = WEFT_CAPTURE_PARAMS_INIT;
+static const weft_checkpoint_info_t checkpoint_info = WEFT_CHECKPOINT_INFO_INIT;
+static const weft_fuser_params_t fuser_params = WEFT_FUSER_PARAMS_INIT;
+static const weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+
+static void make(void)
+{
+    training_t training = {.world = 1, .steps = 1, .buckets = 2};
+    context_params.rank = 0;
+    context_params.world_size = 1;
+    assert_int_equal(weft_context_create(&context_params, &context), WEFT_OK);
+    assert_int_equal(weft_group_create_world(context, &group), WEFT_OK);
+    assert_int_equal(weft_fuser_create(group, NULL, &fuser), WEFT_OK);
+    assert_int_equal(weft_capture_begin(group, NULL), WEFT_OK);
+    assert_int_equal(weft_barrier(group, NULL), WEFT_OK);
+    assert_int_equal(weft_capture_end(group, &capture), WEFT_OK);
+    assert_int_equal(support_plan(&training, false, &plan), WEFT_OK);
+    assert_int_equal(support_registry(true, &registry), WEFT_OK);
+    session_params.context = context;
+    session_params.plan = plan;
+    session_params.registry = registry;
+    assert_int_equal(weft_session_create(&session_params, &session), WEFT_OK);
+    assert_int_equal(weft_edit_list_create(NULL, &edits), WEFT_OK);
+    snprintf(checkpoint_path, sizeof checkpoint_path, "/tmp/weft-struct-sizes-%d", (int)getpid());
+    assert_int_equal(weft_session_save_checkpoint(session, checkpoint_path, NULL), WEFT_OK);
+    algo_params.group_size = 2;
+    bucket_params.world_size = 2;
+    algorithms_params.group_sizes = two_ranks;
+    algorithms_params.group_count = 1;
+    schedule_params.op_ns = op_ns;
+    compile_params.model_path = WEFT_SOURCE_DIR "/samples/models/mlp.onnx";
+    compile_params.world_size = 2;
+    compile_params.batch = 4;
+    graph_view.value_count = graph_view.op_count = graph_view.order_count = 1;
+    graph_view.values = values;
+    graph_view.ops = ops;
+    graph_view.order = graph_view.op_inputs = graph_view.op_outputs = graph_view.users = zeros;
+}
+
+static void unmake(void)
+{
+    remove(checkpoint_path);
+    weft_edit_list_destroy(edits);
+    weft_session_destroy(session);
+    weft_registry_destroy(registry);
+    weft_plan_release(plan);
+    weft_capture_destroy(capture);
+    weft_fuser_destroy(fuser);
+    weft_group_destroy(group);
+    weft_context_release(context);
+}
+
+/* ---- the functions ---- */
+
+#define CALLS(function, argument, expression)                                                      \
+    static weft_status_t function##_##argument(void *argument)                                     \
+    {                                                                                              \
+        return (expression);                                                                       \
+    }
+
+/* A function that makes something, and its counterpart. */
+#define CREATES(function, argument, type, create, destroy)                                         \
+    static weft_status_t function##_##argument(void *argument)                                     \
+    {                                                                                              \
+        type *made = NULL;                                                                         \
+        weft_status_t status = (create);                                                           \
+        destroy(made);                                                                             \
+        return status;                                                                             \
+    }
+
+CALLS(weft_algorithm_verify, params,
+      weft_algorithm_verify(weft_registry_find_algorithm(NULL, WEFT_OP_ALL_GATHER, "ring"), params))
+CALLS(weft_capture_get_info, info, weft_capture_get_info(capture, info))
+CALLS(weft_session_save_checkpoint, info,
+      weft_session_save_checkpoint(session, checkpoint_path, info))
+CALLS(weft_session_load_checkpoint, out_info,
+      weft_session_load_checkpoint(session, checkpoint_path, out_info))
+CALLS(weft_checkpoint_check, out_info,
+      weft_checkpoint_check(checkpoint_path, plan, registry, out_info))
+CALLS(weft_compile_option_set, params, weft_compile_option_set(params, "batch", "4"))
+CREATES(weft_compile, params, weft_plan_t, weft_compile(params, &made), weft_plan_release)
+CREATES(weft_context_create, params, weft_context_t, weft_context_create(params, &made),
+        weft_context_release)
+CALLS(weft_context_peer_info, out_info, weft_context_peer_info(context, 0, out_info))
+CALLS(weft_context_link_stats, out_stats, weft_context_link_stats(context, 0, out_stats))
+CREATES(weft_fuser_create, params, weft_fuser_t, weft_fuser_create(group, params, &made),
+        weft_fuser_destroy)
+CALLS(weft_fuser_get_stats, stats, weft_fuser_get_stats(fuser, stats))
+CALLS(weft_mem_query, out_info, weft_mem_query(context, values, out_info))
+CALLS(weft_pass_ready_times, view, weft_pass_ready_times(view, op_ns, ready_ns))
+CREATES(weft_pass_insert_collectives, view, weft_edit_list_t,
+        weft_pass_insert_collectives(view, NULL, &made), weft_edit_list_destroy)
+CREATES(weft_pass_bucket, view, weft_edit_list_t,
+        weft_pass_bucket(view, &bucket_params, &made, NULL), weft_edit_list_destroy)
+CREATES(weft_pass_bucket, params, weft_edit_list_t,
+        weft_pass_bucket(&graph_view, params, &made, NULL), weft_edit_list_destroy)
+CREATES(weft_pass_bucket, out_forecast, weft_edit_list_t,
+        weft_pass_bucket(&graph_view, &bucket_params, &made, out_forecast), weft_edit_list_destroy)
+CREATES(weft_pass_algorithms, view, weft_edit_list_t,
+        weft_pass_algorithms(view, &algorithms_params, &made), weft_edit_list_destroy)
+CREATES(weft_pass_algorithms, params, weft_edit_list_t,
+        weft_pass_algorithms(&graph_view, params, &made), weft_edit_list_destroy)
+CREATES(weft_pass_order, view, weft_edit_list_t, weft_pass_order(view, NULL, &made),
+        weft_edit_list_destroy)
+CREATES(weft_pass_start_wait, view, weft_edit_list_t, weft_pass_start_wait(view, NULL, &made),
+        weft_edit_list_destroy)
+CREATES(weft_pass_schedule, view, weft_edit_list_t,
+        weft_pass_schedule(view, &schedule_params, &made, NULL), weft_edit_list_destroy)
+CREATES(weft_pass_schedule, params, weft_edit_list_t,
+        weft_pass_schedule(&graph_view, params, &made, NULL), weft_edit_list_destroy)
+CREATES(weft_pass_schedule, out_report, weft_edit_list_t,
+        weft_pass_schedule(&graph_view, &schedule_params, &made, out_report),
+        weft_edit_list_destroy)
+CALLS(weft_edits_check, view, weft_edits_check(view, edits))
+CALLS(weft_plan_get_info, info, weft_plan_get_info(plan, info))
+CALLS(weft_plan_get_binding, binding, weft_plan_get_binding(plan, 0, binding))
+CREATES(weft_session_create, params, weft_session_t, weft_session_create(params, &made),
+        weft_session_destroy)
+CALLS(weft_session_get_stats, stats, weft_session_get_stats(session, stats))
+CREATES(weft_stream_create, params, weft_stream_t, weft_stream_create(context, params, &made),
+        weft_stream_destroy)
+
+static weft_status_t weft_capture_begin_params(void *params)
+{
+    weft_status_t status = weft_capture_begin(group, params);
+    return status < 0 ? status : weft_capture_cancel(group);
+}
+
+static weft_status_t weft_model_check_params(void *params)
+{
+    char *text = NULL;
+    int compiles = 0;
+    weft_status_t status = weft_model_check(params, 0, &text, &compiles);
+    free(text);
+    return status;
+}
+
+/* ---- the table ---- */
+
+typedef struct row {
+    const char *function, *argument;
+    weft_status_t (*call)(void *argument);
+    size_t bytes;     /* of the struct */
+    const void *full; /* parameters that are valid; NULL: a report */
+    size_t needed;    /* bytes of it that the call needs */
+} row_t;
+
+#define READS(function, argument, params, needed)                                                  \
+    {                                                                                              \
+#function, #argument, function##_##argument, sizeof(params), &(params), needed             \
+    }
+#define WRITES(function, argument, type)                                                           \
+    {                                                                                              \
+#function, #argument, function##_##argument, sizeof(type), NULL, 0                         \
+    }
+#define UP_TO(type, field) offsetof(type, field)
+
+static const row_t rows[] = {
+    READS(weft_algorithm_verify, params, algo_params, UP_TO(weft_algo_params_t, rank)),
+    READS(weft_capture_begin, params, capture_params, STEP),
+    WRITES(weft_capture_get_info, info, weft_capture_info_t),
+    READS(weft_session_save_checkpoint, info, checkpoint_info, STEP),
+    WRITES(weft_session_load_checkpoint, out_info, weft_checkpoint_info_t),
+    WRITES(weft_checkpoint_check, out_info, weft_checkpoint_info_t),
+    READS(weft_compile, params, compile_params, UP_TO(weft_compile_params_t, shapes)),
+    READS(weft_model_check, params, compile_params, UP_TO(weft_compile_params_t, shapes)),
+    READS(weft_context_create, params, context_params, 2 * STEP),
+    WRITES(weft_context_peer_info, out_info, weft_peer_info_t),
+    WRITES(weft_context_link_stats, out_stats, weft_link_stats_t),
+    READS(weft_fuser_create, params, fuser_params, STEP),
+    WRITES(weft_fuser_get_stats, stats, weft_fuser_stats_t),
+    WRITES(weft_mem_query, out_info, weft_mem_info_t),
+    READS(weft_pass_ready_times, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_insert_collectives, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_bucket, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_bucket, params, bucket_params, UP_TO(weft_bucket_params_t, cost)),
+    WRITES(weft_pass_bucket, out_forecast, weft_bucket_forecast_t),
+    READS(weft_pass_algorithms, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_algorithms, params, algorithms_params,
+          UP_TO(weft_algorithms_params_t, costs_path)),
+    READS(weft_pass_order, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_start_wait, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_schedule, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    READS(weft_pass_schedule, params, schedule_params, UP_TO(weft_schedule_params_t, kept)),
+    WRITES(weft_pass_schedule, out_report, weft_schedule_report_t),
+    READS(weft_edits_check, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
+    WRITES(weft_plan_get_info, info, weft_plan_info_t),
+    WRITES(weft_plan_get_binding, binding, weft_binding_t),
+    READS(weft_session_create, params, session_params, UP_TO(weft_session_params_t, trace)),
+    WRITES(weft_session_get_stats, stats, weft_session_stats_t),
+    READS(weft_stream_create, params, stream_params, STEP),
+};
+
+/* Parameters in which the library writes one field for the caller: what it may not touch is all
+ * that it must know of the rest. */
+static const row_t field_row =
+    READS(weft_compile_option_set, params, compile_params, UP_TO(weft_compile_params_t, shapes));
+
+#define ROWS (sizeof rows / sizeof rows[0])
+
+/* ---- structs of other versions ---- */
+
+/* The caller's memory: its struct, and after that what belongs to others. */
+static _Alignas(16) uint8_t memory[4096];
+
+/* A caller's struct of that size, with zeros in fields that the library does not have. */
+static void *caller_struct(const row_t *row, size_t bytes, int rest)
+{
+    assert_true(row->bytes + LONGER < sizeof memory && bytes <= sizeof memory);
+    memset(memory, rest, sizeof memory);
+    memset(memory, 0, bytes);
+    if (row->full != NULL) {
+        memcpy(memory, row->full, bytes < row->bytes ? bytes : row->bytes);
+    }
+    memcpy(memory, &bytes, sizeof bytes);
+    return memory;
+}
+
+static void expect(const row_t *row, weft_status_t status, size_t bytes, weft_status_t wanted,
+                   const char *text)
+{
+    char message[96];
+    snprintf(message, sizeof message, "%s: %s", row->argument, text);
+    if (status != wanted || (status < 0 && strstr(weft_last_error(), message) == NULL)) {
+        fail_msg("%s with a struct of %zu bytes, library %zu: status %d, \"%s\", expected %d, "
+                 "\"%s\"",
+                 row->function, bytes, row->bytes, (int)status, weft_last_error(), (int)wanted,
+                 message);
+    }
+}
+
+static void refuse_sizes(const row_t *row)
+{
+    const size_t sizes[] = {0, 4, STEP + 1, (size_t)1 << 40, SIZE_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        void *argument = caller_struct(row, row->bytes, 0);
+        memcpy(argument, &sizes[i], sizeof sizes[i]);
+        expect(row, row->call(argument), sizes[i], WEFT_ERR_INVALID_ARGUMENT,
+               "invalid struct_size");
+    }
+}
+
+/* What a shorter struct lacks has its default, whatever comes after it in memory. */
+static void read_params(const row_t *row)
+{
+    for (size_t bytes = STEP; bytes <= row->bytes; bytes += STEP) {
+        weft_status_t status = row->call(caller_struct(row, bytes, 0xff));
+        if (bytes >= row->needed) {
+            expect(row, status, bytes, WEFT_OK, "");
+        } else if (status < 0) {
+            assert_null(strstr(weft_last_error(), "struct_size"));
+        }
+    }
+    expect(row, row->call(caller_struct(row, row->bytes + STEP, 0xff)), row->bytes + STEP, WEFT_OK,
+           "");
+    uint8_t *longer = caller_struct(row, row->bytes + LONGER, 0xff);
+    expect(row, row->call(longer), row->bytes + LONGER, WEFT_OK, "");
+    longer = caller_struct(row, row->bytes + LONGER, 0xff);
+    longer[row->bytes + LONGER - 1] = 1;
+    expect(row, row->call(longer), row->bytes + LONGER, WEFT_ERR_UNSUPPORTED, "unsupported field");
+}
+
+/* Leaves bytes on the stack, so that padding differs where nothing sets it. */
+static void scribble(int byte)
+{
+    volatile uint8_t stack[16384];
+    for (size_t i = 0; i < sizeof stack; i++) {
+        stack[i] = (uint8_t)byte;
+    }
+}
+
+/* A report is written as far as both sides have it. */
+static void write_reports(const row_t *row)
+{
+    uint8_t first[4096], second[4096];
+    scribble(0x55);
+    expect(row, row->call(caller_struct(row, row->bytes, 0)), row->bytes, WEFT_OK, "");
+    memcpy(first, memory, row->bytes);
+    scribble(0xaa);
+    expect(row, row->call(caller_struct(row, row->bytes, 0)), row->bytes, WEFT_OK, "");
+    memcpy(second, memory, row->bytes);
+    for (size_t bytes = STEP; bytes <= row->bytes + LONGER; bytes += STEP) {
+        size_t both = bytes < row->bytes ? bytes : row->bytes, after;
+        memset(memory, 0xab, sizeof memory);
+        memcpy(memory, &bytes, sizeof bytes);
+        expect(row, row->call(memory), bytes, WEFT_OK, "");
+        memcpy(&after, memory, sizeof after);
+        assert_int_equal(after, bytes);
+        for (size_t i = STEP; i < both; i++) {
+            assert_true(first[i] != second[i] || memory[i] == first[i]);
+        }
+        for (size_t i = both; i < sizeof memory; i++) {
+            assert_int_equal(memory[i], 0xab);
+        }
+    }
+}
+
+static void test_shorter_and_longer_structs(void **state)
+{
+    (void)state;
+    make();
+    for (size_t i = 0; i < ROWS; i++) {
+        refuse_sizes(&rows[i]);
+        if (rows[i].full != NULL) {
+            read_params(&rows[i]);
+        } else {
+            write_reports(&rows[i]);
+        }
+    }
+    unmake();
+}
+
+static void test_fields_that_a_struct_lacks_are_not_set(void **state)
+{
+    (void)state;
+    compile_params.batch = 0;
+    refuse_sizes(&field_row);
+    for (size_t bytes = STEP; bytes <= field_row.bytes + LONGER; bytes += STEP) {
+        uint8_t *caller = caller_struct(&field_row, bytes, 0xff);
+        weft_status_t status = field_row.call(caller);
+        bool has_field = bytes >= field_row.needed;
+        expect(&field_row, status, bytes, has_field ? WEFT_OK : WEFT_ERR_INVALID_ARGUMENT,
+               "invalid struct_size");
+        assert_true(!has_field || ((weft_compile_params_t *)(void *)caller)->batch == 4);
+        for (size_t i = bytes; i < sizeof memory; i++) {
+            assert_int_equal(memory[i], 0xff);
+        }
+    }
+}
+
+/* ---- the table against the headers ---- */
+
+typedef struct scan {
+    char types[64][64]; /* structs with struct_size */
+    size_t type_count, arguments, missing;
+} scan_t;
+
+static void find_structs(const char *text, void *user)
+{
+    scan_t *scan = user;
+    for (const char *at = text; (at = strstr(at, "size_t struct_size;")) != NULL; at++) {
+        const char *end = strstr(at, "\n} ");
+        assert_non_null(end);
+        assert_true(scan->type_count < sizeof scan->types / sizeof scan->types[0]);
+        support_last_word(end, strchr(end, ';'), scan->types[scan->type_count++]);
+    }
+}
+
+static bool has_row(const char *function, const char *argument)
+{
+    for (size_t i = 0; i < ROWS; i++) {
+        if (strcmp(rows[i].function, function) == 0 && strcmp(rows[i].argument, argument) == 0) {
+            return true;
+        }
+    }
+    return strcmp(field_row.function, function) == 0;
+}
+
+static void check_argument(scan_t *scan, const char *function, const char *begin, const char *end)
+{
+    char name[64], type[64];
+    const char *word = support_last_word(begin, end, name);
+    support_last_word(begin, word, type);
+    for (size_t i = 0; i < scan->type_count; i++) {
+        if (strcmp(type, scan->types[i]) == 0) {
+            scan->arguments++;
+            if (!has_row(function, name)) {
+                print_error("no row for %s.%s\n", function, name);
+                scan->missing++;
+            }
+        }
+    }
+}
+
+static void check_declaration(const char *declaration, const char *end, void *user)
+{
+    char function[64];
+    const char *open = memchr(declaration, '(', (size_t)(end - declaration));
+    assert_non_null(open);
+    support_last_word(declaration, open, function);
+    for (const char *at = open + 1; at < end;) {
+        const char *stop = at + strcspn(at, ",)");
+        check_argument(user, function, at, stop);
+        at = stop + 1;
+    }
+}
+
+static void test_every_struct_has_a_row(void **state)
+{
+    static scan_t scan;
+    (void)state;
+    support_each_header(find_structs, &scan);
+    assert_true(scan.type_count > 20);
+    support_each_declaration(check_declaration, &scan);
+    assert_int_equal(scan.missing, 0);
+    assert_int_equal(scan.arguments, ROWS + 1); /* a row without a declaration is stale */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_struct_has_a_row),
+        cmocka_unit_test(test_shorter_and_longer_structs),
+        cmocka_unit_test(test_fields_that_a_struct_lacks_are_not_set)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,6 +14,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/params.h"
 
 struct weft_registry {
     const weft_allocator_t *allocator;
@@ -85,16 +86,12 @@ static size_t kernel_upper(const weft_registry_t *registry, const registry_key_t
     return low;
 }
 
-/* An older header has fewer fields, which are zero then; a newer one more, which must be zero. */
-static bool knows_facts(const weft_op_facts_t *facts)
+static weft_status_t check_facts(const weft_op_def_t *def)
 {
-    const uint8_t *bytes = (const uint8_t *)facts;
-    for (size_t i = sizeof(*facts); facts != NULL && i < facts->struct_size; i++) {
-        if (bytes[i] != 0) {
-            return false;
-        }
-    }
-    return facts == NULL || facts->struct_size >= sizeof(facts->struct_size);
+    weft_status_t status =
+        def->facts == NULL ? WEFT_OK : wefti_params_check("facts", def->facts, sizeof(*def->facts));
+    return status < 0 ? wefti_error_prefix(status, "operator %s.%s", def->domain, def->name)
+                      : status;
 }
 
 static weft_status_t check_def(const weft_op_def_t *def)
@@ -115,11 +112,9 @@ static weft_status_t check_def(const weft_op_def_t *def)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operator %s.%s: the table of rules is empty",
                            def->domain, def->name);
     }
-    if (!knows_facts(def->facts)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "operator %s.%s: unsupported facts: struct_size %zu, this library has "
-                           "%zu, and the fields after that must be zero",
-                           def->domain, def->name, def->facts->struct_size, sizeof(*def->facts));
+    weft_status_t status = check_facts(def);
+    if (status < 0) {
+        return status;
     }
     weft_op_ref_t refs[] = {wefti_op_facts(def).result_grad, wefti_op_facts(def).evaluation};
     bool of_result = wefti_op_facts(def).gradient == WEFT_GRADIENT_OF_RESULT;

@@ -180,6 +180,27 @@ static weft_status_t weft_model_check_params(void *params)
     return status;
 }
 
+static weft_status_t infer(weft_node_desc_t *node)
+{
+    (void)node;
+    return WEFT_OK;
+}
+
+static weft_status_t weft_registry_add_op_facts(void *facts)
+{
+    weft_registry_t *own = NULL;
+    weft_op_def_t def = {.domain = "test",
+                         .name = "Op",
+                         .since_version = 1,
+                         .in_place = {-1, -1, -1, -1},
+                         .infer = infer};
+    def.facts = facts;
+    assert_int_equal(weft_registry_create(NULL, &own), WEFT_OK);
+    weft_status_t status = weft_registry_add_op(own, &def);
+    weft_registry_destroy(own);
+    return status;
+}
+
 /* ---- the table ---- */
 
 typedef struct row {
@@ -235,6 +256,10 @@ static const row_t rows[] = {
     WRITES(weft_session_get_stats, stats, weft_session_stats_t),
     READS(weft_stream_create, params, stream_params, STEP),
 };
+
+/* A struct that an argument points to. */
+static const weft_op_facts_t op_facts = {.struct_size = sizeof op_facts};
+static const row_t facts_row = READS(weft_registry_add_op, facts, op_facts, STEP);
 
 /* Parameters in which the library writes one field for the caller: what it may not touch is all
  * that it must know of the rest. */
@@ -352,6 +377,8 @@ static void test_shorter_and_longer_structs(void **state)
             write_reports(&rows[i]);
         }
     }
+    refuse_sizes(&facts_row);
+    read_params(&facts_row);
     unmake();
 }
 

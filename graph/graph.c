@@ -179,19 +179,6 @@ void wefti_graph_compact_order(wefti_graph_t *graph)
     graph->order_count = kept;
 }
 
-void wefti_graph_remove_node(wefti_graph_t *graph, uint32_t node)
-{
-    graph->nodes[node].dead = true;
-    for (uint32_t i = graph->order_count; i > 0; i--) {
-        if (graph->order[i - 1] == node) {
-            memmove(&graph->order[i - 1], &graph->order[i],
-                    (graph->order_count - i) * sizeof(uint32_t));
-            graph->order_count--;
-            return;
-        }
-    }
-}
-
 void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
                               uint32_t except_node)
 {

@@ -178,9 +178,7 @@ weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain
                                         int32_t version, uint32_t input_count,
                                         const weft_output_rule_t *rules, uint32_t output_count,
                                         const weft_op_def_t **out_def);
-/* Marks a node dead and takes it out of order[]. Its outputs must have no users. */
-void wefti_graph_remove_node(wefti_graph_t *graph, uint32_t node);
-/* For removing many: set dead on each, then take all of them out of order[] at once. */
+/* Takes nodes whose dead is set out of order[]. Outputs of these must have no users. */
 void wefti_graph_compact_order(wefti_graph_t *graph);
 /* Changes the operator of a node, keeping attributes, inputs and outputs; extra_outputs more are created,
  * named after the first output. Types are inferred again. */

@@ -202,7 +202,8 @@ static void replace_uses_moves_outputs(void **state)
     assert_int_equal(graph->nodes[2].inputs[0], b);
     assert_int_equal(graph->nodes[2].inputs[1], b);
     assert_int_equal(graph->outputs[0], b);
-    wefti_graph_remove_node(graph, 2);
+    graph->nodes[2].dead = true;
+    wefti_graph_compact_order(graph);
     assert_int_equal(graph->order_count, 2);
     CHECK(wefti_graph_verify(graph));
     test_graph_free(graph, registry);
@@ -223,8 +224,9 @@ static void view_matches_graph(void **state)
     weft_attr_t attrs[] = {ATTR_STRING("reduction", "avg"), ATTR_INT("group", 0)};
     uint32_t r = test_node_outputs(graph, "weft", "AllReduce", "r", INPUTS(b), 1, attrs, 2);
     graph->values[b].grad_of = w;
-    wefti_graph_remove_node(graph,
-                            test_node_outputs(graph, "", "Relu", "gone", INPUTS(x), 1, NULL, 0));
+    uint32_t gone = test_node_outputs(graph, "", "Relu", "gone", INPUTS(x), 1, NULL, 0);
+    graph->nodes[gone].dead = true;
+    wefti_graph_compact_order(graph);
     CHECK(wefti_graph_view(graph, &arena, &view));
     assert_int_equal(view.struct_size, sizeof(view));
     assert_int_equal(view.op_count, 4);

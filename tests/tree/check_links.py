@@ -5,6 +5,9 @@
 An object may use a symbol of ours only if its folder may include the folder of the file that defines the symbol.
 Folders above the others (ABOVE) may use all public symbols (weft_*) as well. So no folder links one above it.
 
+In FOLDERS_WITHOUT_UNUSED every function that folders share has a caller, in its own file or elsewhere. A function that
+only tests call is in FOR_TESTS.
+
 usage: check_links.py NM OBJECTS_FILE
 
 OBJECTS_FILE has the path of an object per line, as CMake names them: <folder>/CMakeFiles/<target>.dir/<source>.o
@@ -15,6 +18,12 @@ import subprocess
 import sys
 
 from check_includes import ABOVE, FOLDERS, folder_of
+
+FOLDERS_WITHOUT_UNUSED = {"graph", "fusion"}
+FOR_TESTS = {
+    "wefti_graph_from_text",  # graphs as text
+    "wefti_schedule_judge_graph",  # the cost of an order, compared with its plan
+}
 
 
 def source_of(path):
@@ -47,6 +56,16 @@ def may_use(folder, symbol, source):
     return any(source.startswith(p) and folder_of(p) == folder_of(source) for p in prefixes)
 
 
+def find_unused(root, defined, used):
+    """Functions that nothing calls; nm does not show calls within a file, so its text is searched."""
+    called = set().union(FOR_TESTS, *used.values())
+    for symbol, source in defined.items():
+        if symbol.startswith("wefti_") and symbol not in called and folder_of(source) in FOLDERS_WITHOUT_UNUSED:
+            text = re.sub(r"/\*.*?\*/", "", (root / source).read_text(), flags=re.DOTALL)
+            if len(re.findall(rf"\b{symbol}\b", text)) == 1:
+                yield f"{source}: nothing calls {symbol}; delete it, or add it to FOR_TESTS"
+
+
 def main() -> int:
     nm, objects_file = sys.argv[1:]
     objects = pathlib.Path(objects_file).read_text().split()
@@ -54,7 +73,7 @@ def main() -> int:
     if missing:
         sys.exit(f"{missing[0]}: not built; this test needs the whole build")
     defined, used = read_symbols(nm, objects)
-    wrong = []
+    wrong = sorted(find_unused(pathlib.Path(__file__).parents[2], defined, used))
     checked = 0
     for source, symbols in sorted(used.items()):
         for symbol in sorted(symbols & defined.keys()):

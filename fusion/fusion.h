@@ -185,16 +185,18 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *params,
 weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double share,
                                        wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
+/* passes/accumulate.c: collectives sum micro-batches; programs of all but the last one of a step. */
+weft_status_t wefti_pass_accumulate(wefti_graph_t *graph, uint32_t accumulate);
+/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum t. */
+uint32_t wefti_level_count(uint32_t accumulate);
+/* passes/wire.c: gradients are rounded to bf16 before they are reduced. */
+weft_status_t wefti_pass_wire(wefti_graph_t *graph);
 /* passes/programs.c: orders a step and adds the programs of a plan. */
 typedef struct wefti_program_params {
     bool infer;
     bool broadcast_weights; /* init gives all ranks the weights of rank 0 */
-    uint32_t accumulate;    /* micro-batches of a rank per step; 0 or 1: one */
 } wefti_program_params_t;
 weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params);
-/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum t. */
-uint32_t wefti_level_count(uint32_t accumulate);
-
 /* lower.c: streams, events, memory and everything else of the plan from the finished graph. */
 typedef struct wefti_lower_params {
     uint32_t world_size;

@@ -6,8 +6,7 @@
 wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)
 {
     return (wefti_program_params_t){.infer = params->infer,
-                                    .broadcast_weights = params->rank_graph_count == 0,
-                                    .accumulate = params->gradients.accumulate};
+                                    .broadcast_weights = params->rank_graph_count == 0};
 }
 
 weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_params_t *params,
@@ -18,6 +17,12 @@ weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_par
     const wefti_program_params_t programs = wefti_program_params(params);
     *out_plan = NULL;
     WEFT_TRY(status, wefti_graph_clone(graph, &copy), done);
+    if (params->gradients.divisor > 0) {
+        WEFT_TRY(status, wefti_pass_accumulate(copy, params->gradients.accumulate), done);
+    }
+    if (params->gradients.wire == WEFT_DTYPE_BF16) {
+        WEFT_TRY(status, wefti_pass_wire(copy), done);
+    }
     WEFT_TRY(status, wefti_pass_programs(copy, &programs), done);
     status = wefti_lower(copy, params, out_plan);
 done:

@@ -232,6 +232,12 @@ const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph,
 weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
 /* Adds a node to the programs that have a reader of its outputs. */
 weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node);
+/* Completes needed[], by node id, by what the needed nodes need. An update among them is an error. */
+weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed);
+/* Is it weft::TreeFold? */
+bool wefti_graph_is_fold(const wefti_graph_t *graph, uint32_t node);
+/* Does it only run in other programs than step: is an output an alias, or a partial sum? */
+bool wefti_graph_outside_step(const wefti_graph_t *graph, uint32_t node);
 /* The node whose work this node does in another program, by the aliases among its outputs, or WEFTI_NONE. */
 uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node);
 

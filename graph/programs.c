@@ -18,6 +18,50 @@ uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node)
     return WEFTI_NONE;
 }
 
+bool wefti_graph_outside_step(const wefti_graph_t *graph, uint32_t node)
+{
+    const wefti_node_t *at = &graph->nodes[node];
+    for (uint32_t i = 0; i < at->output_count; i++) {
+        const wefti_value_t *value =
+            at->outputs[i] == WEFTI_NONE ? NULL : &graph->values[at->outputs[i]];
+        if (value != NULL && (value->alias_of != WEFTI_NONE ||
+                              (value->flags & WEFTI_VALUE_PERSISTENT) != 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool wefti_graph_is_fold(const wefti_graph_t *graph, uint32_t node)
+{
+    const weft_op_def_t *fold = weft_registry_find_op(graph->registry, "weft", "TreeFold", 1);
+    return fold != NULL && graph->nodes[node].def == fold;
+}
+
+weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed)
+{
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (!needed[graph->order[i]]) {
+            continue;
+        }
+        if (node->phase == WEFTI_PHASE_UPDATE) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s': an output of the forward pass depends on this update",
+                               node->name);
+        }
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            uint32_t producer = node->inputs[k] == WEFTI_NONE
+                                    ? WEFTI_NONE
+                                    : graph->values[node->inputs[k]].producer;
+            if (producer != WEFTI_NONE) {
+                needed[producer] = true;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph, const char *name)
 {
     for (uint32_t i = 0; i < graph->program_count; i++) {

@@ -7,20 +7,28 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
+/* Inputs are groups of as many tensors as there are outputs. */
 static weft_status_t infer_tree_fold(weft_node_desc_t *node)
 {
     weft_status_t status;
     const char *type = weft_node_attr_string(node, "type", "f32");
     WEFT_TRY(status, wefti_infer_need(node, node->input_count == 0 ? 1 : node->input_count), out);
-    for (uint32_t i = 1; i < node->input_count; i++) {
-        WEFT_TRY(status, wefti_infer_match(node, 0, i), out);
+    if (node->output_count == 0 || node->input_count % node->output_count != 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%u inputs but %u outputs: expected a multiple of the outputs",
+                           node->input_count, node->output_count);
+    }
+    for (uint32_t i = node->output_count; i < node->input_count; i++) {
+        WEFT_TRY(status, wefti_infer_match(node, i % node->output_count, i), out);
     }
     if (strcmp(type, "f32") != 0 && strcmp(type, "bf16") != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "attribute type: unknown value '%s': expected f32 or bf16", type);
     }
-    wefti_infer_set(node, 0, type[0] == 'b' ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32,
-                    node->inputs[0].rank, node->inputs[0].dims);
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        wefti_infer_set(node, i, type[0] == 'b' ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32,
+                        node->inputs[i].rank, node->inputs[i].dims);
+    }
 out:
     return status;
 }
@@ -109,14 +117,15 @@ static const weft_op_def_t defs[] = {
      .inputs_min = 1,
      .inputs_max = WEFT_VARIADIC,
      .outputs_min = 1,
-     .outputs_max = 1,
+     .outputs_max = WEFT_VARIADIC,
      .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),
      .in_place = {0, -1, -1, -1},
      .attrs = tree_fold_attrs,
      .attr_count = WEFTI_COUNT(tree_fold_attrs),
      .infer = infer_tree_fold,
      .cost = cost_tree_fold,
-     .doc = "G, L0, L1, ..: .. + (L1 + (L0 + G)), how the in-order tree continues partial sums",
+     .doc = "G, L0, L1, ..: .. + (L1 + (L0 + G)), how the in-order tree continues partial sums; with n "
+            "outputs each is n tensors",
      WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE | WEFT_FACT_COMMUTATIVE)},
     {.domain = "weft",
      .name = "SquareSum",

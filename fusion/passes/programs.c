@@ -5,8 +5,7 @@
  * Matches   the finished graph of a step: forward, backward, collectives, updates.
  * Produces  the order in which a step runs, and the programs
  *   init        a Broadcast of all weights from rank 0, unless ranks have weights of their own
- *   micro_step  what gradients, loss and logits need: a micro-batch that is not the last of its step
- *   step        everything
+ *   step        everything but what micro_step runs alone (accumulate.c)
  *   eval        what loss and logits need, without what only training needs:
  *               MaxPool in place of MaxPoolMask, Identity in place of DropoutMask
  *
@@ -16,7 +15,6 @@
  *
  * eval is what a rank runs alone: a forward pass that communicates has none.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "fusion/fusion.h"
@@ -256,27 +254,6 @@ static void need_producer(maker_t *m, uint32_t value)
     }
 }
 
-/* Completes needed[]: what the needed nodes need. */
-static weft_status_t need_inputs(maker_t *m)
-{
-    const wefti_graph_t *graph = m->graph;
-    for (uint32_t i = graph->order_count; i-- > 0;) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        if (!m->needed[graph->order[i]]) {
-            continue;
-        }
-        if (node->phase == WEFTI_PHASE_UPDATE) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s': an output of the forward pass depends on this update",
-                               node->name);
-        }
-        for (uint32_t k = 0; k < node->input_count; k++) {
-            need_producer(m, node->inputs[k]);
-        }
-    }
-    return WEFT_OK;
-}
-
 /* The needed nodes, or in place of each its variant, as a program. */
 static weft_status_t add_needed(maker_t *m, const char *name, const uint32_t *variant)
 {
@@ -409,7 +386,7 @@ static weft_status_t find_eval(maker_t *m, bool *out_alone)
     for (uint32_t i = 0; graph->loss == WEFTI_NONE && i < graph->output_count; i++) {
         need_producer(m, graph->outputs[i]);
     }
-    WEFT_TRY(status, need_inputs(m), fail);
+    WEFT_TRY(status, wefti_graph_mark_needed(graph, m->needed), fail);
     *out_alone = true;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
@@ -454,57 +431,13 @@ fail:
  * The others.
  */
 
-/* Is it the reduction of gradients? */
-static bool reduces_gradients(const wefti_graph_t *graph, const wefti_node_t *node)
-{
-    bool only = communicates(node) && node->output_count > 0;
-    for (uint32_t i = 0; only && i < node->output_count; i++) {
-        only =
-            node->outputs[i] != WEFTI_NONE && graph->values[node->outputs[i]].grad_of != WEFTI_NONE;
-    }
-    return only;
-}
-
-static weft_status_t add_micro_steps(maker_t *m)
-{
-    weft_status_t status = WEFT_OK;
-    const wefti_graph_t *graph = m->graph;
-    uint32_t levels = wefti_level_count(m->params->accumulate);
-    memset(m->needed, 0, graph->node_count * sizeof(*m->needed));
-    need_producer(m, graph->loss);
-    need_producer(m, graph->logits);
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; reduces_gradients(graph, node) && k < node->input_count; k++) {
-            need_producer(m, node->inputs[k]);
-        }
-    }
-    WEFT_TRY(status, need_inputs(m), fail);
-    for (uint32_t t = 0; t < levels; t++) {
-        char name[32];
-        snprintf(name, sizeof(name), "micro_step.%u", t);
-        WEFT_TRY(status, add_needed(m, t == 0 ? "micro_step" : name, NULL), fail);
-    }
-fail:
-    return status;
-}
-
 static weft_status_t add_step(maker_t *m)
 {
     const wefti_graph_t *graph = m->graph;
     for (uint32_t i = 0; i < graph->node_count; i++) {
-        m->needed[i] = i != m->broadcast && wefti_graph_variant_of(graph, i) == WEFTI_NONE;
+        m->needed[i] = i != m->broadcast && !wefti_graph_outside_step(graph, i);
     }
     return add_needed(m, "step", NULL);
-}
-
-uint32_t wefti_level_count(uint32_t accumulate)
-{
-    uint32_t count = 0;
-    while (count < 31 && (uint32_t)1 << count < accumulate) {
-        count++;
-    }
-    return count;
 }
 
 static weft_status_t add_programs(maker_t *m)
@@ -523,7 +456,6 @@ static weft_status_t add_programs(maker_t *m)
     if (m->nodes == NULL || m->needed == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, add_micro_steps(m), fail);
     WEFT_TRY(status, add_step(m), fail);
     if (!m->params->infer) {
         WEFT_TRY(status, add_eval(m), fail);

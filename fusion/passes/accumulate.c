@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Micro-batches: a step is K micro-batches per rank and one collective per bucket.
+ *
+ * Matches   collectives (avg) that reduce gradients g1..gn.
+ * Produces  partial sums s(t), one persistent value per gradient and level: the sum of 2^t micro-batches,
+ *           and a program per level:
+ *
+ *   micro_step    the kernels that make gradients write s(0) instead: variants of the nodes of a step
+ *   micro_step.t  s(t) = TreeFold(g, s(0) .. s(t-1))      micro-batch i has t trailing ones
+ *   step          f = TreeFold(g, s(t) for each bit t of K-1); the collective sums f
+ *
+ * as a binary counter is counted up: the sum is that of the in-order tree of the micro-batches,
+ * split at the largest power of two. Updates divide once, by the number of all micro-batches, so collectives sum. A
+ * gradient that a collective makes is copied to s(0) by a TreeFold of its own.
+ *
+ * A gradient that no collective reduces is refused: its update would see one micro-batch only.
+ */
+#include "fusion/passes/gradient_sums.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+typedef struct accumulator {
+    wefti_graph_t *graph;
+    wefti_arena_t arena;
+    uint32_t accumulate, levels;
+    uint64_t *keys;      /* by node: its place in the order */
+    size_t key_capacity; /* nodes that keys has room for */
+    uint32_t *first;     /* by value, of gradients that kernels make: s(0), or WEFTI_NONE */
+    uint32_t *variant;   /* by node: what micro_step runs in its place, or WEFTI_NONE */
+    uint32_t **folds;    /* [levels]: nodes of micro_step.t that a step does not have */
+    uint32_t *fold_count;
+} accumulator_t;
+
+uint32_t wefti_level_count(uint32_t accumulate)
+{
+    uint32_t count = 0;
+    while (count < 31 && (uint32_t)1 << count < accumulate) {
+        count++;
+    }
+    return count;
+}
+
+static bool communicates(const wefti_node_t *node)
+{
+    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+}
+
+/* What no collective averages is in no tree. */
+static weft_status_t check_updates(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (node->phase != WEFTI_PHASE_UPDATE || node->input_count < 2 ||
+            node->inputs[1] == WEFTI_NONE) {
+            continue;
+        }
+        const wefti_value_t *gradient = &graph->values[node->inputs[1]];
+        if (gradient->producer == WEFTI_NONE ||
+            !wefti_reduces_gradients(graph, &graph->nodes[gradient->producer])) {
+            return wefti_error(
+                WEFT_ERR_UNSUPPORTED,
+                "gradient '%s': must be all-reduced with accumulate, global_micro_batches or wire",
+                gradient->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t sum_not_average(wefti_graph_t *graph, uint32_t id)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    const weft_attr_t *reduction = wefti_node_attr(node, "reduction");
+    const weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"};
+    if (reduction == NULL || reduction->type != WEFT_ATTR_STRING ||
+        strcmp(reduction->s, "avg") != 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "node '%s' (%s): reduction must be avg with accumulate, "
+                           "global_micro_batches or wire",
+                           node->name, node->def->name);
+    }
+    return wefti_graph_set_attr(graph, id, &sum);
+}
+
+/* s(0) of a gradient: "w_grad.micro". */
+static weft_status_t name_sum(accumulator_t *a, uint32_t gradient, uint32_t level, const char **out)
+{
+    const char *name = a->graph->values[gradient].name;
+    *out = level == 0 ? wefti_arena_printf(&a->arena, "%s.micro", name)
+                      : wefti_arena_printf(&a->arena, "%s.sum%u", name, level);
+    return *out == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+/* The variant of a kernel that makes gradients: those go to s(0), other outputs stay what they are. */
+static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_local)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = a->graph;
+    const wefti_node_t node = graph->nodes[id];
+    const char **names = wefti_arena_array(&a->arena, node.output_count, sizeof(*names));
+    bool *absent = wefti_arena_array(&a->arena, node.output_count, sizeof(*absent));
+    char *name = wefti_arena_printf(&a->arena, "%s.micro", node.name);
+    if (names == NULL || absent == NULL || name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t k = 0; k < node.output_count; k++) {
+        absent[k] = node.outputs[k] == WEFTI_NONE;
+        if (!absent[k]) {
+            WEFT_TRY(status, name_sum(a, node.outputs[k], 0, &names[k]), fail);
+        }
+    }
+    const wefti_node_params_t params = {.def = node.def,
+                                        .name = name,
+                                        .version = node.version,
+                                        .phase = node.phase,
+                                        .inputs = node.inputs,
+                                        .input_count = node.input_count,
+                                        .output_names = names,
+                                        .output_absent = absent,
+                                        .output_count = node.output_count,
+                                        .attrs = node.attrs,
+                                        .attr_count = node.attr_count};
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &a->variant[id]), fail);
+    for (uint32_t k = 0; k < node.output_count; k++) {
+        uint32_t of = node.outputs[k], value = graph->nodes[a->variant[id]].outputs[k];
+        if (absent[k]) {
+            continue;
+        }
+        graph->values[value].type = graph->values[of].type;
+        if (is_local[of]) {
+            graph->values[value].flags |= WEFTI_VALUE_PERSISTENT;
+            a->first[of] = value;
+        } else {
+            graph->values[value].alias_of = of;
+        }
+    }
+    a->keys[a->variant[id]] = a->keys[id] + 1;
+fail:
+    return status;
+}
+
+/* Variants of all kernels that make gradients of collectives[count]. */
+static weft_status_t add_variants(accumulator_t *a, const uint32_t *collectives, uint32_t count)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = a->graph;
+    bool *is_local = wefti_arena_array(&a->arena, graph->value_count, sizeof(*is_local));
+    uint32_t order_count = graph->order_count;
+    if (is_local == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_node_t *node = &graph->nodes[collectives[i]];
+        bool kernels = true;
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            kernels =
+                kernels && !communicates(&graph->nodes[graph->values[node->inputs[k]].producer]);
+        }
+        for (uint32_t k = 0; kernels && k < node->input_count; k++) {
+            is_local[node->inputs[k]] = true;
+        }
+    }
+    for (uint32_t i = 0; i < order_count; i++) {
+        uint32_t id = graph->order[i];
+        bool makes = false;
+        for (uint32_t k = 0; k < graph->nodes[id].output_count; k++) {
+            uint32_t value = graph->nodes[id].outputs[k];
+            makes = makes || (value != WEFTI_NONE && is_local[value]);
+        }
+        if (makes) {
+            WEFT_TRY(status, add_variant(a, id, is_local), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+/* Places a fold behind the last of the kernels whose results it reads. */
+static void place_fold(accumulator_t *a, uint32_t fold, const uint32_t *gradients, uint32_t count)
+{
+    a->keys[fold] = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t key = a->keys[a->graph->values[gradients[i]].producer] + 2;
+        a->keys[fold] = key > a->keys[fold] ? key : a->keys[fold];
+    }
+}
+
+/* A fold of gradients[count] and the levels of mask into level, or, WEFTI_NONE, into what the
+ * collective sums. */
+static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint32_t *gradients,
+                              uint32_t *const *sums, uint32_t mask, uint32_t level,
+                              uint32_t *out_fold)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = a->graph;
+    uint32_t count = graph->nodes[collective].input_count;
+    wefti_fold_params_t params = {.collective = collective, .group_count = 1};
+    const char **names = wefti_arena_array(&a->arena, count, sizeof(*names));
+    params.groups[0] = gradients;
+    params.output_names = names;
+    if (names == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t t = 0; mask >> t != 0; t++) {
+        if ((mask >> t & 1) != 0) {
+            params.groups[params.group_count++] = sums[t];
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const char *gradient = graph->values[gradients[i]].name;
+        names[i] = level == WEFTI_NONE ? wefti_arena_printf(&a->arena, "%s.sum", gradient) : NULL;
+        if (level != WEFTI_NONE) {
+            WEFT_TRY(status, name_sum(a, gradients[i], level, &names[i]), fail);
+        } else if (names[i] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    params.what = level == WEFTI_NONE ? "sum" : "partial sum";
+    WEFT_TRY(status, wefti_add_fold(graph, &a->arena, &params, out_fold), fail);
+    place_fold(a, *out_fold, gradients, count);
+    for (uint32_t i = 0; i < count && level != WEFTI_NONE; i++) {
+        uint32_t value = graph->nodes[*out_fold].outputs[i];
+        graph->values[value].flags |= WEFTI_VALUE_PERSISTENT;
+        sums[level][i] = value;
+    }
+    if (level != WEFTI_NONE) {
+        a->folds[level][a->fold_count[level]++] = *out_fold;
+    }
+fail:
+    return status;
+}
+
+/* Partial sums of the gradients of one collective, and what it sums in their place. */
+static weft_status_t add_sums(accumulator_t *a, uint32_t collective)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_graph_t *graph = a->graph;
+    uint32_t count = graph->nodes[collective].input_count, *sums[32] = {0}, fold;
+    const uint32_t *gradients = wefti_arena_memdup(&a->arena, graph->nodes[collective].inputs,
+                                                   count * sizeof(*gradients));
+    for (uint32_t t = 0; t < a->levels; t++) {
+        sums[t] = wefti_arena_array(&a->arena, count, sizeof(**sums));
+        if (gradients == NULL || sums[t] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    bool by_kernels = true;
+    for (uint32_t i = 0; i < count; i++) {
+        sums[0][i] = a->first[gradients[i]];
+        by_kernels = by_kernels && sums[0][i] != WEFTI_NONE;
+    }
+    for (uint32_t t = by_kernels ? 1 : 0; t < a->levels; t++) {
+        WEFT_TRY(status,
+                 add_fold(a, collective, gradients, sums, ((uint32_t)1 << t) - 1, t, &fold), fail);
+    }
+    WEFT_TRY(status,
+             add_fold(a, collective, gradients, sums, a->accumulate - 1, WEFTI_NONE, &fold), fail);
+    for (uint32_t i = 0; i < count; i++) {
+        graph->nodes[collective].inputs[i] = graph->nodes[fold].outputs[i];
+    }
+fail:
+    return status;
+}
+
+/* What a micro-batch runs: loss, logits, gradients, and the sums of its level. */
+static weft_status_t add_program(accumulator_t *a, uint32_t level, const uint32_t *makers,
+                                 uint32_t maker_count)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = a->graph;
+    uint32_t count = 0;
+    char name[32];
+    bool *needed = wefti_arena_array(&a->arena, graph->node_count, sizeof(*needed));
+    uint32_t *nodes = wefti_arena_array(&a->arena, graph->node_count, sizeof(*nodes));
+    if (needed == NULL || nodes == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    const uint32_t results[] = {graph->loss, graph->logits};
+    for (uint32_t i = 0; i < 2; i++) {
+        if (results[i] != WEFTI_NONE && graph->values[results[i]].producer != WEFTI_NONE) {
+            needed[graph->values[results[i]].producer] = true;
+        }
+    }
+    for (uint32_t i = 0; i < maker_count; i++) {
+        needed[makers[i]] = true;
+    }
+    WEFT_TRY(status, wefti_graph_mark_needed(graph, needed), fail);
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        if (needed[i]) {
+            bool varies = level == 0 && a->variant[i] != WEFTI_NONE;
+            nodes[count++] = varies ? a->variant[i] : i;
+        }
+    }
+    for (uint32_t i = 0; i < a->fold_count[level]; i++) {
+        nodes[count++] = a->folds[level][i];
+    }
+    snprintf(name, sizeof(name), "micro_step.%u", level);
+    status = wefti_graph_add_program(graph, level == 0 ? "micro_step" : name, nodes, count);
+fail:
+    return status;
+}
+
+static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
+{
+    const wefti_graph_t *graph = a->graph;
+    a->levels = wefti_level_count(a->accumulate);
+    /* Every node once more as a variant, and the folds. */
+    a->key_capacity = 2 * (size_t)graph->node_count + collective_count * ((size_t)a->levels + 1);
+    a->keys = wefti_arena_array(&a->arena, a->key_capacity, sizeof(*a->keys));
+    a->first = wefti_arena_array(&a->arena, graph->value_count, sizeof(*a->first));
+    a->variant = wefti_arena_array(&a->arena, graph->node_count, sizeof(*a->variant));
+    a->folds = wefti_arena_array(&a->arena, a->levels, sizeof(*a->folds));
+    a->fold_count = wefti_arena_array(&a->arena, a->levels, sizeof(*a->fold_count));
+    if (a->keys == NULL || a->first == NULL || a->variant == NULL || a->folds == NULL ||
+        a->fold_count == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(a->first, 0xff, graph->value_count * sizeof(*a->first));
+    memset(a->variant, 0xff, graph->node_count * sizeof(*a->variant));
+    for (uint32_t t = 0; t < a->levels; t++) {
+        a->folds[t] = wefti_arena_array(&a->arena, collective_count, sizeof(**a->folds));
+        if (a->folds[t] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        a->keys[graph->order[i]] = 4 * (uint64_t)i;
+    }
+    return WEFT_OK;
+}
+
+/* Kernels that make the gradients of collectives[count], found before folds replace them. */
+static weft_status_t add_micro_batches(accumulator_t *a, const uint32_t *collectives,
+                                       uint32_t count)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = a->graph;
+    uint32_t maker_count = 0;
+    uint32_t *makers = wefti_arena_array(&a->arena, graph->value_count, sizeof(*makers));
+    WEFT_TRY(status, makers == NULL ? WEFT_ERR_NO_MEMORY : begin(a, count), fail);
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_node_t *node = &graph->nodes[collectives[i]];
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            makers[maker_count++] = graph->values[node->inputs[k]].producer;
+        }
+    }
+    WEFT_TRY(status, add_variants(a, collectives, count), fail);
+    for (uint32_t i = 0; i < count; i++) {
+        WEFT_TRY(status, add_sums(a, collectives[i]), fail);
+    }
+    WEFT_TRY(status, wefti_graph_sort_by(graph, a->keys), fail);
+    for (uint32_t t = 0; t < a->levels; t++) {
+        WEFT_TRY(status, add_program(a, t, makers, maker_count), fail);
+    }
+fail:
+    return status;
+}
+
+weft_status_t wefti_pass_accumulate(wefti_graph_t *graph, uint32_t accumulate)
+{
+    weft_status_t status;
+    accumulator_t a = {.graph = graph, .accumulate = accumulate};
+    uint32_t *collectives = NULL, count = 0;
+    wefti_arena_init(&a.arena, graph->arena.allocator, 0);
+    WEFT_TRY(status, check_updates(graph), done);
+    WEFT_TRY(status, wefti_find_reductions(graph, &a.arena, &collectives, &count), done);
+    for (uint32_t i = 0; i < count; i++) {
+        WEFT_TRY(status, sum_not_average(graph, collectives[i]), done);
+    }
+    if (accumulate > 1) {
+        status = add_micro_batches(&a, collectives, count);
+    }
+done:
+    wefti_arena_deinit(&a.arena);
+    return status;
+}

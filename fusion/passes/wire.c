@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The type of gradients on the wire: bf16, half the bytes.
+ *
+ * Matches   collectives that reduce gradients.
+ * Produces  a rounding to bf16 in front of each: attribute type of the TreeFold that sums
+ *           micro-batches, or a TreeFold of the gradients alone. The collective then reduces bf16;
+ *           updates and square sums read bf16.
+ *
+ * A rank rounds its sum once. Weights, states and partial sums stay f32. Nothing else may read the
+ * reduced gradient.
+ */
+#include <string.h>
+
+#include "fusion/passes/gradient_sums.h"
+#include "ops/op_facts.h"
+#include "runtime/base/error.h"
+
+/* Of an update, or a sum of squares. */
+static bool reads_bf16(const wefti_node_t *node)
+{
+    return node->phase == WEFTI_PHASE_UPDATE || wefti_op_has(node->def, WEFT_FACT_ACCUMULATES);
+}
+
+static weft_status_t check_readers(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; !reads_bf16(node) && k < node->input_count; k++) {
+            const wefti_value_t *value =
+                node->inputs[k] == WEFTI_NONE ? NULL : &graph->values[node->inputs[k]];
+            if (value == NULL || value->producer == WEFTI_NONE ||
+                !wefti_reduces_gradients(graph, &graph->nodes[value->producer])) {
+                continue;
+            }
+            const wefti_node_t *collective = &graph->nodes[value->producer];
+            return wefti_error_field(
+                WEFT_ERR_UNSUPPORTED, "wire",
+                "bf16 is not possible: node '%s' reads gradient '%s' after its reduction",
+                node->name, graph->values[collective->inputs[value->producer_output]].name);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* A node that rounds what the collective reduces. */
+static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, uint32_t collective,
+                                  uint64_t *keys)
+{
+    weft_status_t status;
+    uint32_t count = graph->nodes[collective].input_count, fold;
+    uint32_t *gradients = wefti_arena_memdup(arena, graph->nodes[collective].inputs,
+                                             count * sizeof(*gradients));
+    const char **names = wefti_arena_array(arena, count, sizeof(*names));
+    if (gradients == NULL || names == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_fold_params_t params = {.collective = collective,
+                                  .group_count = 1,
+                                  .groups = {gradients},
+                                  .output_names = names,
+                                  .what = "rounding",
+                                  .bf16 = true};
+    uint64_t key = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_value_t *gradient = &graph->values[gradients[i]];
+        names[i] = wefti_arena_printf(arena, "%s.bf16", gradient->name);
+        if (names[i] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        key = keys[gradient->producer] + 1 > key ? keys[gradient->producer] + 1 : key;
+    }
+    WEFT_TRY(status, wefti_add_fold(graph, arena, &params, &fold), fail);
+    keys[fold] = key;
+    for (uint32_t i = 0; i < count; i++) {
+        graph->nodes[collective].inputs[i] = graph->nodes[fold].outputs[i];
+    }
+fail:
+    return status;
+}
+
+static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena)
+{
+    weft_status_t status;
+    const weft_attr_t type = {.name = "type", .type = WEFT_ATTR_STRING, .s = "bf16"};
+    uint32_t *collectives = NULL, count = 0;
+    WEFT_TRY(status, check_readers(graph), fail);
+    WEFT_TRY(status, wefti_find_reductions(graph, arena, &collectives, &count), fail);
+    uint64_t *keys = wefti_arena_array(arena, (size_t)graph->node_count + count, sizeof(*keys));
+    if (keys == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        keys[graph->order[i]] = 2 * (uint64_t)i;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_node_t *collective = &graph->nodes[collectives[i]];
+        uint32_t producer = graph->values[collective->inputs[0]].producer;
+        if (wefti_graph_is_fold(graph, producer)) {
+            WEFT_TRY(status, wefti_graph_set_attr(graph, producer, &type), fail);
+        } else {
+            WEFT_TRY(status, add_rounding(graph, arena, collectives[i], keys), fail);
+        }
+    }
+    WEFT_TRY(status, wefti_graph_sort_by(graph, keys), fail);
+    status = wefti_graph_infer_shapes(graph); /* bf16 up to the updates */
+fail:
+    return status;
+}
+
+weft_status_t wefti_pass_wire(wefti_graph_t *graph)
+{
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, graph->arena.allocator, 0);
+    weft_status_t status = round_reductions(graph, &arena);
+    wefti_arena_deinit(&arena);
+    return status;
+}

@@ -44,6 +44,16 @@ static bool limits_arena(const wefti_compiler_t *c)
     return c->params.arena_limit > 0;
 }
 
+static bool sums(const wefti_compiler_t *c)
+{
+    return c->gradient_params.divisor > 0;
+}
+
+static bool rounds(const wefti_compiler_t *c)
+{
+    return c->gradient_params.wire == WEFT_DTYPE_BF16;
+}
+
 static bool emits(const wefti_compiler_t *c)
 {
     return c->params.emit_path != NULL;
@@ -88,7 +98,11 @@ static const wefti_pass_t passes[] = {
     {"fit-arena", "schedules and lowers repeatedly until the plan fits arena_limit", BOTH,
      limits_arena, wefti_apply_fit_arena},
     {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},
-    {"programs", "orders a step; programs init, micro_step, step and eval", BOTH | COMPILED, NULL,
+    {"accumulate", "partial sums of micro-batches, and the programs that add to them",
+     TRAINING | COMPILED, sums, wefti_apply_accumulate},
+    {"wire", "rounds gradients to bf16 before they are reduced", TRAINING | COMPILED, rounds,
+     wefti_apply_wire},
+    {"programs", "orders a step; programs init, step and eval", BOTH | COMPILED, NULL,
      wefti_apply_programs},
     {"layout", "channels-last activations where they are faster", BOTH | COMPILED, NULL,
      wefti_apply_layout},

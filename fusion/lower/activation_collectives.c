@@ -96,7 +96,8 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
         if (member == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
-        *member = (wefti_member_t){node->inputs[i], node->outputs[i], WEFTI_NONE, WEFTI_NONE};
+        *member = (wefti_member_t){node->inputs[i], node->inputs[i], node->outputs[i], WEFTI_NONE,
+                                   WEFTI_NONE};
         l->buckets[l->bucket_count++] = (wefti_bucket_t){.node = id,
                                                          .op = op,
                                                          .members = member,

@@ -358,7 +358,8 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     const wefti_graph_t *graph = l->graph;
     /* Every value once, gradients once more in the type in which they travel and as a micro-batch's,
      * ranges of parameters, gradients, partial sums and states per bucket, and of all parameters. */
-    size_t per_bucket = (size_t)l->state_count + wefti_lower_level_count(l) + 6;
+    size_t per_bucket =
+        (size_t)l->state_count + wefti_level_count(l->params->gradients.accumulate) + 6;
     size_t capacity = (size_t)graph->value_count * 4 + l->bucket_count * per_bucket + 1;
     m.storages = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storages));
     m.storage_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storage_of));

@@ -121,16 +121,6 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     collective->group = group != NULL && group->type == WEFT_ATTR_INT ? (uint32_t)group->i : 0;
     collective->reduction = reduction_of(node, &status);
     WEFT_TRY(status, status, fail);
-    if (l->params->gradients.divisor >
-        0) { /* the update divides, once, by the number of all micro-batches */
-        if (collective->reduction != WEFT_AVG) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "node '%s' (%s): reduction must be avg with accumulate, "
-                               "global_micro_batches or wire",
-                               node->name, node->def->name);
-        }
-        collective->reduction = WEFT_SUM;
-    }
     char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
     if (range == NULL) {
         return WEFT_ERR_NO_MEMORY;

@@ -57,20 +57,23 @@ static weft_status_t copy_attrs(wefti_arena_t *arena, const wefti_node_t *node,
                                 wefti_plan_kernel_t *kernel)
 {
     weft_status_t status = WEFT_OK;
-    kernel->attr_count = node->attr_count;
     kernel->attrs = wefti_arena_array(arena, node->attr_count, sizeof(*kernel->attrs));
     if (kernel->attrs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < node->attr_count; i++) {
-        WEFT_TRY(status, copy_attr(arena, node, &node->attrs[i], &kernel->attrs[i]), fail);
+        if (strcmp(node->attrs[i].name, "parts") != 0) { /* which is how many kernels there are */
+            WEFT_TRY(status,
+                     copy_attr(arena, node, &node->attrs[i], &kernel->attrs[kernel->attr_count++]),
+                     fail);
+        }
     }
 fail:
     return status;
 }
 
-static weft_status_t describe(wefti_lowering_t *l, const wefti_node_t *node, const char *name,
-                              wefti_plan_kernel_t *kernel)
+weft_status_t wefti_lower_describe_kernel(wefti_lowering_t *l, const wefti_node_t *node,
+                                          const char *name, wefti_plan_kernel_t *kernel)
 {
     wefti_arena_t *arena = &l->plan->arena;
     *kernel = (wefti_plan_kernel_t){.name = wefti_arena_strdup(arena, name),
@@ -113,7 +116,7 @@ static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
 {
     weft_status_t status;
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    WEFT_TRY(status, describe(l, node, node->name, kernel), fail);
+    WEFT_TRY(status, wefti_lower_describe_kernel(l, node, node->name, kernel), fail);
     if (l->shards > 1 && wefti_lower_is_square_sum(node)) {
         WEFT_TRY(status, wefti_lower_square_sum(l, node, kernel), fail);
     } else {
@@ -190,7 +193,7 @@ static weft_status_t add_coalesced(wefti_lowering_t *l, uint32_t bucket)
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, describe(l, node, name, kernel), fail);
+    WEFT_TRY(status, wefti_lower_describe_kernel(l, node, name, kernel), fail);
     for (uint32_t j = 0; j < node->input_count; j++) {
         WEFT_TRY(status, range_of(l, bucket, node->inputs[j], &kernel->inputs[j]), fail);
     }
@@ -216,47 +219,23 @@ fail:
     return status;
 }
 
-/* The same kernel for micro-batches that fold nothing, if it makes gradients: they go elsewhere. */
-static weft_status_t add_first_kernel(wefti_lowering_t *l, wefti_item_t *item)
-{
-    weft_status_t status = WEFT_OK;
-    const wefti_node_t *node = &l->graph->nodes[item->node];
-    wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    bool makes_gradients = false;
-    for (uint32_t j = 0; l->first_of != NULL && j < node->output_count; j++) {
-        makes_gradients |=
-            node->outputs[j] != WEFTI_NONE && l->first_of[node->outputs[j]] != WEFTI_NONE;
-    }
-    if (!makes_gradients) {
-        return WEFT_OK;
-    }
-    item->first_kernel = l->plan->kernel_count;
-    WEFT_TRY(status, add_kernel(l, node), fail);
-    for (uint32_t j = 0; j < node->output_count; j++) {
-        if (node->outputs[j] != WEFTI_NONE && l->first_of[node->outputs[j]] != WEFTI_NONE) {
-            kernel->outputs[j] = l->first_of[node->outputs[j]];
-        }
-    }
-fail:
-    return status;
-}
-
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    size_t most = 2 * (size_t)l->item_count + l->graph->node_count +
-                  (size_t)l->bucket_count * ((size_t)wefti_lower_level_count(l) + 2);
+    size_t most = (size_t)l->item_count + l->graph->node_count + l->bucket_count;
     l->plan->kernels = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->kernels));
     if (l->plan->kernels == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < l->item_count; i++) {
         wefti_item_t *item = &l->items[i];
-        item->kernel = item->first_kernel = l->plan->kernel_count;
+        item->kernel = l->plan->kernel_count;
+        if (wefti_lower_is_fold(l, item->node)) {
+            continue; /* follows */
+        }
         if (item->bucket == WEFTI_NONE) {
             WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
             WEFT_TRY(status, add_variants(l, item->node), fail);
-            WEFT_TRY(status, add_first_kernel(l, item), fail);
         } else {
             WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
         }

@@ -102,6 +102,7 @@ weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t
     weft_status_t status;
     wefti_lowering_t l = {.graph = graph, .params = params};
     l.shards = params->shard ? params->world_size : 1;
+    l.fold_def = weft_registry_find_op(graph->registry, "weft", "TreeFold", 1);
     *out_plan = NULL;
     wefti_arena_init(&l.arena, params->allocator, 0);
     WEFT_TRY(status, wefti_plan_create(params->allocator, &l.plan), done);

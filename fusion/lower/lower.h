@@ -6,7 +6,7 @@
  *                    updates.c has what comes last, shards.c which buckets are sharded
  *   activations.c   plan buffers, lifetimes, offsets; regions.c lays out what lasts
  *   kernels.c  plan kernels; one update per bucket where its members agree;
- *                    accumulate.c what comes between gradients and their collective
+ *                    folds.c what comes between gradients and their collective
  *   program.c  events and programs; collectives.c plan collectives
  *   data.c     weights section and bindings
  */
@@ -17,15 +17,15 @@
 
 /* One kernel of the compute stream. */
 typedef struct wefti_item {
-    uint32_t node;         /* a coalesced update: the update of the bucket's first member */
-    uint32_t bucket;       /* WEFTI_NONE, or the bucket whose range this updates at once */
-    uint32_t kernel;       /* in the plan */
-    uint32_t first_kernel; /* in the plan: what a micro-batch that folds nothing runs */
+    uint32_t node;   /* a coalesced update: the update of the bucket's first member */
+    uint32_t bucket; /* WEFTI_NONE, or the bucket whose range this updates at once */
+    uint32_t kernel; /* in the plan */
 } wefti_item_t;
 
 /* One tensor of a collective. */
 typedef struct wefti_member {
-    uint32_t value;   /* what is reduced, in place */
+    uint32_t value;   /* the gradient, or activation, of this rank */
+    uint32_t sent;    /* what is reduced, in place: value, or a fold of it */
     uint32_t reduced; /* the collective's output: the same memory afterwards */
     uint32_t param;   /* whose gradient it is, or WEFTI_NONE */
     uint32_t update;  /* the node that updates param, or WEFTI_NONE */
@@ -63,10 +63,8 @@ typedef struct wefti_bucket {
     const char *sweep_why; /* what a sweep was predicted to cost, or NULL */
     uint64_t sweep_ps;     /* likewise; 0: nothing */
 
-    /* accumulate.c: plan buffers of partial sums; plan kernels that fold them, by program: one
-     * for each level (WEFTI_NONE: nothing to do), then that of the step. NULL: gradients are
-     * reduced as kernels make them. */
-    uint32_t *levels, *folds;
+    uint32_t *levels; /* folds.c: plan buffers of partial sums, by level */
+    bool folded;      /* folds.c: weft::TreeFold makes what is reduced */
 } wefti_bucket_t;
 
 typedef struct wefti_lowering {
@@ -94,9 +92,9 @@ typedef struct wefti_lowering {
     uint64_t
         local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
                              another type (wefti_lower_grad_bytes) */
-    uint64_t
-        first_begin; /* of gradients of a micro-batch that folds nothing, the lowest partial sum */
-    uint32_t *first_of;              /* gradient -> its plan buffer there; NULL: no micro-batches */
+    uint64_t first_begin; /* of gradients of a micro-batch that folds nothing, the partial sum 0 */
+    struct wefti_folds *folds;       /* folds.c's */
+    const weft_op_def_t *fold_def;   /* weft::TreeFold */
     uint64_t region_bytes;           /* of parameters and of gradients */
     uint64_t state_region_bytes;     /* of a state: the same, less what is only on other ranks */
     uint32_t shards;                 /* the number of ranks if updates are sharded, else 1 */
@@ -167,15 +165,16 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *lowering,
 /* In place of these, those that the graph asks for, and no others. */
 weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *lowering, const wefti_node_t *node,
                                           wefti_plan_collective_t *collective);
-/* accumulate.c: how many partial sums there are, and programs of micro-steps. */
-uint32_t wefti_lower_level_count(const wefti_lowering_t *lowering);
-/* How many bytes of what is reduced belong to so many bytes of gradients; and its type. */
+/* folds.c: how many bytes of what is reduced belong to so many bytes of gradients; and its type. */
 uint64_t wefti_lower_grad_bytes(const wefti_lowering_t *lowering, uint64_t bytes);
 weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
-/* A gradient that travels in another type is left in it: only updates read that. */
-weft_status_t wefti_lower_check_wire(const wefti_lowering_t *l, const wefti_readers_t *readers,
-                                     const wefti_bucket_t *bucket);
-/* Buffers of partial sums, where buckets are placed; then the kernels that fold them. */
+bool wefti_lower_is_fold(const wefti_lowering_t *lowering, uint32_t node);
+/* The gradient of which value, read by a collective, is the fold, or value itself. */
+uint32_t wefti_lower_unfolded(const wefti_lowering_t *lowering, uint32_t value);
+/* How many kernels a fold is: one for each piece of the gradients. */
+uint32_t wefti_lower_fold_parts(const wefti_lowering_t *lowering, uint32_t node);
+/* Which folds there are, once buckets are known; buffers of partial sums, where buckets are placed; then kernels. */
+weft_status_t wefti_lower_find_folds(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);
 /* clip.c: of a sharded plan, what the kernel of a SquareSum reads. */
@@ -189,6 +188,9 @@ weft_status_t wefti_lower_advance(wefti_lowering_t *lowering, uint64_t bytes);
 /* Adds the plan buffer of a value. */
 weft_status_t wefti_lower_add_buffer(wefti_lowering_t *lowering, uint32_t value,
                                      wefti_buffer_kind_t kind, uint64_t offset);
+/* kernels.c: all of a kernel but its buffers. */
+weft_status_t wefti_lower_describe_kernel(wefti_lowering_t *lowering, const wefti_node_t *node,
+                                          const char *name, wefti_plan_kernel_t *kernel);
 /* Adds a flat range of one region of a bucket as a plan buffer. */
 weft_status_t wefti_lower_add_range(wefti_lowering_t *lowering, const char *name,
                                     weft_dtype_t dtype, uint64_t offset_bytes, uint64_t size_bytes,

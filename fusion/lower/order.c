@@ -68,6 +68,9 @@ static weft_status_t find_readers(wefti_lowering_t *l, wefti_readers_t *out)
 void wefti_lower_add_item(wefti_lowering_t *l, uint32_t node, uint32_t bucket)
 {
     l->item_of[node] = l->item_count;
+    for (uint32_t v = l->variant_of[node]; v != WEFTI_NONE; v = l->next_variant[v]) {
+        l->item_of[v] = l->item_count;
+    }
     l->items[l->item_count++] = (wefti_item_t){.node = node, .bucket = bucket};
 }
 
@@ -108,7 +111,7 @@ static weft_status_t check_member(const wefti_lowering_t *l, const wefti_readers
     }
     for (uint32_t i = readers->first[value]; i < readers->first[value + 1]; i++) {
         const wefti_node_t *reader = &l->graph->nodes[readers->nodes[i]];
-        if (reader != node) {
+        if (reader != node && !wefti_lower_is_fold(l, readers->nodes[i])) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "node '%s': collective in place on '%s', which node '%s' also reads",
                                node->name, v->name, reader->name);
@@ -134,6 +137,19 @@ static bool reduces_gradients(const wefti_lowering_t *l, const wefti_node_t *nod
     return true;
 }
 
+/* A piece is ready behind its own fold, not that of all pieces. */
+static void ready_with_folds(wefti_lowering_t *l, uint32_t id)
+{
+    uint32_t first = l->bucket_of[id], parts = l->buckets[first].parts;
+    uint32_t producer = l->graph->values[l->buckets[first].members[0].sent].producer;
+    if (wefti_lower_is_fold(l, producer) && wefti_lower_fold_parts(l, producer) == parts &&
+        l->item_of[producer] + parts == l->item_count) {
+        for (uint32_t part = 0; part < parts; part++) {
+            l->buckets[first + part].ready = l->item_of[producer] + part + 1;
+        }
+    }
+}
+
 static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *readers, uint32_t id)
 {
     weft_status_t status;
@@ -154,9 +170,11 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         wefti_member_t *member = &bucket->members[i];
-        WEFT_TRY(status, check_member(l, readers, node, node->inputs[i]), fail);
+        uint32_t sent = node->inputs[i];
+        uint32_t value = sent == WEFTI_NONE ? WEFTI_NONE : wefti_lower_unfolded(l, sent);
+        WEFT_TRY(status, check_member(l, readers, node, value), fail);
         *member = (wefti_member_t){
-            .value = node->inputs[i], .reduced = node->outputs[i], .update = WEFTI_NONE};
+            .value = value, .sent = sent, .reduced = node->outputs[i], .update = WEFTI_NONE};
         member->param = l->graph->values[member->reduced].grad_of;
     }
     l->bucket_of[id] = l->bucket_count++;
@@ -166,6 +184,7 @@ static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *rea
         *piece = *bucket;
         piece->part = part;
     }
+    ready_with_folds(l, id);
     return WEFT_OK;
 fail:
     return status;
@@ -221,6 +240,8 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         uint32_t parts;
         const wefti_node_t *node = &graph->nodes[l->order[i]];
         WEFT_TRY(status, parts_of(l, node, &parts), fail);
+        parts =
+            wefti_lower_is_fold(l, l->order[i]) ? wefti_lower_fold_parts(l, l->order[i]) : parts;
         most += communicates(node) && node->input_count > parts ? node->input_count : parts;
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
@@ -242,9 +263,14 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         if (communicates(&graph->nodes[id])) {
             WEFT_TRY(status, make_bucket(l, &readers, id), fail);
         } else if (graph->nodes[id].phase != WEFTI_PHASE_UPDATE) {
+            uint32_t parts = wefti_lower_is_fold(l, id) ? wefti_lower_fold_parts(l, id) : 1;
             wefti_lower_add_item(l, id, WEFTI_NONE);
+            for (uint32_t part = 1; part < parts; part++) {
+                l->items[l->item_count++] = (wefti_item_t){.node = id, .bucket = WEFTI_NONE};
+            }
         }
     }
+    WEFT_TRY(status, wefti_lower_find_folds(l), fail);
     WEFT_TRY(status, wefti_lower_find_updates(l, &readers), fail);
     WEFT_TRY(status, wefti_lower_updates(l), fail);
     WEFT_TRY(status, check_order(l), fail);

@@ -60,7 +60,6 @@ typedef struct writer {
     send_t *sends;  /* in the order of the comm stream */
     uint32_t send_count;
     uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
-    uint32_t level;    /* of the buckets' folds: which the program runs */
     uint32_t over;     /* sends that compute has waited for, or for one behind them */
 } writer_t;
 
@@ -185,18 +184,6 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, writer_
     return WEFT_OK;
 }
 
-/* Adds up micro-batches, or rounds, right behind the kernel that made the last gradient. */
-static bool write_fold(writer_t *w, uint32_t bucket)
-{
-    if (bucket >= w->l->bucket_count || w->l->buckets[bucket].folds == NULL) {
-        return false;
-    }
-    if (w->l->buckets[bucket].folds[w->level] != WEFTI_NONE) {
-        push(w->program, COMPUTE, WEFTI_STEP_KERNEL, w->l->buckets[bucket].folds[w->level]);
-    }
-    return true;
-}
-
 /* Before a collective that would be too many is issued, compute waits for the oldest that is out.
  */
 static bool make_room(writer_t *w, uint32_t index)
@@ -215,9 +202,9 @@ static void write_send(writer_t *w, uint32_t index)
     send_t *send = &w->sends[index];
     wefti_lowering_t *l = w->l;
     const send_t *last = index > 0 ? &w->sends[index - 1] : NULL;
-    bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node;
     bool waited = make_room(w, index);
-    with_last &= !write_fold(w, send->collective) && !waited;
+    bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node &&
+                     last->after == send->after && !waited;
     if ((send->after > 0 || waited) && !with_last) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
@@ -237,12 +224,8 @@ static void write_item(writer_t *w, uint32_t item)
         push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
         w->over = w->waiting[item] + 1 > w->over ? w->waiting[item] + 1 : w->over;
     }
-    bool first = w->level == 0 && w->l->first_of != NULL;
     uint32_t variant = w->l->variant_kernel[w->runs[at->node]];
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL,
-         variant != WEFTI_NONE ? variant
-         : first               ? at->first_kernel
-                               : at->kernel);
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, variant != WEFTI_NONE ? variant : at->kernel);
 }
 
 /* All sends have been added. Events are numbered over all programs, each is recorded by one. */
@@ -250,18 +233,13 @@ static weft_status_t write_program(writer_t *w)
 {
     weft_status_t status;
     wefti_lowering_t *l = w->l;
-    uint32_t send = 0, bucket = 0;
-    bool micro = w->level < wefti_lower_level_count(l);
+    uint32_t send = 0;
     WEFT_TRY(status, find_waits(w), fail);
     WEFT_TRY(status,
-             begin_program(l, w->name,
-                           (size_t)l->item_count + 3 * (size_t)w->send_count + l->bucket_count,
+             begin_program(l, w->name, (size_t)l->item_count + 3 * (size_t)w->send_count,
                            3 * (size_t)w->send_count, &w->program),
              fail);
     for (uint32_t i = 0; i <= l->item_count; i++) {
-        for (; micro && bucket < l->bucket_count && l->buckets[bucket].ready == i; bucket++) {
-            write_fold(w, bucket);
-        }
         for (; send < w->send_count && w->sends[send].after == i; send++) {
             write_send(w, send);
         }
@@ -331,8 +309,8 @@ static weft_status_t add_step(wefti_lowering_t *l)
     writer_t w;
     bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
     WEFT_TRY(status, begin_writer(l, "step", &w), fail);
-    w.level = wefti_lower_level_count(l);
-    if (decoupled && w.level == 0) { /* else the first micro-step has them gathered */
+    if (decoupled && wefti_graph_find_program(l->graph, "micro_step") ==
+                         NULL) { /* else the first micro-step has them gathered */
         add_early_gathers(&w);
     }
     WEFT_TRY(status, add_bucket_sends(&w), fail);
@@ -361,7 +339,6 @@ static weft_status_t add_eval(wefti_lowering_t *l)
     weft_status_t status;
     writer_t w;
     WEFT_TRY(status, begin_writer(l, "eval", &w), fail);
-    w.level = WEFTI_NONE;
     WEFT_TRY(status, write_program(&w), fail);
 fail:
     return status;
@@ -378,7 +355,7 @@ static bool runs_once(const wefti_lowering_t *l)
 static weft_status_t add_micro_steps(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
-    uint32_t levels = wefti_lower_level_count(l);
+    uint32_t levels = wefti_level_count(l->params->gradients.accumulate);
     for (uint32_t t = 0; t < levels; t++) {
         writer_t w;
         char *name = t == 0 ? wefti_arena_strdup(&l->arena, "micro_step")
@@ -387,7 +364,6 @@ static weft_status_t add_micro_steps(wefti_lowering_t *l)
             return WEFT_ERR_NO_MEMORY;
         }
         WEFT_TRY(status, begin_writer(l, name, &w), fail);
-        w.level = t;
         if (t == 0 && runs_once(l)) {
             add_early_gathers(&w);
         }
@@ -404,8 +380,9 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
-    l->plan->programs = wefti_arena_array(arena, (size_t)MOST_PROGRAMS + wefti_lower_level_count(l),
-                                          sizeof(*l->plan->programs));
+    l->plan->programs = wefti_arena_array(
+        arena, (size_t)MOST_PROGRAMS + wefti_level_count(l->params->gradients.accumulate),
+        sizeof(*l->plan->programs));
     if (l->plan->streams == NULL || l->plan->programs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -420,7 +397,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     if (wefti_graph_find_program(l->graph, "init") != NULL) {
         WEFT_TRY(status, add_init(l), fail);
     }
-    if (wefti_lower_level_count(l) > 0) {
+    if (wefti_level_count(l->params->gradients.accumulate) > 0) {
         WEFT_TRY(status, add_micro_steps(l), fail);
     }
     WEFT_TRY(status, add_step(l), fail);

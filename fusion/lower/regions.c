@@ -187,7 +187,7 @@ static weft_status_t add_wire_gradient(wefti_lowering_t *l, const wefti_bucket_t
     wire->dtype = wefti_lower_grad_dtype(l, bucket);
     wire->size_bytes = wefti_lower_grad_bytes(l, wire->size_bytes);
     l->kept_bytes += wire->size_bytes;
-    l->buffer_of[member->reduced] = l->buffer_of[member->value];
+    l->buffer_of[member->sent] = l->buffer_of[member->reduced] = l->buffer_of[member->value];
     l->buffer_of[member->value] = own;
     l->plan->buffers[own].name =
         wefti_arena_printf(&l->plan->arena, "%s, own", l->plan->buffers[own].name);
@@ -221,7 +221,9 @@ static weft_status_t add_gradients(wefti_lowering_t *l)
             uint32_t param = l->buffer_of[bucket->members[i].param];
             l->arena_cursor = l->plan->buffers[param].offset_bytes - l->param_begin + l->grad_begin;
             WEFT_TRY(status, add_kept(l, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
-            l->buffer_of[bucket->members[i].reduced] = l->buffer_of[bucket->members[i].value];
+            uint32_t buffer = l->buffer_of[bucket->members[i].value];
+            l->buffer_of[bucket->members[i].sent] = l->buffer_of[bucket->members[i].reduced] =
+                buffer;
         }
     }
     l->arena_cursor = l->grad_begin + l->region_bytes;

@@ -151,9 +151,10 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_
     for (uint32_t i = 0; i < l->bucket_count; i++) {
         wefti_bucket_t *bucket = &l->buckets[i];
         if (bucket->gradients && bucket->part > 0) { /* pieces have the first one's member */
-            uint32_t part = bucket->part;
+            uint32_t part = bucket->part, ready = bucket->ready;
             *bucket = l->buckets[i - 1];
             bucket->part = part;
+            bucket->ready = ready;
             continue;
         }
         for (uint32_t j = 0; j < bucket->member_count; j++) {
@@ -162,7 +163,6 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_
                                  ? WEFTI_NONE
                                  : find_update(l, readers, member->reduced);
         }
-        WEFT_TRY(status, wefti_lower_check_wire(l, readers, bucket), fail);
         bucket->coalesced = can_coalesce(l, bucket);
         WEFT_TRY(status, wefti_lower_choose_shards(l, readers, bucket), fail);
     }

@@ -17,6 +17,7 @@
  * A gradient that no collective reduces is refused: its update would see one micro-batch only.
  */
 #include "fusion/passes/gradient_sums.h"
+#include "fusion/passes/passes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -376,4 +377,9 @@ weft_status_t wefti_pass_accumulate(wefti_graph_t *graph, uint32_t accumulate)
 done:
     wefti_arena_deinit(&a.arena);
     return status;
+}
+
+weft_status_t wefti_apply_accumulate(wefti_compiler_t *c)
+{
+    return wefti_pass_accumulate(c->graph, c->gradient_params.accumulate);
 }

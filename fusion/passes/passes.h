@@ -26,6 +26,8 @@ weft_status_t wefti_apply_optimizer(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_schedule(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fit_arena(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_emit_onnx(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_accumulate(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_wire(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_programs(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_layout(wefti_compiler_t *compiler);
 

@@ -17,7 +17,7 @@
  */
 #include <string.h>
 
-#include "fusion/fusion.h"
+#include "fusion/passes/passes.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -471,5 +471,16 @@ weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_para
     wefti_arena_init(&m.arena, graph->arena.allocator, 0);
     weft_status_t status = add_programs(&m);
     wefti_arena_deinit(&m.arena);
+    return status;
+}
+
+weft_status_t wefti_apply_programs(wefti_compiler_t *c)
+{
+    wefti_lower_params_t lower;
+    weft_status_t status = wefti_compile_lower_params(c, &lower);
+    if (status >= 0) {
+        const wefti_program_params_t params = wefti_program_params(&lower);
+        status = wefti_pass_programs(c->graph, &params);
+    }
     return status;
 }

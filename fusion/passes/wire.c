@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "fusion/passes/gradient_sums.h"
+#include "fusion/passes/passes.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -115,4 +116,9 @@ weft_status_t wefti_pass_wire(wefti_graph_t *graph)
     weft_status_t status = round_reductions(graph, &arena);
     wefti_arena_deinit(&arena);
     return status;
+}
+
+weft_status_t wefti_apply_wire(wefti_compiler_t *c)
+{
+    return wefti_pass_wire(c->graph);
 }

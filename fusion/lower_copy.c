@@ -17,7 +17,7 @@ weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_par
     const wefti_program_params_t programs = wefti_program_params(params);
     *out_plan = NULL;
     WEFT_TRY(status, wefti_graph_clone(graph, &copy), done);
-    if (params->gradients.divisor > 0) {
+    if (params->gradients.divisor > 0 || params->gradients.accumulate > 1) {
         WEFT_TRY(status, wefti_pass_accumulate(copy, params->gradients.accumulate), done);
     }
     if (params->gradients.wire == WEFT_DTYPE_BF16) {

@@ -24,8 +24,8 @@ bool wefti_graph_outside_step(const wefti_graph_t *graph, uint32_t node)
     for (uint32_t i = 0; i < at->output_count; i++) {
         const wefti_value_t *value =
             at->outputs[i] == WEFTI_NONE ? NULL : &graph->values[at->outputs[i]];
-        if (value != NULL && (value->alias_of != WEFTI_NONE ||
-                              (value->flags & WEFTI_VALUE_PERSISTENT) != 0)) {
+        if (value != NULL &&
+            (value->alias_of != WEFTI_NONE || (value->flags & WEFTI_VALUE_PERSISTENT) != 0)) {
             return true;
         }
     }

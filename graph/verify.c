@@ -106,7 +106,8 @@ static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t id, uin
     }
     bool rounded = value->type.dtype == WEFT_DTYPE_BF16 && param->type.dtype == WEFT_DTYPE_F32;
     if (value->type.dtype != WEFT_DTYPE_NONE &&
-        ((value->type.dtype != param->type.dtype && !rounded) || value->type.rank != param->type.rank ||
+        ((value->type.dtype != param->type.dtype && !rounded) ||
+         value->type.rank != param->type.rank ||
          memcmp(value->type.dims, param->type.dims, param->type.rank * sizeof(int64_t)) != 0)) {
         return BROKEN(
             "gradient '%s': type or shape does not match parameter '%s': %s, parameter %s",

@@ -124,7 +124,8 @@ static const weft_op_def_t defs[] = {
      .attr_count = WEFTI_COUNT(tree_fold_attrs),
      .infer = infer_tree_fold,
      .cost = cost_tree_fold,
-     .doc = "G, L0, L1, ..: .. + (L1 + (L0 + G)), how the in-order tree continues partial sums; with n "
+     .doc = "G, L0, L1, ..: .. + (L1 + (L0 + G)), how the in-order tree continues partial sums; "
+            "with n "
             "outputs each is n tensors",
      WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE | WEFT_FACT_COMMUTATIVE)},
     {.domain = "weft",

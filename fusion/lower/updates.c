@@ -155,6 +155,7 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_
             *bucket = l->buckets[i - 1];
             bucket->part = part;
             bucket->ready = ready;
+            bucket->start = bucket->start > ready ? bucket->start : ready;
             continue;
         }
         for (uint32_t j = 0; j < bucket->member_count; j++) {

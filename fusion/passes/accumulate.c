@@ -240,8 +240,8 @@ static weft_status_t add_sums(accumulator_t *a, uint32_t collective)
     weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = a->graph;
     uint32_t count = graph->nodes[collective].input_count, *sums[32] = {0}, fold;
-    const uint32_t *gradients = wefti_arena_memdup(&a->arena, graph->nodes[collective].inputs,
-                                                   count * sizeof(*gradients));
+    const uint32_t *gradients =
+        wefti_arena_memdup(&a->arena, graph->nodes[collective].inputs, count * sizeof(*gradients));
     for (uint32_t t = 0; t < a->levels; t++) {
         sums[t] = wefti_arena_array(&a->arena, count, sizeof(**sums));
         if (gradients == NULL || sums[t] == NULL) {
@@ -254,11 +254,11 @@ static weft_status_t add_sums(accumulator_t *a, uint32_t collective)
         by_kernels = by_kernels && sums[0][i] != WEFTI_NONE;
     }
     for (uint32_t t = by_kernels ? 1 : 0; t < a->levels; t++) {
-        WEFT_TRY(status,
-                 add_fold(a, collective, gradients, sums, ((uint32_t)1 << t) - 1, t, &fold), fail);
+        WEFT_TRY(status, add_fold(a, collective, gradients, sums, ((uint32_t)1 << t) - 1, t, &fold),
+                 fail);
     }
-    WEFT_TRY(status,
-             add_fold(a, collective, gradients, sums, a->accumulate - 1, WEFTI_NONE, &fold), fail);
+    WEFT_TRY(status, add_fold(a, collective, gradients, sums, a->accumulate - 1, WEFTI_NONE, &fold),
+             fail);
     for (uint32_t i = 0; i < count; i++) {
         graph->nodes[collective].inputs[i] = graph->nodes[fold].outputs[i];
     }

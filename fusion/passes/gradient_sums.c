@@ -70,8 +70,7 @@ weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
         memcpy(inputs + (size_t)g * count, params->groups[g], count * sizeof(*inputs));
     }
     if (params->bf16) {
-        attrs[attr_count++] =
-            (weft_attr_t){.name = "type", .type = WEFT_ATTR_STRING, .s = "bf16"};
+        attrs[attr_count++] = (weft_attr_t){.name = "type", .type = WEFT_ATTR_STRING, .s = "bf16"};
     }
     if (parts != NULL) { /* in the pieces that the collective sends */
         attrs[attr_count++] = *parts;

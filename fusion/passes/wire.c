@@ -50,8 +50,8 @@ static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, ui
 {
     weft_status_t status;
     uint32_t count = graph->nodes[collective].input_count, fold;
-    uint32_t *gradients = wefti_arena_memdup(arena, graph->nodes[collective].inputs,
-                                             count * sizeof(*gradients));
+    uint32_t *gradients =
+        wefti_arena_memdup(arena, graph->nodes[collective].inputs, count * sizeof(*gradients));
     const char **names = wefti_arena_array(arena, count, sizeof(*names));
     if (gradients == NULL || names == NULL) {
         return WEFT_ERR_NO_MEMORY;

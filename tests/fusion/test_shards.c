@@ -103,6 +103,9 @@ static uint32_t add_training(fixture_t *f, const char *name, uint32_t param, int
 {
     uint32_t grad = relu(f, param, WEFTI_PHASE_BACKWARD);
     uint32_t reduced = add_op(f, "AllReduce", &grad, 1, WEFTI_PHASE_COMM);
+    const weft_attr_t avg = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "avg"};
+    assert_int_equal(wefti_graph_set_attr(f->graph, f->graph->values[reduced].producer, &avg),
+                     WEFT_OK);
     f->graph->values[reduced].grad_of = param;
     add_update(f, name, param, reduced, elems, decay);
     return reduced;

@@ -25,7 +25,6 @@ typedef struct wefti_request {
     weft_dtype_t dtype;
     weft_reduction_t reduction;
     uint32_t root;
-    bool reduces, per_rank; /* per_rank: the larger buffer holds a block for every rank */
 } wefti_request_t;
 
 /* A call in an open batch. */

@@ -21,14 +21,6 @@ _Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT =
                    WEFTI_PLAN_CAP_SIGNAL == WEFTI_CAP_SIGNAL,
                "plans speak of the transport's capabilities");
 
-/* Where rank's block of the longer buffer is that the shorter one is, in place. */
-static uint64_t shared_at(const wefti_plan_collective_t *planned, uint32_t rank)
-{
-    bool blocks = planned->op == WEFT_OP_ALL_GATHER || planned->op == WEFT_OP_GATHER ||
-                  planned->op == WEFT_OP_REDUCE_SCATTER || planned->op == WEFT_OP_SCATTER;
-    return blocks ? rank * planned->elem_count * weft_dtype_size_bytes(planned->dtype) : 0;
-}
-
 /* Whether the operator's in-place rule holds for the buffers of all ranks that have both. The plan
  * was verified: where it does not, they share nothing. */
 static bool is_in_place(const weft_session_t *session, const wefti_plan_collective_t *planned)
@@ -36,12 +28,12 @@ static bool is_in_place(const weft_session_t *session, const wefti_plan_collecti
     const wefti_plan_buffer_t *source = &session->plan->buffers[planned->source];
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[planned->buffer];
     bool rooted = wefti_collective_rooted(planned->op);
-    bool sends_more = planned->op == WEFT_OP_REDUCE_SCATTER || planned->op == WEFT_OP_SCATTER;
     for (uint32_t r = rooted ? planned->root : 0;
          r < (rooted ? planned->root + 1 : session->endpoint->world_size); r++) {
         uint64_t send = wefti_session_offset(source, r), recv = wefti_session_offset(buffer, r);
-        uint64_t at = shared_at(planned, r);
-        if (sends_more ? send + at != recv : recv + at != send) {
+        uint64_t at = wefti_in_place_elems(planned->op, r, planned->elem_count) *
+                      weft_dtype_size_bytes(planned->dtype);
+        if (wefti_collective_scatters(planned->op) ? send + at != recv : recv + at != send) {
             return false;
         }
     }
@@ -244,8 +236,7 @@ static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
 /* A plan has no place for the peers of SendRecv or for counts per rank. */
 static weft_status_t check_operator(const wefti_plan_collective_t *planned)
 {
-    bool variable = planned->op == WEFT_OP_ALL_GATHER_V ||
-                    planned->op == WEFT_OP_REDUCE_SCATTER_V || planned->op == WEFT_OP_ALL_TO_ALL_V;
+    bool variable = wefti_collective_is_variable(planned->op);
     if (!wefti_collective_known(planned->op) || variable || planned->op == WEFT_OP_SEND_RECV) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s: operator %s is not supported in plans: a plan has no %s",

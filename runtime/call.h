@@ -108,10 +108,12 @@ bool wefti_call_is_ready(const wefti_call_t *call);
 uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting);
 /* What another rank's posting says of that. */
 void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs);
-/* AllGatherV and ReduceScatterV, whose blocks are the same on all ranks. */
-bool wefti_call_is_variable(const wefti_call_t *call);
-/* Their counts and displacements, [2 * size]. */
-const uint64_t *wefti_call_blocks(const wefti_call_t *call);
+/* AllGatherV and ReduceScatterV: counts and displacements of the blocks, [2 * size]. */
+static inline const uint64_t *wefti_call_blocks(const wefti_call_t *call)
+{
+    return wefti_shared_counts(call->op, call->group->size, call->counts);
+}
+
 /* Where the block that rank has in both buffers when in place begins, from the longer one's begin.
  */
 uint64_t wefti_call_alias_at(const wefti_call_t *call, uint32_t rank);

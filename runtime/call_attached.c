@@ -97,12 +97,6 @@ static weft_status_t take(wefti_call_t *call, uint32_t rank, uint64_t from, uint
     return WEFT_OK;
 }
 
-static bool reduces(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER ||
-           op == WEFT_OP_REDUCE_SCATTER_V;
-}
-
 /* Bytes of each rank that are reduced at once: all of them fit this rank's staging buffers. */
 static size_t reduced_piece_bytes(const weft_group_t *group)
 {
@@ -305,11 +299,10 @@ static weft_status_t move(wefti_call_t *call)
 static bool attached_takes(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    bool shared = call->op == WEFT_OP_ALL_REDUCE || call->op == WEFT_OP_REDUCE ||
-                  call->op == WEFT_OP_BROADCAST;
+    bool shared = wefti_collective_is_vector(call->op);
     uint64_t bytes = shared ? call->longest / group->size : call->longest;
     return (call->flags & WEFTI_POSTED_ATTACHABLE) != 0 && bytes >= least_bytes(call, true) &&
-           (!reduces(call->op) || reduced_piece_bytes(group) >= PIECE_MIN_BYTES);
+           (!wefti_collective_reduces(call->op) || reduced_piece_bytes(group) >= PIECE_MIN_BYTES);
 }
 
 static weft_status_t attached_start(wefti_call_t *call)

@@ -17,16 +17,10 @@ bool wefti_call_is_checked(const wefti_call_t *call)
     if (call->group->context->settings.check != WEFTI_CHECK_RESULTS) {
         return false;
     }
-    switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_BROADCAST:
-        return true;
-    case WEFT_OP_ALL_GATHER_V:
-        return call->group->size <= PIECES;
-    default:
-        return false;
-    }
+    const wefti_collective_t *op = wefti_collective_of(call->op);
+    bool equal = op->recv.holder == WEFT_HOLDER_ALL &&
+                 (op->send.extent == WEFT_EXTENT_VECTOR || op->send.extent == WEFT_EXTENT_BLOCK);
+    return equal && (!op->variable || call->group->size <= PIECES);
 }
 
 static uint64_t digest(const uint8_t *data, uint64_t bytes)
@@ -48,12 +42,12 @@ static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_fi
                       uint64_t *out_count)
 {
     uint32_t n = call->group->size;
-    if (call->op == WEFT_OP_ALL_GATHER_V) {
+    if (wefti_collective_is_variable(call->op)) {
         *out_count = index < n ? call->counts[2 * n + index] : 0;
         *out_first = index < n ? call->counts[3 * n + index] : 0;
         return n;
     }
-    uint64_t total = call->op == WEFT_OP_ALL_GATHER ? call->count * n : call->count;
+    uint64_t total = wefti_collective_gathers(call->op) ? call->count * n : call->count;
     uint64_t each = (total + PIECES - 1) / PIECES;
     each = each > 64 ? each : 64;
     *out_first = index * each < total ? index * each : total;

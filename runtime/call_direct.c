@@ -58,58 +58,31 @@ static void post_table(const wefti_call_t *call, wefti_posting_t *posting)
     posting->at.longest = call->longest;
 }
 
-uint64_t wefti_call_extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n)
-{
-    uint64_t end = 0;
-    for (uint32_t r = 0; r < n; r++) {
-        uint64_t last = counts[r] > 0 ? displacements[r] + counts[r] : 0;
-        end = last > end ? last : end;
-    }
-    return end;
-}
-
 bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting)
 {
-    const weft_group_t *group = call->group;
-    weft_context_t *context = group->context;
-    uint32_t n = group->size;
-    uint64_t bytes = call->count * call->elem_bytes;
-    bool root = group->rank == call->root;
+    weft_context_t *context = call->group->context;
     posting->at.lead = posting->at.trail = 0;
-    switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
+    if (call->op == WEFT_OP_ALL_REDUCE) {
         return reach_all_reduce(call, posting);
-    case WEFT_OP_BROADCAST:
-        return (!root || reach_all_of(context, call->send, bytes, &posting->at.send)) &&
-               reach_all_of(context, call->recv, bytes, &posting->at.recv);
-    case WEFT_OP_REDUCE:
-        return reach_all_of(context, call->send, bytes, &posting->at.send) &&
-               (!root || reach_all_of(context, call->recv, bytes, &posting->at.recv));
-    case WEFT_OP_GATHER:
-        return !root || reach_all_of(context, call->recv, n * bytes, &posting->at.recv);
-    case WEFT_OP_SCATTER:
-        return !root || reach_all_of(context, call->send, n * bytes, &posting->at.send);
-    case WEFT_OP_ALL_GATHER:
-        return reach_all_of(context, call->send, bytes, &posting->at.send);
-    case WEFT_OP_ALL_GATHER_V:
-        bytes = call->counts[2 * n + group->rank] * call->elem_bytes;
-        return reach_all_of(context, call->send, bytes, &posting->at.send);
-    case WEFT_OP_REDUCE_SCATTER:
-        return reach_all_of(context, call->send, n * bytes, &posting->at.send);
-    case WEFT_OP_ALL_TO_ALL:
-        /* in place, peers would read what is overwritten */
-        return call->send != call->recv &&
-               reach_all_of(context, call->send, n * bytes, &posting->at.send);
-    case WEFT_OP_ALL_TO_ALL_V:
-        post_table(call, posting);
-        bytes = wefti_call_extent(call->counts, call->counts + n, n) * call->elem_bytes;
-        return reach_all_of(context, call->send, bytes, &posting->at.send);
-    case WEFT_OP_REDUCE_SCATTER_V:
-        bytes = wefti_call_extent(call->counts, call->counts + n, n) * call->elem_bytes;
-        return reach_all_of(context, call->send, bytes, &posting->at.send);
-    default:
+    }
+    /* In place, peers of an all-to-all would read what is overwritten. */
+    if (call->op == WEFT_OP_BARRIER ||
+        (call->op == WEFT_OP_ALL_TO_ALL && call->send == call->recv)) {
         return false;
     }
+    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        post_table(call, posting);
+    }
+    /* Peers write what a broadcast, a reduction to the root and a gather receive; they read what all
+     * but a gather send. */
+    wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
+    bool reads = call->op != WEFT_OP_GATHER;
+    bool writes = wefti_collective_rooted(call->op) && call->op != WEFT_OP_SCATTER;
+    return (!reads || reach_all_of(context, call->send, wefti_shape_elems(&send) * call->elem_bytes,
+                                   &posting->at.send)) &&
+           (!writes ||
+            reach_all_of(context, call->recv, wefti_shape_elems(&recv) * call->elem_bytes,
+                         &posting->at.recv));
 }
 
 static weft_status_t bad_address(const wefti_call_t *call, uint32_t rank)

@@ -14,45 +14,11 @@
  */
 #define FUSED_MAX_BYTES (WEFTI_POSTING_DATA - WEFTI_FUSED_LIST_BYTES)
 
-/* How many blocks a rank's buffers have, and whether this rank uses them. */
-typedef struct shape {
-    uint32_t send_blocks, recv_blocks;
-    bool sends, receives;
-    bool in_place; /* one packed buffer serves both */
-} shape_t;
-
-static bool shape_of(weft_collective_t op, const weft_group_t *group, uint32_t root, shape_t *out)
+/* One packed buffer serves both sides. */
+static bool is_packed_in_place(weft_collective_t op)
 {
-    uint32_t n = group->size;
-    bool is_root = group->rank == root;
-    switch (op) {
-    case WEFT_OP_ALL_REDUCE:
-        *out = (shape_t){1, 1, true, true, true};
-        return true;
-    case WEFT_OP_BROADCAST:
-        *out = (shape_t){1, 1, is_root, true, true};
-        return true;
-    case WEFT_OP_REDUCE:
-        *out = (shape_t){1, 1, true, is_root, true};
-        return true;
-    case WEFT_OP_ALL_TO_ALL:
-        *out = (shape_t){n, n, true, true, true};
-        return true;
-    case WEFT_OP_ALL_GATHER:
-        *out = (shape_t){1, n, true, true, false};
-        return true;
-    case WEFT_OP_GATHER:
-        *out = (shape_t){1, n, true, is_root, false};
-        return true;
-    case WEFT_OP_REDUCE_SCATTER:
-        *out = (shape_t){n, 1, true, true, false};
-        return true;
-    case WEFT_OP_SCATTER:
-        *out = (shape_t){n, 1, is_root, true, false};
-        return true;
-    default:
-        return false;
-    }
+    const wefti_collective_t *shape = wefti_collective_of(op);
+    return shape->send.extent == shape->recv.extent;
 }
 
 /* ---- which ---- */
@@ -69,13 +35,12 @@ uint32_t wefti_fused_collect(const weft_group_t *group, const wefti_batch_t *bat
     const wefti_request_t *kind = &batch->list[first].request;
     uint64_t total = 0;
     uint32_t count = 0;
-    shape_t shape;
     out_members[0] = (uint32_t)first;
     if (group->size == 1 || group->context->device != NULL ||
-        !shape_of(kind->op, group, kind->root, &shape)) {
+        !wefti_collective_has_one_count(kind->op)) {
         return 1;
     }
-    uint32_t blocks = shape.send_blocks > shape.recv_blocks ? shape.send_blocks : shape.recv_blocks;
+    uint32_t blocks = wefti_collective_is_vector(kind->op) ? 1 : group->size;
     uint64_t room = FUSED_MAX_BYTES / blocks / weft_dtype_size_bytes(kind->dtype);
     for (size_t i = first; i < batch->count && count < WEFTI_FUSED_MEMBERS; i++) {
         const wefti_batched_t *other = &batch->list[i];
@@ -112,8 +77,8 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
     const weft_allocator_t *allocator = call->group->context->allocator;
     wefti_request_t request = batch->list[members[0]].request;
     uint64_t hash = 14695981039346656037ull; /* FNV-1a over words */
-    shape_t shape;
-    shape_of(request.op, call->group, request.root, &shape);
+    const wefti_collective_t *op = wefti_collective_of(request.op);
+    bool in_place = is_packed_in_place(request.op);
     if (call->fused == NULL) {
         call->fused = wefti_alloc(allocator, sizeof *call->fused);
         if (call->fused == NULL) {
@@ -131,12 +96,12 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
         hash ^= hash >> 29;
     }
     size_t block = (size_t)request.count * weft_dtype_size_bytes(request.dtype);
-    size_t send_bytes = wefti_align_up(block * shape.send_blocks, 64);
-    weft_status_t status = reserve_packed(
-        allocator, fused, send_bytes + (shape.in_place ? 0 : block * shape.recv_blocks) + 64);
+    size_t send_bytes = wefti_align_up(block * wefti_side_blocks(op->send, call->group->size), 64);
+    size_t recv_bytes = in_place ? 0 : block * wefti_side_blocks(op->recv, call->group->size);
+    weft_status_t status = reserve_packed(allocator, fused, send_bytes + recv_bytes + 64);
     if (status == WEFT_OK) {
         request.send = fused->packed;
-        request.recv = shape.in_place ? fused->packed : fused->packed + send_bytes;
+        request.recv = in_place ? fused->packed : fused->packed + send_bytes;
         wefti_request_fill(call, &request);
         call->what |= WEFTI_WHAT_FUSED;
         call->posted_count = hash;
@@ -170,9 +135,8 @@ void wefti_fused_pack(const wefti_call_t *call)
 {
     const wefti_fused_t *fused = call->fused;
     uint8_t *to = fused->packed;
-    shape_t shape;
-    shape_of(call->op, call->group, call->root, &shape);
-    for (uint32_t block = 0; shape.sends && block < shape.send_blocks; block++) {
+    uint32_t blocks = wefti_call_send_shape(call).blocks;
+    for (uint32_t block = 0; block < blocks; block++) {
         for (uint32_t i = 0; i < fused->count; i++) {
             const wefti_fused_member_t *member = &fused->members[i];
             size_t bytes = (size_t)member->count * call->elem_bytes;
@@ -188,9 +152,8 @@ void wefti_fused_unpack(const wefti_call_t *call)
 {
     const wefti_fused_t *fused = call->fused;
     const uint8_t *from = call->recv;
-    shape_t shape;
-    shape_of(call->op, call->group, call->root, &shape);
-    for (uint32_t block = 0; shape.receives && block < shape.recv_blocks; block++) {
+    uint32_t blocks = wefti_call_recv_shape(call).blocks;
+    for (uint32_t block = 0; block < blocks; block++) {
         for (uint32_t i = 0; i < fused->count; i++) {
             const wefti_fused_member_t *member = &fused->members[i];
             size_t bytes = (size_t)member->count * call->elem_bytes;

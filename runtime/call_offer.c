@@ -5,69 +5,36 @@
  */
 #include "runtime/call.h"
 
-bool wefti_call_is_variable(const wefti_call_t *call)
-{
-    return call->op == WEFT_OP_ALL_GATHER_V || call->op == WEFT_OP_REDUCE_SCATTER_V;
-}
-
-/* Counts and displacements of AllGatherV or ReduceScatterV, [2 * size]. */
-const uint64_t *wefti_call_blocks(const wefti_call_t *call)
-{
-    return call->op == WEFT_OP_ALL_GATHER_V ? call->counts + 2 * call->group->size : call->counts;
-}
-
 /* Where the block that an in-place call shares begins, from the longer buffer's begin. */
 uint64_t wefti_call_alias_at(const wefti_call_t *call, uint32_t rank)
 {
-    switch (call->op) {
-    case WEFT_OP_ALL_GATHER_V:
-    case WEFT_OP_REDUCE_SCATTER_V:
-        return wefti_call_blocks(call)[call->group->size + rank] * call->elem_bytes;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_GATHER:
-    case WEFT_OP_SCATTER:
-        return rank * call->count * call->elem_bytes;
-    default:
-        return 0;
-    }
-}
-
-static bool has_send(const wefti_call_t *call)
-{
-    return (call->op != WEFT_OP_BROADCAST && call->op != WEFT_OP_SCATTER) ||
-           call->group->rank == call->root;
-}
-
-static bool has_recv(const wefti_call_t *call)
-{
-    return (call->op != WEFT_OP_REDUCE && call->op != WEFT_OP_GATHER) ||
-           call->group->rank == call->root;
-}
-
-/* The block of this rank that lies in both buffers when in place has no elements. */
-static bool shares_nothing(const wefti_call_t *call)
-{
-    uint64_t count =
-        wefti_call_is_variable(call) ? wefti_call_blocks(call)[call->group->rank] : call->count;
-    return count == 0 || call->op == WEFT_OP_ALL_TO_ALL_V || call->op == WEFT_OP_BARRIER;
+    uint64_t at = wefti_collective_has_shared_counts(call->op)
+                      ? wefti_call_blocks(call)[call->group->size + rank]
+                      : wefti_in_place_elems(call->op, rank, call->count);
+    return at * call->elem_bytes;
 }
 
 /* The in-place rule of the operator holds for this rank's buffers. */
 bool wefti_call_is_in_place(const wefti_call_t *call)
 {
     uint64_t at = wefti_call_alias_at(call, call->group->rank);
-    bool sends_more = call->op == WEFT_OP_REDUCE_SCATTER || call->op == WEFT_OP_REDUCE_SCATTER_V ||
-                      call->op == WEFT_OP_SCATTER;
-    return sends_more ? call->send + at == call->recv : call->recv + at == call->send;
+    return wefti_collective_scatters(call->op) ? call->send + at == call->recv
+                                               : call->recv + at == call->send;
 }
 
+/* If the block of this rank that lies in both buffers has no elements, the call is both. */
 static uint32_t place_flags(const wefti_call_t *call)
 {
-    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+    const wefti_collective_t *op = wefti_collective_of(call->op);
+    bool is_root = call->group->rank == call->root;
+    uint64_t count = wefti_collective_has_shared_counts(call->op)
+                         ? wefti_call_blocks(call)[call->group->rank]
+                         : call->count;
+    if (op->variable && !op->in_place) {
         return WEFTI_POSTED_OUT_OF_PLACE;
     }
-    if (shares_nothing(call) || !has_send(call) || !has_recv(call)) {
+    if (count == 0 || !wefti_side_is_on(op->send, is_root) ||
+        !wefti_side_is_on(op->recv, is_root)) {
         return WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE;
     }
     return wefti_call_is_in_place(call) ? WEFTI_POSTED_IN_PLACE : WEFTI_POSTED_OUT_OF_PLACE;
@@ -76,33 +43,16 @@ static uint32_t place_flags(const wefti_call_t *call)
 /* Bytes of the whole send and receive buffer; UINT64_MAX: peers cannot know how it is laid out. */
 static void buffer_bytes(const wefti_call_t *call, uint64_t *out_send, uint64_t *out_recv)
 {
-    uint32_t n = call->group->size;
-    uint64_t bytes = call->count * call->elem_bytes, all = bytes * n;
-    bool sends_all = call->op == WEFT_OP_REDUCE_SCATTER || call->op == WEFT_OP_SCATTER ||
-                     call->op == WEFT_OP_ALL_TO_ALL;
-    bool gets_all = call->op == WEFT_OP_ALL_GATHER || call->op == WEFT_OP_GATHER ||
-                    call->op == WEFT_OP_ALL_TO_ALL;
-    *out_send = sends_all ? all : bytes;
-    *out_recv = gets_all ? all : bytes;
-    if (wefti_call_is_variable(call)) {
-        const uint64_t *blocks = wefti_call_blocks(call);
-        uint64_t own = blocks[call->group->rank] * call->elem_bytes;
-        uint64_t rest = wefti_call_extent(blocks, blocks + n, n) * call->elem_bytes;
-        *out_send = call->op == WEFT_OP_ALL_GATHER_V ? own : rest;
-        *out_recv = call->op == WEFT_OP_ALL_GATHER_V ? rest : own;
-    } else if (call->op == WEFT_OP_ALL_TO_ALL_V) {
-        const uint64_t *counts = call->counts;
-        *out_send = wefti_call_extent(counts, counts + n, n) * call->elem_bytes;
-        *out_recv = wefti_call_extent(counts + 2 * n, counts + 3 * n, n) * call->elem_bytes;
-        for (uint32_t r = 1; r < n; r++) { /* blocks are put where the matrix says */
-            if (counts[3 * n + r] != counts[3 * n + r - 1] + counts[2 * n + r - 1]) {
-                *out_recv = UINT64_MAX;
-            }
+    wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
+    *out_send = wefti_shape_elems(&send) * call->elem_bytes;
+    *out_recv = wefti_shape_elems(&recv) * call->elem_bytes;
+    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        uint64_t next = 0; /* blocks are put where the matrix says */
+        for (uint32_t r = 0; r < recv.blocks; r++) {
+            *out_recv = recv.counts[recv.blocks + r] == next ? *out_recv : UINT64_MAX;
+            next += recv.counts[r];
         }
-        *out_recv = counts[3 * n] == 0 ? *out_recv : UINT64_MAX;
     }
-    *out_send = has_send(call) ? *out_send : 0;
-    *out_recv = has_recv(call) ? *out_recv : 0;
 }
 
 static bool reach(wefti_call_t *call, const void *address, uint64_t bytes, uint64_t *out_offset)
@@ -130,7 +80,7 @@ uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting)
 {
     uint64_t send_bytes, recv_bytes, send, recv;
     uint32_t flags = place_flags(call);
-    if (wefti_call_is_variable(call)) {
+    if (wefti_collective_has_shared_counts(call->op)) {
         posting->at.longest = hash_displacements(call);
     }
     buffer_bytes(call, &send_bytes, &recv_bytes);
@@ -146,7 +96,7 @@ void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs)
 {
     const wefti_posting_t *own = wefti_posting_of(call->group, call->group->rank, call->number);
     /* Peers' blocks are looked for where the own ones are. */
-    if (wefti_call_is_variable(call) && theirs->at.longest != own->at.longest) {
+    if (wefti_collective_has_shared_counts(call->op) && theirs->at.longest != own->at.longest) {
         call->flags &= ~WEFTI_POSTED_OPEN;
     }
 }

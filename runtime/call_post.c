@@ -127,16 +127,9 @@ static bool needs(const wefti_call_t *call, uint32_t r)
     if (!call->certain) {
         return true;
     }
-    switch (call->op) {
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_SCATTER:
-        return r == call->root;
-    case WEFT_OP_REDUCE:
-    case WEFT_OP_GATHER:
-        return call->group->rank == call->root;
-    default:
-        return true;
-    }
+    const wefti_collective_t *op = wefti_collective_of(call->op);
+    return wefti_side_is_on(op->send, r == call->root) &&
+           wefti_side_is_on(op->recv, call->group->rank == call->root);
 }
 
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -168,8 +161,7 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
             merge_ends(call, theirs);
         }
     }
-    own.open = call->certain && (call->op == WEFT_OP_BROADCAST || call->op == WEFT_OP_SCATTER ||
-                                 call->op == WEFT_OP_REDUCE || call->op == WEFT_OP_GATHER);
+    own.open = call->certain && wefti_collective_rooted(call->op);
     group->debt = own;
     return WEFT_OK;
 }

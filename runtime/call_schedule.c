@@ -120,8 +120,8 @@ static bool is_mixed(const wefti_call_t *call)
  */
 static bool can_be_made_in_place(const wefti_call_t *call)
 {
-    return call->op == WEFT_OP_ALL_REDUCE || call->op == WEFT_OP_ALL_GATHER ||
-           call->op == WEFT_OP_ALL_GATHER_V || call->op == WEFT_OP_ALL_TO_ALL;
+    const wefti_collective_t *op = wefti_collective_of(call->op);
+    return op->in_place && !op->rooted && op->recv.extent != WEFT_EXTENT_BLOCK;
 }
 
 static bool schedule_takes(const wefti_call_t *call)
@@ -144,9 +144,8 @@ weft_status_t wefti_call_settle_algorithm(wefti_call_t *call)
 static void make_in_place(wefti_call_t *call)
 {
     uint32_t rank = call->group->rank;
-    uint64_t bytes = call->count * call->elem_bytes;
-    bytes = call->op == WEFT_OP_ALL_TO_ALL ? bytes * call->group->size : bytes;
-    bytes = wefti_call_is_variable(call) ? wefti_call_blocks(call)[rank] * call->elem_bytes : bytes;
+    wefti_buffer_shape_t send = wefti_call_send_shape(call);
+    uint64_t bytes = wefti_shape_elems(&send) * call->elem_bytes;
     if (bytes > 0 && !wefti_call_is_in_place(call)) {
         memcpy(call->recv + wefti_call_alias_at(call, rank), call->send, (size_t)bytes);
         call->send = call->recv + wefti_call_alias_at(call, rank);
@@ -213,10 +212,10 @@ static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out
     if (call->op == WEFT_OP_ALL_TO_ALL_V) {
         return read_matrix(call, out);
     }
-    if (wefti_call_is_variable(call)) {
+    if (wefti_collective_has_shared_counts(call->op)) {
         const uint64_t *blocks = wefti_call_blocks(call);
         out->counts.counts = blocks;
-        bool gathers = call->op == WEFT_OP_ALL_GATHER_V;
+        bool gathers = wefti_collective_gathers(call->op);
         out->displacements =
             (wefti_displacements_t){gathers ? NULL : blocks + call->group->size,
                                     gathers ? blocks + call->group->size : NULL, 0};

@@ -28,73 +28,46 @@ typedef struct block {
 /* One block for all peers, or one for each. */
 static bool is_shared(weft_collective_t op)
 {
-    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_ALL_GATHER || op == WEFT_OP_ALL_GATHER_V ||
-           op == WEFT_OP_REDUCE || op == WEFT_OP_GATHER || op == WEFT_OP_BROADCAST;
-}
-
-static bool only_root_sends(weft_collective_t op)
-{
-    return op == WEFT_OP_BROADCAST || op == WEFT_OP_SCATTER;
-}
-
-static bool only_root_receives(weft_collective_t op)
-{
-    return op == WEFT_OP_REDUCE || op == WEFT_OP_GATHER;
-}
-
-static bool reduces(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER ||
-           op == WEFT_OP_REDUCE_SCATTER_V;
+    return wefti_collective_of(op)->send.extent != WEFT_EXTENT_BLOCKS;
 }
 
 /* What this rank has for rank to. */
 static block_t send_block(const wefti_call_t *call, uint32_t to)
 {
     const weft_group_t *group = call->group;
+    const wefti_collective_t *op = wefti_collective_of(call->op);
     uint32_t n = group->size;
     uint64_t bytes = call->count * call->elem_bytes;
-    if (only_root_sends(call->op) && group->rank != call->root) {
+    bool blocks = op->send.extent == WEFT_EXTENT_BLOCKS;
+    if (!wefti_side_is_on(op->send, group->rank == call->root)) {
         return (block_t){0};
     }
-    switch (call->op) {
-    case WEFT_OP_ALL_GATHER_V:
-        return (block_t){call->send, NULL, call->counts[2 * n + group->rank] * call->elem_bytes};
-    case WEFT_OP_REDUCE_SCATTER_V:
-    case WEFT_OP_ALL_TO_ALL_V:
-        return (block_t){call->send + call->counts[n + to] * call->elem_bytes, NULL,
-                         call->counts[to] * call->elem_bytes};
-    case WEFT_OP_BARRIER:
-        return (block_t){0};
-    default:
-        return (block_t){is_shared(call->op) ? call->send : call->send + to * bytes, NULL, bytes};
+    if (op->variable) {
+        return blocks ? (block_t){call->send + call->counts[n + to] * call->elem_bytes, NULL,
+                                  call->counts[to] * call->elem_bytes}
+                      : (block_t){call->send, NULL,
+                                  call->counts[2 * n + group->rank] * call->elem_bytes};
     }
+    return (block_t){blocks ? call->send + to * bytes : call->send, NULL, bytes};
 }
 
 /* Where what comes from rank from goes. */
 static block_t recv_block(const wefti_call_t *call, uint32_t from)
 {
     const weft_group_t *group = call->group;
+    const wefti_collective_t *op = wefti_collective_of(call->op);
     uint32_t n = group->size;
     uint64_t bytes = call->count * call->elem_bytes;
-    if ((only_root_sends(call->op) && from != call->root) ||
-        (only_root_receives(call->op) && group->rank != call->root)) {
+    bool blocks = op->recv.extent == WEFT_EXTENT_BLOCKS;
+    if (!wefti_side_is_on(op->send, from == call->root) ||
+        !wefti_side_is_on(op->recv, group->rank == call->root)) {
         return (block_t){0};
     }
-    switch (call->op) {
-    case WEFT_OP_ALL_GATHER_V:
-    case WEFT_OP_ALL_TO_ALL_V:
+    if (op->variable && blocks) {
         return (block_t){NULL, call->recv + call->counts[3 * n + from] * call->elem_bytes,
                          call->counts[2 * n + from] * call->elem_bytes};
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
-    case WEFT_OP_ALL_TO_ALL:
-        return (block_t){NULL, call->recv + from * bytes, bytes};
-    case WEFT_OP_BARRIER:
-        return (block_t){0};
-    default:
-        return (block_t){NULL, call->recv, bytes};
     }
+    return (block_t){NULL, blocks ? call->recv + from * bytes : call->recv, bytes};
 }
 
 static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
@@ -112,19 +85,14 @@ static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
 void wefti_call_measure(wefti_call_t *call)
 {
     uint32_t n = call->group->size;
-    call->longest = 0;
-    if (call->counts != NULL &&
-        (call->op == WEFT_OP_ALL_GATHER_V || call->op == WEFT_OP_REDUCE_SCATTER_V ||
-         call->op == WEFT_OP_ALL_TO_ALL_V)) {
-        const uint64_t *counts =
-            call->op == WEFT_OP_ALL_GATHER_V ? call->counts + 2 * n : call->counts;
+    call->longest = call->count;
+    if (wefti_collective_is_variable(call->op)) {
+        const uint64_t *counts = wefti_shared_counts(call->op, n, call->counts);
         for (uint32_t r = 0; r < n; r++) {
             call->longest = counts[r] > call->longest ? counts[r] : call->longest;
         }
-        call->longest *= call->elem_bytes;
-    } else if (call->op != WEFT_OP_BARRIER) {
-        call->longest = call->count * call->elem_bytes;
     }
+    call->longest *= call->elem_bytes;
     uint64_t blocks = is_shared(call->op) ? 1 : n;
     call->area_bytes =
         call->longest > WEFTI_POSTING_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
@@ -151,7 +119,7 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
     if (!is_shared(call->op) || call->two_shot) {
         room /= n;
     }
-    if (only_root_sends(call->op)) {
+    if (wefti_collective_of(call->op)->send.holder == WEFT_HOLDER_ROOT) {
         /* One way only: in pieces, the root fills one half while the others empty the other. */
         size_t piece =
             call->longest / 2 < PIPELINE_MAX_BYTES ? (size_t)call->longest / 2 : PIPELINE_MAX_BYTES;
@@ -223,7 +191,7 @@ static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64
                                   size_t piece_bytes)
 {
     weft_group_t *group = call->group;
-    if (only_root_receives(call->op) && group->rank != call->root) {
+    if (!wefti_side_is_on(wefti_collective_of(call->op)->recv, group->rank == call->root)) {
         return WEFT_OK;
     }
     block_t own = send_block(call, group->rank);
@@ -244,7 +212,7 @@ weft_status_t wefti_call_take(wefti_call_t *call, wefti_area_fn area, uint64_t r
 {
     const weft_group_t *group = call->group;
     uint64_t at = round * piece_bytes;
-    if (reduces(call->op)) {
+    if (wefti_collective_reduces(call->op)) {
         return take_reduced(call, area, at, piece_bytes);
     }
     size_t skip = is_shared(call->op) ? 0 : group->rank * piece_bytes;

@@ -26,15 +26,16 @@ static weft_status_t bad_argument(const wefti_request_t *request, const char *fo
 static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks)
 {
     size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
+    bool reduces = wefti_collective_reduces(request->op);
     size_t bytes;
     if (elem_bytes == 0) {
         return bad_argument(request, "invalid dtype %d: expected a weft_dtype_t",
                             (int)request->dtype);
     }
-    if (request->reduces && request->dtype == WEFT_DTYPE_BOOL) {
+    if (reduces && request->dtype == WEFT_DTYPE_BOOL) {
         return bad_argument(request, "dtype bool cannot be reduced");
     }
-    if (request->reduces && (uint32_t)request->reduction > WEFT_MAX) {
+    if (reduces && (uint32_t)request->reduction > WEFT_MAX) {
         return bad_argument(request, "invalid reduction %d: expected a weft_reduction_t",
                             (int)request->reduction);
     }
@@ -48,20 +49,10 @@ static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks
 
 static weft_status_t check_buffers(const wefti_request_t *request, const weft_group_t *group)
 {
-    bool root = group->rank == request->root;
-    bool needs_send = true, needs_recv = true;
-    switch (request->op) {
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_SCATTER:
-        needs_send = root;
-        break;
-    case WEFT_OP_REDUCE:
-    case WEFT_OP_GATHER:
-        needs_recv = root;
-        break;
-    default:
-        break;
-    }
+    const wefti_collective_t *op = wefti_collective_of(request->op);
+    bool is_root = group->rank == request->root;
+    bool needs_send = wefti_side_is_on(op->send, is_root);
+    bool needs_recv = wefti_side_is_on(op->recv, is_root);
     if (needs_send && request->send == NULL) {
         return bad_argument(request, "send is NULL");
     }
@@ -91,7 +82,8 @@ void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request)
 
 static weft_status_t check(const wefti_request_t *request, const weft_group_t *group)
 {
-    weft_status_t status = check_types(request, request->per_rank ? group->size : 1);
+    weft_status_t status =
+        check_types(request, wefti_collective_is_vector(request->op) ? 1 : group->size);
     if (status == WEFT_OK && request->root >= group->size) {
         status =
             bad_argument(request, "invalid root %u for group size %u", request->root, group->size);
@@ -126,8 +118,7 @@ weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft
                               weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype,
-                               reduction,          0,    true, false};
+    wefti_request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype, reduction, 0};
     return submit(&request, group, stream);
 }
 
@@ -136,8 +127,7 @@ weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, 
                                   weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {
-        WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0, true, true};
+    wefti_request_t request = {WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0};
     return submit(&request, group, stream);
 }
 
@@ -145,8 +135,7 @@ weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft
                               weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_GATHER, send, recv,  count, dtype,
-                               WEFT_SUM,           0,    false, true};
+    wefti_request_t request = {WEFT_OP_ALL_GATHER, send, recv, count, dtype, WEFT_SUM, 0};
     return submit(&request, group, stream);
 }
 
@@ -154,8 +143,7 @@ weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_
                              uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_BROADCAST, send, recv,  count, dtype,
-                               WEFT_SUM,          root, false, false};
+    wefti_request_t request = {WEFT_OP_BROADCAST, send, recv, count, dtype, WEFT_SUM, root};
     return submit(&request, group, stream);
 }
 
@@ -164,8 +152,7 @@ weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dty
                           weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype,
-                               reduction,      root, true, false};
+    wefti_request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype, reduction, root};
     return submit(&request, group, stream);
 }
 
@@ -173,8 +160,7 @@ weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dty
                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_GATHER, send, recv,  count, dtype,
-                               WEFT_SUM,       root, false, true};
+    wefti_request_t request = {WEFT_OP_GATHER, send, recv, count, dtype, WEFT_SUM, root};
     return submit(&request, group, stream);
 }
 
@@ -182,8 +168,7 @@ weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dt
                            uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_SCATTER, send, recv,  count, dtype,
-                               WEFT_SUM,        root, false, true};
+    wefti_request_t request = {WEFT_OP_SCATTER, send, recv, count, dtype, WEFT_SUM, root};
     return submit(&request, group, stream);
 }
 
@@ -191,16 +176,14 @@ weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft
                               weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_TO_ALL, send, recv,  count, dtype,
-                               WEFT_SUM,           0,    false, true};
+    wefti_request_t request = {WEFT_OP_ALL_TO_ALL, send, recv, count, dtype, WEFT_SUM, 0};
     return submit(&request, group, stream);
 }
 
 weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_BARRIER, NULL, NULL,  0,    WEFT_DTYPE_U8,
-                               WEFT_SUM,        0,    false, false};
+    wefti_request_t request = {WEFT_OP_BARRIER, NULL, NULL, 0, WEFT_DTYPE_U8, WEFT_SUM, 0};
     return submit(&request, group, stream);
 }
 
@@ -269,7 +252,7 @@ static weft_status_t check_v(const wefti_request_t *request, const counts_t *sen
         return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: group too large: %u ranks, at most %u",
                            group->size, WEFTI_TABLE_RANKS);
     }
-    if (request->op == WEFT_OP_ALL_TO_ALL_V && request->send == request->recv &&
+    if (!wefti_collective_of(request->op)->in_place && request->send == request->recv &&
         request->send != NULL) {
         return bad_argument(request,
                             "send and recv are the same buffer; in place is not supported");
@@ -279,13 +262,13 @@ static weft_status_t check_v(const wefti_request_t *request, const counts_t *sen
 
 static void fill_v(wefti_call_t *call, const wefti_request_t *request)
 {
-    uint32_t n = call->group->size;
     wefti_request_fill(call, request);
-    if (request->op == WEFT_OP_ALL_GATHER_V) {
-        call->posted_count = hash_counts(call->counts + 2 * n, n);
-    } else if (request->op == WEFT_OP_REDUCE_SCATTER_V) {
+    if (wefti_collective_has_shared_counts(call->op)) {
+        const uint64_t *counts = wefti_shared_counts(call->op, call->group->size, call->counts);
+        call->posted_count = hash_counts(counts, call->group->size);
+    }
+    if (wefti_collective_scatters(call->op)) {
         call->count = call->counts[call->group->rank]; /* this rank's block */
-        call->posted_count = hash_counts(call->counts, n);
     }
 }
 
@@ -333,8 +316,7 @@ weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *co
 {
     WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {
-        WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0, false, true};
+    wefti_request_t request = {WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, NULL, &blocks, group, stream);
 }
@@ -346,8 +328,7 @@ weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t
 {
     WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {
-        WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0, true, true};
+    wefti_request_t request = {WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, &blocks, NULL, group, stream);
 }
@@ -360,8 +341,7 @@ weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
     WEFT_CHECK_ARG(send_counts);
     WEFT_CHECK_ARG(recv_counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {
-        WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0, false, true};
+    wefti_request_t request = {WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0};
     counts_t outgoing = {send_counts, send_displacements};
     counts_t incoming = {recv_counts, recv_displacements};
     return submit_v(&request, &outgoing, &incoming, group, stream);
@@ -377,6 +357,6 @@ weft_status_t wefti_request_submit(const wefti_batched_t *batched, weft_group_t 
     }
     counts_t outgoing = {batched->counts, batched->counts + n};
     counts_t incoming = {batched->counts + 2 * n, batched->counts + 3 * n};
-    return submit_v(request, request->op == WEFT_OP_ALL_GATHER_V ? NULL : &outgoing,
-                    request->op == WEFT_OP_REDUCE_SCATTER_V ? NULL : &incoming, group, stream);
+    return submit_v(request, wefti_collective_gathers(request->op) ? NULL : &outgoing,
+                    wefti_collective_scatters(request->op) ? NULL : &incoming, group, stream);
 }

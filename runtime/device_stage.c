@@ -34,93 +34,29 @@ static weft_status_t add(const weft_allocator_t *allocator, wefti_segments_t *se
     return status;
 }
 
-static bool is_root(const wefti_call_t *call)
+/* What the rank has at base. */
+static weft_status_t add_buffer(wefti_segments_t *segments, const wefti_call_t *call,
+                                const uint8_t *base, const wefti_buffer_shape_t *shape)
 {
-    return call->group->rank == call->root;
-}
-
-/* Blocks of count elements that this rank shows and gets; counts per rank are looked at elsewhere.
- */
-static void even_blocks(const wefti_call_t *call, uint64_t *out_send, uint64_t *out_recv)
-{
-    uint64_t n = call->group->size;
-    switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
-        *out_send = *out_recv = 1;
-        break;
-    case WEFT_OP_REDUCE:
-        *out_send = 1;
-        *out_recv = is_root(call);
-        break;
-    case WEFT_OP_BROADCAST:
-        *out_send = is_root(call);
-        *out_recv = 1;
-        break;
-    case WEFT_OP_REDUCE_SCATTER:
-        *out_send = n;
-        *out_recv = 1;
-        break;
-    case WEFT_OP_ALL_GATHER:
-        *out_send = 1;
-        *out_recv = n;
-        break;
-    case WEFT_OP_GATHER:
-        *out_send = 1;
-        *out_recv = is_root(call) ? n : 0;
-        break;
-    case WEFT_OP_SCATTER:
-        *out_send = is_root(call) ? n : 0;
-        *out_recv = 1;
-        break;
-    case WEFT_OP_ALL_TO_ALL:
-        *out_send = *out_recv = n;
-        break;
-    default: /* barrier */
-        *out_send = *out_recv = 0;
-        break;
-    }
-}
-
-/* counts[n], displacements[n] of blocks at base. */
-static weft_status_t add_blocks(wefti_segments_t *segments, const wefti_call_t *call,
-                                const uint8_t *base, const uint64_t *counts)
-{
+    const weft_allocator_t *allocator = call->group->context->allocator;
     weft_status_t status = WEFT_OK;
-    uint32_t n = call->group->size;
-    for (uint32_t r = 0; r < n && status == WEFT_OK; r++) {
-        status = add(call->group->context->allocator, segments,
-                     (uintptr_t)base + (size_t)counts[n + r] * call->elem_bytes,
-                     (size_t)counts[r] * call->elem_bytes);
+    if (shape->counts == NULL) {
+        return add(allocator, segments, (uintptr_t)base,
+                   (size_t)wefti_shape_elems(shape) * call->elem_bytes);
+    }
+    for (uint32_t r = 0; r < shape->blocks && status == WEFT_OK; r++) {
+        status = add(allocator, segments,
+                     (uintptr_t)base + (size_t)shape->counts[shape->blocks + r] * call->elem_bytes,
+                     (size_t)shape->counts[r] * call->elem_bytes);
     }
     return status;
 }
 
 static weft_status_t collect(wefti_device_call_t *place, const wefti_call_t *call)
 {
-    const weft_allocator_t *allocator = call->group->context->allocator;
-    uint32_t n = call->group->size;
-    const uint64_t *outgoing = call->counts, *incoming = call->counts + 2 * n;
-    uintptr_t send = (uintptr_t)call->send, recv = (uintptr_t)call->recv;
-    uint64_t send_blocks = 0, recv_blocks = 0;
-    weft_status_t status = WEFT_OK;
-    switch (call->op) {
-    case WEFT_OP_ALL_GATHER_V:
-        status = add(allocator, &place->outs, send,
-                     (size_t)incoming[call->group->rank] * call->elem_bytes);
-        return status < 0 ? status : add_blocks(&place->ins, call, call->recv, incoming);
-    case WEFT_OP_REDUCE_SCATTER_V:
-        status = add(allocator, &place->ins, recv,
-                     (size_t)outgoing[call->group->rank] * call->elem_bytes);
-        return status < 0 ? status : add_blocks(&place->outs, call, call->send, outgoing);
-    case WEFT_OP_ALL_TO_ALL_V:
-        status = add_blocks(&place->outs, call, call->send, outgoing);
-        return status < 0 ? status : add_blocks(&place->ins, call, call->recv, incoming);
-    default:
-        even_blocks(call, &send_blocks, &recv_blocks);
-        size_t bytes = (size_t)call->count * call->elem_bytes;
-        status = add(allocator, &place->outs, send, bytes * (size_t)send_blocks);
-        return status < 0 ? status : add(allocator, &place->ins, recv, bytes * (size_t)recv_blocks);
-    }
+    wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
+    weft_status_t status = add_buffer(&place->outs, call, call->send, &send);
+    return status < 0 ? status : add_buffer(&place->ins, call, call->recv, &recv);
 }
 
 static range_t range_of(const wefti_segments_t *segments)

@@ -502,6 +502,20 @@ void wefti_call_leave_stream(wefti_call_t *call);
 typedef const uint8_t *(*wefti_area_fn)(const wefti_call_t *call, uint32_t rank);
 /* Fills longest and area_bytes. */
 void wefti_call_measure(wefti_call_t *call);
+
+/* This rank's buffers. */
+static inline wefti_buffer_shape_t wefti_call_send_shape(const wefti_call_t *call)
+{
+    return wefti_send_shape(call->op, call->group->rank, call->root, call->group->size, call->count,
+                            call->counts);
+}
+
+static inline wefti_buffer_shape_t wefti_call_recv_shape(const wefti_call_t *call)
+{
+    return wefti_recv_shape(call->op, call->group->rank, call->root, call->group->size, call->count,
+                            call->counts);
+}
+
 bool wefti_call_fits_posting(const wefti_call_t *call);
 weft_status_t wefti_call_plan_rounds(wefti_call_t *call);
 /* All-reduce: whether its rounds are a mesh (two shots) and not one-shot. */
@@ -527,8 +541,6 @@ weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank);
 uint32_t wefti_call_offer_help(const wefti_call_t *call);
 weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call);
 weft_status_t wefti_call_move(wefti_call_t *call);
-/* One past the last element of blocks. */
-uint64_t wefti_call_extent(const uint64_t *counts, const uint64_t *displacements, uint32_t n);
 /* All-to-all-v: what every rank sends here is what is expected. */
 weft_status_t wefti_call_check_table(wefti_call_t *call);
 #define WEFTI_TABLE_RANKS (WEFTI_POSTING_ADDRESSES / 16)

@@ -155,62 +155,40 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
 }
 
 /* "all_reduce": what the function is called, without its prefix. */
-static size_t function_name(weft_collective_t op, char *out, size_t bytes)
+static const char *function_name(uint64_t what)
 {
-    size_t used = 0;
-    for (const char *at = weft_collective_name(op); *at != '\0' && used + 2 < bytes; at++) {
-        bool capital = *at >= 'A' && *at <= 'Z';
-        if (capital && used > 0) {
-            out[used++] = '_';
-        }
-        out[used++] = (char)(capital ? *at - 'A' + 'a' : *at);
-    }
-    out[used] = '\0';
-    return used;
-}
-
-static bool has_reduction(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE_SCATTER || op == WEFT_OP_REDUCE ||
-           op == WEFT_OP_REDUCE_SCATTER_V;
-}
-
-static bool has_root(weft_collective_t op)
-{
-    return op == WEFT_OP_REDUCE || op == WEFT_OP_BROADCAST || op == WEFT_OP_GATHER ||
-           op == WEFT_OP_SCATTER;
+    return wefti_collective_of((weft_collective_t)(what & 0xff))->function;
 }
 
 /* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be
  * told. */
 static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char *out, size_t bytes)
 {
-    weft_collective_t op = (weft_collective_t)(what & 0xff);
+    weft_collective_t value = (weft_collective_t)(what & 0xff);
+    const wefti_collective_t *op = wefti_collective_of(value);
     const char *dtype = weft_dtype_name((weft_dtype_t)(what >> 8 & 0xff));
     char notes[80] = "";
     size_t used = 0;
-    if (has_reduction(op) && (hidden & WHAT_REDUCTION) == 0) {
+    if (op->reduces && (hidden & WHAT_REDUCTION) == 0) {
         used = (size_t)snprintf(notes, sizeof notes, ", %s",
                                 weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf)));
     }
-    if (has_root(op) && (hidden & WHAT_ROOT) == 0) {
+    if (op->rooted && value != WEFT_OP_SEND_RECV && (hidden & WHAT_ROOT) == 0) {
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", root %u",
                                  (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff));
     }
-    if (op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V) {
+    if (wefti_collective_has_shared_counts(value)) {
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", counts %016llx",
                                  (unsigned long long)count);
     }
-    if (op == WEFT_OP_BARRIER) {
+    if (value == WEFT_OP_BARRIER) {
         out[0] = '\0';
         return;
     }
-    if ((what & WEFTI_WHAT_FUSED) != 0 || op == WEFT_OP_ALL_GATHER_V ||
-        op == WEFT_OP_REDUCE_SCATTER_V || op == WEFT_OP_ALL_TO_ALL_V) {
+    if ((what & WEFTI_WHAT_FUSED) != 0 || op->variable) {
         snprintf(out, bytes, " of %s", dtype);
     } else { /* count is a block's where a rank gives one to each */
-        bool blocks =
-            op == WEFT_OP_REDUCE_SCATTER || op == WEFT_OP_SCATTER || op == WEFT_OP_ALL_TO_ALL;
+        bool blocks = op->send.extent == WEFT_EXTENT_BLOCKS;
         snprintf(out, bytes, " with %llu x %s%s", (unsigned long long)count, dtype,
                  blocks ? " per rank" : "");
     }
@@ -221,7 +199,7 @@ static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char 
 
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
 {
-    size_t used = function_name((weft_collective_t)(what & 0xff), buffer, 40);
+    size_t used = (size_t)snprintf(buffer, 40, "%s", function_name(what));
     arguments_text(what, count, 0, buffer + used, 160 - used);
     return buffer;
 }
@@ -243,17 +221,16 @@ static void difference_text(const weft_group_t *group, const side_t *high, const
         hidden =
             (differs & WHAT_REDUCTION ? 0 : WHAT_REDUCTION) | (differs & WHAT_ROOT ? 0 : WHAT_ROOT);
     }
-    char high_name[40], low_name[40], high_text[240], low_text[240];
-    function_name((weft_collective_t)(high->what & 0xff), high_name, sizeof high_name);
-    function_name((weft_collective_t)(low->what & 0xff), low_name, sizeof low_name);
+    char high_text[240], low_text[240];
     arguments_text(high->what, high->count, hidden, high_text, 160);
     arguments_text(low->what, low->count, hidden, low_text, 160);
     if ((differs & WEFTI_WHAT_SELECTION_MASK) != 0) {
         wefti_select_text(group->context, high->what, high_text + strlen(high_text), 80);
         wefti_select_text(group->context, low->what, low_text + strlen(low_text), 80);
     }
-    snprintf(out, bytes, "rank %u called %s%s, rank %u%s%s%s", high->rank, high_name, high_text,
-             low->rank, same_op ? "" : " called ", same_op ? "" : low_name, low_text);
+    snprintf(out, bytes, "rank %u called %s%s, rank %u%s%s%s", high->rank,
+             function_name(high->what), high_text, low->rank, same_op ? "" : " called ",
+             same_op ? "" : function_name(low->what), low_text);
 }
 
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer)

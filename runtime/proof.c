@@ -123,8 +123,7 @@ weft_status_t wefti_algorithm_prove_places(weft_context_t *context,
     weft_algo_params_t own = *params;
     own.in_place = 0;
     weft_status_t status = wefti_algorithm_prove(context, algorithm, &own);
-    if (status == WEFT_OK && algorithm->op != WEFT_OP_ALL_TO_ALL_V &&
-        algorithm->op != WEFT_OP_SEND_RECV) {
+    if (status == WEFT_OK && wefti_collective_of(algorithm->op)->in_place) {
         own.in_place = 1;
         status = wefti_algorithm_prove(context, algorithm, &own);
     }

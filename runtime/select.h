@@ -11,7 +11,6 @@
 
 #include "ops/cost/cost.h"
 
-#define WEFTI_OPS 14u /* weft_collective_t + 1 */
 #define WEFTI_SELECT_KNOWN 64u
 
 struct weft_context;

@@ -36,17 +36,11 @@ weft_status_t wefti_select_levels(weft_context_t *context)
     return status;
 }
 
-static bool is_variable(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
-           op == WEFT_OP_ALL_TO_ALL_V;
-}
-
 /* Blocks of V forms as if all were of one size. */
 static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op,
                                  wefti_counts_t *counts, uint64_t **out_list)
 {
-    size_t n = op == WEFT_OP_ALL_TO_ALL_V ? (size_t)group->size * group->size : group->size;
+    size_t n = wefti_collective_exchanges(op) ? (size_t)group->size * group->size : group->size;
     *out_list = wefti_alloc(group->context->allocator, n * sizeof **out_list);
     if (*out_list == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -85,7 +79,8 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
     uint64_t *list = NULL;
     weft_algo_params_t params;
     wefti_select_params(group, op, 0, &params);
-    weft_status_t status = is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
+    weft_status_t status =
+        wefti_collective_is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
     if (status == WEFT_OK) {
         group->selection.choices++;
         status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);

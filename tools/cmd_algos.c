@@ -151,7 +151,7 @@ static int handle(void *user, int key, const char *value)
         command->verbs = index == 1;
         return code;
     case KEY_OP:
-        return wefti_option_op("algos", "--op", value, &command->op);
+        return wefti_option_op("algos", "--op", value, false, &command->op);
     case KEY_RANKS_PER_HOST:
         return read_sizes(value, command->hosts, &command->host_count)
                    ? EXIT_OK
@@ -214,7 +214,7 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
                       weft_collective_t op, uint64_t bytes)
 {
     wefti_json_begin_object(json, NULL);
-    wefti_json_string(json, "op", wefti_op_name(op));
+    wefti_json_string(json, "op", wefti_collective_of(op)->function);
     wefti_json_int(json, "bytes", (int64_t)bytes);
     wefti_json_string(json, "algorithm", list[0].algorithm->name);
     wefti_json_begin_array(json, "candidates");
@@ -312,7 +312,7 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
             write_row(&command->writer, list, count, op, bytes);
         } else if (status >= 0) {
             if (bytes == 8 || barrier) {
-                printf("%s, %u rank%s\n", wefti_op_name(op), command->ranks,
+                printf("%s, %u rank%s\n", wefti_collective_of(op)->function, command->ranks,
                        wefti_plural(command->ranks));
             }
             print_row(list, count, bytes);
@@ -340,12 +340,10 @@ static weft_status_t show_all(algos_command_t *command)
 {
     weft_status_t status = WEFT_OK;
     bool any = false;
-    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER && status >= 0; op++) {
+    for (uint32_t op = 1; op < WEFTI_OPS && status >= 0; op++) {
         weft_collective_t one = (weft_collective_t)op;
         /* Variants with lengths per rank use the choice of the plain operator. */
-        bool variable = one == WEFT_OP_ALL_GATHER_V || one == WEFT_OP_REDUCE_SCATTER_V ||
-                        one == WEFT_OP_ALL_TO_ALL_V;
-        if ((command->op != 0 && command->op != one) || variable ||
+        if ((command->op != 0 && command->op != one) || wefti_collective_is_variable(one) ||
             (one == WEFT_OP_SEND_RECV && command->ranks < 2) ||
             (command->op == 0 && command->algorithm != NULL &&
              wefti_algorithm_find(one, command->algorithm) == NULL)) {

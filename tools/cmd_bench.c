@@ -73,33 +73,6 @@ const command_t wefti_bench_command = {
     .run = run_bench_command,
 };
 
-const bench_op_t wefti_bench_ops[BENCH_OP_COUNT] = {
-    {"all_reduce", WEFT_OP_ALL_REDUCE, false}, {"reduce_scatter", WEFT_OP_REDUCE_SCATTER, true},
-    {"all_gather", WEFT_OP_ALL_GATHER, true},  {"broadcast", WEFT_OP_BROADCAST, false},
-    {"reduce", WEFT_OP_REDUCE, false},         {"gather", WEFT_OP_GATHER, true},
-    {"scatter", WEFT_OP_SCATTER, true},        {"all_to_all", WEFT_OP_ALL_TO_ALL, true},
-};
-
-int wefti_bench_find_op(const char *command, const char *option, const char *text,
-                        const bench_op_t **out_op)
-{
-    weft_collective_t op = (weft_collective_t)0;
-    int code = wefti_option_op(command, option, text, &op);
-    if (code != EXIT_OK) {
-        return code;
-    }
-    for (size_t i = 0; i < BENCH_OP_COUNT; i++) {
-        if (wefti_bench_ops[i].op == op) {
-            *out_op = &wefti_bench_ops[i];
-            return EXIT_OK;
-        }
-    }
-    return wefti_usage_error(command,
-                             "%s %s: cannot be measured; must be all_reduce, reduce_scatter, "
-                             "all_gather, broadcast, reduce, gather, scatter or all_to_all",
-                             option, text);
-}
-
 static int parse_reduction(bench_t *bench, const char *value)
 {
     const char *names[WEFT_MAX + 1];
@@ -185,7 +158,8 @@ static void show_progress(const bench_t *bench, uint64_t bytes)
 {
     char size[32];
     if (bench->json && isatty(STDERR_FILENO) == 1) {
-        fprintf(stderr, "\r\033[K%s, %s", bench->op->name, wefti_format_bytes(bytes, size));
+        fprintf(stderr, "\r\033[K%s, %s", wefti_collective_of(bench->op)->function,
+                wefti_format_bytes(bytes, size));
     }
 }
 
@@ -225,18 +199,18 @@ static int check_algorithm(const bench_t *bench)
 {
     const weft_algorithm_t *algorithm;
     wefti_text_t names;
-    if (bench->algorithm == NULL || wefti_algorithm_find(bench->op->op, bench->algorithm) != NULL) {
+    if (bench->algorithm == NULL || wefti_algorithm_find(bench->op, bench->algorithm) != NULL) {
         return EXIT_OK;
     }
     wefti_text_init(&names, NULL);
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
-        if (algorithm->op == bench->op->op) {
+        if (algorithm->op == bench->op) {
             wefti_text_printf(&names, "%s%s", names.length > 0 ? ", " : "", algorithm->name);
         }
     }
-    int code =
-        wefti_usage_error("bench", "--algo %s: unknown algorithm of %s; must be one of %s",
-                          bench->algorithm, bench->op->name, names.failed ? "others" : names.data);
+    int code = wefti_usage_error("bench", "--algo %s: unknown algorithm of %s; must be one of %s",
+                                 bench->algorithm, wefti_collective_of(bench->op)->function,
+                                 names.failed ? "others" : names.data);
     wefti_text_deinit(&names);
     return code;
 }
@@ -250,7 +224,7 @@ static int check_eligible(const bench_t *bench)
         return wefti_status_error("bench", status);
     }
     weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = bench->op->op,
+                                 .op = bench->op,
                                  .group_size = bench->ranks,
                                  .order = settings.order.order,
                                  .order_sizes = settings.order.sizes,
@@ -260,11 +234,12 @@ static int check_eligible(const bench_t *bench)
         return wefti_status_error("bench", status);
     }
     const weft_algorithm_t *algorithm =
-        bench->algorithm != NULL ? wefti_algorithm_find(bench->op->op, bench->algorithm) : NULL;
+        bench->algorithm != NULL ? wefti_algorithm_find(bench->op, bench->algorithm) : NULL;
     const char *reason = algorithm != NULL ? algorithm->eligible(&params) : NULL;
-    return reason == NULL ? EXIT_OK
-                          : wefti_usage_error("bench", "--algo %s: not eligible for %s: %s",
-                                              bench->algorithm, bench->op->name, reason);
+    return reason == NULL
+               ? EXIT_OK
+               : wefti_usage_error("bench", "--algo %s: not eligible for %s: %s", bench->algorithm,
+                                   wefti_collective_of(bench->op)->function, reason);
 }
 
 /* Started by mpirun or the like: this process is one rank. */
@@ -304,7 +279,7 @@ static int run_bench_command(int argc, char **argv)
         return wefti_usage_error(
             "bench", "expected one operator such as all_reduce, got %d arguments", positional);
     }
-    code = wefti_bench_find_op("bench", "OP", argv[1], &bench.op);
+    code = wefti_option_op("bench", "OP", argv[1], true, &bench.op);
     if (code != EXIT_OK) {
         return code;
     }

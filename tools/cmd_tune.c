@@ -80,7 +80,7 @@ static int handle(void *user, int key, const char *value)
         command->ranks_given = true;
         return read_groups(command, value);
     case KEY_OP:
-        return wefti_bench_find_op("tune", "--op", value, &command->only);
+        return wefti_option_op("tune", "--op", value, true, &command->only);
     case KEY_MAX:
         return wefti_parse_size("tune", "--max", value, &command->max_bytes);
     case KEY_QUICK:
@@ -110,10 +110,10 @@ static int run_tune_command(int argc, char **argv)
     }
     bool launched = !command.ranks_given && wefti_is_launched(0);
     weft_status_t status = wefti_calibration_find(&calibration);
-    if (command.output == NULL && (launched || command.only != NULL || calibration.path[0] == 0)) {
+    if (command.output == NULL && (launched || command.only != 0 || calibration.path[0] == 0)) {
         return wefti_usage_error("tune", "missing -o COSTS.json: %s",
                                  launched ? "ranks of a launcher do not cache a calibration"
-                                 : command.only != NULL
+                                 : command.only != 0
                                      ? "a table of one collective cannot serve as calibration"
                                      : "no cache folder: XDG_CACHE_HOME and HOME are not set");
     }

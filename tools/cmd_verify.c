@@ -99,7 +99,7 @@ static int handle(void *user, int key, const char *value)
         status = weft_registry_load_ops(command->registry, value);
         return status < 0 ? wefti_status_error("verify", status) : EXIT_OK;
     case KEY_OP:
-        return wefti_option_op("verify", "--op", value, &command->op);
+        return wefti_option_op("verify", "--op", value, false, &command->op);
     case 'j':
         return wefti_option_u32("verify", "--threads", value, 1, MAX_THREADS, &command->threads);
     case 'n':
@@ -173,8 +173,8 @@ static void finish_job(work_t *work, const job_t *job, const wefti_sweep_t *swee
     work->finished++;
     if (!command->json && isatty(STDERR_FILENO)) {
         fprintf(stderr, "\r\033[K%3u %%  %s, %u rank%s; %" PRIu64 " cases proved",
-                100 * work->finished / work->job_count, wefti_op_name(job->op), job->ranks,
-                wefti_plural(job->ranks), command->proved);
+                100 * work->finished / work->job_count, wefti_collective_of(job->op)->function,
+                job->ranks, wefti_plural(job->ranks), command->proved);
     }
     pthread_mutex_unlock(&work->mutex);
 }

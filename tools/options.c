@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ops/collective.h"
 #include "runtime/base/suggest.h"
 
 #define MAX_LIST 256u
@@ -389,55 +390,32 @@ int wefti_option_choice(const char *command, const char *option, const char *tex
 
 /* ---- operators ---- */
 
-static const struct {
-    weft_collective_t op;
-    const char *name;
-} op_names[] = {
-    {WEFT_OP_ALL_REDUCE, "all_reduce"},
-    {WEFT_OP_REDUCE_SCATTER, "reduce_scatter"},
-    {WEFT_OP_ALL_GATHER, "all_gather"},
-    {WEFT_OP_BROADCAST, "broadcast"},
-    {WEFT_OP_REDUCE, "reduce"},
-    {WEFT_OP_GATHER, "gather"},
-    {WEFT_OP_SCATTER, "scatter"},
-    {WEFT_OP_ALL_TO_ALL, "all_to_all"},
-    {WEFT_OP_ALL_TO_ALL_V, "all_to_all_v"},
-    {WEFT_OP_ALL_GATHER_V, "all_gather_v"},
-    {WEFT_OP_REDUCE_SCATTER_V, "reduce_scatter_v"},
-    {WEFT_OP_SEND_RECV, "send_recv"},
-    {WEFT_OP_BARRIER, "barrier"},
-};
-#define OP_COUNT (sizeof op_names / sizeof *op_names)
-
-const char *wefti_op_name(weft_collective_t op)
-{
-    for (size_t i = 0; i < OP_COUNT; i++) {
-        if (op_names[i].op == op) {
-            return op_names[i].name;
-        }
-    }
-    return weft_collective_name(op);
-}
-
-int wefti_option_op(const char *command, const char *option, const char *text,
+int wefti_option_op(const char *command, const char *option, const char *text, bool measured,
                     weft_collective_t *out_op)
 {
-    const char *names[OP_COUNT];
+    const char *names[WEFTI_OPS], *what = "unknown operator";
     char list[MAX_LIST] = "";
+    size_t count = 0;
     wefti_suggestion_t near = {.word = text};
-    for (size_t i = 0; i < OP_COUNT; i++) {
-        if (wefti_same_name(text, op_names[i].name)) {
-            *out_op = op_names[i].op;
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        bool offered = !measured || wefti_collective_has_one_count((weft_collective_t)op);
+        const char *name = wefti_collectives[op].function;
+        bool same = wefti_same_name(text, name);
+        if (same && offered) {
+            *out_op = (weft_collective_t)op;
             return EXIT_OK;
         }
-        names[i] = op_names[i].name;
-        wefti_suggestion_offer(&near, names[i]);
+        what = same ? "cannot be measured" : what;
+        if (offered) {
+            names[count++] = name;
+            wefti_suggestion_offer(&near, name);
+        }
     }
-    return near.best != NULL
+    return near.best != NULL && what[0] == 'u'
                ? wefti_usage_error(command, "%s %s: unknown operator (did you mean '%s'?)", option,
                                    text, near.best)
-               : wefti_usage_error(command, "%s %s: unknown operator; must be %s", option, text,
-                                   join(names, OP_COUNT, list, sizeof list));
+               : wefti_usage_error(command, "%s %s: %s; must be %s", option, text, what,
+                                   join(names, count, list, sizeof list));
 }
 
 int wefti_parse_size(const char *command, const char *option, const char *text, uint64_t *out_bytes)

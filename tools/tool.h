@@ -84,11 +84,10 @@ int wefti_option_u32(const char *command, const char *option, const char *text, 
 /* The position of text in names. */
 int wefti_option_choice(const char *command, const char *option, const char *text,
                         const char *const *names, size_t count, size_t *out_index);
-/* An operator: all_reduce, AllReduce, allreduce and all-reduce are one name. */
-int wefti_option_op(const char *command, const char *option, const char *text,
+/* An operator: all_reduce, AllReduce, allreduce and all-reduce are one name. measured: only those
+ * that weft bench measures. */
+int wefti_option_op(const char *command, const char *option, const char *text, bool measured,
                     weft_collective_t *out_op);
-/* "all_reduce": the spelling of operators in every output of the command. */
-const char *wefti_op_name(weft_collective_t op);
 
 /* Numbers: whole text, within range; false otherwise. */
 bool wefti_parse_int(const char *text, long long low, long long high, long long *out_value);

@@ -11,17 +11,12 @@
  * Places. Every rank has a send buffer, a receive buffer and scratch, each a row of blocks. Sizes
  * are symbolic: the length of a block is known only when the collective is submitted.
  *
- *     operator          blocks  send buffer on rank r      receive buffer on rank r
- *     AllReduce         B       blocks 0..B-1              blocks 0..B-1
- *     Reduce            B       blocks 0..B-1              blocks 0..B-1 on the root
- *     Broadcast         B       blocks 0..B-1 on the root  blocks 0..B-1
- *     SendRecv          B       blocks 0..B-1 on the root  blocks 0..B-1 on the peer
- *     AllGather(V)      N       block r                    blocks 0..N-1
- *     Gather            N       block r                    blocks 0..N-1 on the root
- *     ReduceScatter(V)  N       blocks 0..N-1              block r
- *     Scatter           N       blocks 0..N-1 on the root  block r
- *     AllToAll(V)       N       block d: goes to rank d    block s: came from rank s
+ *     buffer holds  blocks     of the operator's block numbers
+ *     VECTOR        B          0..B-1
+ *     BLOCK         1          the rank's own number r
+ *     BLOCKS        N          0..N-1: those for ranks 0..N-1, or from them
  *
+ * WEFT_COLLECTIVE_MAP lists what the buffers of each operator hold, and on which ranks they exist.
  * N is the group size. The algorithm chooses B; the vector is cut into B blocks that start on cache
  * lines. Scratch is a row of slots, each as long as the longest block. Scratch of a reducing
  * operator holds unrounded sums (f32 for half types): only reductions write it, and only reductions
@@ -40,27 +35,55 @@
 /** Version of weft_algorithm_t. */
 #define WEFT_ALGO_ABI_VERSION 1u
 
-/** All collectives: name, value, text, reduces, has a root. */
+/** What a rank's send or receive buffer holds. */
+typedef enum weft_extent {
+    WEFT_EXTENT_NOTHING = 0, /**< no elements */
+    WEFT_EXTENT_VECTOR = 1,  /**< count elements, which an algorithm may cut anywhere */
+    WEFT_EXTENT_BLOCK = 2,   /**< the rank's own block: count elements, or counts[rank] */
+    WEFT_EXTENT_BLOCKS = 3,  /**< a block for or from each rank, in rank order */
+} weft_extent_t;
+
+/** The ranks that have a buffer. */
+typedef enum weft_holder {
+    WEFT_HOLDER_ALL = 0,  /**< all ranks */
+    WEFT_HOLDER_ROOT = 1, /**< the root; SendRecv: the sender */
+    WEFT_HOLDER_PEER = 2, /**< SendRecv: the receiver */
+} weft_holder_t;
+
+/**
+ * All collectives, one row each: name, value, operator of the domain weft, function without weft_;
+ * what the send buffer holds and who has one, the same of the receive buffer; 1 if it reduces, 1 if
+ * it takes counts per rank; the names in MPI and NCCL.
+ */
 #define WEFT_COLLECTIVE_MAP(X)                                                                     \
-    X(ALL_REDUCE, 1, "AllReduce", 1, 0)                                                            \
-    X(BROADCAST, 2, "Broadcast", 0, 1)                                                             \
-    X(REDUCE_SCATTER, 3, "ReduceScatter", 1, 0)                                                    \
-    X(ALL_GATHER, 4, "AllGather", 0, 0)                                                            \
-    X(REDUCE, 5, "Reduce", 1, 1)                                                                   \
-    X(GATHER, 6, "Gather", 0, 1)                                                                   \
-    X(SCATTER, 7, "Scatter", 0, 1)                                                                 \
-    X(ALL_TO_ALL, 8, "AllToAll", 0, 0)                                                             \
-    X(ALL_GATHER_V, 9, "AllGatherV", 0, 0)                                                         \
-    X(REDUCE_SCATTER_V, 10, "ReduceScatterV", 1, 0)                                                \
-    X(ALL_TO_ALL_V, 11, "AllToAllV", 0, 0)                                                         \
-    X(SEND_RECV, 12, "SendRecv", 0, 1)                                                             \
-    X(BARRIER, 13, "Barrier", 0, 0)
+    X(ALL_REDUCE, 1, "AllReduce", "all_reduce", VECTOR, ALL, VECTOR, ALL, 1, 0,                    \
+      "MPI_Allreduce, ncclAllReduce")                                                              \
+    X(BROADCAST, 2, "Broadcast", "broadcast", VECTOR, ROOT, VECTOR, ALL, 0, 0,                     \
+      "MPI_Bcast, ncclBroadcast")                                                                  \
+    X(REDUCE_SCATTER, 3, "ReduceScatter", "reduce_scatter", BLOCKS, ALL, BLOCK, ALL, 1, 0,         \
+      "MPI_Reduce_scatter_block, ncclReduceScatter")                                               \
+    X(ALL_GATHER, 4, "AllGather", "all_gather", BLOCK, ALL, BLOCKS, ALL, 0, 0,                     \
+      "MPI_Allgather, ncclAllGather")                                                              \
+    X(REDUCE, 5, "Reduce", "reduce", VECTOR, ALL, VECTOR, ROOT, 1, 0, "MPI_Reduce, ncclReduce")    \
+    X(GATHER, 6, "Gather", "gather", BLOCK, ALL, BLOCKS, ROOT, 0, 0, "MPI_Gather, ncclGather")     \
+    X(SCATTER, 7, "Scatter", "scatter", BLOCKS, ROOT, BLOCK, ALL, 0, 0,                            \
+      "MPI_Scatter, ncclScatter")                                                                  \
+    X(ALL_TO_ALL, 8, "AllToAll", "all_to_all", BLOCKS, ALL, BLOCKS, ALL, 0, 0,                     \
+      "MPI_Alltoall, ncclAlltoAll")                                                                \
+    X(ALL_GATHER_V, 9, "AllGatherV", "all_gather_v", BLOCK, ALL, BLOCKS, ALL, 0, 1,                \
+      "MPI_Allgatherv")                                                                            \
+    X(REDUCE_SCATTER_V, 10, "ReduceScatterV", "reduce_scatter_v", BLOCKS, ALL, BLOCK, ALL, 1, 1,   \
+      "MPI_Reduce_scatter")                                                                        \
+    X(ALL_TO_ALL_V, 11, "AllToAllV", "all_to_all_v", BLOCKS, ALL, BLOCKS, ALL, 0, 1,               \
+      "MPI_Alltoallv")                                                                             \
+    X(SEND_RECV, 12, "SendRecv", "send_recv", VECTOR, ROOT, VECTOR, PEER, 0, 0,                    \
+      "MPI_Isend, MPI_Irecv, ncclSend, ncclRecv")                                                  \
+    X(BARRIER, 13, "Barrier", "barrier", NOTHING, ALL, NOTHING, ALL, 0, 0, "MPI_Barrier")
 
 /** A collective operator. */
 typedef enum weft_collective {
 /** One value of WEFT_COLLECTIVE_MAP. */
-#define WEFT_COLLECTIVE_ENUM(name, value, text, reduces, rooted)                                   \
-    WEFT_OP_##name = (value), /**< text */
+#define WEFT_COLLECTIVE_ENUM(name, value, ...) WEFT_OP_##name = (value),
     WEFT_COLLECTIVE_MAP(WEFT_COLLECTIVE_ENUM)
 #undef WEFT_COLLECTIVE_ENUM
 } weft_collective_t;

@@ -55,7 +55,7 @@ static weft_status_t layout_init(layout_t *layout, wefti_tasks_t *tasks)
     const weft_algo_params_t *params = layout->params;
     layout->blocks = wefti_block_count(params, &layout->schedule->resources);
     layout->vector = wefti_collective_is_vector(params->op);
-    layout->exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
+    layout->exchange = wefti_collective_exchanges(params->op);
     layout->variable = wefti_collective_is_variable(params->op);
     if (layout->vector) {
         layout->share = wefti_shard_elems(layout->slice->elem_count, layout->counts->elem_bytes,
@@ -90,7 +90,7 @@ static uint64_t variable_offset(const layout_t *layout, uint32_t rank, uint32_t 
                                                     : given->recv;
     if (!layout->exchange) {
         /* Of a rank's only block there is nothing to displace. */
-        bool only = (buffer == WEFTI_SEND) == (layout->params->op == WEFT_OP_ALL_GATHER_V);
+        bool only = (buffer == WEFTI_SEND) == wefti_collective_gathers(layout->params->op);
         return only             ? layout->rows[index] - layout->rows[first]
                : places != NULL ? places[(size_t)rank * given->stride + index]
                                 : layout->rows[index];
@@ -122,7 +122,7 @@ static uint64_t offset_of(const layout_t *layout, const wefti_operand_t *operand
     }
     /* A range of ranks shares one layout, but that of a rank's only block. */
     wefti_buffer_blocks(layout->params, &layout->schedule->resources, operand->rank,
-                        (wefti_place_buffer_t)operand->buffer, &first, &count);
+                        operand->buffer, &first, &count);
     return user_offset(layout, operand->rank, operand->buffer, index, first);
 }
 
@@ -271,9 +271,8 @@ static void count_elems(const layout_t *layout, uint64_t *elems)
     for (uint32_t buffer = WEFTI_SEND; buffer <= WEFTI_RECV; buffer++) {
         uint32_t first, count;
         elems[buffer] = 0;
-        if (layout->blocks > 0 &&
-            wefti_buffer_blocks(layout->params, &schedule->resources, rank,
-                                (wefti_place_buffer_t)buffer, &first, &count)) {
+        if (layout->blocks > 0 && wefti_buffer_blocks(layout->params, &schedule->resources, rank,
+                                                      buffer, &first, &count)) {
             uint32_t last = first + count - 1;
             uint32_t block = last;
             if (layout->exchange) {

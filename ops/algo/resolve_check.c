@@ -14,10 +14,10 @@ weft_status_t wefti_sizes_too_large(const weft_algo_params_t *params)
 static bool is_inside(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
                       const wefti_step_t *step)
 {
-    uint32_t n = params->group_size;
-    bool exchange = params->op == WEFT_OP_ALL_TO_ALL || params->op == WEFT_OP_ALL_TO_ALL_V;
     uint64_t more = (uint64_t)step->move.count - 1;
-    uint64_t names = exchange ? (uint64_t)n * n : wefti_block_count(params, &schedule->resources);
+    uint64_t names = wefti_collective_exchanges(params->op)
+                         ? wefti_count_names(params)
+                         : wefti_block_count(params, &schedule->resources);
     if (step->move.first + step->move.step * more >= names) {
         return false;
     }
@@ -28,7 +28,7 @@ static bool is_inside(const weft_algo_params_t *params, const wefti_schedule_t *
         for (uint32_t r = 0; r < operand->rank_count && operand->buffer < WEFTI_STAGE; r++) {
             uint32_t first = 0, count = 0;
             if (!wefti_buffer_blocks(params, &schedule->resources, operand->rank + r,
-                                     (wefti_place_buffer_t)operand->buffer, &first, &count)) {
+                                     operand->buffer, &first, &count)) {
                 return false;
             }
             uint64_t last = operand->block + operand->step * more;

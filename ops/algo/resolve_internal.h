@@ -17,17 +17,11 @@ static inline uint64_t wefti_shard_elems(uint64_t elem_count, uint32_t elem_byte
     return (units / blocks + (units % blocks != 0)) * unit;
 }
 
-static inline bool wefti_collective_is_variable(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
-           op == WEFT_OP_ALL_TO_ALL_V;
-}
-
 /* How many counts a V form has. */
 static inline size_t wefti_count_names(const weft_algo_params_t *params)
 {
     size_t n = params->group_size;
-    return params->op == WEFT_OP_ALL_TO_ALL_V ? n * n : n;
+    return wefti_collective_exchanges(params->op) ? n * n : n;
 }
 
 static inline bool wefti_step_is_move(const wefti_step_t *step)

@@ -305,8 +305,8 @@ weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "invalid send: rank %u is both sender and receiver", params->root);
     }
-    if (params->in_place &&
-        (params->op == WEFT_OP_ALL_TO_ALL_V || params->op == WEFT_OP_SEND_RECV)) {
+    if (params->in_place && params->op != WEFT_OP_BARRIER &&
+        !wefti_collective_of(params->op)->in_place) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: in place is not supported",
                            weft_collective_name(params->op));
     }

@@ -7,10 +7,7 @@
 #ifndef WEFT_OPS_ALGO_SCHEDULE_H
 #define WEFT_OPS_ALGO_SCHEDULE_H
 
-#include <stdbool.h>
-
-#include <weft/algo.h>
-
+#include "ops/collective.h"
 #include "runtime/base/memory.h"
 
 #define WEFTI_MAX_GROUP 65536u
@@ -115,26 +112,6 @@ typedef struct wefti_links {
     /* Whether peers cannot reach the user's buffers on a rank: [rank]; NULL: they can on all. */
     const uint8_t *hidden;
 } wefti_links_t;
-
-/* Table of facts about operators. */
-bool wefti_collective_known(weft_collective_t op);
-/* 0 for a name that no operator has. */
-weft_collective_t wefti_collective_from_name(const char *name);
-bool wefti_collective_reduces(weft_collective_t op);
-bool wefti_collective_rooted(weft_collective_t op);
-/* AllReduce, Reduce, Broadcast and SendRecv move one vector, cut into as many shards as wanted. */
-bool wefti_collective_is_vector(weft_collective_t op);
-/* Blocks of the operator: resources->blocks, or the group size. */
-uint32_t wefti_block_count(const weft_algo_params_t *params,
-                           const weft_algo_resources_t *resources);
-/* Whether the buffer exists on rank, and then which of its blocks: *out_first and *out_count. */
-bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resources_t *resources,
-                         uint32_t rank, wefti_place_buffer_t buffer, uint32_t *out_first,
-                         uint32_t *out_count);
-/* The receive block that shares memory with the send block of the same rank when in place, or
- * false. */
-bool wefti_in_place_alias(const weft_algo_params_t *params, uint32_t rank, uint32_t send_block,
-                          uint32_t *out_recv_block);
 
 /* Everything but eligibility; must be good before an algorithm sees it. */
 weft_status_t wefti_algo_params_check(const weft_algo_params_t *params);

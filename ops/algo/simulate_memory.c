@@ -10,19 +10,16 @@ static const char *const buffer_names[] = {"send", "recv", "scratch", "stage", "
 /* What a block's length is called: equal names, equal lengths. */
 static uint32_t length_name(const wefti_sim_t *sim, uint32_t block)
 {
-    return sim->params->op == WEFT_OP_ALL_TO_ALL ? 0 : block;
+    const wefti_collective_t *op = wefti_collective_of(sim->params->op);
+    return op->variable || !wefti_collective_exchanges(sim->params->op) ? block : 0;
 }
 
 static uint32_t user_length(const wefti_sim_t *sim, uint32_t rank, uint32_t buffer, uint32_t index)
 {
-    switch (sim->params->op) {
-    case WEFT_OP_ALL_TO_ALL:
-        return 0;
-    case WEFT_OP_ALL_TO_ALL_V:
-        return buffer == WEFTI_SEND ? rank * sim->ranks + index : index * sim->ranks + rank;
-    default:
-        return index;
-    }
+    uint32_t block = !wefti_collective_exchanges(sim->params->op) ? index
+                     : buffer == WEFTI_SEND                       ? rank * sim->ranks + index
+                                                                  : index * sim->ranks + rank;
+    return length_name(sim, block);
 }
 
 /* Which kind of element a buffer holds: sums on their way, or what users see. */

@@ -61,23 +61,12 @@ static bool is_expected(wefti_sim_t *sim, uint32_t rank, uint32_t run, uint32_t 
                         uint32_t value, uint32_t *out)
 {
     uint32_t *known = &sim->expected[(size_t)run * sim->blocks + block];
-    switch (sim->params->op) {
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_SCATTER:
-    case WEFT_OP_SEND_RECV:
-        *out = input(sim, run, sim->params->root, block);
+    const wefti_collective_t *op = wefti_collective_of(sim->params->op);
+    if (!op->reduces) {
+        bool one = op->send.holder != WEFT_HOLDER_ALL;
+        bool exchanges = wefti_collective_exchanges(sim->params->op);
+        *out = input(sim, run, one ? sim->params->root : block, exchanges ? rank : block);
         return value == *out;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
-    case WEFT_OP_GATHER:
-        *out = input(sim, run, block, block);
-        return value == *out;
-    case WEFT_OP_ALL_TO_ALL:
-    case WEFT_OP_ALL_TO_ALL_V:
-        *out = input(sim, run, block, rank);
-        return value == *out;
-    default:
-        break;
     }
     if (*known == 0 && sim->params->order == WEFT_ORDER_ANY && sim->ranks > 1) {
         const wefti_expr_t *node = &sim->exprs.nodes[value];

@@ -98,8 +98,7 @@ static weft_status_t prove_case(wefti_sweep_t *sweep, const weft_algorithm_t *al
                                 weft_algo_params_t *params)
 {
     weft_status_t status = WEFT_OK;
-    bool can_overlap = params->op != WEFT_OP_ALL_TO_ALL_V && params->op != WEFT_OP_SEND_RECV &&
-                       params->op != WEFT_OP_BARRIER;
+    bool can_overlap = wefti_collective_of(params->op)->in_place;
     for (params->in_place = 0; params->in_place <= can_overlap && status >= 0; params->in_place++) {
         if (algorithm->eligible(params) != NULL) {
             continue;

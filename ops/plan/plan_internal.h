@@ -3,6 +3,7 @@
 #ifndef WEFT_OPS_PLAN_INTERNAL_H
 #define WEFT_OPS_PLAN_INTERNAL_H
 
+#include "ops/collective.h"
 #include "ops/plan/plan.h"
 
 #define WEFTI_PLAN_MAGIC "WEFTPLAN"

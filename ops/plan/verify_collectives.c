@@ -21,42 +21,21 @@ static weft_status_t bad_collective(const weft_plan_t *plan, uint32_t index, con
 /* How many blocks of elem_count source and buffer hold; 0: the operator is not for plans. */
 static uint32_t block_counts(const weft_plan_t *plan, weft_collective_t op, uint32_t *out_buffer)
 {
-    switch (op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_REDUCE:
-    case WEFT_OP_BROADCAST:
-        return *out_buffer = 1;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
-        *out_buffer = plan->world_size;
-        return 1;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_SCATTER:
-        *out_buffer = 1;
-        return plan->world_size;
-    case WEFT_OP_ALL_TO_ALL:
-        return *out_buffer = plan->world_size;
-    default: /* counts per rank, a peer, or no data: a plan has no room for these */
-        return 0;
-    }
-}
-
-static int reduces(weft_collective_t op)
-{
-    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER;
+    const wefti_collective_t *shape = wefti_collective_of(op);
+    *out_buffer = wefti_side_blocks(shape->recv, plan->world_size);
+    return wefti_collective_has_one_count(op) ? wefti_side_blocks(shape->send, plan->world_size)
+                                              : 0;
 }
 
 uint32_t wefti_plan_whole(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
     (void)plan;
-    return collective->op == WEFT_OP_ALL_GATHER || collective->op == WEFT_OP_GATHER
-               ? collective->buffer
-               : collective->source;
+    return wefti_collective_gathers(collective->op) ? collective->buffer : collective->source;
 }
 
 int wefti_plan_reduces_gradients(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
-    return (collective->op == WEFT_OP_ALL_REDUCE || collective->op == WEFT_OP_REDUCE_SCATTER) &&
+    return wefti_collective_reduces(collective->op) && !wefti_collective_rooted(collective->op) &&
            collective->member_count > 0 &&
            plan->buffers[collective->members[0]].kind == WEFTI_BUFFER_GRAD;
 }
@@ -82,7 +61,7 @@ static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_colle
         return "no such group or root";
     }
     if (collective->divisor != 0 &&
-        (collective->reduction != WEFT_AVG || !reduces(collective->op))) {
+        (collective->reduction != WEFT_AVG || !wefti_collective_reduces(collective->op))) {
         return "only an average has a divisor";
     }
     if (strcmp(collective->order, "tree") != 0) {
@@ -122,16 +101,9 @@ static int places_allowed(const weft_plan_t *plan, const wefti_plan_collective_t
     if (source == buffer || lie_apart(plan, source, buffer)) {
         return 1;
     }
-    switch (collective->op) {
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
-        return wefti_plan_is_shard(plan, source, buffer);
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_SCATTER:
-        return wefti_plan_is_shard(plan, buffer, source);
-    default:
-        return 0;
-    }
+    return (wefti_collective_gathers(collective->op) &&
+            wefti_plan_is_shard(plan, source, buffer)) ||
+           (wefti_collective_scatters(collective->op) && wefti_plan_is_shard(plan, buffer, source));
 }
 
 static const char *check_buffers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
@@ -147,7 +119,7 @@ static const char *check_buffers(const weft_plan_t *plan, const wefti_plan_colle
     const wefti_plan_buffer_t *source = &plan->buffers[collective->source];
     int sweeps = collective->update != WEFTI_PLAN_NONE; /* its parameters may be of another type */
     if (collective->dtype != source->dtype || (!sweeps && buffer->dtype != source->dtype) ||
-        (reduces(collective->op) && collective->dtype == WEFT_DTYPE_BOOL)) {
+        (wefti_collective_reduces(collective->op) && collective->dtype == WEFT_DTYPE_BOOL)) {
         return "its dtype is not its buffer's, or cannot be reduced";
     }
     if (buffer->kind == WEFTI_BUFFER_CONST || buffer->kind == WEFTI_BUFFER_SCALAR ||

@@ -291,11 +291,10 @@ static weft_status_t run_collective(races_t *races, const wefti_plan_program_t *
     const wefti_plan_collective_t *collective = &races->plan->collectives[index];
     int one = collective->source == collective->buffer,
         sweeps = collective->update != WEFTI_PLAN_NONE;
-    int gathers = collective->op == WEFT_OP_ALL_GATHER || collective->op == WEFT_OP_GATHER;
-    int scatters = collective->op == WEFT_OP_REDUCE_SCATTER || collective->op == WEFT_OP_SCATTER;
     int reduces = wefti_plan_reduces_gradients(races->plan, collective) && !sweeps;
-    uint32_t read = READ | (one && gathers ? OWN : 0);
-    uint32_t write = WRITE | (one && scatters ? OWN : 0) | (reduces ? GLOBAL : 0);
+    uint32_t read = READ | (one && wefti_collective_gathers(collective->op) ? OWN : 0);
+    uint32_t write = WRITE | (one && wefti_collective_scatters(collective->op) ? OWN : 0) |
+                     (reduces ? GLOBAL : 0);
     weft_status_t status;
     WEFT_TRY(status, access_buffer(races, program, s, collective->source, read), fail);
     if (sweeps) {

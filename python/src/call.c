@@ -4,6 +4,13 @@
 
 #include <stdlib.h>
 
+const wp_op_t wp_ops[WP_OPS] = {{"", "batch", WEFT_EXTENT_NOTHING, WEFT_EXTENT_NOTHING, false},
+#define WP_OP(op, value, name, function, send, sender, recv, receiver, reduces, variable, like)    \
+    [value] = {(name), (function), WEFT_EXTENT_##send, WEFT_EXTENT_##recv, (variable)},
+                                WEFT_COLLECTIVE_MAP(WP_OP)
+#undef WP_OP
+};
+
 static weft_status_t issue_blocks(const wp_call_t *call, weft_stream_t *stream)
 {
     const void *send = call->send.data;

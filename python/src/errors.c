@@ -96,22 +96,11 @@ static bool dot_joins(const char *dot, const char *begin)
  */
 static const char *spell_function(const char *text, char *out, size_t *used)
 {
-    static const weft_collective_t all[] = {
-#define WP_OP(name, value, spelled, reduces, rooted) WEFT_OP_##name,
-        WEFT_COLLECTIVE_MAP(WP_OP)
-#undef WP_OP
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const char *name = weft_collective_name(all[i]);
-        size_t length = strlen(name);
-        if (strncmp(text, name, length) == 0 && !in_word(text[length])) {
-            for (size_t k = 0; k < length; k++) {
-                bool capital = name[k] >= 'A' && name[k] <= 'Z';
-                if (capital && k > 0) {
-                    out[(*used)++] = '_';
-                }
-                out[(*used)++] = (char)(capital ? name[k] - 'A' + 'a' : name[k]);
-            }
+    for (uint32_t op = 1; op < WP_OPS; op++) {
+        size_t length = strlen(wp_ops[op].name);
+        if (strncmp(text, wp_ops[op].name, length) == 0 && !in_word(text[length])) {
+            *used = strlen(wp_ops[op].function);
+            memcpy(out, wp_ops[op].function, *used);
             return text + length;
         }
     }

@@ -55,14 +55,9 @@ static bool is_called(const char *word, const char *name)
 
 static bool collective_of(const char *word, weft_collective_t *out)
 {
-    static const weft_collective_t all[] = {
-#define WP_OP(name, value, text, reduces, rooted) WEFT_OP_##name,
-        WEFT_COLLECTIVE_MAP(WP_OP)
-#undef WP_OP
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (is_called(word, weft_collective_name(all[i]))) {
-            *out = all[i];
+    for (uint32_t op = 1; op < WP_OPS; op++) {
+        if (is_called(word, wp_ops[op].name)) {
+            *out = (weft_collective_t)op;
             return true;
         }
     }

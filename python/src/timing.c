@@ -15,32 +15,24 @@ static double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* The count that the operator takes; how many blocks of it there are in send and in recv (0: one
- * per rank). */
+/* The operator, and the count that it takes. */
 static int set_op(wp_call_t *call, PyObject *name)
 {
-    static const struct {
-        const char *name;
-        weft_collective_t op;
-        uint32_t sends, receives;
-    } ops[] = {
-        {"all_reduce", WEFT_OP_ALL_REDUCE, 1, 1}, {"reduce_scatter", WEFT_OP_REDUCE_SCATTER, 0, 1},
-        {"all_gather", WEFT_OP_ALL_GATHER, 1, 0}, {"broadcast", WEFT_OP_BROADCAST, 1, 1},
-        {"reduce", WEFT_OP_REDUCE, 1, 1},         {"gather", WEFT_OP_GATHER, 1, 0},
-        {"scatter", WEFT_OP_SCATTER, 0, 1},       {"all_to_all", WEFT_OP_ALL_TO_ALL, 0, 0},
-    };
     uint32_t size = call->group->size;
-    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
-        if (!PyUnicode_Check(name) || PyUnicode_CompareWithASCIIString(name, ops[i].name) != 0) {
+    for (uint32_t i = 1; i < WP_OPS; i++) {
+        const wp_op_t *op = &wp_ops[i];
+        if (op->variable || op->send == WEFT_EXTENT_NOTHING || i == WEFT_OP_SEND_RECV ||
+            !PyUnicode_Check(name) || PyUnicode_CompareWithASCIIString(name, op->function) != 0) {
             continue;
         }
-        call->op = ops[i].op;
-        call->count = call->send.count / (ops[i].sends != 0 ? ops[i].sends : size);
-        if (call->send.dtype != call->recv.dtype ||
-            call->send.count != call->count * (ops[i].sends != 0 ? ops[i].sends : size) ||
-            call->recv.count != call->count * (ops[i].receives != 0 ? ops[i].receives : size)) {
+        uint32_t sends = op->send == WEFT_EXTENT_BLOCKS ? size : 1;
+        uint32_t receives = op->recv == WEFT_EXTENT_BLOCKS ? size : 1;
+        call->op = (weft_collective_t)i;
+        call->count = call->send.count / sends;
+        if (call->send.dtype != call->recv.dtype || call->send.count != call->count * sends ||
+            call->recv.count != call->count * receives) {
             PyErr_Format(PyExc_ValueError, "%s of %llu elements into %llu with %u ranks",
-                         ops[i].name, (unsigned long long)call->send.count,
+                         op->function, (unsigned long long)call->send.count,
                          (unsigned long long)call->recv.count, size);
             return -1;
         }

@@ -229,6 +229,15 @@ struct wp_group {
 };
 
 /* ---- call.c: one call, whoever makes it ---- */
+typedef struct wp_op {
+    const char *name, *function; /* "AllToAll", "all_to_all" */
+    weft_extent_t send, recv;
+    bool variable; /* counts per rank */
+} wp_op_t;
+
+#define WP_OPS 14u /* weft_collective_t + 1 */
+extern const wp_op_t wp_ops[WP_OPS];
+
 typedef struct wp_call {
     weft_collective_t op;
     wp_group_t *group;     /* owned: finalize, in another thread, lets go of the world's */

@@ -2,6 +2,7 @@
 /* weft.Work as Python sees it. */
 #include "python/src/work.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -138,43 +139,18 @@ static PyObject *result_method(PyObject *object, PyObject *unused)
     return wp_work_outcome(work);
 }
 
-/* Operators as Python spells them; a batch has none. */
-static const char *name_of(weft_collective_t op)
-{
-    switch (op) {
-    case WEFT_OP_ALL_REDUCE:
-        return "all_reduce";
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_REDUCE_SCATTER_V:
-        return "reduce_scatter";
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
-        return "all_gather";
-    case WEFT_OP_BROADCAST:
-        return "broadcast";
-    case WEFT_OP_REDUCE:
-        return "reduce";
-    case WEFT_OP_GATHER:
-        return "gather";
-    case WEFT_OP_SCATTER:
-        return "scatter";
-    case WEFT_OP_ALL_TO_ALL:
-    case WEFT_OP_ALL_TO_ALL_V:
-        return "all_to_all";
-    case WEFT_OP_BARRIER:
-        return "barrier";
-    case WEFT_OP_SEND_RECV:
-        return "send or recv";
-    default:
-        return "batch";
-    }
-}
-
 static PyObject *repr(PyObject *object)
 {
     const wp_work_t *work = (const wp_work_t *)object;
     const char *how = !work->done ? "in flight" : work->failed ? "failed" : "done";
-    return PyUnicode_FromFormat("<weft.Work %s, %s>", name_of(work->op), how);
+    const wp_op_t *op = &wp_ops[work->op];
+    char name[32]; /* in Python, V forms are calls of the same functions */
+    snprintf(name, sizeof name, "%s",
+             work->op == WEFT_OP_SEND_RECV ? "send or recv" : op->function);
+    if (op->variable) {
+        name[strlen(name) - strlen("_v")] = '\0';
+    }
+    return PyUnicode_FromFormat("<weft.Work %s, %s>", name, how);
 }
 
 /* ---- the type ---- */

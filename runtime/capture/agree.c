@@ -40,9 +40,9 @@ static uint64_t hash_of(const uint64_t *words, uint32_t count)
 static signature_t sign(const wefti_captured_t *call, uint32_t size)
 {
     const wefti_request_t *request = &call->batched.request;
-    const uint64_t *counts = request->op == WEFT_OP_ALL_GATHER_V ? call->batched.counts + 2 * size
-                             : request->op == WEFT_OP_REDUCE_SCATTER_V ? call->batched.counts
-                                                                       : NULL;
+    const uint64_t *counts = wefti_collective_has_shared_counts(request->op)
+                                 ? wefti_shared_counts(request->op, size, call->batched.counts)
+                                 : NULL;
     return (signature_t){(uint64_t)request->op | (uint64_t)request->dtype << 8 |
                              (uint64_t)request->reduction << 16 |
                              (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT,

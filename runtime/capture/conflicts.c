@@ -40,67 +40,30 @@ typedef struct finder {
     size_t count, capacity;
 } finder_t;
 
-static range_t range_of(const void *address, uint64_t elems, const wefti_request_t *request)
+/* From the first to the last block, which need not lie side by side. */
+static range_t range_of(const void *address, weft_dtype_t dtype, const wefti_buffer_shape_t *shape)
 {
-    uintptr_t begin = (uintptr_t)address;
-    size_t bytes = (size_t)elems * weft_dtype_size_bytes(request->dtype);
-    return address != NULL ? (range_t){begin, begin + bytes} : (range_t){0, 0};
-}
-
-/* From the first to the last of blocks that need not lie side by side. */
-static range_t hull_of(const void *address, const uint64_t *counts, uint32_t n,
-                       const wefti_request_t *request)
-{
-    uint64_t first = UINT64_MAX, last = 0;
-    for (uint32_t r = 0; r < n; r++) {
-        uint64_t at = counts[n + r];
-        first = counts[r] > 0 && at < first ? at : first;
-        last = counts[r] > 0 && at + counts[r] > last ? at + counts[r] : last;
-    }
-    if (last == 0 || address == NULL) {
+    uint64_t first = shape->counts != NULL ? UINT64_MAX : 0, last = wefti_shape_elems(shape);
+    if (address == NULL || last == 0) {
         return (range_t){0, 0};
     }
-    size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
-    return range_of((const uint8_t *)address + first * elem_bytes, last - first, request);
+    for (uint32_t r = 0; shape->counts != NULL && r < shape->blocks; r++) {
+        uint64_t at = shape->counts[shape->blocks + r];
+        first = shape->counts[r] > 0 && at < first ? at : first;
+    }
+    uintptr_t begin = (uintptr_t)address;
+    size_t elem_bytes = weft_dtype_size_bytes(dtype);
+    return (range_t){begin + first * elem_bytes, begin + last * elem_bytes};
 }
 
 static access_t access_of(const weft_group_t *group, const wefti_batched_t *call)
 {
     const wefti_request_t *q = &call->request;
-    uint32_t n = group->size;
-    bool root = group->rank == q->root;
-    const uint64_t *outgoing = call->counts, *incoming = call->counts + 2 * n;
-    uint64_t all = q->count * n;
-    switch (q->op) {
-    case WEFT_OP_ALL_REDUCE:
-        return (access_t){range_of(q->send, q->count, q), range_of(q->recv, q->count, q)};
-    case WEFT_OP_REDUCE_SCATTER:
-        return (access_t){range_of(q->send, all, q), range_of(q->recv, q->count, q)};
-    case WEFT_OP_ALL_GATHER:
-        return (access_t){range_of(q->send, q->count, q), range_of(q->recv, all, q)};
-    case WEFT_OP_ALL_TO_ALL:
-        return (access_t){range_of(q->send, all, q), range_of(q->recv, all, q)};
-    case WEFT_OP_BROADCAST:
-        return (access_t){range_of(root ? q->send : NULL, q->count, q),
-                          range_of(q->recv, q->count, q)};
-    case WEFT_OP_REDUCE:
-        return (access_t){range_of(q->send, q->count, q),
-                          range_of(root ? q->recv : NULL, q->count, q)};
-    case WEFT_OP_GATHER:
-        return (access_t){range_of(q->send, q->count, q), range_of(root ? q->recv : NULL, all, q)};
-    case WEFT_OP_SCATTER:
-        return (access_t){range_of(root ? q->send : NULL, all, q), range_of(q->recv, q->count, q)};
-    case WEFT_OP_ALL_GATHER_V:
-        return (access_t){range_of(q->send, incoming[group->rank], q),
-                          hull_of(q->recv, incoming, n, q)};
-    case WEFT_OP_REDUCE_SCATTER_V:
-        return (access_t){hull_of(q->send, outgoing, n, q),
-                          range_of(q->recv, outgoing[group->rank], q)};
-    case WEFT_OP_ALL_TO_ALL_V:
-        return (access_t){hull_of(q->send, outgoing, n, q), hull_of(q->recv, incoming, n, q)};
-    default:
-        return (access_t){{0, 0}, {0, 0}};
-    }
+    wefti_buffer_shape_t send = wefti_send_shape(q->op, group->rank, q->root, group->size, q->count,
+                                                 call->counts),
+                         recv = wefti_recv_shape(q->op, group->rank, q->root, group->size, q->count,
+                                                 call->counts);
+    return (access_t){range_of(q->send, q->dtype, &send), range_of(q->recv, q->dtype, &recv)};
 }
 
 static int compare_ends(const void *a, const void *b)

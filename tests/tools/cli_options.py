@@ -155,7 +155,7 @@ class Options(Case):
                      ("tune", "-o", "c.json", "--op", "all_redcue")):
             self.assertIn("all_redcue: unknown operator (did you mean 'all_reduce'?)", self.weft(*args, code=2).stderr)
         done = self.weft("verify", "--op", "sum", code=2)
-        self.assertIn("must be all_reduce, reduce_scatter, all_gather, broadcast,", done.stderr)
+        self.assertIn("must be all_reduce, broadcast, reduce_scatter, all_gather,", done.stderr)
         self.weft("verify", "--op", "AllGather", "-n", 3)
         self.assertIn("must be all_reduce", self.weft("bench", "barrier", code=2).stderr)
 

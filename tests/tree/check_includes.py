@@ -23,7 +23,8 @@ FOLDERS = {
     "runtime/capture": ("captured calls, planned by the compiler", ["runtime/base/", "runtime/", "runtime/capture/"]),
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
-        "ops/algo/", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h", "tools/"]),
+        "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
+        "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }

@@ -12,31 +12,21 @@
 #ifndef WEFT_TOOLS_BENCH_H
 #define WEFT_TOOLS_BENCH_H
 
+#include "ops/collective.h"
 #include "tools/tool.h"
 
 #define BENCH_MAX_RANKS 256u
 #define BENCH_MAX_ITERATIONS 1000000u
-#define BENCH_OP_COUNT 8u
 
 typedef enum memory_kind { MEMORY_REGISTERED, MEMORY_ADOPTED, MEMORY_PLAIN } memory_kind_t;
 
-typedef struct bench_op {
-    const char *name;
-    weft_collective_t op;
-    bool per_rank; /* bytes are those of the larger buffer, a block per rank */
-} bench_op_t;
-
-/* The operator of that name; EXIT_BAD_INPUT with one line printed if it cannot be measured. */
-int wefti_bench_find_op(const char *command, const char *option, const char *text,
-                        const bench_op_t **out_op);
-extern const bench_op_t wefti_bench_ops[BENCH_OP_COUNT];
 extern const char *const wefti_bench_memory_names[];
 
 typedef struct bench_floor bench_floor_t;
 
 /* What is measured. */
 typedef struct bench {
-    const bench_op_t *op;
+    weft_collective_t op; /* one count; bytes are those of the larger buffer */
     uint32_t ranks;
     uint64_t min_bytes, max_bytes, factor, iterations;
     weft_dtype_t dtype;

@@ -147,20 +147,10 @@ weft_status_t wefti_bench_pattern_init(bench_rank_t *self)
 
 void wefti_bench_produce(const bench_rank_t *self, const bench_case_t *size, uint64_t call)
 {
-    switch (self->bench->op->op) {
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
-        rewrite(self, size->send, size->each, call);
-        break;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_SCATTER:
-    case WEFT_OP_ALL_TO_ALL:
-        rewrite(self, size->send, size->each * self->bench->ranks, call);
-        break;
-    default:
-        rewrite(self, size->send, size->count, call);
-        break;
-    }
+    wefti_side_t send = wefti_collective_of(self->bench->op)->send;
+    uint64_t count = wefti_side_blocks(send, self->bench->ranks) *
+                     (wefti_collective_is_vector(self->bench->op) ? size->count : size->each);
+    rewrite(self, size->send, count, call);
 }
 
 uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, uint64_t call)
@@ -168,7 +158,7 @@ uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, u
     uint32_t n = self->bench->ranks, rank = self->rank;
     size_t block = size->each * self->elem_bytes;
     uint64_t wrong = 0;
-    switch (self->bench->op->op) {
+    switch (self->bench->op) {
     case WEFT_OP_ALL_REDUCE:
         return check_reduced(self, size->recv, call, 0, size->count);
     case WEFT_OP_REDUCE:
@@ -181,7 +171,7 @@ uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, u
         return check_copy(self, size->recv, 0, call, rank * size->each, size->each);
     case WEFT_OP_GATHER:
     case WEFT_OP_ALL_GATHER:
-        for (uint32_t r = 0; r < n && (rank == 0 || self->bench->op->op != WEFT_OP_GATHER); r++) {
+        for (uint32_t r = 0; r < n && (rank == 0 || self->bench->op != WEFT_OP_GATHER); r++) {
             wrong += check_copy(self, size->recv + r * block, r, call, 0, size->each);
         }
         return wrong;

@@ -123,15 +123,11 @@ static void reduce(const worker_t *w, uint64_t at, uint64_t bytes, uint32_t firs
 
 /* ---- operators ---- */
 
-static bool rooted(weft_collective_t op)
-{
-    return op == WEFT_OP_BROADCAST || op == WEFT_OP_SCATTER || op == WEFT_OP_GATHER;
-}
-
 /* Whether rank a reads or writes rank b's memory; rank 0 is the root. */
 static bool touches(const worker_t *w, uint32_t a, uint32_t b)
 {
-    return a != b && (!rooted(w->op) || a == 0 || b == 0);
+    bool between = wefti_collective_rooted(w->op) && !wefti_collective_reduces(w->op);
+    return a != b && (!between || a == 0 || b == 0);
 }
 
 static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
@@ -248,10 +244,7 @@ static void call_together(const worker_t *w, uint32_t k)
 /* What rank shows: its block or vector, or a block for each. */
 static uint64_t shown_bytes(const worker_t *w, uint32_t rank)
 {
-    bool each =
-        w->op == WEFT_OP_REDUCE_SCATTER || w->op == WEFT_OP_SCATTER || w->op == WEFT_OP_ALL_TO_ALL;
-    bool root_only = w->op == WEFT_OP_BROADCAST || w->op == WEFT_OP_SCATTER;
-    return root_only && rank != 0 ? 0 : each ? w->bytes * w->ranks : w->bytes;
+    return wefti_send_shape(w->op, rank, 0, w->ranks, 1, NULL).blocks * w->bytes;
 }
 
 static void add_shown(const worker_t *w, const uint8_t *shown)
@@ -291,11 +284,10 @@ static void take_own(const worker_t *w)
 {
     const bench_case_t *own = &w->cases[w->rank];
     uint64_t mine = w->rank * w->bytes;
-    bool sends_each = shown_bytes(w, 0) > w->bytes;
-    bool gets_each =
-        w->op == WEFT_OP_ALL_GATHER || w->op == WEFT_OP_GATHER || w->op == WEFT_OP_ALL_TO_ALL;
-    bool takes = (w->op != WEFT_OP_REDUCE && w->op != WEFT_OP_GATHER) || w->rank == 0;
-    if (takes && shown_bytes(w, w->rank) > 0) {
+    const wefti_collective_t *op = wefti_collective_of(w->op);
+    bool sends_each = op->send.extent == WEFT_EXTENT_BLOCKS;
+    bool gets_each = op->recv.extent == WEFT_EXTENT_BLOCKS;
+    if (wefti_side_is_on(op->recv, w->rank == 0) && shown_bytes(w, w->rank) > 0) {
         copy(own->recv + (gets_each ? mine : 0), own->send + (sends_each ? mine : 0), w->bytes);
     }
 }
@@ -303,7 +295,7 @@ static void take_own(const worker_t *w)
 static void call_by_showing(const worker_t *w, uint32_t k)
 {
     side_t *own = side_of(w->floor, w->rank);
-    bool takes = (w->op != WEFT_OP_REDUCE && w->op != WEFT_OP_GATHER) || w->rank == 0;
+    bool takes = wefti_side_is_on(wefti_collective_of(w->op)->recv, w->rank == 0);
     uint64_t bytes = shown_bytes(w, w->rank);
     if (bytes > 0) {
         memcpy(own->shown, w->cases[w->rank].send, bytes);
@@ -322,8 +314,7 @@ static void call_by_showing(const worker_t *w, uint32_t k)
 /* The floor copies anything, but adds integers of 32 bits. */
 static bool is_exact(const bench_t *bench)
 {
-    weft_collective_t op = bench->op->op;
-    bool adds = op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER;
+    bool adds = wefti_collective_reduces(bench->op);
     bool words = bench->dtype == WEFT_DTYPE_I32 || bench->dtype == WEFT_DTYPE_U32;
     return !adds || (words && bench->reduction == WEFT_SUM);
 }
@@ -346,8 +337,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool sh
 {
     const bench_t *bench = self->bench;
     bench_floor_t *floor = bench->floor;
-    worker_t w = {self,         floor, bench->op->op, self->rank,
-                  bench->ranks, 0,     NULL,          wefti_isa_detect()};
+    worker_t w = {self, floor, bench->op, self->rank, bench->ranks, 0, NULL, wefti_isa_detect()};
     w.cases = calloc(bench->ranks, sizeof *w.cases);
     if (w.cases == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: tables of the benchmark");
@@ -358,7 +348,7 @@ weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool sh
     }
     const bench_case_t *own = &w.cases[self->rank];
     side_t *side = side_of(floor, self->rank);
-    w.bytes = (bench->op->per_rank ? own->each : own->count) * self->elem_bytes;
+    w.bytes = (wefti_collective_is_vector(bench->op) ? own->count : own->each) * self->elem_bytes;
     uint32_t k = atomic_load_explicit(&side->meet, memory_order_relaxed);
     bool shared_cores = wefti_bench_shares_cores(bench->ranks);
     for (uint64_t i = 0; i < warm + iterations; i++) {

@@ -9,7 +9,7 @@ const char *const wefti_bench_memory_names[] = {"registered", "adopted", "plain"
 static double bus_factor(const bench_t *bench)
 {
     double n = bench->ranks;
-    switch (bench->op->op) {
+    switch (bench->op) {
     case WEFT_OP_ALL_REDUCE:
         return 2 * (n - 1) / n;
     case WEFT_OP_BROADCAST:
@@ -33,8 +33,8 @@ static void print_json(const bench_t *bench, const bench_row_t *row, const char 
     printf("%s{\"op\":\"%s\",\"bytes\":%llu,\"ranks\":%u,\"dtype\":\"%s\",\"redop\":\"%s\","
            "\"memory\":\"%s\",\"algo\":\"%s\",\"path\":\"%s\",\"p50_us\":%.3f,\"p99_us\":%.3f,"
            "\"floor_us\":%s,\"algbw_gbs\":%.3f,\"busbw_gbs\":%.3f,\"wrong\":%s}",
-           printed > 0 ? ",\n" : "{\"rows\":[\n", bench->op->name, (unsigned long long)row->bytes,
-           bench->ranks, weft_dtype_name(bench->dtype), redop,
+           printed > 0 ? ",\n" : "{\"rows\":[\n", wefti_collective_of(bench->op)->function,
+           (unsigned long long)row->bytes, bench->ranks, weft_dtype_name(bench->dtype), redop,
            wefti_bench_memory_names[bench->memory], row->algorithm, row->path, row->p50_us,
            row->p99_us, floor_us, algbw, algbw * bus_factor(bench), wrong);
 }
@@ -50,8 +50,8 @@ static void print_text(const bench_t *bench, const bench_row_t *row, const char 
         snprintf(floor_us, sizeof floor_us, "%.2f", row->floor_us);
     }
     if (printed == 0) {
-        printf("# %s, %u rank%s, %s memory, %s\n", bench->op->name, bench->ranks,
-               wefti_plural(bench->ranks), wefti_bench_memory_names[bench->memory],
+        printf("# %s, %u rank%s, %s memory, %s\n", wefti_collective_of(bench->op)->function,
+               bench->ranks, wefti_plural(bench->ranks), wefti_bench_memory_names[bench->memory],
                bench->out_of_place ? "out of place" : "in place");
         printf("%12s %12s %6s %6s %18s %9s %10s %10s %10s %9s %9s %7s\n", "bytes", "count", "type",
                "redop", "algo", "path", "p50 us", "p99 us", "floor us", "algbw", "busbw", "wrong");
@@ -64,8 +64,7 @@ static void print_text(const bench_t *bench, const bench_row_t *row, const char 
 
 void wefti_bench_print_row(const bench_t *bench, const bench_row_t *row, uint32_t printed)
 {
-    weft_collective_t op = bench->op->op;
-    bool reduces = op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE || op == WEFT_OP_REDUCE_SCATTER;
+    bool reduces = wefti_collective_reduces(bench->op);
     const char *redop = reduces ? weft_reduction_name(bench->reduction) : "none";
     double algbw = row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
     if (bench->json) {

@@ -18,22 +18,12 @@ bench_case_t wefti_bench_case(const bench_t *bench, uint32_t rank, uint8_t *send
     if (bench->out_of_place) {
         return size;
     }
-    switch (bench->op->op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_REDUCE:
+    if (wefti_collective_is_vector(bench->op)) {
         size.recv = size.send;
-        break;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
+    } else if (wefti_collective_gathers(bench->op)) {
         size.send = size.recv + rank * block;
-        break;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_SCATTER:
+    } else if (wefti_collective_scatters(bench->op)) {
         size.recv = size.send + rank * block;
-        break;
-    default:
-        break;
     }
     return size;
 }
@@ -41,7 +31,7 @@ bench_case_t wefti_bench_case(const bench_t *bench, uint32_t rank, uint8_t *send
 static weft_status_t submit(const bench_rank_t *self, const bench_case_t *size)
 {
     const bench_t *b = self->bench;
-    switch (b->op->op) {
+    switch (b->op) {
     case WEFT_OP_ALL_REDUCE:
         return weft_all_reduce(size->send, size->recv, size->count, b->dtype, b->reduction,
                                self->group, self->stream);
@@ -120,7 +110,7 @@ static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, ui
 
 weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name)
 {
-    return weft_group_set_algorithm(self->group, self->bench->op->op, name);
+    return weft_group_set_algorithm(self->group, self->bench->op, name);
 }
 
 weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations)
@@ -162,9 +152,11 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
     uint64_t iterations =
         bench->iterations != 0 ? bench->iterations : wefti_bench_iterations(bytes);
     uint64_t warm = iterations / 5 + 2, wrong = 0;
-    *out_row = (bench_row_t){
-        .bytes = bytes, .count = bench->op->per_rank ? size.each : size.count, .floor_us = -1};
-    *out_fits = !bench->op->per_rank || size.each > 0;
+    *out_row =
+        (bench_row_t){.bytes = bytes,
+                      .count = wefti_collective_is_vector(bench->op) ? size.count : size.each,
+                      .floor_us = -1};
+    *out_fits = out_row->count > 0;
     if (!*out_fits) {
         return WEFT_OK;
     }

@@ -23,9 +23,9 @@ weft_status_t wefti_tune_add(wefti_costs_t *costs, const tune_run_t *run)
     const weft_algorithm_t *algorithm;
     wefti_cost_point_t points[TUNE_SIZES];
     weft_status_t status = WEFT_OK;
-    for (uint32_t op = 0; op < BENCH_OP_COUNT; op++) {
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
         for (uint32_t a = 0; status == WEFT_OK && a < TUNE_ALGORITHMS &&
-                             (algorithm = wefti_tune_algorithm(wefti_bench_ops[op].op, a)) != NULL;
+                             (algorithm = wefti_tune_algorithm((weft_collective_t)op, a)) != NULL;
              a++) {
             size_t count = pack(run->result->points[op][a], points);
             wefti_measured_cost_t key = {.op = algorithm->op,
@@ -140,9 +140,9 @@ weft_status_t wefti_tune_set_steps(wefti_costs_t *costs, const tune_run_t *run)
     const weft_algorithm_t *algorithm;
     equations_t e = {0};
     weft_status_t status = WEFT_OK;
-    for (uint32_t op = 0; op < BENCH_OP_COUNT; op++) {
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
         for (uint32_t a = 0; status == WEFT_OK && a < TUNE_ALGORITHMS &&
-                             (algorithm = wefti_tune_algorithm(wefti_bench_ops[op].op, a)) != NULL;
+                             (algorithm = wefti_tune_algorithm((weft_collective_t)op, a)) != NULL;
              a++) {
             status =
                 add_smallest(&e, costs, algorithm, run->bench.ranks, run->result->points[op][a]);

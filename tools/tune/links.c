@@ -28,9 +28,7 @@ static double time_own_copy(const bench_rank_t *self, uint32_t calls, uint64_t b
 static weft_status_t time_floor(bench_rank_t *self, bench_t *bench, uint32_t calls,
                                 weft_collective_t op, uint64_t bytes, double *out_ns)
 {
-    for (uint32_t i = 0; i < BENCH_OP_COUNT; i++) {
-        bench->op = wefti_bench_ops[i].op == op ? &wefti_bench_ops[i] : bench->op;
-    }
+    bench->op = op;
     uint64_t wrong = 0; /* not used */
     weft_status_t status =
         wefti_bench_floor_time(self, bytes, bytes <= 8 * bench->ranks, calls / 5, calls, &wrong);

@@ -24,7 +24,7 @@ const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *a
     weft_algo_params_t params = {.struct_size = sizeof params,
                                  .op = algorithm->op,
                                  .group_size = run->bench.ranks,
-                                 .in_place = algorithm->op != WEFT_OP_ALL_TO_ALL,
+                                 .in_place = !wefti_collective_exchanges(algorithm->op),
                                  .order = WEFT_ORDER_ANY};
     wefti_tune_place(&params, run->host_of, run->host_count);
     return algorithm->eligible(&params);
@@ -44,13 +44,13 @@ uint32_t wefti_tune_count(const tune_run_t *run)
         sizes++;
         b = next_size(run, b);
     }
-    for (uint32_t o = 0; o < BENCH_OP_COUNT; o++) {
-        const bench_op_t *op = &wefti_bench_ops[o];
-        if (run->only != NULL && run->only != op) {
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        if (!wefti_tune_measures(run->only, (weft_collective_t)op)) {
             continue;
         }
-        for (uint32_t a = 0;
-             a < TUNE_ALGORITHMS && (algorithm = wefti_tune_algorithm(op->op, a)) != NULL; a++) {
+        for (uint32_t a = 0; a < TUNE_ALGORITHMS &&
+                             (algorithm = wefti_tune_algorithm((weft_collective_t)op, a)) != NULL;
+             a++) {
             algorithms += wefti_tune_left_out(run, algorithm) == NULL;
         }
     }
@@ -88,7 +88,7 @@ static void show_progress(const tune_run_t *run, uint32_t done, const weft_algor
     fprintf(stderr, "\r\033[K%3u %%  %u rank%s, %s memory, %s %s",
             run->total > 0 ? 100 * done / run->total : 0, run->bench.ranks,
             wefti_plural(run->bench.ranks), wefti_bench_memory_names[run->bench.memory],
-            wefti_op_name(algorithm->op), algorithm->name);
+            wefti_collective_of(algorithm->op)->function, algorithm->name);
 }
 
 /*
@@ -130,14 +130,14 @@ static weft_status_t measure_algorithm(bench_rank_t *self, bench_t *bench, const
 
 /* Rounds go over all algorithms, so that a disturbance does not hit every round of one of them. */
 static weft_status_t measure_op(bench_rank_t *self, bench_t *bench, const tune_run_t *run,
-                                uint32_t op, progress_t *progress)
+                                weft_collective_t op, progress_t *progress)
 {
     const weft_algorithm_t *algorithm;
     weft_status_t status = WEFT_OK;
-    bench->op = &wefti_bench_ops[op];
+    bench->op = op;
     for (uint32_t round = 0; round < run->rounds; round++) {
         for (uint32_t a = 0; status == WEFT_OK && a < TUNE_ALGORITHMS &&
-                             (algorithm = wefti_tune_algorithm(bench->op->op, a)) != NULL;
+                             (algorithm = wefti_tune_algorithm(bench->op, a)) != NULL;
              a++) {
             if (wefti_tune_left_out(run, algorithm) == NULL) {
                 status = measure_algorithm(self, bench, run, algorithm, progress,
@@ -155,14 +155,14 @@ weft_status_t wefti_tune_rank(void *user, uint32_t rank, uint32_t world_size, co
     bench_rank_t self;
     progress_t progress = {.done = run->done};
     (void)world_size;
-    bench.op = &wefti_bench_ops[0];
+    bench.op = WEFT_OP_ALL_REDUCE;
     weft_status_t status = wefti_bench_rank_init(&self, &bench, rank, address);
     if (status == WEFT_OK && bench.floor != NULL) {
         status = wefti_tune_links(&self, &bench, run);
     }
-    for (uint32_t op = 0; status == WEFT_OK && op < BENCH_OP_COUNT; op++) {
-        if (run->only == NULL || run->only == &wefti_bench_ops[op]) {
-            status = measure_op(&self, &bench, run, op, &progress);
+    for (uint32_t op = 1; status == WEFT_OK && op < WEFTI_OPS; op++) {
+        if (wefti_tune_measures(run->only, (weft_collective_t)op)) {
+            status = measure_op(&self, &bench, run, (weft_collective_t)op, &progress);
         }
     }
     if (rank == 0 && run->progress) {

@@ -11,14 +11,15 @@ typedef struct stretch {
     wefti_candidate_t first, last, second; /* second best at the beginning; may have no algorithm */
 } stretch_t;
 
-static weft_status_t choose(const tune_command_t *command, const bench_op_t *op, uint32_t ranks,
+static weft_status_t choose(const tune_command_t *command, weft_collective_t op, uint32_t ranks,
                             bool plain, uint64_t bytes, wefti_candidate_t *out_best,
                             wefti_candidate_t *out_second)
 {
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count;
-    weft_algo_params_t params = {.struct_size = sizeof params, .op = op->op, .group_size = ranks};
-    wefti_counts_t counts = {.elem_count = bytes / (op->per_rank ? ranks : 1) / 4, .elem_bytes = 4};
+    weft_algo_params_t params = {.struct_size = sizeof params, .op = op, .group_size = ranks};
+    wefti_counts_t counts = {.elem_count = bytes / (wefti_collective_is_vector(op) ? 1 : ranks) / 4,
+                             .elem_bytes = 4};
     wefti_choice_t choice = {.plain = plain, .executors = command->host_count <= 1};
     wefti_tune_place(&params, command->host_of, command->host_count);
     weft_status_t status =
@@ -31,7 +32,7 @@ static weft_status_t choose(const tune_command_t *command, const bench_op_t *op,
 }
 
 /* The stretch that begins at bytes. */
-static weft_status_t next_stretch(const tune_command_t *command, const bench_op_t *op,
+static weft_status_t next_stretch(const tune_command_t *command, weft_collective_t op,
                                   uint32_t ranks, bool plain, uint64_t bytes, stretch_t *out)
 {
     wefti_candidate_t best, second;
@@ -62,11 +63,11 @@ static void print_stretch(const stretch_t *stretch)
     puts("");
 }
 
-static void write_stretch(wefti_json_t *json, const stretch_t *stretch, const bench_op_t *op,
+static void write_stretch(wefti_json_t *json, const stretch_t *stretch, weft_collective_t op,
                           uint32_t ranks, bool plain)
 {
     wefti_json_begin_object(json, NULL);
-    wefti_json_string(json, "op", wefti_op_name(op->op));
+    wefti_json_string(json, "op", wefti_collective_of(op)->function);
     wefti_json_int(json, "ranks", ranks);
     wefti_json_string(json, "memory", plain ? "plain" : "registered");
     wefti_json_int(json, "from_bytes", (int64_t)stretch->from);
@@ -77,15 +78,15 @@ static void write_stretch(wefti_json_t *json, const stretch_t *stretch, const be
     wefti_json_end_object(json);
 }
 
-static weft_status_t show_op(const tune_command_t *command, const bench_op_t *op, uint32_t ranks,
+static weft_status_t show_op(const tune_command_t *command, weft_collective_t op, uint32_t ranks,
                              bool plain, wefti_json_t *json)
 {
     stretch_t stretch = {0};
     weft_status_t status = WEFT_OK;
-    uint64_t least = op->per_rank ? 4ul * ranks : 4;
+    uint64_t least = wefti_collective_is_vector(op) ? 4 : 4ul * ranks;
     if (!command->json) {
-        printf("%s, %u rank%s, %s memory\n", wefti_op_name(op->op), ranks, wefti_plural(ranks),
-               plain ? "plain" : "registered");
+        printf("%s, %u rank%s, %s memory\n", wefti_collective_of(op)->function, ranks,
+               wefti_plural(ranks), plain ? "plain" : "registered");
     }
     for (uint64_t bytes = least < 8 ? 8 : least;
          status == WEFT_OK && bytes <= wefti_tune_max_bytes(command); bytes = stretch.to * 2) {
@@ -103,10 +104,10 @@ static weft_status_t show_choices(const tune_command_t *command, wefti_json_t *j
 {
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < command->group_count * 2 && status == WEFT_OK; i++) {
-        for (uint32_t o = 0; o < BENCH_OP_COUNT && status == WEFT_OK; o++) {
-            const bench_op_t *op = &wefti_bench_ops[o];
-            if (command->only == NULL || command->only == op) {
-                status = show_op(command, op, command->groups[i / 2], i % 2 == 1, json);
+        for (uint32_t op = 1; op < WEFTI_OPS && status == WEFT_OK; op++) {
+            if (wefti_tune_measures(command->only, (weft_collective_t)op)) {
+                status = show_op(command, (weft_collective_t)op, command->groups[i / 2], i % 2 == 1,
+                                 json);
             }
         }
     }

@@ -152,8 +152,8 @@ int wefti_tune_measure(tune_command_t *command, const calibration_t *calibration
     snprintf(command->costs.name, sizeof command->costs.name, "%s",
              command->name != NULL ? command->name : calibration->name);
     snprintf(command->costs.machine, sizeof command->costs.machine, "%s", calibration->machine);
-    return code == EXIT_OK && command->only == NULL ? measure_kernels(command, calibration->cores)
-                                                    : code;
+    return code == EXIT_OK && command->only == 0 ? measure_kernels(command, calibration->cores)
+                                                 : code;
 }
 
 weft_status_t wefti_tune_write(const tune_command_t *command)

@@ -29,7 +29,7 @@
 /* What one launch of ranks measured: written by rank 0, read by the process that launched them. */
 typedef struct tune_result {
     /* of an operator's n-th algorithm; 0: not measured */
-    wefti_cost_point_t points[BENCH_OP_COUNT][TUNE_ALGORITHMS][TUNE_SIZES];
+    wefti_cost_point_t points[WEFTI_OPS][TUNE_ALGORITHMS][TUNE_SIZES];
     double self_beta, host_alpha, host_beta, gamma; /* ns; 0: not measured */
     double net_alpha, net_beta;                     /* the same */
 } tune_result_t;
@@ -37,7 +37,7 @@ typedef struct tune_result {
 /* One launch: a number of ranks and a kind of memory. */
 typedef struct tune_run {
     bench_t bench;          /* op is set as it goes */
-    const bench_op_t *only; /* NULL: all */
+    weft_collective_t only; /* 0: all */
     double budget_us;       /* of a size, a round */
     uint32_t pilot_calls, min_calls, link_calls;
     double most_us; /* of all calls of a launch: after that, as few as possible; 0: no bound */
@@ -66,13 +66,19 @@ typedef struct tune_command {
     const char *command; /* name of the command that measures, for its messages */
     const char *output, *name;
     uint32_t groups[TUNE_GROUPS], group_count;
-    const bench_op_t *only;
+    weft_collective_t only;
     uint64_t max_bytes; /* 0: the default */
     bool quick, json, ranks_given;
     uint32_t *host_of, host_count; /* [groups[0]] of ranks that were launched on several hosts */
     uint32_t done, total;
     wefti_costs_t costs;
 } tune_command_t;
+
+/* Is op measured, where only (0: all) is? */
+static inline bool wefti_tune_measures(weft_collective_t only, weft_collective_t op)
+{
+    return wefti_collective_has_one_count(op) && (only == 0 || only == op);
+}
 
 /* The n-th algorithm of op in the table, or NULL. */
 const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t index);

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shapes of the collectives: one table, from which all other files take who contributes, who
+ * receives, how long buffers are and what they share in place. A new collective is one row of
+ * WEFT_COLLECTIVE_MAP (include/weft/algo.h) and its algorithms.
+ *
+ *     send      receive   without a root           root sends   root receives   in place
+ *     VECTOR    VECTOR    AllReduce                Broadcast    Reduce          recv == send
+ *     BLOCK     BLOCKS    AllGather, AllGatherV                 Gather          send == recv + at
+ *     BLOCKS    BLOCK     ReduceScatter(V)         Scatter                      recv == send + at
+ *     BLOCKS    BLOCKS    AllToAll, AllToAllV                                   recv == send
+ *
+ * A call has one count: elements of the VECTOR or of every block. V forms have counts and
+ * displacements per rank instead, and a rank's own BLOCK has no displacement. "at" is where the
+ * rank's block begins among the BLOCKS. AllToAllV is never in place, because the blocks that it
+ * sends and receives differ in length. SendRecv moves a VECTOR between two ranks, so neither has
+ * both buffers.
+ *
+ * Received block b on rank r is: the reduction of all ranks' blocks b; or the root's block b; or
+ * rank b's own block; or, from BLOCKS to BLOCKS, rank b's block r.
+ */
+#ifndef WEFT_OPS_COLLECTIVE_H
+#define WEFT_OPS_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <weft/algo.h>
+
+/* One side of an operator: weft_extent_t and weft_holder_t. */
+typedef struct wefti_side {
+    uint8_t extent, holder;
+} wefti_side_t;
+
+typedef struct wefti_collective {
+    const char *name;     /* of the operator in the domain weft: "ReduceScatter" */
+    const char *function; /* of C and Python: "reduce_scatter" */
+    wefti_side_t send, recv;
+    bool reduces, rooted;
+    bool variable; /* V forms: counts per rank */
+    bool in_place; /* the buffers may overlap, in the way that the extents imply */
+} wefti_collective_t;
+
+/* WEFT_OP_* + 1 */
+#define WEFTI_OPS 14u
+
+/* By weft_collective_t; the first row stands for everything else. */
+extern const wefti_collective_t wefti_collectives[WEFTI_OPS];
+
+static inline const wefti_collective_t *wefti_collective_of(weft_collective_t op)
+{
+    return &wefti_collectives[(uint32_t)op < WEFTI_OPS ? (uint32_t)op : 0];
+}
+
+static inline bool wefti_collective_known(weft_collective_t op)
+{
+    return (uint32_t)op - 1 < WEFTI_OPS - 1;
+}
+
+/* 0 for a name that no operator has. */
+weft_collective_t wefti_collective_from_name(const char *name);
+
+static inline bool wefti_collective_reduces(weft_collective_t op)
+{
+    return wefti_collective_of(op)->reduces;
+}
+
+static inline bool wefti_collective_rooted(weft_collective_t op)
+{
+    return wefti_collective_of(op)->rooted;
+}
+
+static inline bool wefti_collective_is_variable(weft_collective_t op)
+{
+    return wefti_collective_of(op)->variable;
+}
+
+/* The operator moves one vector, which algorithms cut into as many shards as they need. */
+static inline bool wefti_collective_is_vector(weft_collective_t op)
+{
+    return wefti_collective_of(op)->send.extent == WEFT_EXTENT_VECTOR;
+}
+
+/* A rank's block goes to every rank, or a block from every rank comes to one. */
+static inline bool wefti_collective_gathers(weft_collective_t op)
+{
+    return wefti_collective_of(op)->send.extent == WEFT_EXTENT_BLOCK;
+}
+
+/* Every rank receives its own of the blocks that another rank, or every rank, has. */
+static inline bool wefti_collective_scatters(weft_collective_t op)
+{
+    return wefti_collective_of(op)->recv.extent == WEFT_EXTENT_BLOCK;
+}
+
+/* Every rank has a block from and for every rank. */
+static inline bool wefti_collective_exchanges(weft_collective_t op)
+{
+    const wefti_collective_t *shape = wefti_collective_of(op);
+    return shape->send.extent == WEFT_EXTENT_BLOCKS && shape->recv.extent == WEFT_EXTENT_BLOCKS;
+}
+
+/* One count describes the buffers of all ranks: no V form, SendRecv or Barrier. Plans, buckets and
+ * fused calls have room for nothing else. */
+static inline bool wefti_collective_has_one_count(weft_collective_t op)
+{
+    const wefti_collective_t *shape = wefti_collective_of(op);
+    return shape->send.extent != WEFT_EXTENT_NOTHING && !shape->variable &&
+           shape->recv.holder != WEFT_HOLDER_PEER;
+}
+
+/* V forms of which all ranks have the same counts: AllGatherV and ReduceScatterV. */
+static inline bool wefti_collective_has_shared_counts(weft_collective_t op)
+{
+    return wefti_collective_is_variable(op) && !wefti_collective_exchanges(op);
+}
+
+/* Their counts and displacements, [2 * group_size], in those of both buffers, which see below. */
+static inline const uint64_t *wefti_shared_counts(weft_collective_t op, uint32_t group_size,
+                                                  const uint64_t *counts)
+{
+    return counts + (wefti_collective_gathers(op) ? 2 * (size_t)group_size : 0);
+}
+
+/* Whether the rank has the buffer. No SendRecv: its peer is not known here. */
+static inline bool wefti_side_is_on(wefti_side_t side, bool is_root)
+{
+    return side.holder == WEFT_HOLDER_ALL || is_root;
+}
+
+/* Blocks of count elements in the buffer: the vector counts as one. */
+static inline uint32_t wefti_side_blocks(wefti_side_t side, uint32_t group_size)
+{
+    return side.extent == WEFT_EXTENT_BLOCKS ? group_size : side.extent != WEFT_EXTENT_NOTHING;
+}
+
+/* In place, the rank's block of the longer buffer is the shorter buffer: from its first element on.
+ * 0 where both are equally long. V forms: displacements say it. */
+static inline uint64_t wefti_in_place_elems(weft_collective_t op, uint32_t rank, uint64_t count)
+{
+    const wefti_collective_t *shape = wefti_collective_of(op);
+    return shape->send.extent != shape->recv.extent ? rank * count : 0;
+}
+
+/* A rank's buffer in one call. */
+typedef struct wefti_buffer_shape {
+    uint32_t blocks;        /* 0: the rank has no such buffer */
+    uint64_t count;         /* elements of each block, if counts is NULL */
+    const uint64_t *counts; /* NULL, or the blocks' counts, then their displacements */
+} wefti_buffer_shape_t;
+
+/* V forms: counts has [4 * group_size] entries: counts and displacements of the blocks of the send
+ * buffer, then of the receive buffer. Only those of BLOCKS are read. */
+wefti_buffer_shape_t wefti_send_shape(weft_collective_t op, uint32_t rank, uint32_t root,
+                                      uint32_t group_size, uint64_t count, const uint64_t *counts);
+wefti_buffer_shape_t wefti_recv_shape(weft_collective_t op, uint32_t rank, uint32_t root,
+                                      uint32_t group_size, uint64_t count, const uint64_t *counts);
+/* Elements from the buffer's begin to the end of the last block that is not empty. */
+uint64_t wefti_shape_elems(const wefti_buffer_shape_t *shape);
+
+/* ---- in schedules, where blocks have numbers ---- */
+
+/* Blocks of the operator: resources->blocks, or the group size. */
+uint32_t wefti_block_count(const weft_algo_params_t *params,
+                           const weft_algo_resources_t *resources);
+/* Whether the buffer (weft_algo_buffer_t) exists on rank, and then its blocks: *out_first and
+ * *out_count. */
+bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resources_t *resources,
+                         uint32_t rank, uint32_t buffer, uint32_t *out_first, uint32_t *out_count);
+/* The receive block that shares memory with the send block of the same rank when in place, or
+ * false. */
+bool wefti_in_place_alias(const weft_algo_params_t *params, uint32_t rank, uint32_t send_block,
+                          uint32_t *out_recv_block);
+
+#endif

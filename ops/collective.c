@@ -8,11 +8,9 @@
 #define CAN_OVERLAP(send, recv, counts)                                                            \
     ((send) != WEFT_EXTENT_NOTHING && ((send) != (recv) || !(counts)))
 
-const wefti_collective_t wefti_collectives[WEFTI_OPS] = {{.name = "unknown", .function = "unknown"},
-#define ROW(op, value, text, spelled, send_extent, sender, recv_extent, receiver, sums, v, like)   \
-    [value] = {.name = (text),                                                                     \
-               .function = (spelled),                                                              \
-               .send = {WEFT_EXTENT_##send_extent, WEFT_HOLDER_##sender},                          \
+const wefti_collective_t wefti_collectives[WEFTI_OPS] = {
+#define ROW(op, value, name, function, send_extent, sender, recv_extent, receiver, sums, v, like)  \
+    [value] = {.send = {WEFT_EXTENT_##send_extent, WEFT_HOLDER_##sender},                          \
                .recv = {WEFT_EXTENT_##recv_extent, WEFT_HOLDER_##receiver},                        \
                .reduces = (sums),                                                                  \
                .rooted = WEFT_HOLDER_##sender == WEFT_HOLDER_ROOT ||                               \
@@ -20,19 +18,31 @@ const wefti_collective_t wefti_collectives[WEFTI_OPS] = {{.name = "unknown", .fu
                .variable = (v),                                                                    \
                .in_place = WEFT_HOLDER_##receiver != WEFT_HOLDER_PEER &&                           \
                            CAN_OVERLAP(WEFT_EXTENT_##send_extent, WEFT_EXTENT_##recv_extent, v)},
-                                                         WEFT_COLLECTIVE_MAP(ROW)
+    WEFT_COLLECTIVE_MAP(ROW)
 #undef ROW
+};
+_Static_assert(sizeof *wefti_collectives == 8, "a row is one load");
+
+static const char *const names[WEFTI_OPS][2] = {{"unknown", "unknown"},
+#define NAMES(op, value, name, function, ...) [value] = {(name), (function)},
+                                                WEFT_COLLECTIVE_MAP(NAMES)
+#undef NAMES
 };
 
 const char *weft_collective_name(weft_collective_t op)
 {
-    return wefti_collective_of(op)->name;
+    return names[wefti_collective_of(op) - wefti_collectives][0];
+}
+
+const char *wefti_collective_function(weft_collective_t op)
+{
+    return names[wefti_collective_of(op) - wefti_collectives][1];
 }
 
 weft_collective_t wefti_collective_from_name(const char *name)
 {
     for (uint32_t op = 1; op < WEFTI_OPS; op++) {
-        if (strcmp(wefti_collectives[op].name, name) == 0) {
+        if (strcmp(names[op][0], name) == 0) {
             return (weft_collective_t)op;
         }
     }

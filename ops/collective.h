@@ -32,9 +32,8 @@ typedef struct wefti_side {
     uint8_t extent, holder;
 } wefti_side_t;
 
+/* Eight bytes, since every call reads them several times. */
 typedef struct wefti_collective {
-    const char *name;     /* of the operator in the domain weft: "ReduceScatter" */
-    const char *function; /* of C and Python: "reduce_scatter" */
     wefti_side_t send, recv;
     bool reduces, rooted;
     bool variable; /* V forms: counts per rank */
@@ -57,6 +56,8 @@ static inline bool wefti_collective_known(weft_collective_t op)
     return (uint32_t)op - 1 < WEFTI_OPS - 1;
 }
 
+/* Of C and Python: "reduce_scatter". */
+const char *wefti_collective_function(weft_collective_t op);
 /* 0 for a name that no operator has. */
 weft_collective_t wefti_collective_from_name(const char *name);
 

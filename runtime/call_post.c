@@ -124,10 +124,10 @@ static bool same_selection(const wefti_call_t *call, const wefti_posting_t *thei
 /* Whether this rank cannot go on without rank r's posting. */
 static bool needs(const wefti_call_t *call, uint32_t r)
 {
-    if (!call->certain) {
+    const wefti_collective_t *op = wefti_call_op(call);
+    if (!op->rooted || !call->certain) {
         return true;
     }
-    const wefti_collective_t *op = wefti_collective_of(call->op);
     return wefti_side_is_on(op->send, r == call->root) &&
            wefti_side_is_on(op->recv, call->group->rank == call->root);
 }
@@ -161,7 +161,7 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
             merge_ends(call, theirs);
         }
     }
-    own.open = call->certain && wefti_collective_rooted(call->op);
+    own.open = call->certain && wefti_call_op(call)->rooted;
     group->debt = own;
     return WEFT_OK;
 }

@@ -19,55 +19,51 @@
 #define PIPELINE_MIN_BYTES ((size_t)16 << 10)
 #define PIPELINE_MAX_BYTES ((size_t)128 << 10)
 
+/* Part of this rank's send or receive buffer. */
 typedef struct block {
-    const uint8_t *from;
-    uint8_t *to;
-    uint64_t bytes;
+    uint64_t at, bytes;
 } block_t;
 
 /* One block for all peers, or one for each. */
-static bool is_shared(weft_collective_t op)
+static bool is_shared(const wefti_call_t *call)
 {
-    return wefti_collective_of(op)->send.extent != WEFT_EXTENT_BLOCKS;
+    return wefti_call_op(call)->send.extent != WEFT_EXTENT_BLOCKS;
 }
 
 /* What this rank has for rank to. */
 static block_t send_block(const wefti_call_t *call, uint32_t to)
 {
     const weft_group_t *group = call->group;
-    const wefti_collective_t *op = wefti_collective_of(call->op);
-    uint32_t n = group->size;
+    const wefti_collective_t *op = wefti_call_op(call);
     uint64_t bytes = call->count * call->elem_bytes;
+    if (op->rooted && !wefti_side_is_on(op->send, group->rank == call->root)) {
+        return (block_t){0, 0};
+    }
     bool blocks = op->send.extent == WEFT_EXTENT_BLOCKS;
-    if (!wefti_side_is_on(op->send, group->rank == call->root)) {
-        return (block_t){0};
-    }
     if (op->variable) {
-        return blocks ? (block_t){call->send + call->counts[n + to] * call->elem_bytes, NULL,
-                                  call->counts[to] * call->elem_bytes}
-                      : (block_t){call->send, NULL,
-                                  call->counts[2 * n + group->rank] * call->elem_bytes};
+        uint32_t n = group->size;
+        const uint64_t *counts = blocks ? call->counts + to : call->counts + 2 * n + group->rank;
+        return (block_t){blocks ? counts[n] * call->elem_bytes : 0, counts[0] * call->elem_bytes};
     }
-    return (block_t){blocks ? call->send + to * bytes : call->send, NULL, bytes};
+    return (block_t){blocks ? to * bytes : 0, bytes};
 }
 
 /* Where what comes from rank from goes. */
 static block_t recv_block(const wefti_call_t *call, uint32_t from)
 {
     const weft_group_t *group = call->group;
-    const wefti_collective_t *op = wefti_collective_of(call->op);
-    uint32_t n = group->size;
+    const wefti_collective_t *op = wefti_call_op(call);
     uint64_t bytes = call->count * call->elem_bytes;
+    if (op->rooted && (!wefti_side_is_on(op->send, from == call->root) ||
+                       !wefti_side_is_on(op->recv, group->rank == call->root))) {
+        return (block_t){0, 0};
+    }
     bool blocks = op->recv.extent == WEFT_EXTENT_BLOCKS;
-    if (!wefti_side_is_on(op->send, from == call->root) ||
-        !wefti_side_is_on(op->recv, group->rank == call->root)) {
-        return (block_t){0};
-    }
     if (op->variable && blocks) {
-        return (block_t){NULL, call->recv + call->counts[3 * n + from] * call->elem_bytes,
-                         call->counts[2 * n + from] * call->elem_bytes};
+        const uint64_t *counts = call->counts + 2 * group->size + from;
+        return (block_t){counts[group->size] * call->elem_bytes, counts[0] * call->elem_bytes};
     }
-    return (block_t){NULL, blocks ? call->recv + from * bytes : call->recv, bytes};
+    return (block_t){blocks ? from * bytes : 0, bytes};
 }
 
 static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
@@ -86,14 +82,14 @@ void wefti_call_measure(wefti_call_t *call)
 {
     uint32_t n = call->group->size;
     call->longest = call->count;
-    if (wefti_collective_is_variable(call->op)) {
+    if (wefti_call_op(call)->variable) {
         const uint64_t *counts = wefti_shared_counts(call->op, n, call->counts);
         for (uint32_t r = 0; r < n; r++) {
             call->longest = counts[r] > call->longest ? counts[r] : call->longest;
         }
     }
     call->longest *= call->elem_bytes;
-    uint64_t blocks = is_shared(call->op) ? 1 : n;
+    uint64_t blocks = is_shared(call) ? 1 : n;
     call->area_bytes =
         call->longest > WEFTI_POSTING_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
 }
@@ -116,10 +112,10 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
     size_t room = call->group->layout.staging_bytes;
     call->lead = call->trail = 0;
     call->two_shot = wefti_call_stages_two_shots(call);
-    if (!is_shared(call->op) || call->two_shot) {
+    if (!is_shared(call) || call->two_shot) {
         room /= n;
     }
-    if (wefti_collective_of(call->op)->send.holder == WEFT_HOLDER_ROOT) {
+    if (wefti_call_op(call)->send.holder == WEFT_HOLDER_ROOT) {
         /* One way only: in pieces, the root fills one half while the others empty the other. */
         size_t piece =
             call->longest / 2 < PIPELINE_MAX_BYTES ? (size_t)call->longest / 2 : PIPELINE_MAX_BYTES;
@@ -153,9 +149,9 @@ void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, s
     if (group->size == 1) {
         return;
     }
-    if (is_shared(call->op) && !call->two_shot) {
+    if (is_shared(call) && !call->two_shot) {
         block_t block = send_block(call, group->rank);
-        copy(area, block.from + at, piece_at(block.bytes, at, piece_bytes));
+        copy(area, call->send + block.at + at, piece_at(block.bytes, at, piece_bytes));
         return;
     }
     for (uint32_t i = 1; i < group->size; i++) {
@@ -167,7 +163,7 @@ void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, s
         } else {
             block_t block = send_block(call, to);
             bytes = piece_at(block.bytes, at, piece_bytes);
-            copy(area + to * piece_bytes, block.from + at, bytes);
+            copy(area + to * piece_bytes, call->send + block.at + at, bytes);
         }
     }
 }
@@ -191,7 +187,7 @@ static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64
                                   size_t piece_bytes)
 {
     weft_group_t *group = call->group;
-    if (!wefti_side_is_on(wefti_collective_of(call->op)->recv, group->rank == call->root)) {
+    if (!wefti_side_is_on(wefti_call_op(call)->recv, group->rank == call->root)) {
         return WEFT_OK;
     }
     block_t own = send_block(call, group->rank);
@@ -199,9 +195,9 @@ static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64
     if (bytes == 0) {
         return WEFT_OK;
     }
-    size_t skip = is_shared(call->op) ? 0 : group->rank * piece_bytes;
+    size_t skip = is_shared(call) ? 0 : group->rank * piece_bytes;
     for (uint32_t r = 0; r < group->size; r++) {
-        group->sources[r] = r == group->rank ? own.from + at : area(call, r) + skip;
+        group->sources[r] = r == group->rank ? call->send + own.at + at : area(call, r) + skip;
     }
     group->destinations[0] = call->recv + at;
     return reduce_to(call, 1, bytes);
@@ -212,18 +208,18 @@ weft_status_t wefti_call_take(wefti_call_t *call, wefti_area_fn area, uint64_t r
 {
     const weft_group_t *group = call->group;
     uint64_t at = round * piece_bytes;
-    if (wefti_collective_reduces(call->op)) {
+    if (wefti_call_op(call)->reduces) {
         return take_reduced(call, area, at, piece_bytes);
     }
-    size_t skip = is_shared(call->op) ? 0 : group->rank * piece_bytes;
+    size_t skip = is_shared(call) ? 0 : group->rank * piece_bytes;
     for (uint32_t i = 0; i < group->size; i++) {
         uint32_t from = (group->rank + i) % group->size;
         block_t to = recv_block(call, from);
         uint64_t bytes = piece_at(to.bytes, at, piece_bytes);
         if (bytes > 0) {
-            const uint8_t *source =
-                i == 0 ? send_block(call, group->rank).from + at : area(call, from) + skip;
-            copy(to.to + at, source, bytes);
+            const uint8_t *source = i == 0 ? call->send + send_block(call, group->rank).at + at
+                                           : area(call, from) + skip;
+            copy(call->recv + to.at + at, source, bytes);
         }
     }
     return WEFT_OK;

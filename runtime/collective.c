@@ -26,7 +26,7 @@ static weft_status_t bad_argument(const wefti_request_t *request, const char *fo
 static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks)
 {
     size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
-    bool reduces = wefti_collective_reduces(request->op);
+    bool reduces = wefti_collectives[request->op].reduces;
     size_t bytes;
     if (elem_bytes == 0) {
         return bad_argument(request, "invalid dtype %d: expected a weft_dtype_t",
@@ -49,7 +49,7 @@ static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks
 
 static weft_status_t check_buffers(const wefti_request_t *request, const weft_group_t *group)
 {
-    const wefti_collective_t *op = wefti_collective_of(request->op);
+    const wefti_collective_t *op = &wefti_collectives[request->op];
     bool is_root = group->rank == request->root;
     bool needs_send = wefti_side_is_on(op->send, is_root);
     bool needs_recv = wefti_side_is_on(op->recv, is_root);
@@ -82,8 +82,9 @@ void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request)
 
 static weft_status_t check(const wefti_request_t *request, const weft_group_t *group)
 {
-    weft_status_t status =
-        check_types(request, wefti_collective_is_vector(request->op) ? 1 : group->size);
+    weft_status_t status = check_types(
+        request,
+        wefti_collectives[request->op].send.extent == WEFT_EXTENT_VECTOR ? 1 : group->size);
     if (status == WEFT_OK && request->root >= group->size) {
         status =
             bad_argument(request, "invalid root %u for group size %u", request->root, group->size);
@@ -252,7 +253,7 @@ static weft_status_t check_v(const wefti_request_t *request, const counts_t *sen
         return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: group too large: %u ranks, at most %u",
                            group->size, WEFTI_TABLE_RANKS);
     }
-    if (!wefti_collective_of(request->op)->in_place && request->send == request->recv &&
+    if (!wefti_collectives[request->op].in_place && request->send == request->recv &&
         request->send != NULL) {
         return bad_argument(request,
                             "send and recv are the same buffer; in place is not supported");

@@ -503,6 +503,12 @@ typedef const uint8_t *(*wefti_area_fn)(const wefti_call_t *call, uint32_t rank)
 /* Fills longest and area_bytes. */
 void wefti_call_measure(wefti_call_t *call);
 
+/* Of calls the operator is known. */
+static inline const wefti_collective_t *wefti_call_op(const wefti_call_t *call)
+{
+    return &wefti_collectives[call->op];
+}
+
 /* This rank's buffers. */
 static inline wefti_buffer_shape_t wefti_call_send_shape(const wefti_call_t *call)
 {

@@ -157,7 +157,7 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
 /* "all_reduce": what the function is called, without its prefix. */
 static const char *function_name(uint64_t what)
 {
-    return wefti_collective_of((weft_collective_t)(what & 0xff))->function;
+    return wefti_collective_function((weft_collective_t)(what & 0xff));
 }
 
 /* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be

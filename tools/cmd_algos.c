@@ -214,7 +214,7 @@ static void write_row(wefti_json_t *json, const wefti_candidate_t *list, uint32_
                       weft_collective_t op, uint64_t bytes)
 {
     wefti_json_begin_object(json, NULL);
-    wefti_json_string(json, "op", wefti_collective_of(op)->function);
+    wefti_json_string(json, "op", wefti_collective_function(op));
     wefti_json_int(json, "bytes", (int64_t)bytes);
     wefti_json_string(json, "algorithm", list[0].algorithm->name);
     wefti_json_begin_array(json, "candidates");
@@ -312,7 +312,7 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
             write_row(&command->writer, list, count, op, bytes);
         } else if (status >= 0) {
             if (bytes == 8 || barrier) {
-                printf("%s, %u rank%s\n", wefti_collective_of(op)->function, command->ranks,
+                printf("%s, %u rank%s\n", wefti_collective_function(op), command->ranks,
                        wefti_plural(command->ranks));
             }
             print_row(list, count, bytes);

@@ -158,7 +158,7 @@ static void show_progress(const bench_t *bench, uint64_t bytes)
 {
     char size[32];
     if (bench->json && isatty(STDERR_FILENO) == 1) {
-        fprintf(stderr, "\r\033[K%s, %s", wefti_collective_of(bench->op)->function,
+        fprintf(stderr, "\r\033[K%s, %s", wefti_collective_function(bench->op),
                 wefti_format_bytes(bytes, size));
     }
 }
@@ -209,7 +209,7 @@ static int check_algorithm(const bench_t *bench)
         }
     }
     int code = wefti_usage_error("bench", "--algo %s: unknown algorithm of %s; must be one of %s",
-                                 bench->algorithm, wefti_collective_of(bench->op)->function,
+                                 bench->algorithm, wefti_collective_function(bench->op),
                                  names.failed ? "others" : names.data);
     wefti_text_deinit(&names);
     return code;
@@ -239,7 +239,7 @@ static int check_eligible(const bench_t *bench)
     return reason == NULL
                ? EXIT_OK
                : wefti_usage_error("bench", "--algo %s: not eligible for %s: %s", bench->algorithm,
-                                   wefti_collective_of(bench->op)->function, reason);
+                                   wefti_collective_function(bench->op), reason);
 }
 
 /* Started by mpirun or the like: this process is one rank. */

@@ -173,7 +173,7 @@ static void finish_job(work_t *work, const job_t *job, const wefti_sweep_t *swee
     work->finished++;
     if (!command->json && isatty(STDERR_FILENO)) {
         fprintf(stderr, "\r\033[K%3u %%  %s, %u rank%s; %" PRIu64 " cases proved",
-                100 * work->finished / work->job_count, wefti_collective_of(job->op)->function,
+                100 * work->finished / work->job_count, wefti_collective_function(job->op),
                 job->ranks, wefti_plural(job->ranks), command->proved);
     }
     pthread_mutex_unlock(&work->mutex);

@@ -399,7 +399,7 @@ int wefti_option_op(const char *command, const char *option, const char *text, b
     wefti_suggestion_t near = {.word = text};
     for (uint32_t op = 1; op < WEFTI_OPS; op++) {
         bool offered = !measured || wefti_collective_has_one_count((weft_collective_t)op);
-        const char *name = wefti_collectives[op].function;
+        const char *name = wefti_collective_function((weft_collective_t)op);
         bool same = wefti_same_name(text, name);
         if (same && offered) {
             *out_op = (weft_collective_t)op;

@@ -161,7 +161,7 @@ static void tell_schedules(wefti_text_t *text, const proof_t *proof)
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         const schedule_t *schedule = &proof->schedules[i];
         wefti_text_printf(text, "%s%s ", i == 0 ? ": " : ", ",
-                          wefti_collective_of(schedule->op)->function);
+                          wefti_collective_function(schedule->op));
         wefti_text_add_printable(text, schedule->algorithm);
         wefti_text_add(text, schedule->in_place ? " in place" : "");
         if (schedule->left_out != NULL) {
@@ -192,7 +192,7 @@ static void add_schedules(wefti_json_t *json, const proof_t *proof)
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         const schedule_t *schedule = &proof->schedules[i];
         wefti_json_begin_object(json, NULL);
-        wefti_json_string(json, "op", wefti_collective_of(schedule->op)->function);
+        wefti_json_string(json, "op", wefti_collective_function(schedule->op));
         wefti_json_string(json, "algorithm", schedule->algorithm);
         wefti_json_int(json, "root", schedule->root);
         wefti_json_bool(json, "in_place", schedule->in_place);

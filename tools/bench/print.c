@@ -33,7 +33,7 @@ static void print_json(const bench_t *bench, const bench_row_t *row, const char 
     printf("%s{\"op\":\"%s\",\"bytes\":%llu,\"ranks\":%u,\"dtype\":\"%s\",\"redop\":\"%s\","
            "\"memory\":\"%s\",\"algo\":\"%s\",\"path\":\"%s\",\"p50_us\":%.3f,\"p99_us\":%.3f,"
            "\"floor_us\":%s,\"algbw_gbs\":%.3f,\"busbw_gbs\":%.3f,\"wrong\":%s}",
-           printed > 0 ? ",\n" : "{\"rows\":[\n", wefti_collective_of(bench->op)->function,
+           printed > 0 ? ",\n" : "{\"rows\":[\n", wefti_collective_function(bench->op),
            (unsigned long long)row->bytes, bench->ranks, weft_dtype_name(bench->dtype), redop,
            wefti_bench_memory_names[bench->memory], row->algorithm, row->path, row->p50_us,
            row->p99_us, floor_us, algbw, algbw * bus_factor(bench), wrong);
@@ -50,7 +50,7 @@ static void print_text(const bench_t *bench, const bench_row_t *row, const char 
         snprintf(floor_us, sizeof floor_us, "%.2f", row->floor_us);
     }
     if (printed == 0) {
-        printf("# %s, %u rank%s, %s memory, %s\n", wefti_collective_of(bench->op)->function,
+        printf("# %s, %u rank%s, %s memory, %s\n", wefti_collective_function(bench->op),
                bench->ranks, wefti_plural(bench->ranks), wefti_bench_memory_names[bench->memory],
                bench->out_of_place ? "out of place" : "in place");
         printf("%12s %12s %6s %6s %18s %9s %10s %10s %10s %9s %9s %7s\n", "bytes", "count", "type",

@@ -88,7 +88,7 @@ static void show_progress(const tune_run_t *run, uint32_t done, const weft_algor
     fprintf(stderr, "\r\033[K%3u %%  %u rank%s, %s memory, %s %s",
             run->total > 0 ? 100 * done / run->total : 0, run->bench.ranks,
             wefti_plural(run->bench.ranks), wefti_bench_memory_names[run->bench.memory],
-            wefti_collective_of(algorithm->op)->function, algorithm->name);
+            wefti_collective_function(algorithm->op), algorithm->name);
 }
 
 /*

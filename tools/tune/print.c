@@ -67,7 +67,7 @@ static void write_stretch(wefti_json_t *json, const stretch_t *stretch, weft_col
                           uint32_t ranks, bool plain)
 {
     wefti_json_begin_object(json, NULL);
-    wefti_json_string(json, "op", wefti_collective_of(op)->function);
+    wefti_json_string(json, "op", wefti_collective_function(op));
     wefti_json_int(json, "ranks", ranks);
     wefti_json_string(json, "memory", plain ? "plain" : "registered");
     wefti_json_int(json, "from_bytes", (int64_t)stretch->from);
@@ -85,7 +85,7 @@ static weft_status_t show_op(const tune_command_t *command, weft_collective_t op
     weft_status_t status = WEFT_OK;
     uint64_t least = wefti_collective_is_vector(op) ? 4 : 4ul * ranks;
     if (!command->json) {
-        printf("%s, %u rank%s, %s memory\n", wefti_collective_of(op)->function, ranks,
+        printf("%s, %u rank%s, %s memory\n", wefti_collective_function(op), ranks,
                wefti_plural(ranks), plain ? "plain" : "registered");
     }
     for (uint64_t bytes = least < 8 ? 8 : least;

@@ -15,7 +15,8 @@ typedef struct check {
     wefti_arena_t arena;
     wefti_onnx_survey_t survey;
     weft_plan_t *plan;
-    char *error; /* why there is no plan */
+    char *error;            /* why there is no plan */
+    const char *stop_after; /* the last pass that ran without an error, so there is no plan */
     uint64_t param_bytes;
     uint32_t param_count, bucket_count;
 } check_t;
@@ -96,6 +97,10 @@ static void write_text(check_t *check, wefti_text_t *out)
         }
         wefti_text_add(out, "\n");
     }
+    if (check->stop_after != NULL) {
+        wefti_text_printf(out, "\ncompiles up to pass '%s'\n", check->stop_after);
+        return;
+    }
     if (check->plan == NULL) {
         wefti_text_add(out, "\ndoes not compile: ");
         wefti_text_add_printable(out, check->error);
@@ -155,7 +160,10 @@ static void write_json(check_t *check, wefti_text_t *out)
         wefti_json_end_object(&json);
     }
     wefti_json_end_array(&json);
-    wefti_json_bool(&json, "compiles", check->plan != NULL);
+    wefti_json_bool(&json, "compiles", check->plan != NULL || check->stop_after != NULL);
+    if (check->stop_after != NULL) {
+        wefti_json_string(&json, "stop_after", check->stop_after);
+    }
     wefti_json_string(&json, "error", check->error);
     if (check->plan != NULL) {
         wefti_json_int(&json, "batch", check->plan->batch);
@@ -212,8 +220,10 @@ static weft_status_t look(const weft_compile_params_t *params, check_t *check)
         check->error = wefti_arena_strdup(&check->arena, weft_last_error());
         status =
             status == WEFT_ERR_NO_MEMORY || check->error == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-    } else {
+    } else if (check->plan != NULL) {
         count_params(check);
+    } else {
+        check->stop_after = params->stop_after;
     }
 done:
     /* Definitions may go: texts were copied, and the plan is only looked at. */
@@ -250,7 +260,7 @@ weft_status_t weft_model_check(const weft_compile_params_t *params, int json, ch
         write_text(&check, &text);
     }
     *out_text = wefti_text_take(&text);
-    *out_compiles = check.plan != NULL;
+    *out_compiles = check.plan != NULL || check.stop_after != NULL;
     status = *out_text != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 done:
     weft_plan_release(check.plan);

@@ -4,15 +4,6 @@
 
 #include "runtime/base/error.h"
 
-/* Applies what a pass answered. */
-static weft_status_t apply(wefti_compiler_t *c, weft_edit_list_t *edits)
-{
-    weft_status_t status = wefti_graph_apply(c->graph, edits);
-    wefti_log(&c->log, WEFT_LOG_DEBUG, "%zu edits", weft_edit_list_count(edits));
-    weft_edit_list_destroy(edits);
-    return status;
-}
-
 /* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
 bool wefti_compile_may_sweep(const wefti_compiler_t *c)
 {
@@ -74,18 +65,6 @@ static void add_micro_batches(wefti_compiler_t *c, uint64_t *ready_ns)
     c->micro_batches_ns = before;
 }
 
-weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *c)
-{
-    weft_status_t status;
-    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
-    weft_edit_list_t *edits = NULL;
-    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
-    WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
-    WEFT_TRY(status, apply(c, edits), fail);
-fail:
-    return status;
-}
-
 weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
 {
     weft_status_t status;
@@ -101,7 +80,8 @@ weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
     WEFT_TRY(status, wire_cost(c, &cost), fail);
     wefti_bucket_params_t params = {&c->policy, ready_ns, &cost, c->allocator, &c->arena};
     WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
-    WEFT_TRY(status, apply(c, edits), fail);
+    status = wefti_graph_apply(c->graph, edits);
+    weft_edit_list_destroy(edits);
 fail:
     return status;
 }

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An AllReduce with average behind every complete local gradient. */
-#include "fusion/fusion.h"
+/*
+ * insert-collectives: makes gradients global.
+ *
+ * Matches every complete local gradient (grad_of) that no collective produced: graphs may have
+ * collectives of their own. Produces an AllReduce with average after it (INSERT_COLLECTIVE edits), one
+ * per gradient, because buckets are the next pass's decision.
+ */
+#include "fusion/passes/passes.h"
 
 #include "runtime/base/error.h"
 
@@ -22,8 +28,6 @@ weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
                                 .op_name = "AllReduce",
                                 .reduction = WEFT_AVG,
                                 .group = 0};
-            /* A gradient that a collective made is already global: graphs may come with their own.
-             */
             if (value == UINT32_MAX || view->values[value].grad_of == UINT32_MAX ||
                 (op->effects & WEFT_EFFECT_COMMUNICATES) != 0) {
                 continue;
@@ -35,5 +39,18 @@ weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
     return WEFT_OK;
 fail:
     weft_edit_list_destroy(edits);
+    return status;
+}
+
+weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *c)
+{
+    weft_status_t status;
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
+    weft_edit_list_t *edits = NULL;
+    WEFT_TRY(status, wefti_graph_view(c->graph, &c->arena, &view), fail);
+    WEFT_TRY(status, wefti_pass_insert_collectives(&view, c->allocator, &edits), fail);
+    status = wefti_graph_apply(c->graph, edits);
+    weft_edit_list_destroy(edits);
+fail:
     return status;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels-last activations where they are faster. Definitions state which tensors of an operator may
- * be channels-last, whether they share one layout, and the time per element (weft_op_facts_t.layout).
- * Tensors that share a layout form a set. A set becomes channels-last if nothing in it must be plain
- * and its operators are faster that way. Convolutions accept any layout on either side, and Flatten
+ * layout: channels-last activations where they are faster.
+ *
+ * Matches sets of tensors that share a layout. Definitions state which tensors of an operator may be
+ * channels-last, whether they share one layout, and the time per element (weft_op_facts_t.layout).
+ * Produces type.layout: a set becomes channels-last if nothing in it must be plain and its operators
+ * are faster that way. Weights, their gradients and graph outputs are always plain. Convolutions accept any layout on either side, and Flatten
  * and Reshape permute while they copy, so sets end there. A graph input with several channels is
  * converted by a Reshape to its own shape.
  *

@@ -3,6 +3,7 @@
 #include "fusion/pipeline.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/graph/support_graph.h"
@@ -157,6 +158,26 @@ static void test_pipeline_refuses_names_that_no_row_has(void **state)
     close_fixture(&f);
 }
 
+static void test_model_check_stops_after_a_pass(void **state)
+{
+    (void)state;
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    char *text = NULL;
+    int compiles = 0;
+    params.model_path = WEFT_SOURCE_DIR "/samples/models/mlp.onnx";
+    params.batch = 4;
+    params.stop_after = "bucket";
+    CHECK(weft_model_check(&params, 0, &text, &compiles));
+    assert_non_null(strstr(text, "compiles up to pass 'bucket'\n"));
+    assert_int_equal(compiles, 1);
+    free(text);
+    params.stop_after = "split-batch";
+    CHECK(weft_model_check(&params, 1, &text, &compiles));
+    assert_non_null(strstr(text, "pass 'split-batch' does not run with these parameters"));
+    assert_int_equal(compiles, 0);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_pipeline_verify_each_names_the_pass_that_breaks_the_graph),
         cmocka_unit_test(test_pipeline_runs_a_row_of_models_on_each),
         cmocka_unit_test(test_pipeline_refuses_names_that_no_row_has),
+        cmocka_unit_test(test_model_check_stops_after_a_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * struct with struct_size gets shorter and longer ones. The table has a row per function and
  * argument; such an argument in include/weft without a row fails the test.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -404,8 +405,20 @@ static void test_fields_that_a_struct_lacks_are_not_set(void **state)
 
 typedef struct scan {
     char types[64][64]; /* structs with struct_size */
+    bool has_init[64];  /* the header defines its _INIT */
     size_t type_count, arguments, missing;
 } scan_t;
+
+/* weft_plan_info_t: "#define WEFT_PLAN_INFO_INIT" */
+static bool defines_init(const char *text, const char *type)
+{
+    char macro[96];
+    int length = snprintf(macro, sizeof macro, "#define %.*s_INIT", (int)strlen(type) - 2, type);
+    for (int i = (int)strlen("#define "); i < length; i++) {
+        macro[i] = (char)toupper((unsigned char)macro[i]);
+    }
+    return strstr(text, macro) != NULL;
+}
 
 static void find_structs(const char *text, void *user)
 {
@@ -414,7 +427,9 @@ static void find_structs(const char *text, void *user)
         const char *end = strstr(at, "\n} ");
         assert_non_null(end);
         assert_true(scan->type_count < sizeof scan->types / sizeof scan->types[0]);
-        support_last_word(end, strchr(end, ';'), scan->types[scan->type_count++]);
+        char *type = scan->types[scan->type_count];
+        support_last_word(end, strchr(end, ';'), type);
+        scan->has_init[scan->type_count++] = defines_init(text, type);
     }
 }
 
@@ -438,6 +453,10 @@ static void check_argument(scan_t *scan, const char *function, const char *begin
             scan->arguments++;
             if (!has_row(function, name)) {
                 print_error("no row for %s.%s\n", function, name);
+                scan->missing++;
+            }
+            if (!scan->has_init[i]) {
+                print_error("no _INIT of %s\n", type);
                 scan->missing++;
             }
         }

@@ -38,9 +38,8 @@
 #include <string.h>
 
 #include "graph/text/text.h"
-#include "runtime/base/error.h"
 
-#define INVALID(...) wefti_error(WEFT_ERR_INVALID_ARGUMENT, __VA_ARGS__)
+#define FAIL(p, ...) WEFTI_SCAN_FAIL(&(p)->scan, __VA_ARGS__)
 #define MAX_ATTRS 1000u
 
 typedef struct marks {
@@ -56,349 +55,278 @@ typedef struct result {
     marks_t marks;
 } result_t;
 
+typedef struct statement {
+    wefti_node_params_t params;
+    uint32_t *inputs;
+    weft_attr_t *attrs;
+    const char **outputs;
+    bool *absent;
+    result_t *results; /* NULL: no types are given */
+} statement_t;
+
 typedef struct alias {
     uint32_t value, line;
     const char *of;
 } alias_t;
 
-/* One node while its line is read; arrays grow and are used again. */
-typedef struct statement {
-    const char *domain, *op, *name;
-    const char **outputs; /* NULL: absent */
-    bool *absent;
-    uint32_t *inputs;
-    weft_attr_t *attrs;
-    result_t *results;
-    uint32_t output_count, input_count, attr_count, result_count;
-    size_t output_capacity, absent_capacity, input_capacity, attr_capacity, result_capacity;
-    int64_t version; /* 0: none given */
-    const weft_op_def_t *def;
-} statement_t;
-
 typedef struct parser {
     wefti_graph_t *graph;
     wefti_scan_t scan;
-    wefti_arena_t words;
-    statement_t node;
     alias_t *aliases;
-    uint32_t alias_count;
-    size_t alias_capacity;
+    size_t alias_count, alias_capacity;
     uint32_t *program; /* nodes */
     size_t program_capacity;
     uint32_t line;
 } parser_t;
 
-static weft_status_t grow(parser_t *p, void *array, size_t *capacity, uint32_t count, size_t size)
+/* A status of another part becomes the scanner's; true: go on. */
+static bool try(parser_t *p, weft_status_t status)
 {
-    return wefti_array_reserve(p->graph->arena.allocator, array, capacity, (size_t)count + 1, size);
+    if (status < 0 && p->scan.status >= 0) {
+        wefti_scan_fail(&p->scan, status);
+    }
+    return p->scan.status >= 0;
 }
 
-static weft_status_t scan_known_value(parser_t *p, uint32_t *out_value)
+static bool reserve(parser_t *p, void *array, size_t *capacity, size_t count, size_t elem_bytes)
 {
-    weft_status_t status;
-    const char *name;
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, '%'), fail);
-    WEFT_TRY(status, wefti_scan_name(&p->scan, "a value's name", &name), fail);
-    *out_value = wefti_graph_find_value(p->graph, name);
-    return *out_value == WEFTI_NONE ? INVALID("value '%s' is not defined", name) : WEFT_OK;
-fail:
-    return status;
+    return try(
+        p, wefti_array_reserve(p->graph->arena.allocator, array, capacity, count + 1, elem_bytes));
 }
 
-static weft_status_t scan_alias(parser_t *p, const char **out_name)
+static const char *scan_value_name(parser_t *p)
 {
-    weft_status_t status = wefti_scan_expect(&p->scan, '%');
-    return status < 0 ? status : wefti_scan_name(&p->scan, "a value's name", out_name);
+    wefti_scan_expect(&p->scan, '%');
+    return wefti_scan_name(&p->scan, "a value's name");
 }
 
-static weft_status_t scan_marks(parser_t *p, marks_t *marks)
+/* The id of a value that is defined; 0 after a failure. */
+static uint32_t scan_value(parser_t *p)
 {
-    static const char *const names[] = {"loss",       "logits", "label", "reduced",
-                                        "persistent", "grad",   "alias", NULL};
-    weft_status_t status = WEFT_OK;
+    const char *name = scan_value_name(p);
+    uint32_t value = wefti_graph_find_value(p->graph, name);
+    if (value == WEFTI_NONE) {
+        FAIL(p, "value '%s' is not defined", name);
+    }
+    return p->scan.status < 0 ? 0 : value;
+}
+
+static marks_t scan_marks(parser_t *p)
+{
+    marks_t marks = {.grad_of = WEFTI_NONE};
     int mark;
-    *marks = (marks_t){.grad_of = WEFTI_NONE};
-    while ((mark = wefti_scan_choice(&p->scan, names)) >= 0) {
-        if (mark < WEFTI_TEXT_MARK_COUNT) {
-            marks->flags |= wefti_text_marks[mark].flag;
+    while ((mark = wefti_scan_choice(&p->scan, wefti_text_marks)) >= 0) {
+        if (mark < WEFTI_TEXT_FLAG_COUNT) {
+            marks.flags |= WEFTI_TEXT_FLAG(mark);
             continue;
         }
-        WEFT_TRY(status, wefti_scan_expect(&p->scan, '('), fail);
-        WEFT_TRY(status,
-                 mark == WEFTI_TEXT_MARK_COUNT ? scan_known_value(p, &marks->grad_of)
-                                               : scan_alias(p, &marks->alias_of),
-                 fail);
-        WEFT_TRY(status, wefti_scan_expect(&p->scan, ')'), fail);
+        wefti_scan_expect(&p->scan, '(');
+        if (mark == WEFTI_TEXT_FLAG_COUNT) {
+            marks.grad_of = scan_value(p);
+        } else {
+            marks.alias_of = scan_value_name(p);
+        }
+        wefti_scan_expect(&p->scan, ')');
     }
-fail:
-    return status;
+    return marks;
 }
 
 /* The graph has one loss, one value of logits and one label. */
-static weft_status_t set_marks(parser_t *p, uint32_t value, const marks_t *marks)
+static void set_marks(parser_t *p, uint32_t id, const marks_t *marks)
 {
-    uint32_t *const single[] = {&p->graph->loss, &p->graph->logits, &p->graph->label};
-    p->graph->values[value].flags = marks->flags;
-    p->graph->values[value].grad_of = marks->grad_of;
-    for (size_t i = 0; i < sizeof(single) / sizeof(single[0]); i++) {
-        if (!(marks->flags & wefti_text_marks[i].flag)) {
+    wefti_graph_t *graph = p->graph;
+    uint32_t *const single[] = {&graph->loss, &graph->logits, &graph->label};
+    graph->values[id].flags = marks->flags;
+    graph->values[id].grad_of = marks->grad_of;
+    for (int i = 0; i < 3; i++) {
+        if (!(marks->flags & WEFTI_TEXT_FLAG(i))) {
             continue;
         }
         if (*single[i] != WEFTI_NONE) {
-            return INVALID("duplicate mark '%s': on values '%s' and '%s'", wefti_text_marks[i].name,
-                           p->graph->values[*single[i]].name, p->graph->values[value].name);
+            FAIL(p, "duplicate mark '%s': on values '%s' and '%s'", wefti_text_marks[i],
+                 graph->values[*single[i]].name, graph->values[id].name);
         }
-        *single[i] = value;
+        *single[i] = id;
     }
-    if (!marks->alias_of) {
-        return WEFT_OK;
+    if (marks->alias_of &&
+        reserve(p, &p->aliases, &p->alias_capacity, p->alias_count, sizeof(*p->aliases))) {
+        const char *of = wefti_arena_strdup(&graph->arena, marks->alias_of);
+        try(p, of ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+        p->aliases[p->alias_count++] = (alias_t){id, p->line, of};
     }
-    weft_status_t status =
-        grow(p, &p->aliases, &p->alias_capacity, p->alias_count, sizeof(*p->aliases));
-    if (status >= 0) {
-        p->aliases[p->alias_count++] = (alias_t){value, p->line, marks->alias_of};
-    }
-    return status;
 }
 
-static weft_status_t resolve_aliases(parser_t *p)
+static void parse_header(parser_t *p)
 {
-    for (uint32_t i = 0; i < p->alias_count; i++) {
-        uint32_t of = wefti_graph_find_value(p->graph, p->aliases[i].of);
-        if (of == WEFTI_NONE) {
-            return INVALID("line %" PRIu32 ": value '%s' is not defined", p->aliases[i].line,
-                           p->aliases[i].of);
-        }
-        p->graph->values[p->aliases[i].value].alias_of = of;
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t parse_header(parser_t *p)
-{
-    weft_status_t status;
-    const char *name;
-    int64_t opset = p->graph->opset;
-    WEFT_TRY(status, wefti_scan_name(&p->scan, "the graph's name", &name), fail);
-    p->graph->name = wefti_arena_strdup(&p->graph->arena, name);
-    if (!p->graph->name) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    p->graph->name =
+        wefti_arena_strdup(&p->graph->arena, wefti_scan_name(&p->scan, "the graph's name"));
+    try(p, p->graph->name ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (wefti_scan_word(&p->scan, "opset")) {
-        WEFT_TRY(status, wefti_scan_int(&p->scan, 0, INT32_MAX, &opset), fail);
-        p->graph->opset = (int32_t)opset;
+        p->graph->opset = (int32_t)wefti_scan_int(&p->scan, 0, INT32_MAX);
     }
     if (wefti_scan_word(&p->scan, "batch")) {
-        WEFT_TRY(status, wefti_scan_int(&p->scan, 0, INT64_MAX, &p->graph->batch), fail);
+        p->graph->batch = wefti_scan_int(&p->scan, 0, INT64_MAX);
     }
-fail:
-    return status;
 }
 
-static weft_status_t check_new_name(parser_t *p, uint32_t value, const char *name)
+static void check_unique(parser_t *p, const char *what, const char *name, const char *wanted)
 {
-    return strcmp(p->graph->values[value].name, name) == 0
-               ? WEFT_OK
-               : INVALID("duplicate definition of value '%s'", name);
+    if (strcmp(name, wanted) != 0) {
+        FAIL(p, "duplicate definition of %s '%s'", what, wanted);
+    }
 }
 
-static weft_status_t parse_value(parser_t *p, wefti_value_kind_t kind)
+static void parse_value(parser_t *p, wefti_value_kind_t kind)
 {
-    weft_status_t status;
-    const char *name, *dim_names[WEFT_MAX_DIMS] = {NULL};
-    weft_tensor_desc_t type;
+    const char *dim_names[WEFT_MAX_DIMS] = {NULL};
     double default_value = 0;
-    uint32_t value, state_of = WEFTI_NONE;
-    marks_t marks;
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, '%'), fail);
-    WEFT_TRY(status, wefti_scan_name(&p->scan, "a value's name", &name), fail);
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, ':'), fail);
-    WEFT_TRY(status, wefti_scan_type(&p->scan, &type, dim_names), fail);
-    if (wefti_scan_accept(&p->scan, '=')) {
-        WEFT_TRY(status,
-                 kind == WEFTI_VALUE_SCALAR ? wefti_scan_double(&p->scan, &default_value)
-                                            : wefti_scan_contents(&p->scan, &type),
-                 fail);
+    uint32_t id, state_of = WEFTI_NONE;
+    const char *name = scan_value_name(p);
+    wefti_scan_expect(&p->scan, ':');
+    weft_tensor_desc_t type = wefti_scan_type(&p->scan, dim_names);
+    if (!wefti_scan_accept(&p->scan, '=')) {
+        ;
+    } else if (kind == WEFTI_VALUE_SCALAR) {
+        default_value = wefti_scan_double(&p->scan);
+    } else {
+        wefti_scan_contents(&p->scan, &type);
     }
     if (kind == WEFTI_VALUE_STATE && wefti_scan_word(&p->scan, "of")) {
-        WEFT_TRY(status, scan_known_value(p, &state_of), fail);
+        state_of = scan_value(p);
     }
-    WEFT_TRY(status, scan_marks(p, &marks), fail);
-    WEFT_TRY(status, wefti_graph_add_value(p->graph, name, kind, &type, &value), fail);
-    WEFT_TRY(status, check_new_name(p, value, name), fail);
-    p->graph->values[value].state_of = state_of;
-    p->graph->values[value].default_value = default_value;
-    memcpy(p->graph->values[value].dim_names, dim_names, sizeof(dim_names));
-    WEFT_TRY(status, set_marks(p, value, &marks), fail);
-fail:
-    return status;
+    marks_t marks = scan_marks(p);
+    if (p->scan.status < 0 || !try(p, wefti_graph_add_value(p->graph, name, kind, &type, &id))) {
+        return;
+    }
+    check_unique(p, "value", p->graph->values[id].name, name);
+    p->graph->values[id].state_of = state_of;
+    p->graph->values[id].default_value = default_value;
+    memcpy(p->graph->values[id].dim_names, dim_names, sizeof(dim_names));
+    set_marks(p, id, &marks);
 }
 
-static weft_status_t scan_outputs(parser_t *p)
+static void scan_outputs(parser_t *p, statement_t *node)
 {
-    weft_status_t status;
-    statement_t *node = &p->node;
-    do {
-        WEFT_TRY(status,
-                 grow(p, &node->outputs, &node->output_capacity, node->output_count,
-                      sizeof(*node->outputs)),
-                 fail);
-        WEFT_TRY(status,
-                 grow(p, &node->absent, &node->absent_capacity, node->output_count,
-                      sizeof(*node->absent)),
-                 fail);
-        const char **name = &node->outputs[node->output_count];
-        *name = NULL;
-        node->absent[node->output_count] = wefti_scan_accept(&p->scan, '-');
-        if (!node->absent[node->output_count++]) {
-            WEFT_TRY(status, wefti_scan_expect(&p->scan, '%'), fail);
-            WEFT_TRY(status, wefti_scan_name(&p->scan, "a value's name", name), fail);
-        }
-    } while (wefti_scan_accept(&p->scan, ','));
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, '='), fail);
-fail:
-    return status;
+    uint32_t *count = &node->params.output_count;
+    node->outputs = wefti_scan_array(&p->scan, '=', sizeof(*node->outputs));
+    node->absent = wefti_scan_array(&p->scan, '=', sizeof(*node->absent));
+    for (bool more = true; more && p->scan.status >= 0; ++*count) {
+        node->absent[*count] = wefti_scan_accept(&p->scan, '-');
+        node->outputs[*count] = node->absent[*count] ? NULL : scan_value_name(p);
+        more = wefti_scan_accept(&p->scan, ',');
+    }
+    wefti_scan_expect(&p->scan, '=');
 }
 
-static weft_status_t scan_operator(parser_t *p)
+static void scan_operator(parser_t *p, wefti_node_params_t *params)
 {
-    weft_status_t status;
-    const char *name;
-    statement_t *node = &p->node;
-    WEFT_TRY(status, wefti_scan_name(&p->scan, "an operator", &name), fail);
-    node->domain = "";
-    node->op = name;
+    const char *name = wefti_scan_name(&p->scan, "an operator");
+    params->domain = "";
+    params->op = name;
     for (const char *at = strstr(name, "::"); at; at = strstr(at + 2, "::")) {
-        node->op = at + 2;
+        params->op = at + 2;
     }
-    if (node->op > name) {
-        node->domain = name;
-        *(char *)(node->op - 2) = '\0'; /* the arena's */
+    if (params->op > name) {
+        params->domain = name;
+        *(char *)(params->op - 2) = '\0'; /* of the line's words */
     }
     if (wefti_scan_accept(&p->scan, '@')) {
-        WEFT_TRY(status, wefti_scan_int(&p->scan, 1, INT32_MAX, &node->version), fail);
+        params->version = (int32_t)wefti_scan_int(&p->scan, 1, INT32_MAX);
     }
-    node->def = weft_registry_find_op(p->graph->registry, node->domain, node->op,
-                                      node->version ? (int32_t)node->version : INT32_MAX);
-fail:
-    return status;
+    params->def = weft_registry_find_op(p->graph->registry, params->domain, params->op,
+                                        params->version ? params->version : INT32_MAX);
 }
 
-static weft_status_t scan_inputs(parser_t *p)
+static void scan_inputs(parser_t *p, statement_t *node)
 {
-    weft_status_t status;
-    statement_t *node = &p->node;
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, '('), fail);
-    if (wefti_scan_accept(&p->scan, ')')) {
-        return WEFT_OK;
-    }
-    do {
-        WEFT_TRY(
-            status,
-            grow(p, &node->inputs, &node->input_capacity, node->input_count, sizeof(*node->inputs)),
-            fail);
-        uint32_t *input = &node->inputs[node->input_count++];
-        *input = WEFTI_NONE;
-        if (!wefti_scan_accept(&p->scan, '-')) {
-            WEFT_TRY(status, scan_known_value(p, input), fail);
+    wefti_scan_expect(&p->scan, '(');
+    node->inputs = wefti_scan_array(&p->scan, ')', sizeof(*node->inputs));
+    bool more = !wefti_scan_accept(&p->scan, ')');
+    while (more && p->scan.status >= 0) {
+        node->inputs[node->params.input_count++] =
+            wefti_scan_accept(&p->scan, '-') ? WEFTI_NONE : scan_value(p);
+        more = wefti_scan_accept(&p->scan, ',');
+        if (!more) {
+            wefti_scan_expect(&p->scan, ')');
         }
-    } while (wefti_scan_accept(&p->scan, ','));
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, ')'), fail);
-fail:
-    return status;
+    }
 }
 
-static weft_status_t scan_attrs(parser_t *p)
+static void scan_attrs(parser_t *p, statement_t *node)
 {
-    weft_status_t status;
-    statement_t *node = &p->node;
-    do {
-        WEFT_TRY(
-            status,
-            grow(p, &node->attrs, &node->attr_capacity, node->attr_count, sizeof(*node->attrs)),
-            fail);
-        weft_attr_t *attr = &node->attrs[node->attr_count];
-        WEFT_TRY(status, wefti_scan_attr(&p->scan, node->def, attr), fail);
-        for (uint32_t i = 0; i < node->attr_count; i++) {
-            if (strcmp(node->attrs[i].name, attr->name) == 0) {
-                return INVALID("duplicate attribute '%s'", attr->name);
+    uint32_t *count = &node->params.attr_count;
+    node->attrs = wefti_scan_array(&p->scan, '}', sizeof(*node->attrs));
+    for (bool more = true; more && p->scan.status >= 0; ++*count) {
+        node->attrs[*count] = wefti_scan_attr(&p->scan, node->params.def);
+        for (uint32_t i = 0; i < *count; i++) {
+            if (strcmp(node->attrs[i].name, node->attrs[*count].name) == 0) {
+                FAIL(p, "duplicate attribute '%s'", node->attrs[i].name);
             }
         }
-        if (node->attr_count++ == MAX_ATTRS) {
-            return INVALID("too many attributes: limit %u", MAX_ATTRS);
+        if (*count == MAX_ATTRS) {
+            FAIL(p, "too many attributes: limit %u", MAX_ATTRS);
         }
-    } while (wefti_scan_accept(&p->scan, ','));
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, '}'), fail);
-fail:
-    return status;
+        more = wefti_scan_accept(&p->scan, ',');
+    }
+    wefti_scan_expect(&p->scan, '}');
 }
 
-static weft_status_t scan_results(parser_t *p)
+static void scan_results(parser_t *p, statement_t *node)
 {
-    weft_status_t status;
-    statement_t *node = &p->node;
-    do {
-        uint32_t index = node->result_count++;
-        if (index == node->output_count) {
-            return INVALID("more types than outputs: %u outputs", node->output_count);
+    uint32_t expected = node->params.output_count, count = 0;
+    node->results = wefti_scan_array(&p->scan, '\n', sizeof(*node->results));
+    for (bool more = true; more && count < expected && p->scan.status >= 0; count++) {
+        result_t *result = &node->results[count];
+        *result = (result_t){.marks.grad_of = WEFTI_NONE};
+        if (node->absent[count]) {
+            wefti_scan_expect(&p->scan, '-');
+        } else {
+            (void)wefti_scan_ends(&p->scan); /* skips spaces */
+            const char *start = p->scan.at;
+            result->marks = scan_marks(p);
+            result->has_type = p->scan.at == start;
+            if (result->has_type) {
+                result->type = wefti_scan_type(&p->scan, NULL);
+                result->marks = scan_marks(p);
+            }
         }
-        WEFT_TRY(status,
-                 grow(p, &node->results, &node->result_capacity, index, sizeof(*node->results)),
-                 fail);
-        result_t *result = &node->results[index];
-        memset(result, 0, sizeof(*result));
-        result->marks.grad_of = WEFTI_NONE;
-        if (node->absent[index]) {
-            WEFT_TRY(status, wefti_scan_expect(&p->scan, '-'), fail);
-            continue;
+        more = wefti_scan_accept(&p->scan, ',');
+        if (more ? count + 1 == expected : count + 1 < expected) {
+            FAIL(p, "%s types than outputs: %u outputs", more ? "more" : "fewer", expected);
         }
-        (void)wefti_scan_ends(&p->scan); /* skips spaces */
-        const char *start = p->scan.at;
-        WEFT_TRY(status, scan_marks(p, &result->marks), fail);
-        result->has_type = p->scan.at == start;
-        if (result->has_type) {
-            WEFT_TRY(status, wefti_scan_type(&p->scan, &result->type, NULL), fail);
-            WEFT_TRY(status, scan_marks(p, &result->marks), fail);
-        }
-    } while (wefti_scan_accept(&p->scan, ','));
-    if (node->result_count != node->output_count) {
-        return INVALID("fewer types than outputs: %u of %u", node->result_count,
-                       node->output_count);
     }
-fail:
-    return status;
 }
 
 /* A definition for an operator that nobody defined: its outputs have the types of the text. */
-static weft_status_t define_opaque(parser_t *p)
+static void define_opaque(parser_t *p, statement_t *node)
 {
-    statement_t *node = &p->node;
-    bool typed = *node->domain && strcmp(node->domain, "weft") != 0 && node->result_count > 0;
-    for (uint32_t i = 0; i < node->result_count; i++) {
-        typed = typed && (node->absent[i] || node->results[i].type.dtype != WEFT_DTYPE_NONE);
+    wefti_node_params_t *params = &node->params;
+    bool typed = *params->domain && strcmp(params->domain, "weft") != 0 && node->results;
+    for (uint32_t i = 0; typed && i < params->output_count; i++) {
+        typed = node->absent[i] || node->results[i].type.dtype != WEFT_DTYPE_NONE;
     }
     if (!typed) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "unknown operator %s%s%s", node->domain,
-                           *node->domain ? "::" : "", node->op);
+        FAIL(p, "unknown operator %s%s%s", params->domain, *params->domain ? "::" : "", params->op);
+        return;
     }
     weft_output_rule_t *rules =
-        wefti_arena_array(&p->graph->arena, node->result_count, sizeof(*rules));
-    if (!rules) {
-        return WEFT_ERR_NO_MEMORY;
+        wefti_arena_array(&p->graph->arena, params->output_count, sizeof(*rules));
+    if (!try(p, rules ? WEFT_OK : WEFT_ERR_NO_MEMORY)) {
+        return;
     }
-    for (uint32_t i = 0; i < node->result_count; i++) {
+    for (uint32_t i = 0; i < params->output_count; i++) {
         const weft_tensor_desc_t *type = &node->results[i].type;
         rules[i] = (weft_output_rule_t){.like = -1, .dtype = type->dtype, .rank = type->rank};
         memcpy(rules[i].dims, type->dims, sizeof(type->dims));
         memset(rules[i].of_input, -1, sizeof(rules[i].of_input));
     }
-    return wefti_graph_define_opaque(p->graph, node->domain, node->op,
-                                     node->version ? (int32_t)node->version : 1, node->input_count,
-                                     rules, node->output_count, &node->def);
+    try(p, wefti_graph_define_opaque(p->graph, params->domain, params->op,
+                                     params->version ? params->version : 1, params->input_count,
+                                     rules, params->output_count, &params->def));
 }
 
 /* Where both sides know a dimension, they agree. The text's type holds, for it may be less known. */
-static weft_status_t take_type(wefti_value_t *value, const weft_tensor_desc_t *type)
+static void take_type(parser_t *p, wefti_value_t *value, const weft_tensor_desc_t *type)
 {
     char texts[2][WEFTI_TYPE_TEXT_BYTES];
     bool equal = type->dtype == value->type.dtype && type->rank == value->type.rank;
@@ -407,217 +335,204 @@ static weft_status_t take_type(wefti_value_t *value, const weft_tensor_desc_t *t
             type->dims[d] == value->type.dims[d] || type->dims[d] < 0 || value->type.dims[d] < 0;
     }
     if (!equal && type->dtype != WEFT_DTYPE_NONE && value->type.dtype != WEFT_DTYPE_NONE) {
-        return INVALID("value '%s': type does not match inference: %s, inferred %s", value->name,
-                       wefti_type_text(type, texts[0]), wefti_type_text(&value->type, texts[1]));
+        FAIL(p, "value '%s': type does not match inference: %s, inferred %s", value->name,
+             wefti_type_text(type, texts[0]), wefti_type_text(&value->type, texts[1]));
     }
     value->type = *type;
-    return WEFT_OK;
 }
 
-static weft_status_t take_results(parser_t *p, uint32_t id)
+static void take_results(parser_t *p, const statement_t *node, uint32_t id)
 {
-    weft_status_t status = WEFT_OK;
-    statement_t *node = &p->node;
+    uint32_t count = node->results ? node->params.output_count : 0;
     bool infer = true; /* "?": shapes are not bound yet */
-    for (uint32_t i = 0; i < node->result_count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         infer = infer && !(node->results[i].has_type && !node->results[i].type.dtype);
     }
-    if (infer) {
-        WEFT_TRY(status, wefti_graph_infer_node(p->graph, id), fail);
+    if (infer && !try(p, wefti_graph_infer_node(p->graph, id))) {
+        return;
     }
-    for (uint32_t i = 0; i < node->result_count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         uint32_t value = p->graph->nodes[id].outputs[i];
-        const result_t *result = &node->results[i];
-        if (value == WEFTI_NONE) {
-            continue;
+        if (value != WEFTI_NONE) {
+            if (node->results[i].has_type) {
+                take_type(p, &p->graph->values[value], &node->results[i].type);
+            }
+            set_marks(p, value, &node->results[i].marks);
         }
-        if (result->has_type) {
-            WEFT_TRY(status, take_type(&p->graph->values[value], &result->type), fail);
-        }
-        WEFT_TRY(status, set_marks(p, value, &result->marks), fail);
     }
-fail:
-    return status;
 }
 
-static weft_status_t add_node(parser_t *p, wefti_phase_t phase)
+static void add_node(parser_t *p, statement_t *node)
 {
-    weft_status_t status;
     uint32_t id;
-    statement_t *node = &p->node;
-    if (!node->def) {
-        WEFT_TRY(status, define_opaque(p), fail);
+    wefti_node_params_t params = node->params;
+    params.inputs = node->inputs;
+    params.output_names = node->outputs;
+    params.output_absent = node->absent;
+    params.attrs = node->attrs;
+    if (!params.name && params.output_count) {
+        params.name = node->outputs[0];
     }
-    const char *first = node->output_count ? node->outputs[0] : NULL;
-    wefti_node_params_t params = {.name = node->name ? node->name : first,
-                                  .def = node->def,
-                                  .version = (int32_t)node->version,
-                                  .phase = phase,
-                                  .inputs = node->inputs,
-                                  .input_count = node->input_count,
-                                  .output_names = node->outputs,
-                                  .output_count = node->output_count,
-                                  .output_absent = node->absent,
-                                  .attrs = node->attrs,
-                                  .attr_count = node->attr_count};
-    WEFT_TRY(status, wefti_graph_add_node(p->graph, &params, &id), fail);
-    if (node->name && strcmp(p->graph->nodes[id].name, node->name) != 0) {
-        return INVALID("duplicate definition of node '%s'", node->name);
+    if (!try(p, wefti_graph_add_node(p->graph, &params, &id))) {
+        return;
     }
-    for (uint32_t i = 0; i < node->output_count; i++) {
+    if (node->params.name) {
+        check_unique(p, "node", p->graph->nodes[id].name, node->params.name);
+    }
+    for (uint32_t i = 0; i < params.output_count; i++) {
         if (!node->absent[i]) {
-            WEFT_TRY(status, check_new_name(p, p->graph->nodes[id].outputs[i], node->outputs[i]),
-                     fail);
+            check_unique(p, "value", p->graph->values[p->graph->nodes[id].outputs[i]].name,
+                         node->outputs[i]);
         }
     }
-    WEFT_TRY(status, take_results(p, id), fail);
-fail:
-    return status;
+    take_results(p, node, id);
 }
 
-static weft_status_t parse_node(parser_t *p, int phase, bool has_outputs)
+static void parse_node(parser_t *p)
 {
-    weft_status_t status;
-    statement_t *node = &p->node;
-    node->output_count = node->input_count = node->attr_count = node->result_count = 0;
-    node->version = 0;
-    node->name = NULL;
-    if (has_outputs) {
-        WEFT_TRY(status, scan_outputs(p), fail);
+    statement_t node = {0};
+    int phase = wefti_scan_choice(&p->scan, wefti_text_phases);
+    node.params.phase = phase < 0 ? WEFTI_PHASE_FORWARD : (wefti_phase_t)phase;
+    if (!wefti_scan_ends(&p->scan) && (*p->scan.at == '%' || *p->scan.at == '-')) {
+        scan_outputs(p, &node);
     }
-    WEFT_TRY(status, scan_operator(p), fail);
-    WEFT_TRY(status, scan_inputs(p), fail);
+    scan_operator(p, &node.params);
+    scan_inputs(p, &node);
     if (wefti_scan_accept(&p->scan, '{')) {
-        WEFT_TRY(status, scan_attrs(p), fail);
+        scan_attrs(p, &node);
     }
     if (wefti_scan_accept(&p->scan, ':')) {
-        WEFT_TRY(status, scan_results(p), fail);
+        scan_results(p, &node);
     }
     if (wefti_scan_word(&p->scan, "as")) {
-        WEFT_TRY(status, wefti_scan_name(&p->scan, "a node's name", &node->name), fail);
+        node.params.name = wefti_scan_name(&p->scan, "a node's name");
     }
-    WEFT_TRY(status, add_node(p, phase < 0 ? WEFTI_PHASE_FORWARD : (wefti_phase_t)phase), fail);
-fail:
-    return status;
+    if (p->scan.status >= 0 && !node.params.def) {
+        define_opaque(p, &node);
+    }
+    if (p->scan.status >= 0) {
+        add_node(p, &node);
+    }
 }
 
-static weft_status_t scan_node_ref(parser_t *p, uint32_t *out_node)
+static uint32_t scan_node(parser_t *p)
 {
-    weft_status_t status;
-    const char *name;
     if (wefti_scan_accept(&p->scan, '@')) {
-        WEFT_TRY(status, wefti_scan_name(&p->scan, "a node's name", &name), fail);
-        *out_node = wefti_name_index_find(&p->graph->node_names, name);
-        return *out_node == WEFTI_NONE ? INVALID("node '%s' is not defined", name) : WEFT_OK;
+        const char *name = wefti_scan_name(&p->scan, "a node's name");
+        uint32_t id = wefti_name_index_find(&p->graph->node_names, name);
+        if (id == WEFTI_NONE) {
+            FAIL(p, "node '%s' is not defined", name);
+        }
+        return id;
     }
-    uint32_t value;
-    WEFT_TRY(status, scan_known_value(p, &value), fail);
-    *out_node = p->graph->values[value].producer;
-    if (*out_node == WEFTI_NONE) {
-        return INVALID("value '%s' is not the output of a node", p->graph->values[value].name);
+    uint32_t value = scan_value(p);
+    uint32_t id = p->scan.status < 0 ? WEFTI_NONE : p->graph->values[value].producer;
+    if (id == WEFTI_NONE && p->scan.status >= 0) {
+        FAIL(p, "value '%s' is not the output of a node", p->graph->values[value].name);
     }
-fail:
-    return status;
+    return id;
 }
 
-static weft_status_t parse_order(parser_t *p)
+static void parse_order(parser_t *p)
 {
-    weft_status_t status;
     wefti_graph_t *graph = p->graph;
-    wefti_constraint_t constraint;
-    WEFT_TRY(status, scan_node_ref(p, &constraint.before), fail);
+    uint32_t before = scan_node(p);
     if (!wefti_scan_word(&p->scan, "->")) {
-        return wefti_scan_unexpected(&p->scan, "'->'");
+        wefti_scan_unexpected(&p->scan, "'->'");
     }
-    WEFT_TRY(status, scan_node_ref(p, &constraint.after), fail);
-    WEFT_TRY(status,
-             grow(p, &graph->constraints, &graph->constraint_capacity, graph->constraint_count,
-                  sizeof(constraint)),
-             fail);
-    graph->constraints[graph->constraint_count++] = constraint;
-fail:
-    return status;
+    uint32_t after = scan_node(p);
+    if (p->scan.status >= 0 && reserve(p, &graph->constraints, &graph->constraint_capacity,
+                                       graph->constraint_count, sizeof(*graph->constraints))) {
+        graph->constraints[graph->constraint_count++] = (wefti_constraint_t){before, after};
+    }
 }
 
 /* The order of the graph is that of ids, for nothing was removed or sorted. */
-static weft_status_t parse_program(parser_t *p)
+static void parse_program(parser_t *p)
 {
-    weft_status_t status;
-    const char *name;
-    uint32_t count = 0, first, last;
-    WEFT_TRY(status, wefti_scan_name(&p->scan, "a program's name", &name), fail);
-    WEFT_TRY(status, wefti_scan_expect(&p->scan, ':'), fail);
+    uint32_t count = 0;
+    const char *name = wefti_scan_name(&p->scan, "a program's name");
+    wefti_scan_expect(&p->scan, ':');
     while (!wefti_scan_ends(&p->scan)) {
-        WEFT_TRY(status, count ? wefti_scan_expect(&p->scan, ',') : WEFT_OK, fail);
-        WEFT_TRY(status, scan_node_ref(p, &first), fail);
-        last = first;
+        if (count) {
+            wefti_scan_expect(&p->scan, ',');
+        }
+        uint32_t first = scan_node(p), last = first;
         if (wefti_scan_word(&p->scan, "..")) {
-            WEFT_TRY(status, scan_node_ref(p, &last), fail);
+            last = scan_node(p);
         }
         if (last < first || (count && first <= p->program[count - 1])) {
-            return INVALID("program '%s': nodes are not in the order of the graph", name);
+            FAIL(p, "program '%s': nodes are not in the order of the graph", name);
         }
-        for (; first <= last; first++, count++) {
-            WEFT_TRY(status, grow(p, &p->program, &p->program_capacity, count, sizeof(*p->program)),
-                     fail);
-            p->program[count] = first;
+        for (; p->scan.status >= 0 && first <= last &&
+               reserve(p, &p->program, &p->program_capacity, count, sizeof(*p->program));
+             first++) {
+            p->program[count++] = first;
         }
     }
-    WEFT_TRY(status, wefti_graph_add_program(p->graph, name, p->program, count), fail);
-fail:
-    return status;
+    if (p->scan.status >= 0) {
+        try(p, wefti_graph_add_program(p->graph, name, p->program, count));
+    }
 }
 
-static weft_status_t parse_output(parser_t *p)
-{
-    uint32_t value;
-    weft_status_t status = scan_known_value(p, &value);
-    return status < 0 ? status : wefti_graph_add_output(p->graph, value);
-}
-
-static weft_status_t parse_statement(parser_t *p)
+static void parse_statement(parser_t *p)
 {
     static const char *const others[] = {"graph", "order", "output", "program", NULL};
-    wefti_scan_t *scan = &p->scan;
-    int kind = wefti_scan_choice(scan, wefti_text_kinds + 1); /* "node" is not written */
+    int kind = wefti_scan_choice(&p->scan, wefti_text_kinds + 1); /* "node" is not written */
     if (kind >= 0) {
-        return parse_value(p, (wefti_value_kind_t)(kind + 1));
+        parse_value(p, (wefti_value_kind_t)(kind + 1));
+        return;
     }
-    switch (wefti_scan_choice(scan, others)) {
+    switch (wefti_scan_choice(&p->scan, others)) {
     case 0:
-        return parse_header(p);
+        parse_header(p);
+        break;
     case 1:
-        return parse_order(p);
-    case 2:
-        return parse_output(p);
-    case 3:
-        return parse_program(p);
-    default:
+        parse_order(p);
+        break;
+    case 2: {
+        uint32_t value = scan_value(p);
+        if (p->scan.status >= 0) {
+            try(p, wefti_graph_add_output(p->graph, value));
+        }
         break;
     }
-    int phase = wefti_scan_choice(scan, wefti_text_phases);
-    bool has_outputs = !wefti_scan_ends(scan) && (*scan->at == '%' || *scan->at == '-');
-    return parse_node(p, phase, has_outputs);
+    case 3:
+        parse_program(p);
+        break;
+    default:
+        parse_node(p);
+        break;
+    }
 }
 
-static weft_status_t parse_lines(parser_t *p, const char *text, size_t length)
+static weft_status_t parse_lines(parser_t *p, const char *text, const char *end)
 {
-    const char *end = text + length;
     for (p->line = 1; text < end; p->line++) {
         const char *next = memchr(text, '\n', (size_t)(end - text));
         p->scan.at = text;
         p->scan.end = next ? next : end;
-        weft_status_t status = WEFT_OK;
         if (!wefti_scan_ends(&p->scan)) {
-            status = parse_statement(p);
+            parse_statement(p);
+            if (!wefti_scan_ends(&p->scan)) {
+                wefti_scan_unexpected(&p->scan, "the end of the line");
+            }
         }
-        if (status >= 0 && !wefti_scan_ends(&p->scan)) {
-            status = wefti_scan_unexpected(&p->scan, "the end of the line");
-        }
-        if (status < 0) {
-            return wefti_error_prefix(status, "line %" PRIu32, p->line);
+        wefti_arena_deinit(&p->scan.words);
+        if (p->scan.status < 0) {
+            return wefti_error_prefix(p->scan.status, "line %" PRIu32, p->line);
         }
         text = next ? next + 1 : end;
+    }
+    for (size_t i = 0; i < p->alias_count; i++) {
+        const alias_t *alias = &p->aliases[i];
+        uint32_t of = wefti_graph_find_value(p->graph, alias->of);
+        if (of == WEFTI_NONE) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "line %" PRIu32 ": value '%s' is not defined", alias->line,
+                               alias->of);
+        }
+        p->graph->values[alias->value].alias_of = of;
     }
     return WEFT_OK;
 }
@@ -632,26 +547,18 @@ weft_status_t wefti_graph_from_text(const char *text, size_t length,
     if (length >= UINT32_MAX) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "text of a graph too long: %zu bytes", length);
     }
-    wefti_arena_init(&p.words, allocator, 0);
     WEFT_TRY(status, wefti_graph_create(allocator, registry, 0, &p.graph), done);
-    p.graph->defer_inference = true;
-    p.scan.words = &p.words;
+    wefti_arena_init(&p.scan.words, allocator, 0);
     p.scan.kept = &p.graph->arena;
-    WEFT_TRY(status, parse_lines(&p, text, length), done);
-    WEFT_TRY(status, resolve_aliases(&p), done);
+    p.graph->defer_inference = true;
+    WEFT_TRY(status, parse_lines(&p, text, text + length), done);
     p.graph->defer_inference = false;
     WEFT_TRY(status, wefti_graph_verify(p.graph), done);
     *out_graph = p.graph;
     p.graph = NULL;
 done:
-    wefti_free(p.words.allocator, p.node.outputs);
-    wefti_free(p.words.allocator, p.node.absent);
-    wefti_free(p.words.allocator, p.node.inputs);
-    wefti_free(p.words.allocator, p.node.attrs);
-    wefti_free(p.words.allocator, p.node.results);
-    wefti_free(p.words.allocator, p.aliases);
-    wefti_free(p.words.allocator, p.program);
+    wefti_free(allocator, p.aliases);
+    wefti_free(allocator, p.program);
     wefti_graph_destroy(p.graph);
-    wefti_arena_deinit(&p.words);
     return status;
 }

@@ -10,12 +10,8 @@
 
 const char *const wefti_text_kinds[] = {"node", "input", "param", "const", "state", "scalar", NULL};
 const char *const wefti_text_phases[] = {"forward", "backward", "comm", "update", NULL};
-const wefti_text_mark_t wefti_text_marks[WEFTI_TEXT_MARK_COUNT] = {
-    {"loss", WEFTI_VALUE_LOSS},
-    {"logits", WEFTI_VALUE_LOGITS},
-    {"label", WEFTI_VALUE_LABEL},
-    {"reduced", WEFTI_VALUE_REDUCED},
-    {"persistent", WEFTI_VALUE_PERSISTENT}};
+const char *const wefti_text_marks[] = {"loss",       "logits", "label", "reduced",
+                                        "persistent", "grad",   "alias", NULL};
 
 int32_t wefti_text_default_version(const weft_registry_t *registry, const char *domain,
                                    const char *op)
@@ -241,9 +237,9 @@ static void add_relation(const wefti_graph_t *graph, const char *name, uint32_t 
 
 static void add_marks(const wefti_graph_t *graph, const wefti_value_t *value, wefti_text_t *out)
 {
-    for (size_t i = 0; i < WEFTI_TEXT_MARK_COUNT; i++) {
-        if (value->flags & wefti_text_marks[i].flag) {
-            wefti_text_printf(out, " %s", wefti_text_marks[i].name);
+    for (int i = 0; i < WEFTI_TEXT_FLAG_COUNT; i++) {
+        if (value->flags & WEFTI_TEXT_FLAG(i)) {
+            wefti_text_printf(out, " %s", wefti_text_marks[i]);
         }
     }
     add_relation(graph, "grad", value->grad_of, out);

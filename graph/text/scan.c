@@ -7,30 +7,33 @@
 #include <string.h>
 
 #include "graph/text/text.h"
-#include "runtime/base/error.h"
 #include "runtime/base/half.h"
 
-#define INVALID(...) wefti_error(WEFT_ERR_INVALID_ARGUMENT, __VA_ARGS__)
+#define FAIL WEFTI_SCAN_FAIL
 #define MAX_CONTENTS_BYTES ((size_t)256 << 20)
+#define DIGITS_BYTES 64
 
-static void skip_spaces(wefti_scan_t *scan)
+void wefti_scan_fail(wefti_scan_t *scan, weft_status_t status)
 {
-    while (scan->at < scan->end && strchr(" \t\r", *scan->at) && *scan->at) {
-        scan->at++;
-    }
+    scan->status = status;
+    scan->at = scan->end;
 }
 
-static bool in_name(const wefti_scan_t *scan, const char *at)
+static void *take(wefti_scan_t *scan, wefti_arena_t *arena, size_t bytes)
 {
-    return at < scan->end && (unsigned char)*at > ' ' && *at != 127 &&
-           (*at == '\\' || !strchr(WEFTI_TEXT_ENDS_NAME, *at));
+    void *memory = scan->status < 0 ? NULL : wefti_arena_alloc(arena, bytes);
+    if (!memory && scan->status >= 0) {
+        wefti_scan_fail(scan, WEFT_ERR_NO_MEMORY);
+    }
+    return memory;
 }
 
 /* Bytes of the next name, escapes included. It does not end with ':'. */
 static size_t name_length(const wefti_scan_t *scan)
 {
     const char *at = scan->at;
-    while (in_name(scan, at)) {
+    while (at < scan->end && (unsigned char)*at > ' ' && *at != 127 &&
+           (*at == '\\' || !strchr(WEFTI_TEXT_ENDS_NAME, *at))) {
         at++;
     }
     while (at > scan->at && at[-1] == ':') {
@@ -39,42 +42,44 @@ static size_t name_length(const wefti_scan_t *scan)
     return (size_t)(at - scan->at);
 }
 
-weft_status_t wefti_scan_unexpected(wefti_scan_t *scan, const char *expected)
-{
-    if (wefti_scan_ends(scan)) {
-        return INVALID("expected %s, got the end of the line", expected);
-    }
-    if (!isgraph((unsigned char)*scan->at)) {
-        return INVALID("expected %s, got byte 0x%02x", expected, (unsigned char)*scan->at);
-    }
-    size_t length = name_length(scan);
-    return INVALID("expected %s, got '%.*s'", expected,
-                   length > 40 ? 40
-                   : length    ? (int)length
-                               : 1,
-                   scan->at);
-}
-
 bool wefti_scan_ends(wefti_scan_t *scan)
 {
-    skip_spaces(scan);
+    while (scan->at < scan->end && (*scan->at == ' ' || *scan->at == '\t' || *scan->at == '\r')) {
+        scan->at++;
+    }
     return scan->at == scan->end || *scan->at == '#';
+}
+
+void wefti_scan_unexpected(wefti_scan_t *scan, const char *expected)
+{
+    if (wefti_scan_ends(scan)) {
+        FAIL(scan, "expected %s, got the end of the line", expected);
+    } else if (!isgraph((unsigned char)*scan->at)) {
+        FAIL(scan, "expected %s, got byte 0x%02x", expected, (unsigned char)*scan->at);
+    } else {
+        size_t length = name_length(scan);
+        FAIL(scan, "expected %s, got '%.*s'", expected,
+             length > 40 ? 40
+             : length    ? (int)length
+                         : 1,
+             scan->at);
+    }
 }
 
 bool wefti_scan_accept(wefti_scan_t *scan, char symbol)
 {
-    skip_spaces(scan);
-    if (scan->at == scan->end || *scan->at != symbol) {
-        return false;
-    }
-    scan->at++;
-    return true;
+    (void)wefti_scan_ends(scan); /* skips spaces */
+    bool accepted = scan->at < scan->end && *scan->at == symbol;
+    scan->at += accepted;
+    return accepted;
 }
 
-weft_status_t wefti_scan_expect(wefti_scan_t *scan, char symbol)
+void wefti_scan_expect(wefti_scan_t *scan, char symbol)
 {
     const char quoted[] = {'\'', symbol, '\'', '\0'};
-    return wefti_scan_accept(scan, symbol) ? WEFT_OK : wefti_scan_unexpected(scan, quoted);
+    if (!wefti_scan_accept(scan, symbol)) {
+        wefti_scan_unexpected(scan, quoted);
+    }
 }
 
 bool wefti_scan_word(wefti_scan_t *scan, const char *word)
@@ -84,7 +89,7 @@ bool wefti_scan_word(wefti_scan_t *scan, const char *word)
 
 int wefti_scan_choice(wefti_scan_t *scan, const char *const *list)
 {
-    skip_spaces(scan);
+    (void)wefti_scan_ends(scan);
     size_t length = name_length(scan);
     for (int i = 0; list[i]; i++) {
         if (strlen(list[i]) == length && memcmp(scan->at, list[i], length) == 0) {
@@ -95,342 +100,306 @@ int wefti_scan_choice(wefti_scan_t *scan, const char *const *list)
     return -1;
 }
 
-/* Copies bytes up to end, turning \xNN into bytes; NUL is not allowed. */
-static weft_status_t unescape(wefti_scan_t *scan, const char *end, const char **out_text)
+void *wefti_scan_array(wefti_scan_t *scan, char symbol, size_t elem_bytes)
 {
-    char *text = wefti_arena_alloc(scan->words, (size_t)(end - scan->at) + 1);
-    if (!text) {
-        return WEFT_ERR_NO_MEMORY;
+    size_t count = 1;
+    bool quoted = false;
+    for (const char *at = scan->at; at < scan->end && (quoted || *at != symbol); at++) {
+        quoted ^= *at == '"';
+        count += *at == ',';
     }
-    *out_text = text;
-    while (scan->at < end) {
+    return take(scan, &scan->words, count * elem_bytes); /* a line is shorter than 4 GiB */
+}
+
+/* The bytes up to end, \xNN turned into bytes. */
+static const char *unescape(wefti_scan_t *scan, const char *end)
+{
+    char *text = take(scan, &scan->words, (size_t)(end - scan->at) + 1), *to = text;
+    while (text && scan->at < end) {
         unsigned byte = (unsigned char)*scan->at++;
         if (byte == '\\') {
             char hex[3] = {0};
             if (end - scan->at < 3 || *scan->at != 'x' || !isxdigit((unsigned char)scan->at[1]) ||
                 !isxdigit((unsigned char)scan->at[2])) {
-                return INVALID("'\\' begins an escape, which has the form \\xNN");
+                FAIL(scan, "'\\' begins an escape, which has the form \\xNN");
+                return "";
             }
             memcpy(hex, scan->at + 1, 2);
             byte = (unsigned)strtoul(hex, NULL, 16);
             scan->at += 3;
         }
         if (byte == 0) {
-            return INVALID("a name has a zero byte");
+            FAIL(scan, "a name has a zero byte");
+            return "";
         }
-        *text++ = (char)byte;
+        *to++ = (char)byte;
     }
-    return WEFT_OK;
+    return text ? text : "";
 }
 
-static weft_status_t scan_string(wefti_scan_t *scan, const char **out_text)
+static const char *scan_string(wefti_scan_t *scan)
 {
     const char *end = scan->at;
     while (end < scan->end && *end != '"') {
         end++;
     }
     if (end == scan->end) {
-        return INVALID("a string has no closing '\"'");
+        FAIL(scan, "a string has no closing '\"'");
+        return "";
     }
-    weft_status_t status = unescape(scan, end, out_text);
-    scan->at = end + 1;
-    return status;
+    const char *text = unescape(scan, end);
+    wefti_scan_expect(scan, '"');
+    return text;
 }
 
-weft_status_t wefti_scan_name(wefti_scan_t *scan, const char *what, const char **out_name)
+const char *wefti_scan_name(wefti_scan_t *scan, const char *what)
 {
     if (wefti_scan_accept(scan, '"')) {
-        return scan_string(scan, out_name);
+        return scan_string(scan);
     }
     size_t length = name_length(scan);
-    return length ? unescape(scan, scan->at + length, out_name) : wefti_scan_unexpected(scan, what);
+    if (length == 0) {
+        wefti_scan_unexpected(scan, what);
+        return "";
+    }
+    return unescape(scan, scan->at + length);
 }
 
-/* The next name as terminated text, for strtod and the like. */
-static weft_status_t scan_digits(wefti_scan_t *scan, char digits[64])
+/* The next name as terminated text, for strtod and the like; "0" after a failure. */
+static void scan_digits(wefti_scan_t *scan, char digits[DIGITS_BYTES])
 {
-    skip_spaces(scan);
+    (void)wefti_scan_ends(scan);
     size_t length = name_length(scan);
-    if (length == 0 || length >= 64) {
-        return wefti_scan_unexpected(scan, "a number");
+    strcpy(digits, "0");
+    if (length == 0 || length >= DIGITS_BYTES) {
+        wefti_scan_unexpected(scan, "a number");
+        return;
     }
     memcpy(digits, scan->at, length);
     digits[length] = '\0';
     scan->at += length;
-    return WEFT_OK;
 }
 
-static weft_status_t to_int(const char *digits, int64_t low, int64_t high, int64_t *out_number)
+static int64_t to_int(wefti_scan_t *scan, const char *digits, int64_t low, int64_t high)
 {
     char *end;
     errno = 0;
     long long number = strtoll(digits, &end, 10);
     if (*end || end == digits) {
-        return INVALID("not a whole number: '%s'", digits);
+        FAIL(scan, "not a whole number: '%s'", digits);
+    } else if (errno == ERANGE || number < low || number > high) {
+        FAIL(scan, "number out of range: %s, expected %" PRId64 " to %" PRId64, digits, low, high);
     }
-    if (errno == ERANGE || number < low || number > high) {
-        return INVALID("number out of range: %s, expected %" PRId64 " to %" PRId64, digits, low,
-                       high);
-    }
-    *out_number = number;
-    return WEFT_OK;
+    return number;
 }
 
-weft_status_t wefti_scan_int(wefti_scan_t *scan, int64_t low, int64_t high, int64_t *out_number)
+int64_t wefti_scan_int(wefti_scan_t *scan, int64_t low, int64_t high)
 {
-    char digits[64];
-    weft_status_t status = scan_digits(scan, digits);
-    return status < 0 ? status : to_int(digits, low, high, out_number);
+    char digits[DIGITS_BYTES];
+    scan_digits(scan, digits);
+    return to_int(scan, digits, low, high);
 }
 
-static weft_status_t to_double(const char *digits, double *out_number)
+static double to_double(wefti_scan_t *scan, const char *digits)
 {
     char *end;
-    *out_number = strtod(digits, &end);
-    return *end || end == digits ? INVALID("not a number: '%s'", digits) : WEFT_OK;
-}
-
-weft_status_t wefti_scan_double(wefti_scan_t *scan, double *out_number)
-{
-    char digits[64];
-    weft_status_t status = scan_digits(scan, digits);
-    return status < 0 ? status : to_double(digits, out_number);
-}
-
-static weft_status_t scan_dim(wefti_scan_t *scan, const char **dim_names, uint32_t d, int64_t *dim)
-{
-    weft_status_t status;
-    const char *name;
-    skip_spaces(scan);
-    if (scan->at < scan->end && isdigit((unsigned char)*scan->at)) {
-        return wefti_scan_int(scan, 0, INT64_MAX, dim);
+    double number = strtod(digits, &end);
+    if (*end || end == digits) {
+        FAIL(scan, "not a number: '%s'", digits);
     }
-    *dim = -1;
+    return number;
+}
+
+double wefti_scan_double(wefti_scan_t *scan)
+{
+    char digits[DIGITS_BYTES];
+    scan_digits(scan, digits);
+    return to_double(scan, digits);
+}
+
+static int64_t scan_dim(wefti_scan_t *scan, const char **out_name)
+{
+    if (!wefti_scan_ends(scan) && isdigit((unsigned char)*scan->at)) {
+        return wefti_scan_int(scan, 0, INT64_MAX);
+    }
     if (wefti_scan_word(scan, "?")) {
-        return WEFT_OK;
+        return -1;
     }
-    WEFT_TRY(status, wefti_scan_name(scan, "a dimension", &name), fail);
-    if (!dim_names) {
-        return INVALID("dimension '%s' has a name, which only inputs may have", name);
+    const char *name = wefti_scan_name(scan, "a dimension");
+    char *copy = take(scan, scan->kept, strlen(name) + 1);
+    if (!out_name) {
+        FAIL(scan, "dimension '%s' has a name, which only inputs may have", name);
+    } else if (copy) {
+        *out_name = strcpy(copy, name);
     }
-    dim_names[d] = wefti_arena_strdup(scan->kept, name);
-    return dim_names[d] ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-fail:
-    return status;
+    return -1;
 }
 
-weft_status_t wefti_scan_type(wefti_scan_t *scan, weft_tensor_desc_t *type, const char **dim_names)
+weft_tensor_desc_t wefti_scan_type(wefti_scan_t *scan, const char **dim_names)
 {
-    weft_status_t status;
-    const char *name;
-    *type = (weft_tensor_desc_t){0};
+    weft_tensor_desc_t type = {0};
     if (wefti_scan_word(scan, "?")) {
-        return WEFT_OK;
+        return type;
     }
-    WEFT_TRY(status, wefti_scan_name(scan, "a type", &name), fail);
-    type->dtype = weft_dtype_from_name(name);
-    if (type->dtype == WEFT_DTYPE_NONE) {
-        return INVALID("unknown type '%s'", name);
+    const char *name = wefti_scan_name(scan, "a type");
+    type.dtype = weft_dtype_from_name(name);
+    if (type.dtype == WEFT_DTYPE_NONE) {
+        FAIL(scan, "unknown type '%s'", name);
     }
-    WEFT_TRY(status, wefti_scan_expect(scan, '['), fail);
-    if (!wefti_scan_accept(scan, ']')) {
-        do {
-            if (type->rank == WEFT_MAX_DIMS) {
-                return INVALID("too many dimensions: limit %d", WEFT_MAX_DIMS);
-            }
-            uint32_t d = type->rank++;
-            WEFT_TRY(status, scan_dim(scan, dim_names, d, &type->dims[d]), fail);
-        } while (wefti_scan_accept(scan, ','));
-        WEFT_TRY(status, wefti_scan_expect(scan, ']'), fail);
+    wefti_scan_expect(scan, '[');
+    bool more = !wefti_scan_accept(scan, ']');
+    for (; more && scan->status >= 0; type.rank++) {
+        if (type.rank == WEFT_MAX_DIMS) {
+            FAIL(scan, "too many dimensions: limit %d", WEFT_MAX_DIMS);
+            break;
+        }
+        type.dims[type.rank] = scan_dim(scan, dim_names ? &dim_names[type.rank] : NULL);
+        more = wefti_scan_accept(scan, ',');
+        if (!more) {
+            wefti_scan_expect(scan, ']');
+        }
     }
-    type->layout = wefti_scan_word(scan, "nhwc") ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
-    return WEFT_OK;
-fail:
-    return status;
+    type.layout = wefti_scan_word(scan, "nhwc") ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
+    return type;
 }
 
-static weft_status_t store_int(const char *digits, weft_dtype_t dtype, uint8_t *to)
+/* ---- contents ---- */
+
+static uint64_t element_int(wefti_scan_t *scan, const char *digits, weft_dtype_t dtype)
 {
     size_t bits = 8 * weft_dtype_size_bytes(dtype);
-    bool is_signed = dtype >= WEFT_DTYPE_I64 && dtype <= WEFT_DTYPE_I8;
-    int64_t high = dtype == WEFT_DTYPE_BOOL ? 1
-                   : bits == 64             ? INT64_MAX
-                                            : (INT64_C(1) << (is_signed ? bits - 1 : bits)) - 1;
-    int64_t number = 0;
-    char *end;
     if (dtype == WEFT_DTYPE_U64 && isdigit((unsigned char)*digits)) {
         errno = 0;
-        number = (int64_t)strtoull(digits, &end, 10);
-        if (*end || errno) {
-            return INVALID("number out of range: %s", digits);
+        uint64_t number = strtoull(digits, NULL, 10);
+        if (errno || strspn(digits, "0123456789") != strlen(digits)) {
+            FAIL(scan, "number out of range: %s", digits);
         }
-    } else {
-        weft_status_t status = to_int(digits, is_signed ? -high - 1 : 0, high, &number);
-        if (status < 0) {
-            return status;
-        }
+        return number;
     }
-    for (size_t i = 0; i < bits / 8; i++) {
-        to[i] = (uint8_t)((uint64_t)number >> (8 * i));
-    }
-    return WEFT_OK;
+    bool is_signed = dtype >= WEFT_DTYPE_I64 && dtype <= WEFT_DTYPE_I8;
+    int64_t high = dtype == WEFT_DTYPE_BOOL ? 1 : (int64_t)(UINT64_MAX >> (64 - bits + is_signed));
+    return (uint64_t)to_int(scan, digits, is_signed ? -high - 1 : 0, high);
 }
 
-static weft_status_t store_element(const char *digits, weft_dtype_t dtype, uint8_t *to)
+static void scan_element(wefti_scan_t *scan, weft_dtype_t dtype, uint8_t *to)
 {
-    double f64;
+    char digits[DIGITS_BYTES];
+    scan_digits(scan, digits);
+    size_t size = weft_dtype_size_bytes(dtype);
     if (dtype > WEFT_DTYPE_BF16) {
-        return store_int(digits, dtype, to);
+        uint64_t number = element_int(scan, digits, dtype);
+        for (size_t i = 0; i < size; i++) {
+            to[i] = (uint8_t)(number >> (8 * i));
+        }
+        return;
     }
-    weft_status_t status = to_double(digits, &f64);
+    double f64 = to_double(scan, digits);
     float f32 = strtof(digits, NULL);
     uint16_t half = dtype == WEFT_DTYPE_F16 ? wefti_f16_from_f32(f32) : wefti_bf16_from_f32(f32);
-    const void *from = dtype == WEFT_DTYPE_F64   ? (const void *)&f64
-                       : dtype == WEFT_DTYPE_F32 ? (const void *)&f32
-                                                 : &half;
-    memcpy(to, from, weft_dtype_size_bytes(dtype));
-    return status;
+    const void *const by_size[] = {[2] = &half, [4] = &f32, [8] = &f64};
+    memcpy(to, by_size[size], size);
 }
 
-static weft_status_t scan_hex(wefti_scan_t *scan, uint8_t *to, size_t bytes)
+static void scan_hex(wefti_scan_t *scan, uint8_t *to, size_t bytes)
 {
     for (size_t i = 0; i < 2 * bytes; i++, scan->at++) {
         if (scan->at == scan->end || !isxdigit((unsigned char)*scan->at)) {
-            return INVALID("contents: expected %zu hexadecimal digits, got %zu", 2 * bytes, i);
+            FAIL(scan, "contents: expected %zu hexadecimal digits, got %zu", 2 * bytes, i);
+            return;
         }
         unsigned digit = (unsigned char)*scan->at;
         digit = digit <= '9' ? digit - '0' : (digit | 32u) - 'a' + 10;
         to[i / 2] = (uint8_t)(to[i / 2] << 4 | digit);
     }
-    return WEFT_OK;
 }
 
-/* One number for all elements. */
-static weft_status_t scan_fill(wefti_scan_t *scan, weft_dtype_t dtype, uint8_t *to, size_t bytes)
+static void scan_list(wefti_scan_t *scan, weft_dtype_t dtype, uint8_t *to, size_t count)
 {
-    char digits[64];
-    uint8_t element[8];
-    size_t size = weft_dtype_size_bytes(dtype);
-    weft_status_t status;
-    WEFT_TRY(status, scan_digits(scan, digits), fail);
-    WEFT_TRY(status, store_element(digits, dtype, element), fail);
-    for (size_t at = 0; at < bytes; at += size) {
-        memcpy(to + at, element, size);
-    }
-fail:
-    return status;
-}
-
-static weft_status_t scan_list(wefti_scan_t *scan, weft_dtype_t dtype, uint8_t *to, size_t bytes)
-{
-    char digits[64];
-    weft_status_t status;
-    size_t size = weft_dtype_size_bytes(dtype), at = 0;
+    size_t size = weft_dtype_size_bytes(dtype), i = 0;
     bool more = !wefti_scan_accept(scan, ']');
-    for (; more; at += size) {
-        WEFT_TRY(status, scan_digits(scan, digits), fail);
-        if (at == bytes) {
-            return INVALID("contents: too many elements, expected %zu", bytes / size);
-        }
-        WEFT_TRY(status, store_element(digits, dtype, to + at), fail);
+    for (; more && i < count; i++) {
+        scan_element(scan, dtype, to + i * size);
         more = wefti_scan_accept(scan, ',');
-        WEFT_TRY(status, more ? WEFT_OK : wefti_scan_expect(scan, ']'), fail);
+        if (!more) {
+            wefti_scan_expect(scan, ']');
+        }
     }
-    return at == bytes ? WEFT_OK
-                       : INVALID("contents: %zu elements, expected %zu", at / size, bytes / size);
-fail:
-    return status;
+    if (more || i < count) {
+        FAIL(scan, "contents: %s than %zu elements", more ? "more" : "fewer", count);
+    }
 }
 
-weft_status_t wefti_scan_contents(wefti_scan_t *scan, weft_tensor_desc_t *type)
+void wefti_scan_contents(wefti_scan_t *scan, weft_tensor_desc_t *type)
 {
     int64_t count = weft_tensor_elem_count(type);
-    size_t bytes = 0;
+    size_t size = weft_dtype_size_bytes(type->dtype), bytes = 0;
     if (wefti_scan_word(scan, "...")) {
-        return WEFT_OK;
+        return;
     }
     if (type->dtype == WEFT_DTYPE_NONE || count < 0) {
-        return INVALID("contents of an unknown shape");
+        FAIL(scan, "contents of an unknown shape");
+    } else if (!wefti_mul_size((size_t)count, size, &bytes) ||
+               bytes > MAX_CONTENTS_BYTES - scan->contents_bytes) {
+        FAIL(scan, "contents too large: limit %zu bytes in sum", MAX_CONTENTS_BYTES);
     }
-    if (!wefti_mul_size((size_t)count, weft_dtype_size_bytes(type->dtype), &bytes) ||
-        bytes > MAX_CONTENTS_BYTES - scan->contents_bytes) {
-        return INVALID("contents too large: limit %zu bytes in sum", MAX_CONTENTS_BYTES);
+    uint8_t *data = take(scan, scan->kept, bytes);
+    if (!data) {
+        return;
     }
     scan->contents_bytes += bytes;
-    uint8_t *data = wefti_arena_alloc(scan->kept, bytes);
-    if (!data) {
-        return WEFT_ERR_NO_MEMORY;
-    }
     type->data = data;
     if (wefti_scan_accept(scan, '[')) {
-        return scan_list(scan, type->dtype, data, bytes);
+        scan_list(scan, type->dtype, data, (size_t)count);
+    } else if (wefti_scan_accept(scan, 'x')) {
+        scan_hex(scan, data, bytes);
+    } else { /* one number for all elements */
+        uint8_t element[8];
+        scan_element(scan, type->dtype, element);
+        for (size_t at = 0; at < bytes; at += size) {
+            memcpy(data + at, element, size);
+        }
     }
-    return wefti_scan_accept(scan, 'x') ? scan_hex(scan, data, bytes)
-                                        : scan_fill(scan, type->dtype, data, bytes);
 }
 
 /* ---- attributes ---- */
 
-static bool is_float_text(const char *digits)
+static void scan_number_attr(wefti_scan_t *scan, bool is_float, weft_attr_t *attr)
 {
-    return strpbrk(digits, ".enN") != NULL;
-}
-
-static weft_status_t scan_number_attr(wefti_scan_t *scan, bool is_float, weft_attr_t *attr)
-{
-    char digits[64];
-    double number;
-    weft_status_t status = scan_digits(scan, digits);
-    if (status < 0) {
-        return status;
-    }
-    attr->type = is_float || is_float_text(digits) ? WEFT_ATTR_FLOAT : WEFT_ATTR_INT;
+    char digits[DIGITS_BYTES];
+    scan_digits(scan, digits);
+    attr->type = is_float || strpbrk(digits, ".enN") ? WEFT_ATTR_FLOAT : WEFT_ATTR_INT;
     if (attr->type == WEFT_ATTR_INT) {
-        return to_int(digits, INT64_MIN, INT64_MAX, &attr->i);
+        attr->i = to_int(scan, digits, INT64_MIN, INT64_MAX);
+    } else {
+        (void)to_double(scan, digits);
+        attr->f = strtof(digits, NULL);
     }
-    status = to_double(digits, &number);
-    attr->f = strtof(digits, NULL);
-    return status;
 }
 
-/* Elements of a list that are still to come, at most: room for them. */
-static size_t count_commas(const wefti_scan_t *scan)
+/* type: of an element; 0: that of the first one. */
+static void scan_list_attr(wefti_scan_t *scan, int type, weft_attr_t *attr)
 {
-    size_t count = 1;
-    for (const char *at = scan->at; at < scan->end; at++) {
-        count += *at == ',';
-    }
-    return count;
-}
-
-/* type: of the elements, as an attribute of its own; 0: that of the first one. */
-static weft_status_t scan_list_attr(wefti_scan_t *scan, int type, weft_attr_t *attr)
-{
-    weft_status_t status;
-    size_t room = count_commas(scan);
-    int64_t *ints = wefti_arena_array(scan->words, room, sizeof(*ints));
-    float *floats = wefti_arena_array(scan->words, room, sizeof(*floats));
-    const char **strings = wefti_arena_array(scan->words, room, sizeof(*strings));
-    if (!ints || !floats || !strings) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    int64_t *ints = wefti_scan_array(scan, ']', sizeof(*ints));
+    float *floats = wefti_scan_array(scan, ']', sizeof(*floats));
+    const char **strings = wefti_scan_array(scan, ']', sizeof(*strings));
     bool more = !wefti_scan_accept(scan, ']');
-    for (; more; attr->count++) {
-        weft_attr_t one = {0};
+    for (; more && scan->status >= 0; attr->count++) {
+        weft_attr_t one = {.type = WEFT_ATTR_STRING};
         if (wefti_scan_accept(scan, '"')) {
-            one.type = WEFT_ATTR_STRING;
-            WEFT_TRY(status, scan_string(scan, &strings[attr->count]), fail);
+            strings[attr->count] = scan_string(scan);
         } else {
-            WEFT_TRY(status, scan_number_attr(scan, type == WEFT_ATTR_FLOAT, &one), fail);
+            scan_number_attr(scan, type == WEFT_ATTR_FLOAT, &one);
+            ints[attr->count] = one.i;
+            floats[attr->count] = one.f;
         }
         type = type ? type : (int)one.type;
         if (type != (int)one.type) {
-            return INVALID("attribute '%s': elements of several types", attr->name);
+            FAIL(scan, "attribute '%s': elements of several types", attr->name);
         }
-        ints[attr->count] = one.i;
-        floats[attr->count] = one.f;
         more = wefti_scan_accept(scan, ',');
-        WEFT_TRY(status, more ? WEFT_OK : wefti_scan_expect(scan, ']'), fail);
+        if (!more) {
+            wefti_scan_expect(scan, ']');
+        }
     }
     attr->ints = ints;
     attr->floats = floats;
@@ -438,26 +407,20 @@ static weft_status_t scan_list_attr(wefti_scan_t *scan, int type, weft_attr_t *a
     attr->type = type == WEFT_ATTR_STRING  ? WEFT_ATTR_STRINGS
                  : type == WEFT_ATTR_FLOAT ? WEFT_ATTR_FLOATS
                                            : WEFT_ATTR_INTS;
-    return WEFT_OK;
-fail:
-    return status;
 }
 
-static weft_status_t scan_tensor_attr(wefti_scan_t *scan, weft_attr_t *attr)
+static void scan_tensor_attr(wefti_scan_t *scan, weft_attr_t *attr)
 {
-    weft_status_t status;
-    weft_tensor_desc_t *tensor = wefti_arena_alloc(scan->words, sizeof(*tensor));
-    if (!tensor) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, wefti_scan_type(scan, tensor, NULL), fail);
+    weft_tensor_desc_t type = wefti_scan_type(scan, NULL);
+    weft_tensor_desc_t *tensor = take(scan, &scan->words, sizeof(*tensor));
     if (wefti_scan_accept(scan, '=')) {
-        WEFT_TRY(status, wefti_scan_contents(scan, tensor), fail);
+        wefti_scan_contents(scan, &type);
+    }
+    if (tensor) {
+        *tensor = type;
     }
     attr->type = WEFT_ATTR_TENSOR;
     attr->tensor = tensor;
-fail:
-    return status;
 }
 
 /* The type that the definition gives the attribute; 0: unknown. */
@@ -471,30 +434,26 @@ static int defined_type(const weft_op_def_t *def, const char *name)
     return 0;
 }
 
-weft_status_t wefti_scan_attr(wefti_scan_t *scan, const weft_op_def_t *def, weft_attr_t *out_attr)
+weft_attr_t wefti_scan_attr(wefti_scan_t *scan, const weft_op_def_t *def)
 {
-    weft_status_t status;
-    *out_attr = (weft_attr_t){0};
-    WEFT_TRY(status, wefti_scan_name(scan, "an attribute", &out_attr->name), fail);
-    WEFT_TRY(status, wefti_scan_expect(scan, '='), fail);
-    int type = defined_type(def, out_attr->name);
-    if (wefti_scan_accept(scan, '"')) {
-        out_attr->type = WEFT_ATTR_STRING;
-        return scan_string(scan, &out_attr->s);
-    }
-    if (wefti_scan_accept(scan, '[')) {
-        return scan_list_attr(scan, type == WEFT_ATTR_FLOATS ? WEFT_ATTR_FLOAT : 0, out_attr);
-    }
     static const char *const lists[] = {"floats", "strings", NULL};
+    weft_attr_t attr = {.name = wefti_scan_name(scan, "an attribute")};
+    int type = defined_type(def, attr.name);
+    wefti_scan_expect(scan, '=');
     int list = wefti_scan_choice(scan, lists);
-    if (list >= 0) {
-        WEFT_TRY(status, wefti_scan_expect(scan, '['), fail);
-        return scan_list_attr(scan, list == 0 ? WEFT_ATTR_FLOAT : WEFT_ATTR_STRING, out_attr);
+    if (wefti_scan_accept(scan, '"')) {
+        attr.type = WEFT_ATTR_STRING;
+        attr.s = scan_string(scan);
+    } else if (wefti_scan_accept(scan, '[')) {
+        bool is_float = list == 0 || type == WEFT_ATTR_FLOATS;
+        scan_list_attr(scan, is_float ? WEFT_ATTR_FLOAT : list == 1 ? WEFT_ATTR_STRING : 0, &attr);
+    } else {
+        const char *end = scan->at + name_length(scan);
+        if (end < scan->end && *end == '[') {
+            scan_tensor_attr(scan, &attr);
+        } else {
+            scan_number_attr(scan, type == WEFT_ATTR_FLOAT, &attr);
+        }
     }
-    const char *end = scan->at + name_length(scan);
-    return end < scan->end && *end == '['
-               ? scan_tensor_attr(scan, out_attr)
-               : scan_number_attr(scan, type == WEFT_ATTR_FLOAT, out_attr);
-fail:
-    return status;
+    return attr;
 }

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory, types, digests, logging, threads and messages of runtime/base. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/sync.h"
+#include "tests/support/support.h"
 
 static void test_arena_aligns_and_zeroes(void **in)
 {
@@ -50,58 +48,31 @@ static void test_arena_keeps_its_budget(void **in)
     wefti_arena_deinit(&arena);
 }
 
-/* An allocator that fails from a given call on, and counts what is held. */
-typedef struct failing {
-    int left;
-    int held;
-} failing_t;
-
-static void *failing_alloc(void *user, size_t bytes)
-{
-    failing_t *failing = user;
-    if (failing->left-- <= 0) {
-        return NULL;
-    }
-    failing->held++;
-    return malloc(bytes);
-}
-
-static void *failing_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    failing_t *failing = user;
-    (void)old_bytes;
-    return failing->left-- <= 0 ? NULL : realloc(ptr, bytes);
-}
-
-static void failing_free(void *user, void *ptr)
-{
-    ((failing_t *)user)->held--;
-    free(ptr);
-}
-
 static void test_memory_fails_cleanly(void **in)
 {
     (void)in;
+    test_memory_t memory;
+    const weft_allocator_t *allocator = &memory.allocator;
+    test_memory_init(&memory);
     for (int allowed = 0; allowed < 6; allowed++) {
-        failing_t failing = {allowed, 0};
-        weft_allocator_t allocator = {failing_alloc, failing_realloc, failing_free, &failing};
         wefti_arena_t arena;
         uint32_t *array = NULL;
         size_t capacity = 0;
         int failures = 0;
-        wefti_arena_init(&arena, &allocator, 0);
+        test_memory_fail(&memory, UINT64_MAX, (uint64_t)allowed);
+        wefti_arena_init(&arena, allocator, 0);
         failures += wefti_arena_alloc(&arena, 5000) == NULL;
         failures += wefti_arena_alloc(&arena, 9000) == NULL;
-        failures += wefti_array_reserve(&allocator, &array, &capacity, 3, sizeof *array) != WEFT_OK;
+        failures += wefti_array_reserve(allocator, &array, &capacity, 3, sizeof *array) != WEFT_OK;
         failures +=
-            wefti_array_reserve(&allocator, &array, &capacity, 100, sizeof *array) != WEFT_OK;
+            wefti_array_reserve(allocator, &array, &capacity, 100, sizeof *array) != WEFT_OK;
         assert_int_equal(failures > 0, allowed < 4);
         for (size_t i = 0; i < capacity; i++) {
             assert_int_equal(array[i], 0);
         }
-        wefti_free(&allocator, array);
+        wefti_free(allocator, array);
         wefti_arena_deinit(&arena);
-        assert_int_equal(failing.held, 0);
+        assert_int_equal(memory.live_blocks, 0);
     }
 }
 

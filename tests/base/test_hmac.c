@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HMAC-SHA256 against values of another implementation; comparison, random bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/base/digest.h"
+#include "tests/support/support.h"
 
 /* The values are Python's: hmac.new(key, label + b"\0" + data, "sha256").hexdigest(). */
 static void expect(const void *key, size_t key_bytes, const char *label, const char *data,

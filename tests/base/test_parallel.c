@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts on several threads: each is executed once, whoever executes it. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,6 +11,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/sync.h"
+#include "tests/support/support.h"
 
 #define MOST 40
 

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Text, JSON, settings and files. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
+#include "tests/support/support.h"
 
 static void test_text_grows_and_is_handed_over(void **in)
 {

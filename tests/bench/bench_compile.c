@@ -7,13 +7,6 @@
  *
  * usage: bench_compile [POLICY [NODES..]]
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +17,7 @@
 #include "ops/plan/plan.h"
 #include "runtime/base/sync.h"
 #include "tests/graph/support_layers.h"
+#include "tests/support/support.h"
 
 enum { REPEATS = 5, TANHS = 5, NODES_PER_LAYER = 20 };
 

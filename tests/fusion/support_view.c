@@ -110,11 +110,3 @@ const weft_graph_view_t *view_end(view_builder_t *b)
                                   .users = b->users};
     return &b->view;
 }
-
-uint32_t random_below(uint64_t *state, uint32_t bound)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return (uint32_t)((*state >> 20) % bound);
-}

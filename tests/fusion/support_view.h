@@ -32,7 +32,4 @@ uint32_t view_gradient(view_builder_t *b, uint32_t input, weft_dtype_t dtype, ui
 /* Fills users and the view. */
 const weft_graph_view_t *view_end(view_builder_t *b);
 
-/* xorshift: the same numbers everywhere. */
-uint32_t random_below(uint64_t *state, uint32_t bound);
-
 #endif

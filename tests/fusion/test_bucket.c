@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "fusion/fusion.h"
 #include "tests/fusion/support_view.h"
+#include "tests/support/support.h"
 
 /* Buckets as text: members by the number of their parameter's gradient in the order of creation, "0
  * 1|2", and "/3" behind one that is split into three pieces. */
@@ -321,23 +316,23 @@ static void test_bucket_keeps_kinds_and_fences_apart(void **state)
 
 static void random_graph(view_builder_t *b, uint64_t *random)
 {
-    uint32_t steps = 5 + random_below(random, 40), fences = random_below(random, 3);
-    bool dependent = random_below(random, 2) == 0;
+    uint32_t steps = 5 + test_draw(random, 40), fences = test_draw(random, 3);
+    bool dependent = test_draw(random, 2) == 0;
     view_begin(b);
     view_value(b, WEFT_DTYPE_F32, 64);
     for (uint32_t i = 0; i < steps; i++) {
-        uint32_t inputs[3], count = random_below(random, 4);
+        uint32_t inputs[3], count = test_draw(random, 4);
         for (uint32_t j = 0; j < count; j++) {
             do {
-                inputs[j] = random_below(random, b->value_count);
+                inputs[j] = test_draw(random, b->value_count);
             } while (!dependent && b->values[inputs[j]].grad_of != UINT32_MAX);
         }
-        if (random_below(random, 3) != 0) {
+        if (test_draw(random, 3) != 0) {
             view_gradient(b, count > 0 ? inputs[0] : UINT32_MAX,
-                          random_below(random, 4) == 0 ? WEFT_DTYPE_F64 : WEFT_DTYPE_F32,
-                          1 + random_below(random, 5000));
-            b->ops[b->op_count - 1].group = random_below(random, 5) == 0;
-        } else if (random_below(random, 10) < fences) {
+                          test_draw(random, 4) == 0 ? WEFT_DTYPE_F64 : WEFT_DTYPE_F32,
+                          1 + test_draw(random, 5000));
+            b->ops[b->op_count - 1].group = test_draw(random, 5) == 0;
+        } else if (test_draw(random, 10) < fences) {
             view_op(b, "Unknown", inputs, count, WEFT_DTYPE_F32, 64);
         } else {
             view_op(b, "Compute", inputs, count, WEFT_DTYPE_F32, 64);
@@ -458,7 +453,7 @@ static void test_bucket_rules_hold_on_random_graphs(void **state)
         for (uint32_t i = 0; i < VIEW_MAX; i++) {
             ready_ns[i] = i * 500;
         }
-        switch (random_below(&random, 5)) {
+        switch (test_draw(&random, 5)) {
         case 0:
             snprintf(policy, sizeof(policy), "one");
             break;
@@ -470,12 +465,12 @@ static void test_bucket_rules_hold_on_random_graphs(void **state)
             snprintf(policy, sizeof(policy), "%s", count_gradients(&b) > 1 ? "index:0" : "one");
             break;
         case 3:
-            cap = 64 + random_below(&random, 9000);
+            cap = 64 + test_draw(&random, 9000);
             snprintf(policy, sizeof(policy), "bytes:%u,time:%uus", (unsigned)cap,
-                     1 + random_below(&random, 20));
+                     1 + test_draw(&random, 20));
             break;
         default:
-            cap = 64 + random_below(&random, 9000);
+            cap = 64 + test_draw(&random, 9000);
             snprintf(policy, sizeof(policy), "bytes:%u", (unsigned)cap);
         }
         for (int twice = 0; twice < 2; twice++) {

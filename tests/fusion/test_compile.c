@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole compiles of the sample models: what the plan promises is checked from the outside. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "fusion/fusion.h"
+#include "tests/support/support.h"
 
 #define MODEL(name) WEFT_SOURCE_DIR "/samples/models/" name
 
@@ -509,40 +504,12 @@ static void test_open_batch(void **state)
                  "open_batch: must be a whole number between 1 and 2147483647: -3");
 }
 
-/* Fails the allocation number fail_at, and counts what is not given back. */
-typedef struct counting {
-    uint64_t count, fail_at, live;
-} counting_t;
-
-static void *counting_alloc(void *user, size_t bytes)
-{
-    counting_t *counting = user;
-    void *ptr = counting->count++ == counting->fail_at ? NULL : malloc(bytes);
-    counting->live += ptr != NULL;
-    return ptr;
-}
-
-static void *counting_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    counting_t *counting = user;
-    (void)old_bytes;
-    return counting->count++ == counting->fail_at ? NULL : realloc(ptr, bytes);
-}
-
-static void counting_free(void *user, void *ptr)
-{
-    counting_t *counting = user;
-    counting->live--;
-    free(ptr);
-}
-
 #define PARTS WEFT_SOURCE_DIR "/samples/tensor_parallel/"
 
 static void fail_every_allocation(int mode)
 {
     static const char *const rank_models[] = {PARTS "block.rank0.onnx", PARTS "block.rank1.onnx"};
-    counting_t counting = {0, UINT64_MAX, 0};
-    weft_allocator_t allocator = {counting_alloc, counting_realloc, counting_free, &counting};
+    test_memory_t memory;
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
     weft_plan_t *plan;
     uint64_t total;
@@ -561,20 +528,21 @@ static void fail_every_allocation(int mode)
         params.rank_models = rank_models;
         params.rank_model_count = mode == 4 ? 2 : 0;
     }
-    params.allocator = &allocator;
+    params.allocator = &memory.allocator;
+    test_memory_init(&memory);
     assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
     weft_plan_release(plan);
-    assert_int_equal(counting.live, 0);
-    total = counting.count;
+    assert_int_equal(memory.live_blocks, 0);
+    total = memory.requests;
     print_message("%llu allocations\n", (unsigned long long)total);
     for (uint64_t i = 0; i < total; i++) {
-        counting = (counting_t){0, i, 0};
+        test_memory_fail(&memory, i, UINT64_MAX);
         if (weft_compile(&params, &plan) != WEFT_ERR_NO_MEMORY) {
             fail_msg("allocation %llu of %llu: %s", (unsigned long long)i,
                      (unsigned long long)total, weft_last_error());
         }
         assert_null(plan);
-        assert_int_equal(counting.live, 0);
+        assert_int_equal(memory.live_blocks, 0);
     }
 }
 

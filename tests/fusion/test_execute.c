@@ -4,20 +4,15 @@
  * after the other, collectives of one rank do nothing. Policies, memory sharing and saving must not
  * change a bit of the result.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "fusion/fusion.h"
 #include "runtime/base/sync.h"
 #include "tests/fusion/support_view.h"
+#include "tests/support/support.h"
 
 #define MODEL(name) WEFT_SOURCE_DIR "/samples/models/" name
 enum { BATCH = 8, STEPS = 4, CLASSES = 10, MAX_OPERANDS = 16 };
@@ -136,9 +131,9 @@ static void feed(machine_t *m, uint64_t *random)
     float *images = bound(m, WEFT_ROLE_INPUT, NULL);
     int64_t *labels = bound(m, WEFT_ROLE_LABEL, NULL);
     for (uint32_t i = 0; i < BATCH; i++) {
-        labels[i] = random_below(random, CLASSES);
+        labels[i] = test_draw(random, CLASSES);
         for (uint32_t p = 0; p < 784; p++) {
-            float noise = (float)random_below(random, 1000) * 2e-4f;
+            float noise = (float)test_draw(random, 1000) * 2e-4f;
             images[i * 784 + p] = noise + (p / 56 == (uint64_t)labels[i] ? 1.0f : 0.0f);
         }
     }

@@ -2,18 +2,14 @@
 /* Graphs that bring gradients and collectives, compiled graphs and declared operators, through the
  * interface and without memory. What plans do is tested by the command (cli_front_doors, cli_emit).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include <weft/weft.h>
+
+#include "tests/support/support.h"
 
 static const char given[] = WEFT_SOURCE_DIR "/tests/data/given_gradients.onnx";
 static const char compiled[] = WEFT_SOURCE_DIR "/tests/data/compiled_graph.onnx";
@@ -140,52 +136,25 @@ static void test_rules_must_not_be_empty(void **state)
     weft_registry_destroy(registry);
 }
 
-/* Fails the allocation number fail_at, and counts what is not given back. */
-typedef struct counting {
-    uint64_t count, fail_at, live;
-} counting_t;
-
-static void *counting_alloc(void *user, size_t bytes)
-{
-    counting_t *counting = user;
-    void *ptr = counting->count++ == counting->fail_at ? NULL : malloc(bytes);
-    counting->live += ptr != NULL;
-    return ptr;
-}
-
-static void *counting_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    counting_t *counting = user;
-    (void)old_bytes;
-    return counting->count++ == counting->fail_at ? NULL : realloc(ptr, bytes);
-}
-
-static void counting_free(void *user, void *ptr)
-{
-    counting_t *counting = user;
-    counting->live--;
-    free(ptr);
-}
-
 static void fail_every_allocation(weft_compile_params_t params)
 {
-    counting_t counting = {0, UINT64_MAX, 0};
-    weft_allocator_t allocator = {counting_alloc, counting_realloc, counting_free, &counting};
+    test_memory_t memory;
     weft_plan_t *plan;
-    params.allocator = &allocator;
+    params.allocator = &memory.allocator;
+    test_memory_init(&memory);
     assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
     weft_plan_release(plan);
-    assert_int_equal(counting.live, 0);
-    uint64_t total = counting.count;
+    assert_int_equal(memory.live_blocks, 0);
+    uint64_t total = memory.requests;
     print_message("%llu allocations\n", (unsigned long long)total);
     for (uint64_t i = 0; i < total; i++) {
-        counting = (counting_t){0, i, 0};
+        test_memory_fail(&memory, i, UINT64_MAX);
         if (weft_compile(&params, &plan) != WEFT_ERR_NO_MEMORY) {
             fail_msg("allocation %llu of %llu: %s", (unsigned long long)i,
                      (unsigned long long)total, weft_last_error());
         }
         assert_null(plan);
-        assert_int_equal(counting.live, 0);
+        assert_int_equal(memory.live_blocks, 0);
     }
 }
 

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering of graphs that training a plain model does not make. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "fusion/fusion.h"
+#include "tests/support/support.h"
 
 typedef struct fixture {
     weft_registry_t *registry;

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "fusion/lower/offsets.h"
 #include "runtime/base/error.h"
 #include "tests/fusion/support_view.h"
+#include "tests/support/support.h"
 
 #define ALIGNMENT 64u
 
@@ -57,14 +52,14 @@ static void test_memory_never_overlaps_live_buffers(void **state)
     print_message("seed %llu\n", (unsigned long long)seed);
     for (int round = 0; round < 300; round++) {
         wefti_memory_item_t items[120];
-        uint32_t count = random_below(&random, 120), last = 1 + random_below(&random, 100);
+        uint32_t count = test_draw(&random, 120), last = 1 + test_draw(&random, 100);
         uint64_t total = UINT64_MAX, peak = UINT64_MAX;
         for (uint32_t i = 0; i < count; i++) {
-            uint32_t first = random_below(&random, last + 1);
+            uint32_t first = test_draw(&random, last + 1);
             items[i] = (wefti_memory_item_t){
-                .size_bytes = random_below(&random, 1u << (1 + random_below(&random, 16))),
+                .size_bytes = test_draw(&random, 1u << (1 + test_draw(&random, 16))),
                 .first = first,
-                .last = first + random_below(&random, last + 1 - first)};
+                .last = first + test_draw(&random, last + 1 - first)};
         }
         assert_int_equal(wefti_memory_assign(items, count, ALIGNMENT, NULL, &total), WEFT_OK);
         assert_int_equal(wefti_memory_peak(items, count, NULL, &peak), WEFT_OK);
@@ -81,10 +76,10 @@ static void test_memory_is_near_the_peak_for_training(void **state)
     (void)state;
     for (int round = 0; round < 100; round++) {
         wefti_memory_item_t items[90];
-        uint32_t layers = 2 + random_below(&random, 28), count = 0;
+        uint32_t layers = 2 + test_draw(&random, 28), count = 0;
         uint64_t total, peak;
         for (uint32_t i = 0; i < layers; i++) {
-            uint64_t size = 64u * (1 + random_below(&random, 1000));
+            uint64_t size = 64u * (1 + test_draw(&random, 1000));
             uint32_t back = 2 * layers - 1 - i;
             items[count++] = (wefti_memory_item_t){size, i, back, 0};        /* activation */
             items[count++] = (wefti_memory_item_t){size, back, back + 1, 0}; /* its gradient */
@@ -108,7 +103,7 @@ static void test_memory_of_many_items(void **state)
     (void)state;
     assert_non_null(items);
     for (uint32_t i = 0; i < layers; i++) {
-        uint64_t size = 64u * (1 + random_below(&random, 100));
+        uint64_t size = 64u * (1 + test_draw(&random, 100));
         uint32_t back = 2 * layers - 1 - i;
         items[2 * i] = (wefti_memory_item_t){size, i, back, 0};
         items[2 * i + 1] = (wefti_memory_item_t){64, i, i, 0};
@@ -118,9 +113,9 @@ static void test_memory_of_many_items(void **state)
     assert_int_equal(total, peak);
     /* Random lifetimes, replayed: who is written where until when. */
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t first = random_below(&random, 1000);
-        items[i] = (wefti_memory_item_t){64u * (1 + random_below(&random, 50)), first,
-                                         first + random_below(&random, 30), 0};
+        uint32_t first = test_draw(&random, 1000);
+        items[i] = (wefti_memory_item_t){64u * (1 + test_draw(&random, 50)), first,
+                                         first + test_draw(&random, 30), 0};
     }
     assert_int_equal(wefti_memory_assign(items, count, ALIGNMENT, NULL, &total), WEFT_OK);
     assert_int_equal(wefti_memory_peak(items, count, NULL, &peak), WEFT_OK);

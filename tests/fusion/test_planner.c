@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner against all partitions there are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include <weft/status.h>
 
 #include "fusion/fusion.h"
+#include "tests/support/support.h"
 
 #define INSTANCES 10000u
 #define MOST_ITEMS 11u
@@ -26,8 +22,7 @@ typedef struct instance {
 
 static uint64_t draw(uint64_t *state, uint64_t below)
 {
-    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
-    return (*state >> 33) % below;
+    return test_next_random(state) % below;
 }
 
 static uint64_t seed_of_run(void)

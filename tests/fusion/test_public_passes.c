@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The passes as a host compiler calls them, on views built by hand: what they answer, that it may
  * be applied, and that no view however wrong does any harm. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include <weft/weft.h>
 
 #include "tests/fusion/support_view.h"
+#include "tests/support/support.h"
 
 static const weft_bucket_piece_t piece = {500000, 512000}; /* 500 ns and 2 bytes a nanosecond */
 static const weft_bucket_cost_t cost = {&piece, 1, NULL, 0};
@@ -259,19 +253,19 @@ static void test_predicted_times(void **state)
 /* Gradients, some behind others' results, of two types, with fences. */
 static const weft_graph_view_t *random_view(view_builder_t *b, uint64_t *state)
 {
-    uint32_t results[64], count = 0, n = 2 + random_below(state, 40);
+    uint32_t results[64], count = 0, n = 2 + test_draw(state, 40);
     view_begin(b);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t input = UINT32_MAX;
-        if (count > 0 && random_below(state, 3) == 0) {
-            input = results[random_below(state, count)];
+        if (count > 0 && test_draw(state, 3) == 0) {
+            input = results[test_draw(state, count)];
         }
-        if (random_below(state, 15) == 0) {
+        if (test_draw(state, 15) == 0) {
             view_op(b, "Unknown", &input, input != UINT32_MAX, WEFT_DTYPE_F32, 64);
         }
         results[count++] =
-            view_gradient(b, input, random_below(state, 4) == 0 ? WEFT_DTYPE_F16 : WEFT_DTYPE_F32,
-                          1 + random_below(state, 300000));
+            view_gradient(b, input, test_draw(state, 4) == 0 ? WEFT_DTYPE_F16 : WEFT_DTYPE_F32,
+                          1 + test_draw(state, 300000));
     }
     return view_end(b);
 }
@@ -292,7 +286,7 @@ static void test_buckets_of_random_graphs(void **state)
         weft_edit_list_t *edits;
         const weft_graph_view_t *view = random_view(&b, &random);
         for (uint32_t i = 0; i < view->op_count; i++) {
-            ready_ns[i] = now += random_below(&random, 100000);
+            ready_ns[i] = now += test_draw(&random, 100000);
         }
         params.policy = policies[n % 7];
         params.cost = &cost;
@@ -465,10 +459,10 @@ static void test_damaged_views(void **state)
         weft_bucket_params_t params = WEFT_BUCKET_PARAMS_INIT;
         weft_edit_list_t *edits = NULL;
         const weft_graph_view_t *view = random_view(&b, &random);
-        uint32_t value = odd[random_below(&random, 7)];
-        uint32_t op = random_below(&random, view->op_count);
-        uint32_t tensor = random_below(&random, view->value_count);
-        switch (random_below(&random, 7)) {
+        uint32_t value = odd[test_draw(&random, 7)];
+        uint32_t op = test_draw(&random, view->op_count);
+        uint32_t tensor = test_draw(&random, view->value_count);
+        switch (test_draw(&random, 7)) {
         case 0:
             b.order[op] = value;
             break;
@@ -479,10 +473,10 @@ static void test_damaged_views(void **state)
             b.values[tensor].grad_of = value;
             break;
         case 3:
-            b.op_inputs[random_below(&random, b.input_count + 1)] = value;
+            b.op_inputs[test_draw(&random, b.input_count + 1)] = value;
             break;
         case 4:
-            b.op_outputs[random_below(&random, b.output_count)] = value;
+            b.op_outputs[test_draw(&random, b.output_count)] = value;
             break;
         case 5:
             b.ops[op].present = 0;
@@ -490,7 +484,7 @@ static void test_damaged_views(void **state)
         default:
             b.values[tensor].bytes = UINT64_MAX - value;
         }
-        params.policy = random_below(&random, 2) ? "bytes:100K" : "auto";
+        params.policy = test_draw(&random, 2) ? "bytes:100K" : "auto";
         params.cost = &cost;
         weft_status_t status = weft_pass_bucket(view, &params, &edits, NULL);
         if (status == WEFT_OK) {

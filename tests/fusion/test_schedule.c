@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* List scheduling against a naive clock, all orders of small graphs, and its own bounds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "fusion/passes/schedule.h"
 #include "tests/fusion/support_view.h"
+#include "tests/support/support.h"
 
 #define NONE UINT32_MAX
 
@@ -182,11 +177,11 @@ static void random_step(fixture_t *f, uint64_t *random, uint32_t ops, uint32_t f
     uint32_t values[VIEW_MAX], count = 0;
     for (uint32_t i = 0; i < ops; i++) {
         uint32_t a =
-            count > 0 && random_below(random, 4) > 0 ? values[random_below(random, count)] : NONE;
+            count > 0 && test_draw(random, 4) > 0 ? values[test_draw(random, count)] : NONE;
         uint32_t b =
-            count > 0 && random_below(random, 3) == 0 ? values[random_below(random, count)] : NONE;
-        uint32_t kind = random_below(random, fence_in);
-        bool collective = a != NONE && random_below(random, 3) == 0;
+            count > 0 && test_draw(random, 3) == 0 ? values[test_draw(random, count)] : NONE;
+        uint32_t kind = test_draw(random, fence_in);
+        bool collective = a != NONE && test_draw(random, 3) == 0;
         if (a == NONE || a == b) {
             b = NONE;
         }
@@ -194,7 +189,7 @@ static void random_step(fixture_t *f, uint64_t *random, uint32_t ops, uint32_t f
                              collective  ? "AllReduce"
                              : kind == 0 ? "Unknown"
                                          : "Compute",
-                             1 + random_below(random, 100), 64u * (1 + random_below(random, 8)), a,
+                             1 + test_draw(random, 100), 64u * (1 + test_draw(random, 8)), a,
                              collective ? NONE : b);
     }
     view_end(&f->b);
@@ -297,7 +292,7 @@ static void test_schedule_judges_as_definitions_do(void **state)
         fixture_t *f = fixture();
         uint32_t order[VIEW_MAX], count;
         wefti_schedule_cost_t cost;
-        random_step(f, &random, 1 + random_below(&random, 40), 1000);
+        random_step(f, &random, 1 + test_draw(&random, 40), 1000);
         count = compute_ops(&f->b.view, order);
         naive_t naive = run_naively(f, &f->b.view, order, count);
         assert_int_equal(wefti_schedule_judge(&f->b.view, &f->params, NULL, &cost), WEFT_OK);
@@ -318,8 +313,8 @@ static void test_schedule_is_what_its_edits_come_to(void **state)
         weft_edit_list_t *edits = NULL;
         wefti_schedule_report_t report;
         uint32_t order[VIEW_MAX], count;
-        random_step(f, &random, 1 + random_below(&random, 40), 12);
-        f->params.in_flight = random_below(&random, 4);
+        random_step(f, &random, 1 + test_draw(&random, 40), 12);
+        f->params.in_flight = test_draw(&random, 4);
         assert_int_equal(wefti_pass_schedule(&f->b.view, &f->params, NULL, &edits, &report),
                          WEFT_OK);
         count = follow_edits(f, edits, order);
@@ -349,7 +344,7 @@ static void test_schedule_beside_all_orders(void **state)
         weft_edit_list_t *edits = NULL;
         wefti_schedule_report_t report;
         uint32_t order[VIEW_MAX], count;
-        random_step(f, &random, 2 + random_below(&random, 7), 1000);
+        random_step(f, &random, 2 + test_draw(&random, 7), 1000);
         f->params.most_live_bytes = UINT64_MAX;
         assert_int_equal(wefti_pass_schedule(&f->b.view, &f->params, NULL, &edits, &report),
                          WEFT_OK);

@@ -58,7 +58,7 @@ static void close_fixture(fixture_t *f)
 static void random_graph(fixture_t *f, uint64_t *random)
 {
     wefti_graph_t *graph = f->graph;
-    uint32_t values[MOST_VALUES], count = 0, ops = 3 + random_below(random, 30);
+    uint32_t values[MOST_VALUES], count = 0, ops = 3 + test_draw(random, 30);
     bool read[MOST_VALUES] = {false};
     for (uint32_t i = 0; i < 2; i++) {
         char name[16];
@@ -67,13 +67,13 @@ static void random_graph(fixture_t *f, uint64_t *random)
             test_value(graph, name, WEFTI_VALUE_INPUT, WEFT_DTYPE_F32, DIMS(64 << (2 * i)), NULL);
     }
     for (uint32_t i = 0; i < ops; i++) {
-        uint32_t a = random_below(random, count), b = random_below(random, count);
+        uint32_t a = test_draw(random, count), b = test_draw(random, count);
         char name[16];
         bool same = wefti_value_bytes(&graph->values[values[a]]) ==
                     wefti_value_bytes(&graph->values[values[b]]);
         snprintf(name, sizeof name, "v%u", i);
         read[a] = true;
-        if (random_below(random, 4) == 0) {
+        if (test_draw(random, 4) == 0) {
             uint32_t node =
                 test_node_outputs(graph, "weft", "AllReduce", name, INPUTS(values[a]), 1, NULL, 0);
             values[count++] = graph->nodes[node].outputs[0];

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sharded updates: where shards and states lie, what waits for what, and what is left whole. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "fusion/fusion.h"
+#include "tests/support/support.h"
 
 #define MODEL(name) WEFT_SOURCE_DIR "/samples/models/" name
 

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairs of a start and a wait: the collective is issued where the one stands and waited for where
  * the other does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "fusion/passes/passes.h"
+#include "tests/support/support.h"
 
 typedef struct fixture {
     weft_registry_t *registry;

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Partial sums of micro-batches in plans: proved as they are compiled, and refused when they are
  * not those of the tree. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "fusion/fusion.h"
+#include "tests/support/support.h"
 
 static weft_plan_t *compile(uint32_t world, uint32_t accumulate, const char *wire, int shard)
 {

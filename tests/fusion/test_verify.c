@@ -4,13 +4,6 @@
  * rank, stays inside the arena and reduces every gradient once, as found by brute force over the
  * places that each rank really has.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +16,7 @@
 #include "ops/plan/plan_internal.h"
 #include "ops/plan/prove.h"
 #include "tests/graph/support_layers.h"
+#include "tests/support/support.h"
 
 enum { MAX_STEPS = 512, WORDS = MAX_STEPS / 64, ROUNDS = 250, WORLD = 3 };
 

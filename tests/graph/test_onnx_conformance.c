@@ -3,13 +3,6 @@
  * ONNX's own test cases (Debian: libonnx-testdata). Every model is imported or refused cleanly;
  * every case whose operators have kernels here is run and compared with the recorded outputs.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +12,7 @@
 
 #include "graph/onnx/onnx.h"
 #include "runtime/base/sync.h"
+#include "tests/support/support.h"
 
 #define DATA "/usr/share/libonnx-testdata/data/"
 

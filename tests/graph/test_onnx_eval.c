@@ -4,13 +4,6 @@
  * evaluation model with its own untrained weights to OUT; check_saved_onnx.py looks at that with
  * the onnx package.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +16,7 @@
 #include "ops/plan/plan.h"
 #include "tests/graph/support_interpreter.h"
 #include "tests/graph/support_onnx.h"
+#include "tests/support/support.h"
 
 static weft_registry_t *registry;
 

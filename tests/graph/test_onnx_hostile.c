@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that are wrong by accident or on purpose: each gets a status and a message that names the
  * place. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,67 +10,26 @@
 
 #include "graph/onnx/onnx.h"
 #include "tests/graph/support_onnx.h"
+#include "tests/support/support.h"
 
 static weft_registry_t *registry;
 
-/* Memory the import asked for at most at one time, and a limit after which there is none. */
-typedef struct meter {
-    size_t now_bytes, most_bytes, calls, fail_after;
-} meter_t;
-
-static void *meter_alloc(void *user, size_t bytes)
+static weft_status_t try_import(const void *bytes, size_t size, test_memory_t *memory)
 {
-    meter_t *meter = user;
-    if (meter->fail_after != 0 && ++meter->calls > meter->fail_after) {
-        return NULL;
-    }
-    size_t *block = malloc(bytes + 16);
-    if (block == NULL) {
-        return NULL;
-    }
-    block[0] = bytes;
-    meter->now_bytes += bytes;
-    meter->most_bytes = meter->now_bytes > meter->most_bytes ? meter->now_bytes : meter->most_bytes;
-    return block + 2;
-}
-
-static void meter_free(void *user, void *ptr)
-{
-    meter_t *meter = user;
-    if (ptr != NULL) {
-        size_t *block = (size_t *)ptr - 2;
-        meter->now_bytes -= block[0];
-        free(block);
-    }
-}
-
-static void *meter_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    void *grown = meter_alloc(user, bytes);
-    if (grown != NULL && ptr != NULL) {
-        memcpy(grown, ptr, old_bytes < bytes ? old_bytes : bytes);
-        meter_free(user, ptr);
-    }
-    return grown;
-}
-
-static weft_status_t try_import(const void *bytes, size_t size, meter_t *meter)
-{
-    weft_allocator_t allocator = {meter_alloc, meter_realloc, meter_free, meter};
     wefti_onnx_import_params_t params = {.bytes = bytes, .size_bytes = size};
     wefti_graph_t *graph = NULL;
-    weft_status_t status = wefti_onnx_import(&params, &allocator, registry, &graph);
+    weft_status_t status = wefti_onnx_import(&params, &memory->allocator, registry, &graph);
     assert_true((status == WEFT_OK) == (graph != NULL));
     assert_true(status <= 0);
     if (status < 0) {
         assert_true(weft_last_error()[0] != '\0');
         assert_null(strchr(weft_last_error(), '\n'));
     } else {
-        meter->fail_after = 0;
+        test_memory_fail(memory, UINT64_MAX, UINT64_MAX);
         assert_int_equal(wefti_graph_verify(graph), WEFT_OK);
     }
     wefti_graph_destroy(graph);
-    assert_int_equal(meter->now_bytes, 0); /* nothing left behind */
+    assert_int_equal(memory->live_bytes, 0); /* nothing left behind */
     return status;
 }
 
@@ -94,8 +46,9 @@ static void check_message(const char *const *texts, size_t count)
 static void check_refused(wire_t *wire, weft_status_t expected, const char *text1,
                           const char *text2)
 {
-    meter_t meter = {0};
-    weft_status_t status = try_import(wire->data, wire->size, &meter);
+    test_memory_t memory;
+    test_memory_init(&memory);
+    weft_status_t status = try_import(wire->data, wire->size, &memory);
     if (status != expected) {
         fail_msg("status %s instead of %s: %s", weft_status_name(status),
                  weft_status_name(expected), status < 0 ? weft_last_error() : "");
@@ -120,32 +73,28 @@ static void test_onnx_hostile_truncation(void **state)
     for (size_t size = 0; size < wire.size; size++) {
         /* A copy of exactly this size, so that a sanitizer sees the first byte too far. */
         uint8_t *copy = malloc(size + 1);
-        meter_t meter = {0};
+        test_memory_t memory;
+        test_memory_init(&memory);
         memcpy(copy, wire.data, size);
         copy = realloc(copy, size > 0 ? size : 1);
-        assert_true(try_import(copy, size, &meter) < 0);
+        assert_true(try_import(copy, size, &memory) < 0);
         free(copy);
     }
     wire_free(&wire);
-}
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
 }
 
 static void flip_bytes(const uint8_t *good, size_t size, size_t rounds, uint64_t *seed)
 {
     uint8_t *bytes = malloc(size);
     for (size_t round = 0; round < rounds; round++) {
-        meter_t meter = {0};
+        test_memory_t memory;
+        test_memory_init(&memory);
         memcpy(bytes, good, size);
-        for (uint64_t i = next_random(seed) % 4 + 1; i > 0; i--) {
-            bytes[next_random(seed) % size] = (uint8_t)next_random(seed);
+        for (uint64_t i = test_next_random(seed) % 4 + 1; i > 0; i--) {
+            bytes[test_next_random(seed) % size] = (uint8_t)test_next_random(seed);
         }
-        (void)try_import(bytes, size, &meter);
-        assert_true(meter.most_bytes < (size_t)256 << 20);
+        (void)try_import(bytes, size, &memory);
+        assert_true(memory.most_bytes < (size_t)256 << 20);
     }
     free(bytes);
 }
@@ -159,9 +108,10 @@ static void test_onnx_hostile_random_bytes(void **state)
     flip_bytes(wire.data, wire.size, 4000, &seed);
     /* Every byte of the structure once, with all bits turned. */
     for (size_t i = 0; i < wire.size; i++) {
-        meter_t meter = {0};
+        test_memory_t memory;
+        test_memory_init(&memory);
         wire.data[i] ^= 0xff;
-        (void)try_import(wire.data, wire.size, &meter);
+        (void)try_import(wire.data, wire.size, &memory);
         wire.data[i] ^= 0xff;
     }
     wire_free(&wire);
@@ -175,54 +125,46 @@ static void test_onnx_hostile_random_bytes(void **state)
     }
 }
 
+static weft_status_t import_once(const weft_allocator_t *allocator, void *user)
+{
+    wefti_graph_t *graph;
+    weft_status_t status = wefti_onnx_import(user, allocator, registry, &graph);
+    wefti_graph_destroy(graph);
+    return status;
+}
+
+static weft_status_t eval_once(const weft_allocator_t *allocator, void *user)
+{
+    void *blob;
+    size_t size;
+    weft_status_t status = wefti_onnx_eval_model(user, allocator, registry, &blob, &size);
+    assert_true((status == WEFT_OK) == (blob != NULL));
+    wefti_free(allocator, blob);
+    return status;
+}
+
 static void test_onnx_hostile_no_memory(void **state)
 {
     (void)state;
     wire_t wire = onnx_small_mlp();
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
-    size_t calls = 0;
-    while (status == WEFT_ERR_NO_MEMORY) {
-        meter_t meter = {.fail_after = ++calls};
-        status = try_import(wire.data, wire.size, &meter);
-    }
-    assert_int_equal(status, WEFT_OK);
-    assert_true(calls > 5);
-    wire_free(&wire);
-}
-
-static void test_onnx_hostile_no_memory_for_eval_model(void **state)
-{
-    (void)state;
-    wire_t wire = onnx_small_mlp();
     wefti_onnx_import_params_t params = {.bytes = wire.data, .size_bytes = wire.size};
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
-    size_t calls = 0;
-    while (status == WEFT_ERR_NO_MEMORY) {
-        meter_t meter = {.fail_after = ++calls};
-        weft_allocator_t allocator = {meter_alloc, meter_realloc, meter_free, &meter};
-        void *blob;
-        size_t size;
-        status = wefti_onnx_eval_model(&params, &allocator, registry, &blob, &size);
-        assert_true((status == WEFT_OK) == (blob != NULL));
-        wefti_free(&allocator, blob);
-        assert_int_equal(meter.now_bytes, 0);
-    }
-    assert_int_equal(status, WEFT_OK);
-    assert_true(calls > 10);
+    assert_true(test_memory_sweep(import_once, &params) > 5);
+    assert_true(test_memory_sweep(eval_once, &params) > 10);
     wire_free(&wire);
 }
 
 static void test_onnx_hostile_not_onnx(void **state)
 {
     (void)state;
-    meter_t meter = {0};
-    assert_int_equal(try_import("", 0, &meter), WEFT_ERR_FORMAT);
+    test_memory_t memory;
+    test_memory_init(&memory);
+    assert_int_equal(try_import("", 0, &memory), WEFT_ERR_FORMAT);
     check_message((const char *[]){"empty"}, 1);
     const char *text = "# A readme\n\nIt is not a model.\n";
-    assert_int_equal(try_import(text, strlen(text), &meter), WEFT_ERR_FORMAT);
+    assert_int_equal(try_import(text, strlen(text), &memory), WEFT_ERR_FORMAT);
     check_message((const char *[]){"not an ONNX model"}, 1);
     uint8_t zeros[64] = {0};
-    assert_int_equal(try_import(zeros, sizeof(zeros), &meter), WEFT_ERR_FORMAT);
+    assert_int_equal(try_import(zeros, sizeof(zeros), &memory), WEFT_ERR_FORMAT);
     check_message((const char *[]){"not an ONNX model", "byte 0"}, 2);
     wire_t wire = {0};
     wire_number(&wire, 1, 8);
@@ -288,14 +230,15 @@ static void test_onnx_hostile_amplification(void **state)
     static const uint8_t empties[][2] = {{0x0a, 0}, {0x2a, 0}, {0x5a, 0}};
     for (int kind = 0; kind < 3; kind++) {
         wire_t graph = {0};
-        meter_t meter = {0};
+        test_memory_t memory;
+        test_memory_init(&memory);
         for (size_t i = 0; i < 5 << 20; i++) {
             wire_raw(&graph, empties[kind], 2);
         }
         wire_t model = onnx_model(&graph, 13);
-        assert_int_equal(try_import(model.data, model.size, &meter), WEFT_ERR_UNSUPPORTED);
+        assert_int_equal(try_import(model.data, model.size, &memory), WEFT_ERR_UNSUPPORTED);
         check_message((const char *[]){"memory budget", "graph"}, 2);
-        assert_true(meter.most_bytes < (size_t)64 << 20);
+        assert_true(memory.most_bytes < (size_t)64 << 20);
         wire_free(&model);
     }
 }
@@ -639,7 +582,6 @@ int main(void)
         cmocka_unit_test(test_onnx_hostile_truncation),
         cmocka_unit_test(test_onnx_hostile_random_bytes),
         cmocka_unit_test(test_onnx_hostile_no_memory),
-        cmocka_unit_test(test_onnx_hostile_no_memory_for_eval_model),
         cmocka_unit_test(test_onnx_hostile_not_onnx),
         cmocka_unit_test(test_onnx_hostile_files),
         cmocka_unit_test(test_onnx_hostile_depth),

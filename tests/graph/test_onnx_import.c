@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the importer makes of good files. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +8,7 @@
 
 #include "graph/onnx/onnx.h"
 #include "tests/graph/support_onnx.h"
+#include "tests/support/support.h"
 
 static weft_registry_t *registry;
 

@@ -12,19 +12,13 @@
 
 #include <weft/types.h>
 
+#include "tests/support/support.h"
+
 static const weft_dtype_t oracle_dtypes[] = {
     WEFT_DTYPE_F64, WEFT_DTYPE_F32, WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_I64, WEFT_DTYPE_I32,
     WEFT_DTYPE_I16, WEFT_DTYPE_I8,  WEFT_DTYPE_U64, WEFT_DTYPE_U32,  WEFT_DTYPE_U16, WEFT_DTYPE_U8,
 };
 #define ORACLE_DTYPES (sizeof oracle_dtypes / sizeof oracle_dtypes[0])
-
-static inline uint64_t oracle_random(uint64_t *state) /* xorshift64*, never 0 */
-{
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return *state * 0x2545f4914f6cdd1dull;
-}
 
 static inline uint32_t oracle_f32_bits(float value)
 {
@@ -214,8 +208,8 @@ static inline void oracle_fill(weft_dtype_t dtype, uint8_t *at, size_t elem_coun
         0xffc12345u, 0x7f800001u, 0x7f7fffffu, 0x00800000u, 0x33000000u, 0x477fefffu, 0x38800000u};
     size_t bytes = weft_dtype_size_bytes(dtype);
     for (size_t i = 0; i < elem_count; i++) {
-        uint64_t raw = oracle_random(state);
-        uint64_t kind = oracle_random(state) % 16;
+        uint64_t raw = test_next_random(state);
+        uint64_t kind = test_next_random(state) % 16;
         float value = (float)((double)(raw >> 40) / (double)(1 << 20) - 8.0);
         double wide = (double)(raw >> 11) / ldexp(1.0, 49) - 8.0;
         if (kind == 0) {

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "tests/support/support.h"
+
 static _Atomic(emitter_t *) current;
 
 void emitter_use(emitter_t *emitter)
@@ -14,17 +16,9 @@ void emitter_use(emitter_t *emitter)
 
 /* ---- chance ---- */
 
-static uint64_t next(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15ull; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return z ^ z >> 31;
-}
-
 static uint32_t below(uint64_t *state, uint32_t bound)
 {
-    return (uint32_t)(next(state) >> 32) % bound;
+    return (uint32_t)(test_next_random(state) >> 32) % bound;
 }
 
 /* Mostly small, at times at the edge of what fits. */

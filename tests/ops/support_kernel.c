@@ -17,20 +17,15 @@ void random_seed(uint64_t seed)
     random_state = seed;
 }
 
-static uint32_t random_next(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-
 float random_float(float low, float high)
 {
-    return low + (high - low) * ((float)(random_next() & 0xffffff) / 16777216.0f);
+    return low + (high - low) *
+                     ((float)((uint32_t)test_next_random(&random_state) & 0xffffff) / 16777216.0f);
 }
 
 uint32_t random_below(uint32_t limit)
 {
-    return random_next() % limit;
+    return (uint32_t)test_next_random(&random_state) % limit;
 }
 
 void random_fill(float *x, int64_t count, float low, float high)

@@ -3,14 +3,9 @@
 #ifndef WEFT_TESTS_OPS_SUPPORT_KERNEL_H
 #define WEFT_TESTS_OPS_SUPPORT_KERNEL_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <weft/registry.h>
+
+#include "tests/support/support.h"
 
 #define CASE_TENSORS 7
 #define CASE_ATTRS 10

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cost tables and topologies as files; what is chosen over sizes and why. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <weft/status.h>
 
 #include "ops/cost/cost.h"
 #include "ops/topo/topology.h"
+#include "tests/support/support.h"
 
 static const char *const table =
     "{\"format\": 1, \"name\": \"lab \\\"one\\\"\",\n"

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An algorithm from outside, with two lanes, through the public interface; and what it is thought
  * to cost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <weft/weft.h>
 
 #include "ops/cost/cost.h"
+#include "tests/support/support.h"
 
 /* Mesh all-gather: the main lane takes peers at even distances, the side lane those at odd ones. */
 static const char *eligible(const weft_algo_params_t *params)

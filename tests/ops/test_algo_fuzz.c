@@ -4,18 +4,13 @@
  * it is, verifying, predicting and resolving end, with a message where something is wrong; and what
  * is proved does only what its buffers have room for.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ops/cost/cost.h"
 #include "support_emitter.h"
+#include "tests/support/support.h"
 
 #define CASES 3000
 

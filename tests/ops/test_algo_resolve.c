@@ -3,32 +3,22 @@
  * Schedules with sizes, run on numbers: ranks take their tasks in random turns over three runs, and
  * what they receive is compared with the operator's definition. The random order prints its seed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include <weft/status.h>
 
 #include "ops/algo/lower.h"
 #include "ops/algo/resolve.h"
 #include "ops/algo/table.h"
+#include "tests/support/support.h"
 
 #define MAX_RANKS 9u
 #define RUNS 3u
 
 static uint64_t seed;
-
-static uint32_t next_random(void)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 33);
-}
 
 typedef struct rank_state {
     wefti_tasks_t tasks;
@@ -247,7 +237,7 @@ static void run_machine(machine_t *m)
         fill(m, rank);
     }
     while (left > 0) {
-        uint32_t rank = next_random() % n;
+        uint32_t rank = (uint32_t)test_next_random(&seed) % n;
         rank_state_t *state = &m->ranks[rank];
         assert_true(idle < 100000); /* stuck */
         idle++;
@@ -366,11 +356,11 @@ static void run_sizes(const weft_algorithm_t *algorithm, weft_algo_params_t *par
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         wefti_counts_t counts = {.elem_count = sizes[s], .elem_bytes = 8};
         for (uint32_t i = 0; i < n * n; i++) {
-            variable[i] = next_random() % (sizes[s] + 1);
+            variable[i] = (uint32_t)test_next_random(&seed) % (sizes[s] + 1);
             put[i] = i / n != i % n && (s % 3 == 1 || (i / n) / 2 != (i % n) / 2);
         }
         for (uint32_t i = 0; i < n; i++) {
-            hidden[i] = next_random() % 2;
+            hidden[i] = (uint32_t)test_next_random(&seed) % 2;
         }
         counts.counts = uneven ? variable : NULL;
         wefti_links_t links = {s % 3 > 0 ? put : NULL, s % 2 == 1 ? hidden : NULL};
@@ -388,7 +378,7 @@ static void test_every_algorithm_computes_on_numbers(void **state)
                 weft_algo_params_t params = {.op = algorithm->op,
                                              .group_size = n,
                                              .in_place = in_place,
-                                             .root = next_random() % n,
+                                             .root = (uint32_t)test_next_random(&seed) % n,
                                              .order = WEFT_ORDER_ANY};
                 uint32_t hosts[3] = {1, n / 2, n - 1 - n / 2};
                 params.peer = (params.root + 1) % n;
@@ -462,29 +452,6 @@ static void test_blocks_outside_are_refused(void **state)
     }
 }
 
-static long allocations;
-
-static void *count_alloc(void *user, size_t bytes)
-{
-    (void)user;
-    allocations++;
-    return malloc(bytes);
-}
-
-static void *count_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    (void)user;
-    (void)old_bytes;
-    allocations++;
-    return realloc(ptr, bytes);
-}
-
-static void count_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
-
 /* Elements that tasks write into users' buffers, each destination counted. */
 static uint64_t moved_elems(const wefti_tasks_t *tasks)
 {
@@ -544,19 +511,20 @@ static void check_slices(const weft_algo_params_t *params, const wefti_schedule_
 static void test_slices_touch_what_the_call_touches(void **state)
 {
     (void)state;
-    static const weft_allocator_t allocator = {count_alloc, count_realloc, count_free, NULL};
+    test_memory_t memory;
     const weft_algorithm_t *algorithm;
     uint64_t lengths[MAX_RANKS * MAX_RANKS];
+    test_memory_init(&memory);
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
         for (uint32_t n = 2; n <= MAX_RANKS; n++) {
             weft_algo_params_t params = {.op = algorithm->op,
                                          .group_size = n,
-                                         .rank = next_random() % n,
-                                         .root = next_random() % n,
+                                         .rank = (uint32_t)test_next_random(&seed) % n,
+                                         .root = (uint32_t)test_next_random(&seed) % n,
                                          .order = WEFT_ORDER_ANY};
             params.peer = (params.root + 1) % n;
             wefti_schedule_t schedule;
-            wefti_tasks_t tasks = {.allocator = &allocator};
+            wefti_tasks_t tasks = {.allocator = &memory.allocator};
             if (algorithm->eligible(&params) != NULL) {
                 continue;
             }
@@ -566,15 +534,16 @@ static void test_slices_touch_what_the_call_touches(void **state)
             bool uneven = params.op == WEFT_OP_ALL_GATHER_V ||
                           params.op == WEFT_OP_REDUCE_SCATTER_V ||
                           params.op == WEFT_OP_ALL_TO_ALL_V;
-            long before = allocations;
+            uint64_t before = memory.requests;
             for (uint32_t size = 1; size < 400; size = size * 3 + 1) {
                 for (uint32_t j = 0; j < n * n; j++) {
-                    lengths[j] = next_random() % (size + 1);
+                    lengths[j] = (uint32_t)test_next_random(&seed) % (size + 1);
                 }
                 wefti_counts_t counts = {size, 8, uneven ? lengths : NULL};
-                check_slices(&params, &schedule, &counts, 1 + next_random() % size, &tasks);
+                check_slices(&params, &schedule, &counts,
+                             1 + (uint32_t)test_next_random(&seed) % size, &tasks);
             }
-            assert_int_equal(allocations, before); /* what was reserved was enough */
+            assert_int_equal(memory.requests, before); /* what was reserved was enough */
             wefti_tasks_deinit(&tasks);
             wefti_schedule_deinit(&schedule);
         }

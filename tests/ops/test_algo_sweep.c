@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every built-in algorithm, proved for every small group and some larger ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <weft/status.h>
 
 #include "ops/algo/sweep.h"
+#include "tests/support/support.h"
 
 static void prove_sizes(const uint32_t *sizes, size_t count, wefti_sweep_links_t links,
                         uint64_t least)

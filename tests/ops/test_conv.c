@@ -3,29 +3,19 @@
  * threads and layouts. */
 #include <malloc.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ops/compute/conv_lanes.h"
 #include "ops/compute/product_kernels.h"
+#include "tests/support/support.h"
 
-static uint32_t random_state = 77003;
-
-static uint32_t next(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8;
-}
+static uint64_t random_state = 77003;
 
 static int64_t between(int64_t low, int64_t high)
 {
-    return low + next() % (uint32_t)(high - low + 1);
+    return low + (int64_t)(test_next_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
 /* One convolution: n images, c -> o channels. */
@@ -46,7 +36,7 @@ static float *random_elems(int64_t count)
 {
     float *data = malloc((size_t)count * sizeof *data);
     for (int64_t i = 0; i < count; i++) {
-        data[i] = (float)next() / 8388608.0f - 1.0f;
+        data[i] = (float)(test_next_random(&random_state) >> 40) / 8388608.0f - 1.0f;
     }
     return data;
 }
@@ -401,7 +391,7 @@ static void test_conv_lanes_of_images(void **state)
 static void test_conv_random_shapes(void **state)
 {
     (void)state;
-    print_message("seed %u\n", random_state);
+    print_message("seed %u\n", (uint32_t)random_state);
     for (int i = 0; i < RANDOM_SHAPES; i++) {
         shape_t s = {.n = between(1, RANDOM_IMAGES), .g = between(1, 2)};
         s.c = s.g * between(1, 4);

@@ -2,35 +2,25 @@
 /* Gemm, MatMul and FusedMatMul against double precision, and bit for bit across instruction sets.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ops/compute/product_kernels.h"
+#include "tests/support/support.h"
 
 enum { MAX_ELEMS = 400000, SEED = 20240511 };
 
-static uint32_t random_state = SEED;
-
-static uint32_t next(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8;
-}
+static uint64_t random_state = SEED;
 
 static int64_t between(int64_t low, int64_t high)
 {
-    return low + next() % (uint32_t)(high - low + 1);
+    return low + (int64_t)(test_next_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
 static float value(void)
 {
-    return (float)next() / 8388608.0f - 1.0f;
+    return (float)(test_next_random(&random_state) >> 40) / 8388608.0f - 1.0f;
 }
 
 static weft_tensor_desc_t tensor(uint32_t rank, const int64_t *dims)
@@ -107,8 +97,10 @@ static float *random_elems(size_t count)
 /* One Gemm with every attribute drawn at random. */
 static void check_gemm(int64_t m, int64_t n, int64_t k)
 {
-    const int ta = next() & 1, tb = next() & 1, bias_kind = (int)between(0, 4);
-    const float alpha = next() & 1 ? 1 : 0.5f, beta = next() & 1 ? 1 : -0.25f;
+    const int ta = (uint32_t)test_next_random(&random_state) & 1,
+              tb = (uint32_t)test_next_random(&random_state) & 1, bias_kind = (int)between(0, 4);
+    const float alpha = (uint32_t)test_next_random(&random_state) & 1 ? 1 : 0.5f,
+                beta = (uint32_t)test_next_random(&random_state) & 1 ? 1 : -0.25f;
     const weft_attr_t attrs[] = {int_attr("transA", ta), int_attr("transB", tb),
                                  float_attr("alpha", alpha), float_attr("beta", beta)};
     static const uint32_t bias_rank[5] = {0, 0, 1, 2, 2};
@@ -156,7 +148,7 @@ static void check_gemm(int64_t m, int64_t n, int64_t k)
 static void test_gemm_matches_double_and_bits(void **state)
 {
     (void)state;
-    print_message("seed %u\n", random_state);
+    print_message("seed %u\n", (uint32_t)random_state);
     static const int64_t fixed[][3] = {{1, 1, 1},     {1, 10, 300}, {64, 10, 256},
                                        {64, 64, 257}, {7, 1, 5},    {10, 64, 64},
                                        {48, 50, 513}, {3, 129, 1},  {97, 31, 40}};
@@ -273,7 +265,7 @@ static void check_matmul(int kind_a, int kind_b, int ta, int tb, int64_t m, int6
 static void test_matmul_broadcasts(void **state)
 {
     (void)state;
-    print_message("seed %u\n", random_state);
+    print_message("seed %u\n", (uint32_t)random_state);
     for (int kind = 1; kind < 5; kind++) {
         for (int trans = 0; trans < 4; trans++) {
             check_matmul(0, kind, trans & 1, trans >> 1, between(1, 20), between(1, 20),

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "ops/cost/json_read.h"
+#include "tests/support/support.h"
 
 static weft_status_t parse(const char *text, wefti_json_tree_t *tree)
 {

@@ -4,33 +4,22 @@
  * decline, and that nothing runs by reference code.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ops/compute/onednn_kernels.h"
 #include "ops/compute/product_kernels.h"
 #include "runtime/base/sync.h"
+#include "tests/support/support.h"
 
 enum { GUARD = 64, TENSORS = 4 };
 
-static uint32_t random_state = 5150;
-
-static uint32_t next(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8;
-}
+static uint64_t random_state = 5150;
 
 static int64_t between(int64_t low, int64_t high)
 {
-    return low + next() % (uint32_t)(high - low + 1);
+    return low + (int64_t)(test_next_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
 static float *random_elems(int64_t count)
@@ -38,7 +27,7 @@ static float *random_elems(int64_t count)
     float *data = malloc((size_t)count * sizeof *data);
     assert_non_null(data);
     for (int64_t i = 0; i < count; i++) {
-        data[i] = (float)next() / 8388608.0f - 1.0f;
+        data[i] = (float)(test_next_random(&random_state) >> 40) / 8388608.0f - 1.0f;
     }
     return data;
 }
@@ -253,15 +242,18 @@ static void test_random_gemms(void **state)
 {
     int taken = 0;
     (void)state;
-    print_message("seed %u\n", random_state);
+    print_message("seed %u\n", (uint32_t)random_state);
     for (int i = 0; i < 120; i++) {
-        product_t p = gemm(between(1, 70), between(1, 70), between(1, 300), next() % 2, next() % 2);
-        p.alpha = next() % 3 == 0 ? -0.75f : 1;
-        p.beta = next() % 4 == 0 ? 0 : 1;
+        product_t p = gemm(between(1, 70), between(1, 70), between(1, 300),
+                           (uint32_t)test_next_random(&random_state) % 2,
+                           (uint32_t)test_next_random(&random_state) % 2);
+        p.alpha = (uint32_t)test_next_random(&random_state) % 3 == 0 ? -0.75f : 1;
+        p.beta = (uint32_t)test_next_random(&random_state) % 4 == 0 ? 0 : 1;
         p.c_rank = (int)between(-1, 2);
-        p.c_dims[0] = p.c_rank == 2 && next() % 2 ? p.m : 1;
-        p.c_dims[1] = p.c_rank >= 1 && next() % 4 ? p.n : 1;
-        weft_status_t status = check_product(&p, next() % 4 == 0 ? 2 : 1);
+        p.c_dims[0] = p.c_rank == 2 && (uint32_t)test_next_random(&random_state) % 2 ? p.m : 1;
+        p.c_dims[1] = p.c_rank >= 1 && (uint32_t)test_next_random(&random_state) % 4 ? p.n : 1;
+        weft_status_t status =
+            check_product(&p, (uint32_t)test_next_random(&random_state) % 4 == 0 ? 2 : 1);
         assert_true(status == WEFT_OK || status == WEFT_ERR_UNSUPPORTED);
         taken += status == WEFT_OK;
     }
@@ -273,18 +265,18 @@ static void test_random_matmuls(void **state)
 {
     int taken = 0;
     (void)state;
-    print_message("seed %u\n", random_state);
+    print_message("seed %u\n", (uint32_t)random_state);
     for (int i = 0; i < 80; i++) {
         product_t p = gemm(between(1, 40), between(1, 40), between(1, 80), false, false);
-        const bool fused = next() % 2;
+        const bool fused = (uint32_t)test_next_random(&random_state) % 2;
         p.kernel = fused ? &wefti_onednn_fused_matmul : &wefti_onednn_matmul;
         p.exact = fused ? &wefti_kernel_fused_matmul : &wefti_kernel_matmul;
         p.batch = between(1, 5);
-        p.batch_a = next() % 3 ? p.batch : 1;
-        p.batch_b = p.batch_a == 1 || next() % 2 ? p.batch : 1;
+        p.batch_a = (uint32_t)test_next_random(&random_state) % 3 ? p.batch : 1;
+        p.batch_b = p.batch_a == 1 || (uint32_t)test_next_random(&random_state) % 2 ? p.batch : 1;
         if (fused) {
-            p.ta = next() % 2;
-            p.tb = next() % 2;
+            p.ta = (uint32_t)test_next_random(&random_state) % 2;
+            p.tb = (uint32_t)test_next_random(&random_state) % 2;
             p.alpha = 0.125f;
         }
         weft_status_t status = check_product(&p, 1);
@@ -555,8 +547,8 @@ static void check_conv(const problem_t *p, bool x_last, bool y_last, uint32_t th
     conv_run_t r = {.p = p,
                     .x_last = x_last,
                     .y_last = y_last,
-                    .want_bias = next() % 4 != 0,
-                    .want_dx = next() % 4 != 0};
+                    .want_bias = (uint32_t)test_next_random(&random_state) % 4 != 0,
+                    .want_dx = (uint32_t)test_next_random(&random_state) % 4 != 0};
     char name[128] = "";
     open_run(&r);
     weft_status_t status = run_forward(&r, &wefti_onednn_conv, threads, name);
@@ -627,7 +619,7 @@ static void test_random_convolutions(void **state)
 {
     taken_t taken = {0, 0, 0};
     (void)state;
-    print_message("seed %u\n", random_state);
+    print_message("seed %u\n", (uint32_t)random_state);
     for (int i = 0; i < 40; i++) {
         shape_t s = {.n = between(1, 4), .g = between(1, 3)};
         s.c = s.g * between(1, 20);

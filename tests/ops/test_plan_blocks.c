@@ -2,12 +2,10 @@
 /* Collectives of an inference plan: how long source and buffer must be for every operator, where
  * they may lie, on which rank, and what contents ranks may have of their own. */
 #include "ops/plan/plan_internal.h"
+#include "tests/support/support.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { X, WEIGHT, PART, WHOLE, BUFFERS };
 enum { N = 4, E = 16 }; /* ranks; elements of a block: 64 bytes */

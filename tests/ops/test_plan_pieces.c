@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A gradient reduced in pieces: what a plan may say of it, and what it may not. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
 #include "ops/plan/plan_internal.h"
+#include "tests/support/support.h"
 
 enum { W, B, GRAD_W, GRAD_B, PIECE_0, PIECE_1, PIECE_2, ALL_PARAMS, BUFFERS };
 enum { COLLECTIVES = 4, W_ELEMS = 80, W_BYTES = 320 }; /* five units of 64 bytes: 1, 2 and 2 */

@@ -2,13 +2,11 @@
 /* Random programs: the vector clocks' verdict against the transitive closure of the order, found by
  * brute force. */
 #include "ops/plan/plan_internal.h"
+#include "tests/support/support.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #define STREAMS 3u
 #define BUFFERS 4u

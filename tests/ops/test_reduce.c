@@ -4,28 +4,21 @@
 #include "ops/reduce/reduce.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
 #include "runtime/base/half.h"
 #include "tests/ops/reduce_oracle.h"
+#include "tests/support/support.h"
 
 #define MAX_SOURCES 17u
 #define MAX_BYTES 8192u
 
 static uint64_t state;
-
-static uint64_t next_random(void)
-{
-    return oracle_random(&state);
-}
 
 static void oracle(const weft_reduce_t *reduce, uint8_t *out)
 {
@@ -56,9 +49,10 @@ static void run_case(memory_t *memory, weft_dtype_t dtype, weft_reduction_t redu
     void *to[MAX_SOURCES + 1];
     size_t bytes = elem_count * weft_dtype_size_bytes(dtype);
     uint32_t destinations = in_place ? in_place : 2;
-    size_t offset_of_copies = granularity * (next_random() % 64 / granularity);
+    size_t offset_of_copies = granularity * (test_next_random(&state) % 64 / granularity);
     for (uint32_t k = 0; k < sources; k++) {
-        uint8_t *at = memory->block[k] + granularity * (next_random() % 64 / granularity);
+        uint8_t *at =
+            memory->block[k] + granularity * (test_next_random(&state) % 64 / granularity);
         memset(memory->block[k], 0xa5, MAX_BYTES + 128);
         oracle_fill(dtype, at, elem_count, &state);
         from[k] = at;
@@ -169,7 +163,7 @@ typedef struct steps { /* one reduction, cut into steps */
 static uint8_t *take_wide(steps_t *steps)
 {
     uint8_t *at = steps->pool + steps->pool_used;
-    steps->pool_used += STEP_ELEMS * sizeof(uint64_t) + 64 + next_random() % 8;
+    steps->pool_used += STEP_ELEMS * sizeof(uint64_t) + 64 + test_next_random(&state) % 8;
     return at;
 }
 
@@ -181,12 +175,12 @@ static void reduce_run(steps_t *steps, uint32_t first, uint32_t count, bool fini
     uint8_t wide[STEP_LEAVES];
     void *to[2] = {out, out};
     uint32_t length = 1, n = 0;
-    while (length * 2 < count && next_random() % 2) {
+    while (length * 2 < count && test_next_random(&state) % 2) {
         length *= 2;
     }
     for (uint32_t at = first; at < first + count; at += length, n++) {
         uint32_t leaves = first + count - at < length ? first + count - at : length;
-        wide[n] = leaves > 1 || (count > 1 && next_random() % 4 == 0);
+        wide[n] = leaves > 1 || (count > 1 && test_next_random(&state) % 4 == 0);
         sources[n] = steps->leaves[at];
         if (wide[n]) {
             uint8_t *sum = take_wide(steps);
@@ -194,7 +188,7 @@ static void reduce_run(steps_t *steps, uint32_t first, uint32_t count, bool fini
             sources[n] = sum;
         }
     }
-    if (n > 1 && wide[0] && !finish && next_random() % 2) {
+    if (n > 1 && wide[0] && !finish && test_next_random(&state) % 2) {
         to[1] = (void *)sources[0]; /* in place */
     }
     const wefti_reduce_step_t step = {.sources = sources,
@@ -216,7 +210,7 @@ static void run_steps(steps_t *steps, uint8_t *inputs)
     const void *from[STEP_LEAVES];
     size_t bytes = steps->elem_count * weft_dtype_size_bytes(steps->dtype);
     for (uint32_t k = 0; k < steps->leaf_count; k++) {
-        uint8_t *at = inputs + k * (STEP_ELEMS * 8 + 8) + next_random() % 8;
+        uint8_t *at = inputs + k * (STEP_ELEMS * 8 + 8) + test_next_random(&state) % 8;
         oracle_fill(steps->dtype, at, steps->elem_count, &state);
         from[k] = steps->leaves[k] = at;
     }
@@ -254,7 +248,7 @@ static void test_reduce_steps_equal_one_pass(void **in)
                     steps.reduction = (weft_reduction_t)op;
                     steps.isa = isa;
                     steps.leaf_count = leaf_counts[n];
-                    steps.elem_count = elem_counts[next_random() % 7];
+                    steps.elem_count = elem_counts[test_next_random(&state) % 7];
                     run_steps(&steps, inputs);
                 }
             }
@@ -355,7 +349,7 @@ static void test_reduce_up_to_1024_sources(void **in)
     const void *from[WEFT_MAX_GROUP_DIRECT + 1];
     (void)in;
     for (uint32_t n = 0; n <= WEFT_MAX_GROUP_DIRECT; n++) {
-        values[n] = (float)((double)(next_random() >> 40) / 1000.0);
+        values[n] = (float)((double)(test_next_random(&state) >> 40) / 1000.0);
         from[n] = &values[n];
     }
     for (uint32_t n = 1; n <= WEFT_MAX_GROUP_DIRECT; n++) {
@@ -459,7 +453,7 @@ static void test_half_round_trip(void **in)
                          nan ? 0x7fc0 : half);
     }
     for (uint32_t i = 0; i < 300000; i++) {
-        float value = wefti_f32_from_bits((uint32_t)(next_random() >> 32));
+        float value = wefti_f32_from_bits((uint32_t)(test_next_random(&state) >> 32));
         assert_int_equal(wefti_f16_from_f32(value), oracle_nearest_half(WEFT_DTYPE_F16, value));
         assert_int_equal(wefti_bf16_from_f32(value), oracle_nearest_half(WEFT_DTYPE_BF16, value));
     }

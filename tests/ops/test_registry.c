@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/op_defs.h"
+#include "tests/support/support.h"
 
 static int check_def(const weft_op_def_t *def, void *user)
 {
@@ -325,43 +326,20 @@ static void test_plugins_that_are_none_are_named(void **state)
     weft_registry_destroy(r);
 }
 
-/* Fails after a number of allocations. */
-static void *failing_alloc(void *user, size_t bytes)
+static weft_status_t create(const weft_allocator_t *allocator, void *user)
 {
-    int *left = user;
-    return (*left)-- > 0 ? test_malloc(bytes) : NULL;
-}
-
-static void *failing_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    int *left = user;
-    (void)old_bytes;
-    return (*left)-- > 0 ? test_realloc(ptr, bytes) : NULL;
-}
-
-static void failing_free(void *user, void *ptr)
-{
+    weft_registry_t *r = NULL;
+    weft_status_t status = weft_registry_create(allocator, &r);
     (void)user;
-    if (ptr != NULL) {
-        test_free(ptr);
-    }
+    assert_true((status == WEFT_OK) == (r != NULL));
+    weft_registry_destroy(r);
+    return status;
 }
 
 static void test_creation_survives_every_failed_allocation(void **state)
 {
-    bool created = false;
     (void)state;
-    for (int allowed = 0; !created; allowed++) {
-        int left = allowed;
-        weft_allocator_t allocator = {failing_alloc, failing_realloc, failing_free, &left};
-        weft_registry_t *r = NULL;
-        weft_status_t status = weft_registry_create(&allocator, &r);
-        created = status == WEFT_OK;
-        assert_true(created || status == WEFT_ERR_NO_MEMORY);
-        assert_true(created == (r != NULL));
-        weft_registry_destroy(r);
-        assert_true(allowed < 100);
-    }
+    (void)test_memory_sweep(create, NULL);
 }
 
 int main(void)

@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clusters as files and as bytes: what is read, what is refused, and what survives going through.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include <weft/status.h>
 
 #include "ops/topo/draw.h"
 #include "ops/topo/place.h"
 #include "ops/topo/topology.h"
+#include "tests/support/support.h"
 
 static const char two_hosts[] =
     "{\"format\": 1, \"name\": \"two\", \"hosts\": ["

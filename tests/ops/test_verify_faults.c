@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults planted into proved schedules: each is caught, and the message says who, where and why. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <weft/status.h>
 
 #include "ops/algo/lower.h"
 #include "ops/algo/simulate.h"
 #include "ops/algo/table.h"
+#include "tests/support/support.h"
 
 #define RANKS 5u
 

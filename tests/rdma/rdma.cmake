@@ -21,7 +21,7 @@ endforeach()
 add_executable(rdma_links rdma/real_nic.c transport/test_verbs_data.c transport/verbs_world.c transport/support.c)
 target_compile_definitions(rdma_links PRIVATE VERBS_NIC_IS_REAL)
 target_include_directories(rdma_links PRIVATE transport)
-target_link_libraries(rdma_links PRIVATE weft_testing PkgConfig::CMOCKA)
+target_link_libraries(rdma_links PRIVATE weft_test_support)
 
 # One rank of a world over RDMA.
 add_executable(rdma_world rdma/rdma_world.c)

@@ -9,16 +9,10 @@
 #ifndef WEFT_TESTS_RUNTIME_SUPPORT_H
 #define WEFT_TESTS_RUNTIME_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <weft/weft.h>
 
 #include "ops/plan/plan.h"
+#include "tests/support/support.h"
 
 #define SUPPORT_PARAMS 5u
 #define SUPPORT_INPUTS 37u

@@ -12,6 +12,7 @@
 
 #include "runtime/context.h"
 #include "transport/hook.h"
+#include "tests/support/support.h"
 
 void support_rank_check(bool condition, const char *text, const char *file, int line)
 {
@@ -28,32 +29,11 @@ void support_rank_ok(weft_status_t status, const char *text, const char *file, i
     support_rank_check(status == WEFT_OK, text, file, line);
 }
 
-static _Atomic uint64_t allocations;
-
-static void *count_alloc(void *user, size_t bytes)
-{
-    (void)user;
-    atomic_fetch_add(&allocations, 1);
-    return malloc(bytes);
-}
-
-static void *count_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    (void)user;
-    (void)old_bytes;
-    atomic_fetch_add(&allocations, 1);
-    return realloc(ptr, bytes);
-}
-
-static void count_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
+static test_memory_t memory; /* of all ranks */
 
 uint64_t support_rank_allocations(void)
 {
-    return atomic_load(&allocations);
+    return memory.requests;
 }
 
 typedef struct rank_thread {
@@ -82,8 +62,7 @@ static void *rank_main(void *user)
     params.rank = (int32_t)rank->world.rank;
     params.world_size = (int32_t)rank->world.size;
     params.hub = rank->hub;
-    static const weft_allocator_t allocator = {count_alloc, count_realloc, count_free, NULL};
-    params.allocator = &allocator;
+    params.allocator = &memory.allocator;
     params.address = rank->hub == NULL ? rank->address : NULL;
     RANK_OK(weft_context_create(&params, &rank->world.context));
     hook_from_environment(rank->world.context);
@@ -165,6 +144,7 @@ void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
     char address[128] = "";
     rank_thread_t *ranks = calloc(size, sizeof *ranks);
     RANK_CHECK(ranks != NULL);
+    test_memory_init(&memory);
     if (links == NULL && uses_sockets()) {
         new_address(address, sizeof address);
     } else {
@@ -228,14 +208,6 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
     forget_address(address);
     free(pids);
     return good;
-}
-
-uint64_t support_next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
 }
 
 uint64_t support_seed(void)

@@ -29,7 +29,6 @@ void support_rank_check(bool condition, const char *text, const char *file, int 
 void support_rank_ok(weft_status_t status, const char *text, const char *file, int line);
 
 /* xorshift64: state is not 0. */
-uint64_t support_next_random(uint64_t *state);
 /* Of this run: WEFT_TEST_SEED, or the time; printed when first asked for. */
 uint64_t support_seed(void);
 

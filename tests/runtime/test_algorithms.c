@@ -4,11 +4,6 @@
  * collectives' test; what is asked for and cannot be had; ranks that ask for different things;
  * schedules that are built once.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +15,7 @@
 #include "ops/algo/table.h"
 #include "runtime/call.h"
 #include "runtime/schedule_cache.h"
+#include "tests/support/support.h"
 
 #if defined(__has_feature)
 #define CLANG_SANITIZES (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))

@@ -4,11 +4,6 @@
  * is taken when, permission refused before and after a group is made, buffers that cannot be read,
  * and a peer that dies meanwhile.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,6 +18,7 @@
 #include "runtime/attach.h"
 #include "runtime/base/sync.h"
 #include "support_collectives.h"
+#include "tests/support/support.h"
 
 #define NOBODY 65534u
 #define MIB ((size_t)1 << 20)

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captures: replays give the bits of the calls one by one, in buckets, whatever the order in which
  * data appears; and what happens when ranks differ. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +10,7 @@
 #include "support_ranks.h"
 
 #include "runtime/capture/capture.h"
+#include "tests/support/support.h"
 
 #define MAX_CALLS 400u
 
@@ -91,19 +87,19 @@ static uint32_t new_tensor(run_t *run, uint64_t count, weft_dtype_t dtype, bool 
 static void make_step(run_t *run, uint64_t *state)
 {
     step_t *step = &run->steps[run->count++];
-    uint64_t kind = support_next_random(state) % 16;
+    uint64_t kind = test_next_random(state) % 16;
     uint32_t size = weft_group_size(run->group);
     *step = (step_t){.op = WEFT_OP_ALL_REDUCE, .dtype = WEFT_DTYPE_F32, .reduction = WEFT_SUM};
     step->count = kind == 0   ? 0
-                  : kind == 1 ? 70000 + support_next_random(state) % 60000
-                              : 1 + support_next_random(state) % 3000;
-    if (support_next_random(state) % 8 == 0) {
+                  : kind == 1 ? 70000 + test_next_random(state) % 60000
+                              : 1 + test_next_random(state) % 3000;
+    if (test_next_random(state) % 8 == 0) {
         step->dtype = WEFT_DTYPE_BF16;
         step->reduction = WEFT_AVG;
     }
-    uint64_t other = run->job->others ? support_next_random(state) % 12 : 0;
+    uint64_t other = run->job->others ? test_next_random(state) % 12 : 0;
     if (other == 1 && run->tensor_count > 0) { /* once more the same tensor: it has to wait */
-        uint32_t before = (uint32_t)(support_next_random(state) % (run->count - 1));
+        uint32_t before = (uint32_t)(test_next_random(state) % (run->count - 1));
         if (run->steps[before].op == WEFT_OP_ALL_REDUCE) {
             *step = run->steps[before];
             step->send = step->recv;
@@ -113,7 +109,7 @@ static void make_step(run_t *run, uint64_t *state)
         step->op = WEFT_OP_ALL_GATHER;
     } else if (other == 3) {
         step->op = WEFT_OP_BROADCAST;
-        step->root = (uint32_t)(support_next_random(state) % size);
+        step->root = (uint32_t)(test_next_random(state) % size);
     } else if (other == 4) {
         step->op = WEFT_OP_BARRIER;
         step->count = 0;
@@ -122,10 +118,10 @@ static void make_step(run_t *run, uint64_t *state)
     } else if (other == 5) {
         step->op = WEFT_OP_REDUCE_SCATTER;
     }
-    bool apart = support_next_random(state) % 2 == 0;
+    bool apart = test_next_random(state) % 2 == 0;
     uint64_t sends = step->op == WEFT_OP_REDUCE_SCATTER ? step->count * size : step->count;
     uint64_t recvs = step->op == WEFT_OP_ALL_GATHER ? step->count * size : step->count;
-    bool in_place = sends == recvs && support_next_random(state) % 3 != 0;
+    bool in_place = sends == recvs && test_next_random(state) % 3 != 0;
     step->send = new_tensor(run, sends, step->dtype, apart);
     step->recv = in_place ? step->send : new_tensor(run, recvs, step->dtype, apart);
 }
@@ -156,7 +152,7 @@ static void fill(run_t *run)
 {
     for (uint32_t i = 0; i < run->tensor_count; i++) {
         for (size_t k = 0; k < run->tensors[i].bytes; k++) {
-            run->tensors[i].captured[k] = (uint8_t)support_next_random(&run->state);
+            run->tensors[i].captured[k] = (uint8_t)test_next_random(&run->state);
         }
         memcpy(run->tensors[i].single, run->tensors[i].captured, run->tensors[i].bytes);
     }
@@ -172,7 +168,7 @@ static void replay_gradually(run_t *run, weft_capture_t *capture, weft_stream_t 
         order[i] = i;
     }
     for (uint32_t i = run->count; i-- > 1;) {
-        uint32_t k = (uint32_t)(support_next_random(&run->state) % (i + 1)), other = order[i];
+        uint32_t k = (uint32_t)(test_next_random(&run->state) % (i + 1)), other = order[i];
         order[i] = order[k];
         order[k] = other;
     }
@@ -180,7 +176,7 @@ static void replay_gradually(run_t *run, weft_capture_t *capture, weft_stream_t 
         weft_stream_t *stream = streams != NULL ? streams[order[i] % 2] : NULL;
         RANK_OK(weft_capture_ready(capture, order[i], stream));
     }
-    if (support_next_random(&run->state) % 2 == 0) {
+    if (test_next_random(&run->state) % 2 == 0) {
         RANK_OK(weft_capture_wait_all(capture));
         return;
     }
@@ -795,39 +791,17 @@ static void test_cards(void **state)
 
 /* ---- no memory ---- */
 
-typedef struct meter {
-    uint64_t calls, fail_at;
-} meter_t;
-
-static void *meter_alloc(void *user, size_t bytes)
-{
-    meter_t *meter = user;
-    return ++meter->calls == meter->fail_at ? NULL : malloc(bytes);
-}
-
-static void *meter_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    meter_t *meter = user;
-    (void)old_bytes;
-    return ++meter->calls == meter->fail_at ? NULL : realloc(ptr, bytes);
-}
-
-static void meter_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
-
 /* One rank of two, whose n-th allocation from the end of the capture on fails. */
 typedef struct pair_rank {
     weft_hub_t *hub;
     int32_t rank;
-    meter_t meter;
-    weft_allocator_t allocator;
+    test_memory_t memory;
+    uint64_t fail_at;
     weft_status_t status;
 } pair_rank_t;
 
-static weft_status_t capture_and_replay(weft_group_t *group, meter_t *meter, uint64_t fail_at)
+static weft_status_t capture_and_replay(weft_group_t *group, test_memory_t *memory,
+                                        uint64_t fail_at)
 {
     weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
     weft_capture_t *capture = NULL;
@@ -837,8 +811,7 @@ static weft_status_t capture_and_replay(weft_group_t *group, meter_t *meter, uin
     RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
     RANK_OK(weft_all_reduce(y, y, 300, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
     RANK_OK(weft_all_gather(y, z, 300, WEFT_DTYPE_F32, group, NULL));
-    meter->calls = 0;
-    meter->fail_at = fail_at;
+    test_memory_fail(memory, fail_at, UINT64_MAX);
     weft_status_t status = weft_capture_end(group, &capture);
     RANK_CHECK((status == WEFT_OK) == (capture != NULL));
     for (uint32_t n = 0; status == WEFT_OK && n < 2; n++) {
@@ -858,16 +831,14 @@ static void *pair_main(void *user)
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context = NULL;
     weft_group_t *group = NULL;
-    rank->allocator = (weft_allocator_t){meter_alloc, meter_realloc, meter_free, &rank->meter};
+    test_memory_init(&rank->memory);
     params.rank = rank->rank;
     params.world_size = 2;
     params.hub = rank->hub;
-    params.allocator = &rank->allocator;
-    uint64_t fail_at = rank->meter.fail_at;
-    rank->meter.fail_at = 0;
+    params.allocator = &rank->memory.allocator;
     RANK_OK(weft_context_create(&params, &context));
     RANK_OK(weft_group_create_world(context, &group));
-    rank->status = capture_and_replay(group, &rank->meter, fail_at);
+    rank->status = capture_and_replay(group, &rank->memory, rank->fail_at);
     weft_group_destroy(group);
     weft_context_release(context);
     return NULL;
@@ -876,10 +847,10 @@ static void *pair_main(void *user)
 /* Returns how many allocations rank which made. */
 static uint64_t run_pair(uint32_t which, uint64_t fail_at)
 {
-    pair_rank_t ranks[2] = {{.rank = 0}, {.rank = 1}};
+    pair_rank_t ranks[2] = {{.rank = 0, .fail_at = UINT64_MAX}, {.rank = 1, .fail_at = UINT64_MAX}};
     pthread_t threads[2];
     weft_hub_t *hub = NULL;
-    ranks[which].meter.fail_at = fail_at;
+    ranks[which].fail_at = fail_at;
     assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
     for (uint32_t r = 0; r < 2; r++) {
         ranks[r].hub = hub;
@@ -889,20 +860,20 @@ static uint64_t run_pair(uint32_t which, uint64_t fail_at)
         pthread_join(threads[r], NULL);
     }
     weft_hub_destroy(hub);
-    bool fails = fail_at != 0 && ranks[which].meter.calls >= fail_at;
+    bool fails = ranks[which].memory.requests > fail_at;
     for (uint32_t r = 0; r < 2; r++) {
         assert_int_equal(ranks[r].status, fails ? WEFT_ERR_NO_MEMORY : WEFT_OK);
     }
-    return ranks[which].meter.calls;
+    return ranks[which].memory.requests;
 }
 
 static void test_allocations_fail(void **state)
 {
     (void)state;
     for (uint32_t which = 0; which < 2; which++) {
-        uint64_t calls = run_pair(which, 0);
+        uint64_t calls = run_pair(which, UINT64_MAX);
         assert_true(calls > 10);
-        for (uint64_t n = 1; n <= calls; n += 1 + n / 8) {
+        for (uint64_t n = 0; n < calls; n += 1 + n / 8) {
             run_pair(which, n);
         }
     }
@@ -911,8 +882,7 @@ static void test_allocations_fail(void **state)
 /* What a rank does alone leaves nothing behind. */
 static void test_begin_without_memory(void **state)
 {
-    meter_t meter = {0};
-    weft_allocator_t allocator = {meter_alloc, meter_realloc, meter_free, &meter};
+    test_memory_t memory;
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context = NULL;
     weft_group_t *group = NULL;
@@ -920,19 +890,21 @@ static void test_begin_without_memory(void **state)
     (void)state;
     params.rank = 0;
     params.world_size = 1;
-    params.allocator = &allocator;
+    params.allocator = &memory.allocator;
+    test_memory_init(&memory);
     assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
     assert_int_equal(weft_group_create_world(context, &group), WEFT_OK);
-    for (uint64_t n = 1; n < 10; n++) {
-        meter = (meter_t){.fail_at = n};
+    for (uint64_t n = 0; n < 9; n++) {
+        test_memory_fail(&memory, n, UINT64_MAX);
         weft_status_t status = weft_capture_begin(group, NULL);
         if (status == WEFT_OK) {
             status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
             assert_int_equal(weft_capture_cancel(group), WEFT_OK);
         }
-        assert_int_equal(status, meter.calls >= n ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+        assert_int_equal(status, memory.requests > n ? WEFT_ERR_NO_MEMORY : WEFT_OK);
         assert_int_equal(weft_capture_cancel(group), WEFT_ERR_STATE);
     }
+    test_memory_fail(&memory, UINT64_MAX, UINT64_MAX);
     weft_group_destroy(group);
     weft_context_release(context);
 }

@@ -3,17 +3,12 @@
  * Channels of broken groups: given back when all ranks are through with them, and never before. A
  * context has 128; a thousand groups that break must find room, one after the other.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "support_ranks.h"
+#include "tests/support/support.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 300

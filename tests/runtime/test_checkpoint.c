@@ -7,6 +7,7 @@
 #include "support.h"
 
 #include "support_cards.h"
+#include "tests/support/support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -369,44 +370,10 @@ static void test_mistakes_are_everybodys_errors(void **state)
     weft_plan_release(job.plan);
 }
 
-/* Gives memory until it has been asked often enough. */
-typedef struct scarce {
-    uint64_t left; /* 0: nothing more */
-    bool counts;
-} scarce_t;
-
-static void *scarce_alloc(void *user, size_t bytes)
-{
-    scarce_t *scarce = user;
-    if (scarce->counts && scarce->left == 0) {
-        return NULL;
-    }
-    scarce->left -= scarce->counts;
-    return malloc(bytes);
-}
-
-static void *scarce_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    scarce_t *scarce = user;
-    (void)old_bytes;
-    if (scarce->counts && scarce->left == 0) {
-        return NULL;
-    }
-    scarce->left -= scarce->counts;
-    return realloc(ptr, bytes);
-}
-
-static void scarce_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
-
 /* Every allocation of a call fails once: a message, nothing changed, nothing left behind. */
 static void test_without_memory(void **state)
 {
-    scarce_t scarce = {0};
-    const weft_allocator_t allocator = {scarce_alloc, scarce_realloc, scarce_free, &scarce};
+    test_memory_t memory;
     job_t job = {.model = MLP, .optimizer = "adam", .world = 1};
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context = NULL;
@@ -416,7 +383,8 @@ static void test_without_memory(void **state)
     compile(&job);
     params.rank = 0;
     params.world_size = 1;
-    params.allocator = &allocator;
+    params.allocator = &memory.allocator;
+    test_memory_init(&memory);
     assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
     weft_session_params_t bind = {sizeof bind, context, job.plan, NULL, 0};
     assert_int_equal(weft_session_create(&bind, &session), WEFT_OK);
@@ -426,10 +394,10 @@ static void test_without_memory(void **state)
         uint64_t failures = 0;
         weft_status_t status;
         do {
-            scarce = (scarce_t){failures, true};
+            test_memory_fail(&memory, UINT64_MAX, failures);
             status = load ? weft_session_load_checkpoint(session, path, NULL)
                           : weft_session_save_checkpoint(session, path, NULL);
-            scarce.counts = false;
+            test_memory_fail(&memory, UINT64_MAX, UINT64_MAX);
             assert_true(status == WEFT_OK || status == WEFT_ERR_NO_MEMORY);
         } while (status < 0 && ++failures < 1000);
         assert_int_equal(status, WEFT_OK);

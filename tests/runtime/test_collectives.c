@@ -4,14 +4,10 @@
  * around every path's limits, in place and not, memory that peers reach and memory that they do
  * not.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <unistd.h>
 
 #include "support_collectives.h"
+#include "tests/support/support.h"
 
 typedef struct sweep {
     bool registered;

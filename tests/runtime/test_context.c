@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: arguments, environment, agreement; and every constructor running out of memory. */
 #include "support.h"
+#include "tests/support/support.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -191,54 +192,30 @@ static void test_context_ranks_talk_and_abort(void **state)
     weft_hub_destroy(hub);
 }
 
-/* An allocator that says no from the n-th request on, and counts what is not given back. */
-typedef struct miser {
-    long left, live;
-} miser_t;
-
-static void *miser_alloc(void *user, size_t bytes)
-{
-    miser_t *miser = user;
-    void *ptr = __atomic_sub_fetch(&miser->left, 1, __ATOMIC_RELAXED) < 0 ? NULL : malloc(bytes);
-    __atomic_add_fetch(&miser->live, ptr != NULL, __ATOMIC_RELAXED);
-    return ptr;
-}
-
-static void *miser_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    miser_t *miser = user;
-    (void)old_bytes;
-    if (__atomic_sub_fetch(&miser->left, 1, __ATOMIC_RELAXED) < 0) {
-        return NULL;
-    }
-    __atomic_add_fetch(&miser->live, ptr == NULL, __ATOMIC_RELAXED);
-    return realloc(ptr, bytes);
-}
-
-static void miser_free(void *user, void *ptr)
-{
-    miser_t *miser = user;
-    __atomic_sub_fetch(&miser->live, ptr != NULL, __ATOMIC_RELAXED);
-    free(ptr);
-}
-
 /* Everything a rank can make, in a world of one. */
-static weft_status_t make_everything(const weft_allocator_t *allocator, weft_plan_t *plan,
-                                     const weft_registry_t *registry, weft_stream_flags_t flags)
+typedef struct everything {
+    weft_plan_t *plan;
+    weft_registry_t *registry;
+    weft_stream_flags_t flags;
+} everything_t;
+
+static weft_status_t make_everything(const weft_allocator_t *allocator, void *user)
 {
+    const everything_t *all = user;
     weft_context_params_t params = alone();
     weft_context_t *context = NULL;
     weft_session_t *session = NULL;
     weft_stream_t *stream = NULL;
     weft_event_t *event = NULL;
     weft_notify_t *notify = NULL;
-    weft_stream_params_t stream_params = {sizeof(stream_params), NULL, flags, 8};
+    weft_stream_params_t stream_params = {sizeof(stream_params), NULL, all->flags, 8};
     params.allocator = allocator;
-    params.progress = flags ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_INLINE;
+    params.progress = all->flags ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_INLINE;
     params.log = support_quiet;
     weft_status_t status = weft_context_create(&params, &context);
     if (status >= 0) {
-        weft_session_params_t session_params = {sizeof(session_params), context, plan, registry, 1};
+        weft_session_params_t session_params = {sizeof(session_params), context, all->plan,
+                                                all->registry, 1};
         status = weft_session_create(&session_params, &session);
     }
     if (status >= 0) {
@@ -266,27 +243,16 @@ static weft_status_t make_everything(const weft_allocator_t *allocator, weft_pla
 
 static void test_constructors_survive_running_out_of_memory(void **state)
 {
-    weft_plan_t *plan = NULL;
-    weft_registry_t *registry = NULL;
+    everything_t all = {0};
     training_t training = {.world = 1, .buckets = 2};
     (void)state;
-    assert_int_equal(support_plan(&training, false, &plan), WEFT_OK);
-    assert_int_equal(support_registry(true, &registry), WEFT_OK);
-    for (int threaded = 0; threaded < 2; threaded++) {
-        weft_status_t status = WEFT_ERR_NO_MEMORY;
-        long limit = 0;
-        for (; status != WEFT_OK && limit < 2000; limit++) {
-            miser_t miser = {limit, 0};
-            weft_allocator_t allocator = {miser_alloc, miser_realloc, miser_free, &miser};
-            status = make_everything(&allocator, plan, registry, (weft_stream_flags_t)threaded);
-            assert_true(status == WEFT_OK || status == WEFT_ERR_NO_MEMORY);
-            assert_int_equal(miser.live, 0);
-        }
-        assert_int_equal(status, WEFT_OK);
-        assert_true(limit > 5);
+    assert_int_equal(support_plan(&training, false, &all.plan), WEFT_OK);
+    assert_int_equal(support_registry(true, &all.registry), WEFT_OK);
+    for (all.flags = 0; all.flags < 2; all.flags++) {
+        assert_true(test_memory_sweep(make_everything, &all) > 5);
     }
-    weft_plan_release(plan);
-    weft_registry_destroy(registry);
+    weft_plan_release(all.plan);
+    weft_registry_destroy(all.registry);
 }
 
 static void test_context_is_unusable_in_a_forked_child(void **state)

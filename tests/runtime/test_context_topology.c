@@ -2,16 +2,12 @@
 /* What contexts know and tell of where their ranks are. */
 #include "support_ranks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/context.h"
+#include "tests/support/support.h"
 
 /* Everybody has the same text, in which all ranks are, and the same description. */
 static void tell(rank_world_t *world)

@@ -3,19 +3,15 @@
  * Groups and algorithms of the context's registry: good ones are run when asked for and considered
  * when not; nonsense is refused on all ranks alike, and the group goes on.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 
 #include "support_ranks.h"
 #include "tests/ops/support_emitter.h"
+#include "tests/support/support.h"
 
 #define COUNT 300
 

@@ -4,16 +4,12 @@
  * what goes wrong. Device memory is written and read by copies only.
  */
 #include "support_cards.h"
+#include "tests/support/support.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>

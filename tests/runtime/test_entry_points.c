@@ -4,17 +4,13 @@
  * told, steps that are not due, weights that are gathered before they are read, programs that are
  * not there. The plan's kernels only write down that they ran.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "support_ranks.h"
 
 #include "runtime/session.h"
+#include "tests/support/support.h"
 
 enum { RANK, STEP, LOG, BUFFERS };
 enum { LAST, AT_RANK, AT_STEP, FLUSHES, RUNS, LOGGED };

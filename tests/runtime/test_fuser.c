@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fusers: the same bits as without, buckets as rank 0 decides, and what happens when ranks differ.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -20,6 +15,7 @@
 
 #include "runtime/base/sync.h"
 #include "runtime/fuser.h"
+#include "tests/support/support.h"
 
 #define SECOND_NS 1000000000ull
 
@@ -61,13 +57,13 @@ static tensor_t *make_tensors(const job_t *job)
         if (job->every_kind) {
             tensor->dtype = dtypes[i % 12];
             tensor->reduction = (weft_reduction_t)(i / 12 % 5);
-        } else if (support_next_random(&state) % 8 == 0) {
+        } else if (test_next_random(&state) % 8 == 0) {
             tensor->dtype = WEFT_DTYPE_BF16;
         }
-        uint64_t kind = support_next_random(&state) % 16;
+        uint64_t kind = test_next_random(&state) % 16;
         tensor->count = kind == 0   ? 0
                         : kind == 1 ? job->longest
-                                    : support_next_random(&state) % (job->longest / 8 + 1);
+                                    : test_next_random(&state) % (job->longest / 8 + 1);
         tensor->bytes = (size_t)tensor->count * weft_dtype_size_bytes(tensor->dtype);
         tensor->fused = malloc(tensor->bytes + 1);
         tensor->single = malloc(tensor->bytes + 1);
@@ -90,7 +86,7 @@ static void fill(tensor_t *tensors, uint32_t count, uint64_t *state)
 {
     for (uint32_t i = 0; i < count; i++) {
         for (size_t at = 0; at < tensors[i].bytes; at++) {
-            tensors[i].fused[at] = (uint8_t)(support_next_random(state) >> 24);
+            tensors[i].fused[at] = (uint8_t)(test_next_random(state) >> 24);
         }
         memcpy(tensors[i].single, tensors[i].fused, tensors[i].bytes);
     }
@@ -99,7 +95,7 @@ static void fill(tensor_t *tensors, uint32_t count, uint64_t *state)
 static void shuffle(uint32_t *order, uint32_t count, bool really, uint64_t *state)
 {
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t j = really ? (uint32_t)(support_next_random(state) % (i + 1)) : i;
+        uint32_t j = really ? (uint32_t)(test_next_random(state) % (i + 1)) : i;
         order[i] = order[j];
         order[j] = i;
     }
@@ -107,7 +103,7 @@ static void shuffle(uint32_t *order, uint32_t count, bool really, uint64_t *stat
 
 static void dawdle(uint64_t *state)
 {
-    for (uint64_t i = support_next_random(state) % 8; i > 6; i--) {
+    for (uint64_t i = test_next_random(state) % 8; i > 6; i--) {
         sched_yield();
     }
 }
@@ -139,7 +135,7 @@ static void run_steps(rank_world_t *world)
             tensor_t *tensor = &tensors[order[i]];
             RANK_OK(weft_fuser_add(fuser, tensor->fused, tensor->count, tensor->dtype,
                                    tensor->reduction, tensor->name));
-            if (support_next_random(&state) % 16 == 0) {
+            if (test_next_random(&state) % 16 == 0) {
                 RANK_OK(weft_fuser_flush(fuser));
             }
             dawdle(&state);
@@ -168,11 +164,11 @@ static job_t random_job(uint64_t *state)
 {
     job_t job = {.tensor_count = 40, .step_count = 4, .longest = 20000};
     job.params = (weft_fuser_params_t)WEFT_FUSER_PARAMS_INIT;
-    job.params.bytes = (uint64_t)512 << support_next_random(state) % 12;
-    job.params.window_ns = support_next_random(state) % 2 == 0 ? WEFT_FUSER_WINDOW_NONE : 100000;
-    job.flags = support_next_random(state) % 2 == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
-    job.own_stream = support_next_random(state) % 4 == 0;
-    job.seed = support_next_random(state) | 1;
+    job.params.bytes = (uint64_t)512 << test_next_random(state) % 12;
+    job.params.window_ns = test_next_random(state) % 2 == 0 ? WEFT_FUSER_WINDOW_NONE : 100000;
+    job.flags = test_next_random(state) % 2 == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
+    job.own_stream = test_next_random(state) % 4 == 0;
+    job.seed = test_next_random(state) | 1;
     return job;
 }
 
@@ -783,11 +779,9 @@ static void run_hostile(rank_world_t *world)
             memcpy(list + 8, numbers, 24);
             memcpy(list + 32, &length, 4);
             memcpy(list + 36, "ab", 2);
-            size_t bytes =
-                support_next_random(&random) % 4 == 0 ? support_next_random(&random) % 39 : 38;
-            for (uint64_t k = support_next_random(&random) % 4; k > 0; k--) {
-                list[support_next_random(&random) % 38] =
-                    (uint8_t)(support_next_random(&random) >> 11);
+            size_t bytes = test_next_random(&random) % 4 == 0 ? test_next_random(&random) % 39 : 38;
+            for (uint64_t k = test_next_random(&random) % 4; k > 0; k--) {
+                list[test_next_random(&random) % 38] = (uint8_t)(test_next_random(&random) >> 11);
             }
             weft_status_t status = wefti_fuser_adopt(fuser, list, bytes);
             RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_FORMAT ||
@@ -803,35 +797,12 @@ static void test_hostile_lists(void **state)
     support_rank_threads(1, run_hostile, NULL);
 }
 
-typedef struct meter {
-    uint64_t calls, fail_at;
-} meter_t;
-
-static void *meter_alloc(void *user, size_t bytes)
-{
-    meter_t *meter = user;
-    return ++meter->calls == meter->fail_at ? NULL : malloc(bytes);
-}
-
-static void *meter_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    meter_t *meter = user;
-    (void)old_bytes;
-    return ++meter->calls == meter->fail_at ? NULL : realloc(ptr, bytes);
-}
-
-static void meter_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
-
 /* One rank of two, whose n-th allocation fails. */
 typedef struct pair_rank {
     weft_hub_t *hub;
     int32_t rank;
-    meter_t meter;
-    weft_allocator_t allocator;
+    test_memory_t memory;
+    uint64_t fail_at;
     weft_status_t status;
 } pair_rank_t;
 
@@ -843,17 +814,14 @@ static void *pair_main(void *user)
     weft_group_t *group = NULL;
     weft_fuser_t *fuser = NULL;
     float x[100] = {0}, y[3000] = {0};
-    rank->allocator = (weft_allocator_t){meter_alloc, meter_realloc, meter_free, &rank->meter};
+    test_memory_init(&rank->memory);
     params.rank = rank->rank;
     params.world_size = 2;
     params.hub = rank->hub;
-    params.allocator = &rank->allocator;
-    uint64_t fail_at = rank->meter.fail_at;
-    rank->meter.fail_at = 0;
+    params.allocator = &rank->memory.allocator;
     RANK_OK(weft_context_create(&params, &context));
     RANK_OK(weft_group_create_world(context, &group));
-    rank->meter.calls = 0;
-    rank->meter.fail_at = fail_at;
+    test_memory_fail(&rank->memory, rank->fail_at, UINT64_MAX);
     rank->status = weft_fuser_create(group, NULL, &fuser);
     for (uint32_t step = 0; rank->status == WEFT_OK && step < 2; step++) {
         rank->status = add_f32(fuser, x, 100, "x");
@@ -869,10 +837,10 @@ static void *pair_main(void *user)
 /* Returns how many allocations rank which made. */
 static uint64_t run_pair(uint32_t which, uint64_t fail_at)
 {
-    pair_rank_t ranks[2] = {{.rank = 0}, {.rank = 1}};
+    pair_rank_t ranks[2] = {{.rank = 0, .fail_at = UINT64_MAX}, {.rank = 1, .fail_at = UINT64_MAX}};
     pthread_t threads[2];
     weft_hub_t *hub = NULL;
-    ranks[which].meter.fail_at = fail_at;
+    ranks[which].fail_at = fail_at;
     assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
     for (uint32_t r = 0; r < 2; r++) {
         ranks[r].hub = hub;
@@ -883,9 +851,9 @@ static uint64_t run_pair(uint32_t which, uint64_t fail_at)
     }
     weft_hub_destroy(hub);
     assert_int_equal(ranks[0].status, ranks[1].status);
-    bool fails = fail_at != 0 && ranks[which].meter.calls >= fail_at;
+    bool fails = ranks[which].memory.requests > fail_at;
     assert_int_equal(ranks[0].status, fails ? WEFT_ERR_NO_MEMORY : WEFT_OK);
-    return ranks[which].meter.calls;
+    return ranks[which].memory.requests;
 }
 
 /* The first ones one by one, and some of the rest. */
@@ -893,9 +861,9 @@ static void test_allocations_fail(void **state)
 {
     (void)state;
     for (uint32_t which = 0; which < 2; which++) {
-        uint64_t calls = run_pair(which, 0);
+        uint64_t calls = run_pair(which, UINT64_MAX);
         assert_true(calls > 10);
-        for (uint64_t n = 1; n <= calls; n += 1 + n / 8) {
+        for (uint64_t n = 0; n < calls; n += 1 + n / 8) {
             run_pair(which, n);
         }
     }

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups, their streams, adopted memory, and what happens when ranks disagree, are late, or die. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/group.h"
+#include "tests/support/support.h"
 
 /* The sum over a group's ranks of their world rank + 1. */
 static void check_sum(weft_group_t *group, weft_stream_t *stream)
@@ -459,11 +455,11 @@ static weft_status_t call(const signature_t *s, void *send, void *recv, weft_gro
 static signature_t random_signature(uint64_t *state)
 {
     static const uint64_t counts[] = {0, 1, 3, 16, 500, 3000, 20000};
-    signature_t s = {.op = (uint32_t)(support_next_random(state) % 9)};
-    s.dtype = 1 + (uint32_t)(support_next_random(state) % 12);
-    s.reduction = is_reducing(s.op) ? (uint32_t)(support_next_random(state) % 5) : 0;
-    s.root = is_rooted(s.op) ? (uint32_t)(support_next_random(state) % 2) : 0;
-    s.count = counts[support_next_random(state) % 7];
+    signature_t s = {.op = (uint32_t)(test_next_random(state) % 9)};
+    s.dtype = 1 + (uint32_t)(test_next_random(state) % 12);
+    s.reduction = is_reducing(s.op) ? (uint32_t)(test_next_random(state) % 5) : 0;
+    s.root = is_rooted(s.op) ? (uint32_t)(test_next_random(state) % 2) : 0;
+    s.count = counts[test_next_random(state) % 7];
     if (s.op == 8) {
         s.count = 0;
         s.dtype = WEFT_DTYPE_U8;
@@ -489,8 +485,8 @@ static void run_disagreements(rank_world_t *world)
         weft_group_t *group = NULL;
         RANK_OK(weft_group_duplicate(world->group, &group));
         signature_t right = random_signature(&state), wrong = random_signature(&state);
-        uint32_t victim = (uint32_t)(support_next_random(&state) % world->size);
-        uint32_t good_calls = (uint32_t)(support_next_random(&state) % 3);
+        uint32_t victim = (uint32_t)(test_next_random(&state) % world->size);
+        uint32_t good_calls = (uint32_t)(test_next_random(&state) % 3);
         while (!differ(&right, &wrong)) {
             wrong = random_signature(&state);
         }

@@ -3,17 +3,13 @@
  * All-reduce where ranks outnumber cores, whatever this machine has: the first rank that runs does
  * the shares of others. The same bits, in every order in which ranks come.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/group.h"
 #include "support_collectives.h"
+#include "tests/support/support.h"
 
 static void run_helping(rank_world_t *world)
 {

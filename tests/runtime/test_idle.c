@@ -5,20 +5,16 @@
  * streams live on. The late rank's nap is the idle time that is measured, the one place where a
  * test sleeps.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sched.h>
 #include <time.h>
 
 #include "support.h"
 #include "support_cards.h"
+#include "tests/support/support.h"
 
 #define IDLE_NS 100000000
 #define BIG ((uint64_t)1 << 20) /* elements: through the staging buffers, many rounds */

@@ -9,14 +9,9 @@
 
 #include "support_ranks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
+#include "tests/support/support.h"
 
 #define ELEMS 24
 #define OPS 24
@@ -137,10 +132,10 @@ static void make_job(job_t *job, uint32_t ranks, uint64_t *random)
     RANK_OK(wefti_graph_add_value(job->graph, "x", WEFTI_VALUE_INPUT, &type, &ids[0]));
     for (uint32_t s = 0; s < OPS; s++) {
         step_t *step = &job->steps[s];
-        step->kind = (kind_t)(support_next_random(random) % KINDS);
-        step->a = s - (uint32_t)(support_next_random(random) % (s < 4 ? s + 1 : 4));
-        step->b = (uint32_t)(support_next_random(random) % (s + 1));
-        step->root = (uint32_t)(support_next_random(random) % ranks);
+        step->kind = (kind_t)(test_next_random(random) % KINDS);
+        step->a = s - (uint32_t)(test_next_random(random) % (s < 4 ? s + 1 : 4));
+        step->b = (uint32_t)(test_next_random(random) % (s + 1));
+        step->root = (uint32_t)(test_next_random(random) % ranks);
         ids[s + 1] = add_step(job, step, ids, ranks);
         if (s + 1 == OPS || s % 7 == 3) {
             RANK_OK(wefti_graph_add_output(job->graph, ids[s + 1]));

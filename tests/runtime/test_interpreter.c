@@ -5,11 +5,6 @@
  * drawn at random: type, reduction, size, root, displacements, chunks, in place or not, which
  * buffers are hidden, which links only put. Calls follow each other with and without a barrier.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -24,6 +19,7 @@
 #include "runtime/interpreter.h"
 #include "support_ranks.h"
 #include "transport/hub.h"
+#include "tests/support/support.h"
 
 #define MAX_RANKS 16u
 #define LANES WEFTI_MAX_LANES
@@ -825,41 +821,11 @@ static void test_what_cannot_run_is_refused(void **state)
     free(region);
 }
 
-typedef struct budget {
-    long left, live;
-} budget_t;
-
-static void *budget_alloc(void *user, size_t bytes)
-{
-    budget_t *budget = user;
-    void *ptr = budget->left-- > 0 ? malloc(bytes) : NULL;
-    budget->live += ptr != NULL;
-    return ptr;
-}
-
-static void *budget_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    budget_t *budget = user;
-    (void)old_bytes;
-    if (budget->left-- <= 0) {
-        return NULL;
-    }
-    budget->live += ptr == NULL;
-    return realloc(ptr, bytes);
-}
-
-static void budget_free(void *user, void *ptr)
-{
-    ((budget_t *)user)->live -= ptr != NULL;
-    free(ptr);
-}
-
 /* Creating a run survives every failing allocation; calls of any size then allocate nothing. */
 static void test_only_creating_allocates(void **state)
 {
     (void)state;
-    budget_t budget = {0};
-    const weft_allocator_t allocator = {budget_alloc, budget_realloc, budget_free, &budget};
+    test_memory_t budget;
     const uint8_t put[9] = {0, 0, 1, 0, 0, 1, 1, 1, 0}, hidden[3] = {0, 1, 0};
     const wefti_links_t links = {put, hidden};
     weft_algo_params_t params = {
@@ -867,13 +833,14 @@ static void test_only_creating_allocates(void **state)
     const weft_algorithm_t *mesh = wefti_algorithm_find(params.op, "mesh");
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     wefti_run_t *run = NULL;
-    for (long limit = 0; status == WEFT_ERR_NO_MEMORY; limit++) {
-        budget.left = limit;
-        status = wefti_run_create(mesh, &params, &links, &allocator, &run);
-        assert_true(status == WEFT_OK || (budget.live == 0 && run == NULL && limit < 10000));
+    test_memory_init(&budget);
+    for (uint64_t limit = 0; status == WEFT_ERR_NO_MEMORY; limit++) {
+        test_memory_fail(&budget, UINT64_MAX, limit);
+        status = wefti_run_create(mesh, &params, &links, &budget.allocator, &run);
+        assert_true(status == WEFT_OK || (budget.live_blocks == 0 && run == NULL && limit < 10000));
     }
     assert_int_equal(status, WEFT_OK);
-    budget.left = 0;
+    test_memory_fail(&budget, UINT64_MAX, 0);
     uint8_t *region = aligned_alloc(64, 65536);
     assert_non_null(region);
     memset(region, 0, 65536);
@@ -904,7 +871,7 @@ static void test_only_creating_allocates(void **state)
         assert_int_equal(wefti_run_start(run, &memory, &call), WEFT_OK);
     }
     wefti_run_destroy(run);
-    assert_int_equal(budget.live, 0);
+    assert_int_equal(budget.live_blocks, 0);
     wefti_run_counters_deinit(&counters);
     free(region);
 }

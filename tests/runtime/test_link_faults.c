@@ -3,22 +3,17 @@
  * Links that break under groups: what is in flight ends with an error that names the link, on all
  * ranks, and calls after that work again. Ranks stay in step by the count of their calls.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "support.h"
 #include "support_ranks.h"
 
 #include "runtime/group.h"
 #include "transport/hook.h"
+#include "tests/support/support.h"
 
 #define MAX_RANKS 8u
 #define MAX_CALLS 64u
@@ -119,9 +114,9 @@ static void test_calls_go_on_after_a_fault(void **state)
         for (uint32_t i = 0; i < 6; i++) {
             char rules[64];
             plan_t plan = {.rules = rules, .calls = 16, .count = counts[i % 3]};
-            uint32_t at = 1 + (uint32_t)(support_next_random(&random) % 9);
+            uint32_t at = 1 + (uint32_t)(test_next_random(&random) % 9);
             wefti_hub_links_t links = {.host_of = shapes[shape].host_of,
-                                       .seed = support_next_random(&random),
+                                       .seed = test_next_random(&random),
                                        .max_delay_ns = i * 20000};
             snprintf(rules, sizeof rules, "break:%u-%u:%u", shapes[shape].from, shapes[shape].to,
                      at);

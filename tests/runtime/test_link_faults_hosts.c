@@ -4,22 +4,17 @@
  * ranks in the middle of calls, and groups and sessions go on over the other one. Both are tcp,
  * under two names.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "support_ranks.h"
 
 #include "runtime/context.h"
 #include "transport/hook.h"
 #include "transport/links.h"
+#include "tests/support/support.h"
 
 #define CALLS 14u
 

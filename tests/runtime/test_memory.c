@@ -4,19 +4,14 @@
  * results. What lies on the card is only looked at through copies.
  */
 #include "support_cards.h"
+#include "tests/support/support.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* The CPU device, over threads and processes, and a card. */
 static void on_both(uint32_t size, rank_fn run, void *user)
@@ -487,29 +482,6 @@ static void test_memory_set_device(void **state)
 
 /* ---- what fails ---- */
 
-typedef struct failing {
-    int64_t left; /* allocations until one fails */
-} failing_t;
-
-static void *failing_alloc(void *user, size_t bytes)
-{
-    failing_t *failing = user;
-    return failing->left-- > 0 ? malloc(bytes) : NULL;
-}
-
-static void *failing_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    failing_t *failing = user;
-    (void)old_bytes;
-    return failing->left-- > 0 ? realloc(ptr, bytes) : NULL;
-}
-
-static void failing_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
-
 /* Every allocation of the library, and every one of the card, fails once. */
 static weft_status_t use_once(weft_context_t *context)
 {
@@ -537,19 +509,19 @@ static weft_status_t use_once(weft_context_t *context)
 
 static void sweep(weft_device_t *card)
 {
-    for (int64_t at = 0;; at++) {
-        failing_t failing = {INT64_MAX};
-        weft_allocator_t allocator = {failing_alloc, failing_realloc, failing_free, &failing};
+    for (uint64_t at = 0;; at++) {
+        test_memory_t memory;
         weft_context_t *context = NULL;
         weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
         params.rank = 0;
         params.world_size = 1;
-        params.allocator = &allocator;
+        params.allocator = &memory.allocator;
         params.device = card;
+        test_memory_init(&memory);
         assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
-        failing.left = at;
+        test_memory_fail(&memory, UINT64_MAX, at);
         weft_status_t status = use_once(context);
-        failing.left = INT64_MAX;
+        test_memory_fail(&memory, UINT64_MAX, UINT64_MAX);
         if (status < 0) {
             assert_int_equal(status, WEFT_ERR_NO_MEMORY);
             assert_int_equal(use_once(context), WEFT_OK); /* nothing is broken by it */

@@ -3,20 +3,14 @@
  * Notifies as authors of algorithms use them: between a main stream and side streams of a rank, on
  * the CPU device (inline and with threads) and on a fake card.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include <weft/weft.h>
 
 #include "support_fake_card.h"
+#include "tests/support/support.h"
 
 #define OK(call) assert_int_equal((call), WEFT_OK)
 

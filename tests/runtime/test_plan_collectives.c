@@ -4,11 +4,6 @@
  * every algorithm that can do it, as records, interpreted, over links that only put and on cards.
  * Plans hold many collectives at once; each rank computes what it must get by itself.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +14,7 @@
 
 #include "ops/algo/table.h"
 #include "runtime/session.h"
+#include "tests/support/support.h"
 
 #define MAX_WORLD 8u
 #define MAX_CASES 96u

@@ -4,11 +4,6 @@
  * network that delays and reorders. What they compute is compared, bit by bit, with what the same
  * calls give on ranks that share memory.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +14,7 @@
 #include "runtime/base/sync.h"
 #include "ops/algo/table.h"
 #include "runtime/group.h"
+#include "tests/support/support.h"
 
 #define MAX_RANKS 8u
 #define MAX_STEPS 400u
@@ -67,18 +63,17 @@ static void make_program(program_t *program, uint32_t size, uint32_t count, uint
     for (uint32_t i = 0; i < count; i++) {
         step_t *step = &program->steps[i];
         *step = (step_t){.order = WEFT_ORDER_TREE};
-        step->op = operators[i < OPERATORS ? i : support_next_random(&state) % OPERATORS];
-        step->dtype = (weft_dtype_t)(1 + support_next_random(&state) % 12);
-        step->reduction = (weft_reduction_t)(support_next_random(&state) % 5);
-        step->root = (uint32_t)(support_next_random(&state) % size);
-        step->seed = support_next_random(&state) | 1;
-        step->in_place = support_next_random(&state) % 3 == 0;
-        step->registered = support_next_random(&state) % 2 == 0;
+        step->op = operators[i < OPERATORS ? i : test_next_random(&state) % OPERATORS];
+        step->dtype = (weft_dtype_t)(1 + test_next_random(&state) % 12);
+        step->reduction = (weft_reduction_t)(test_next_random(&state) % 5);
+        step->root = (uint32_t)(test_next_random(&state) % size);
+        step->seed = test_next_random(&state) | 1;
+        step->in_place = test_next_random(&state) % 3 == 0;
+        step->registered = test_next_random(&state) % 2 == 0;
         /* Mostly small, some at every scale, some none. */
-        uint64_t scale = 1ull << support_next_random(&state) % 16;
+        uint64_t scale = 1ull << test_next_random(&state) % 16;
         scale = scale < max_count ? scale : max_count;
-        step->count =
-            support_next_random(&state) % 9 == 0 ? 0 : support_next_random(&state) % scale + 1;
+        step->count = test_next_random(&state) % 9 == 0 ? 0 : test_next_random(&state) % scale + 1;
         size_t room = ROOM / weft_dtype_size_bytes(step->dtype) / size - 8;
         step->count = step->count < room ? step->count : room;
     }
@@ -89,7 +84,7 @@ static void fill(uint8_t *data, size_t bytes, uint64_t seed, uint32_t rank)
     uint64_t state = seed + rank * 0x9e3779b97f4a7c15ull;
     state = state != 0 ? state : 1;
     for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = support_next_random(&state);
+        uint64_t word = test_next_random(&state);
         memcpy(data + i, &word, bytes - i < 8 ? bytes - i : 8);
     }
 }
@@ -113,7 +108,7 @@ typedef struct rank_memory {
 static uint64_t v_count(const step_t *step, uint32_t a, uint32_t b)
 {
     uint64_t state = step->seed ^ (a * 131 + b + 1) * 0x9e3779b97f4a7c15ull;
-    return support_next_random(&state) % (step->count + 1);
+    return test_next_random(&state) % (step->count + 1);
 }
 
 static weft_status_t call_v(const step_t *step, uint8_t *send, uint8_t *recv, weft_group_t *group)
@@ -604,9 +599,9 @@ static void run_disagreements(rank_world_t *world)
     for (uint32_t i = 0; i < 25; i++) {
         weft_group_t *group = NULL;
         RANK_OK(weft_group_duplicate(world->group, &group));
-        make_program(program, world->size, OPERATORS, support_next_random(&state), UINT64_MAX);
-        uint32_t victim = (uint32_t)(support_next_random(&state) % world->size);
-        uint32_t which = (uint32_t)(support_next_random(&state) % (OPERATORS - 2)); /* no send */
+        make_program(program, world->size, OPERATORS, test_next_random(&state), UINT64_MAX);
+        uint32_t victim = (uint32_t)(test_next_random(&state) % world->size);
+        uint32_t which = (uint32_t)(test_next_random(&state) % (OPERATORS - 2)); /* no send */
         step_t step = program->steps[which];
         step.count += 1;
         step.dtype = WEFT_DTYPE_I32;

@@ -33,7 +33,7 @@ static uint64_t state_of_random;
 
 static uint32_t below(uint32_t limit)
 {
-    return (uint32_t)(support_next_random(&state_of_random) >> 33) % limit;
+    return (uint32_t)(test_next_random(&state_of_random) >> 33) % limit;
 }
 
 static random_case_t draw(void)

@@ -43,7 +43,7 @@ static void add_weights(wire_t *graph, const char *name, uint32_t rank, uint64_t
     float values[WIDTH * WIDTH];
     size_t count = rank == 2 ? WIDTH * WIDTH : WIDTH;
     for (size_t i = 0; i < count; i++) {
-        values[i] = (float)((int)(support_next_random(random) % 64) - 32) / 64.0f;
+        values[i] = (float)((int)(test_next_random(random) % 64) - 32) / 64.0f;
     }
     wire_t tensor = onnx_tensor(name, ONNX_FLOAT, rank, (int64_t[]){WIDTH, WIDTH}, values,
                                 count * sizeof *values);
@@ -57,16 +57,16 @@ static wire_t random_model(uint64_t *random)
     wire_t graph = {0};
     char names[MOST_VALUES][16] = {"image"}, inputs[64];
     bool read[MOST_VALUES] = {false};
-    uint32_t count = 1, weights = 0, ops = 4 + (uint32_t)(support_next_random(random) % 10);
+    uint32_t count = 1, weights = 0, ops = 4 + (uint32_t)(test_next_random(random) % 10);
     for (uint32_t i = 0; i < ops; i++) {
-        uint32_t a = (uint32_t)(support_next_random(random) % count);
-        uint32_t b = (uint32_t)(support_next_random(random) % count);
-        uint32_t kind = i == 0 ? 0 : (uint32_t)(support_next_random(random) % 5);
+        uint32_t a = (uint32_t)(test_next_random(random) % count);
+        uint32_t b = (uint32_t)(test_next_random(random) % count);
+        uint32_t kind = i == 0 ? 0 : (uint32_t)(test_next_random(random) % 5);
         snprintf(names[count], sizeof names[0], "v%u", i);
         read[a] = true;
         if (kind <= 1) {
             uint32_t which =
-                weights > 0 && support_next_random(random) % 4 == 0 ? weights - 1 : weights++;
+                weights > 0 && test_next_random(random) % 4 == 0 ? weights - 1 : weights++;
             snprintf(inputs, sizeof inputs, "%s,w%u,b%u", names[a], which, which);
             onnx_node(&graph, "Gemm", NULL, inputs, names[count], NULL);
         } else if (kind == 2) {

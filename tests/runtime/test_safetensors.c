@@ -282,21 +282,21 @@ static void test_random_damage(void **state)
     for (int i = 0; i < 400; i++) {
         size_t bytes = good_bytes;
         memcpy(copy, good, good_bytes);
-        for (uint64_t n = support_next_random(&random) % 4 + 1; n > 0; n--) {
-            size_t at = support_next_random(&random) % header;
+        for (uint64_t n = test_next_random(&random) % 4 + 1; n > 0; n--) {
+            size_t at = test_next_random(&random) % header;
             static const char interesting[] = "\"\\{}[],:0129-u. ";
-            switch (support_next_random(&random) % 4) {
+            switch (test_next_random(&random) % 4) {
             case 0:
-                copy[at] = (uint8_t)support_next_random(&random);
+                copy[at] = (uint8_t)test_next_random(&random);
                 break;
             case 1:
-                copy[at] = (uint8_t)interesting[support_next_random(&random) % 16];
+                copy[at] = (uint8_t)interesting[test_next_random(&random) % 16];
                 break;
             case 2:
                 memmove(copy + at, copy + at + 1, good_bytes - at - 1);
                 break;
             default:
-                bytes = support_next_random(&random) % 8 == 0 ? at : bytes;
+                bytes = test_next_random(&random) % 8 == 0 ? at : bytes;
                 break;
             }
         }

@@ -5,11 +5,6 @@
  * algorithm, size, offset within a bucket, in place or not, chunks, memory, waiting, stream,
  * instruction set, hosts, timing.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +17,7 @@
 #include "runtime/group.h"
 #include "runtime/select.h"
 #include "tests/ops/reduce_oracle.h"
+#include "tests/support/support.h"
 
 #if defined(__has_feature)
 #define CLANG_SANITIZES (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
@@ -272,7 +268,7 @@ static const weft_collective_t operators[] = {WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE
 
 static call_t random_call(one_t *one)
 {
-    uint64_t x = oracle_random(&one->shared) >> 8, y = oracle_random(&one->shared) >> 8;
+    uint64_t x = test_next_random(&one->shared) >> 8, y = test_next_random(&one->shared) >> 8;
     size_t at = x % 3 == 0 ? 0 : y % COUNT;
     size_t most = COUNT - at;
     return (call_t){
@@ -350,7 +346,7 @@ static void set(const char *name, const char *value)
 
 static void run_job(const way_t *way, const data_t *data, uint32_t runs, void (*run)(one_t *))
 {
-    job_t job = {way, data, oracle_random(&random_state), runs, run};
+    job_t job = {way, data, test_next_random(&random_state), runs, run};
     set("WEFT_ISA", mixes(way) ? NULL : way->isa);
     set("WEFT_STAGING_BYTES", way->staging);
     set("WEFT_SPIN_US", way->spin);
@@ -563,7 +559,7 @@ static void run_delayed(one_t *one)
 {
     for (uint32_t i = 0; i < one->job->runs; i++) {
         call_t call = random_call(one);
-        uint64_t naps = oracle_random(&one->own) >> 32;
+        uint64_t naps = test_next_random(&one->own) >> 32;
         for (naps = naps % 4 == 0 ? naps / 4 % 64 : naps % 4 - 1; naps > 0; naps--) {
             sched_yield();
         }

@@ -3,11 +3,6 @@
  * What carries a collective out: asked for by name, by the cost table, by the order of reductions;
  * refused; asked for differently by different ranks; built once; and what fails on the way.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -25,6 +20,7 @@
 #include "runtime/base/error.h"
 #include "runtime/call.h"
 #include "runtime/schedule_cache.h"
+#include "tests/support/support.h"
 
 static bool last_was(const weft_group_t *group, const char *path, const char *algorithm)
 {
@@ -543,20 +539,19 @@ static wish_t random_wish(uint64_t *state, uint32_t size)
                                             WEFT_OP_BROADCAST, WEFT_OP_REDUCE_SCATTER};
     const weft_algorithm_t *algorithms[16];
     uint32_t count = 0;
-    wish_t wish = {.op = ops[support_next_random(state) % 4]};
+    wish_t wish = {.op = ops[test_next_random(state) % 4]};
     const weft_algorithm_t *algorithm;
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
         if (algorithm->op == wish.op && !needs_hosts(algorithm)) {
             algorithms[count++] = algorithm;
         }
     }
-    wish.count = counts[support_next_random(state) % 6];
-    wish.order = (weft_order_t)(support_next_random(state) % 3);
-    wish.first_block = wish.order == WEFT_ORDER_BLOCKS
-                           ? 1 + (uint32_t)(support_next_random(state) % (size - 1))
-                           : 0;
-    if (support_next_random(state) % 3 != 0) {
-        wish.algorithm = algorithms[support_next_random(state) % count]->name;
+    wish.count = counts[test_next_random(state) % 6];
+    wish.order = (weft_order_t)(test_next_random(state) % 3);
+    wish.first_block =
+        wish.order == WEFT_ORDER_BLOCKS ? 1 + (uint32_t)(test_next_random(state) % (size - 1)) : 0;
+    if (test_next_random(state) % 3 != 0) {
+        wish.algorithm = algorithms[test_next_random(state) % count]->name;
     }
     return wish;
 }
@@ -607,7 +602,7 @@ static void run_disagreements(rank_world_t *world)
         wish_t right = random_wish(&state, world->size), wrong = right;
         while (same_wish(&right, &wrong)) { /* mostly everything else is alike */
             wish_t other = random_wish(&state, world->size);
-            uint64_t what = support_next_random(&state) % 4;
+            uint64_t what = test_next_random(&state) % 4;
             wrong = what == 0 ? other : right;
             if (what == 1) {
                 wrong.order = other.order;
@@ -616,8 +611,8 @@ static void run_disagreements(rank_world_t *world)
                 wrong.algorithm = other.algorithm;
             }
         }
-        uint32_t victim = (uint32_t)(support_next_random(&state) % world->size);
-        uint32_t good_calls = (uint32_t)(support_next_random(&state) % 3);
+        uint32_t victim = (uint32_t)(test_next_random(&state) % world->size);
+        uint32_t good_calls = (uint32_t)(test_next_random(&state) % 3);
         weft_status_t status = WEFT_OK;
         for (uint32_t k = 0; k < good_calls && status != WEFT_ERR_MISMATCH; k++) {
             /* A rank still waiting in a good call learns there that others disagree about the next.
@@ -872,62 +867,35 @@ static void test_stuck_rank(void **state)
     unsetenv("WEFT_STAGING_BYTES");
 }
 
-/* Ranks of which one's allocator gives out left more allocations; negative: as many as wanted. */
+/* Ranks of which one's allocator fails from a request on. */
 typedef struct poor_rank {
     weft_hub_t *hub;
     uint32_t rank;
-    int64_t left; /* the rank's own */
+    uint64_t fail_from;
     const char *algorithm;
     weft_status_t status;
     char text[256];
     pthread_t thread;
 } poor_rank_t;
 
-static bool is_broke(poor_rank_t *poor)
-{
-    if (poor->left == 0) {
-        return true;
-    }
-    poor->left -= poor->left > 0;
-    return false;
-}
-
-static void *poor_alloc(void *user, size_t bytes)
-{
-    return is_broke(user) ? NULL : malloc(bytes);
-}
-
-static void *poor_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    (void)old_bytes;
-    return is_broke(user) ? NULL : realloc(ptr, bytes);
-}
-
-static void poor_free(void *user, void *ptr)
-{
-    (void)user;
-    free(ptr);
-}
-
 static void *run_poor(void *user)
 {
     poor_rank_t *poor = user;
-    weft_allocator_t allocator = {poor_alloc, poor_realloc, poor_free, poor};
+    test_memory_t memory;
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context = NULL;
     weft_group_t *group = NULL;
     float x[3000] = {0};
-    int64_t left = poor->left;
-    poor->left = -1;
+    test_memory_init(&memory);
     params.rank = (int32_t)poor->rank;
     params.world_size = 2;
     params.hub = poor->hub;
-    params.allocator = &allocator;
+    params.allocator = &memory.allocator;
     RANK_OK(weft_context_create(&params, &context));
     RANK_OK(weft_group_create_world(context, &group));
     /* the other rank may have failed by now */
     poor->status = weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, poor->algorithm);
-    poor->left = left;
+    test_memory_fail(&memory, UINT64_MAX, poor->fail_from);
     if (poor->status == WEFT_OK) {
         poor->status = weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
     }
@@ -935,7 +903,7 @@ static void *run_poor(void *user)
         poor->status = weft_barrier(group, NULL);
     }
     snprintf(poor->text, sizeof poor->text, "%s", weft_last_error());
-    poor->left = -1;
+    test_memory_fail(&memory, UINT64_MAX, UINT64_MAX);
     weft_group_destroy(group);
     weft_context_release(context);
     return NULL;
@@ -949,13 +917,15 @@ static void test_memory_that_runs_out(void **state)
     static const char *const names[] = {"doubling", NULL};
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t failures = 0;
-        for (int64_t left = 0; left < 1000; left += 1 + left / 16) {
+        for (uint64_t from = 0; from < 1000; from += 1 + from / 16) {
             poor_rank_t ranks[2];
             weft_hub_t *hub = NULL;
             assert_int_equal(weft_hub_create(2, &hub), WEFT_OK);
             for (uint32_t r = 0; r < 2; r++) {
-                ranks[r] = (poor_rank_t){
-                    .hub = hub, .rank = r, .left = r == 1 ? left : -1, .algorithm = names[i]};
+                ranks[r] = (poor_rank_t){.hub = hub,
+                                         .rank = r,
+                                         .fail_from = r == 1 ? from : UINT64_MAX,
+                                         .algorithm = names[i]};
                 assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_poor, &ranks[r]), 0);
             }
             for (uint32_t r = 0; r < 2; r++) {

@@ -23,22 +23,27 @@ void test_expect_error(weft_status_t status, weft_status_t expected, const char 
     assert_non_null(strstr(weft_last_error(), text));
 }
 
-uint64_t test_random64(test_random_t *random)
+uint64_t test_next_random(uint64_t *state)
 {
-    uint64_t z = (random->state += 0x9e3779b97f4a7c15u);
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
+uint32_t test_draw(uint64_t *state, uint32_t limit)
+{
+    return (uint32_t)(test_next_random(state) >> 32) % limit;
+}
+
 uint32_t test_random(test_random_t *random)
 {
-    return (uint32_t)(test_random64(random) >> 32);
+    return (uint32_t)(test_next_random(&random->state) >> 32);
 }
 
 uint32_t test_random_below(test_random_t *random, uint32_t limit)
 {
-    return test_random(random) % limit;
+    return test_draw(&random->state, limit);
 }
 
 float test_random_float(test_random_t *random)

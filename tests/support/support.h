@@ -23,10 +23,11 @@ void test_check(weft_status_t status, const char *what, const char *file, int li
 void test_expect_error(weft_status_t status, weft_status_t expected, const char *text);
 
 /* splitmix64: equal seeds give equal numbers on every machine. */
+uint64_t test_next_random(uint64_t *state);
+uint32_t test_draw(uint64_t *state, uint32_t limit); /* [0, limit) */
 typedef struct test_random {
     uint64_t state;
 } test_random_t;
-uint64_t test_random64(test_random_t *random);
 uint32_t test_random(test_random_t *random);
 uint32_t test_random_below(test_random_t *random, uint32_t limit); /* [0, limit) */
 float test_random_float(test_random_t *random);                    /* [-1, 1) */

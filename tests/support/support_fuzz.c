@@ -24,7 +24,8 @@ static void damage(uint8_t *bytes, size_t size, test_random_t *random)
 {
     static const char text[] = "0123456789: FBCUPS.,%@-={}[]()\"";
     for (uint32_t i = test_random_below(random, 6) + 1; i > 0; i--) {
-        size_t at = test_random64(random) % size, from = test_random64(random) % size;
+        size_t at = test_next_random(&random->state) % size,
+               from = test_next_random(&random->state) % size;
         size_t length = test_random_below(random, 16);
         switch (test_random_below(random, 5)) {
         case 0:

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between hosts as reports show them: what went over them, and which are slow. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 
 #include "runtime/base/error.h"
@@ -16,6 +11,7 @@
 #include "tools/links_report.h"
 #include "transport/hook.h"
 #include "transport/hub.h"
+#include "tests/support/support.h"
 
 #define RANKS 4u
 #define COUNT 400000u

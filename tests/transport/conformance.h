@@ -47,14 +47,6 @@ uint32_t conform_killed(const conform_case_t *end_case, uint32_t size);
 const char *conform_missing(const wefti_endpoint_t *endpoint, const conform_t *conform,
                             uint32_t needs);
 
-static inline uint64_t conform_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 static inline wefti_signal_t *conform_signal(wefti_endpoint_t *endpoint, size_t offset)
 {
     return (wefti_signal_t *)(void *)(endpoint->region_of[endpoint->rank] + offset);

@@ -28,8 +28,8 @@ static int puts_come_before_signals(wefti_endpoint_t *endpoint, const conform_t 
         EXPECT(wefti_wait_signal(endpoint, consumed, round < 2 ? 0 : round - 2, "room", NULL,
                                  NULL) == WEFT_OK);
         for (uint32_t put = 0; put < 3; put++) { /* side by side, at odd places */
-            size_t at = put * 20000 + (size_t)(conform_random(&send_state) % 64);
-            size_t bytes = (size_t)(conform_random(&send_state) % 19000);
+            size_t at = put * 20000 + (size_t)(test_next_random(&send_state) % 64);
+            size_t bytes = (size_t)(test_next_random(&send_state) % 19000);
             for (size_t i = 0; i < bytes; i++) {
                 data[i] = conform_byte(rank, next, round * 3 + put, i);
             }
@@ -39,8 +39,8 @@ static int puts_come_before_signals(wefti_endpoint_t *endpoint, const conform_t 
         EXPECT(wefti_signal_peer(endpoint, next, offset, round, 3) == WEFT_OK);
         EXPECT(wefti_wait_signal(endpoint, arrived, round, "data", NULL, NULL) == WEFT_OK);
         for (uint32_t put = 0; put < 3; put++) {
-            size_t at = put * 20000 + (size_t)(conform_random(&recv_state) % 64);
-            size_t bytes = (size_t)(conform_random(&recv_state) % 19000);
+            size_t at = put * 20000 + (size_t)(test_next_random(&recv_state) % 64);
+            size_t bytes = (size_t)(test_next_random(&recv_state) % 19000);
             const uint8_t *got = endpoint->region_of[rank] + slot + at;
             for (size_t i = 0; i < bytes; i++) {
                 EXPECT(got[i] == conform_byte(before, rank, round * 3 + put, i));

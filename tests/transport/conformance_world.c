@@ -145,8 +145,8 @@ static int regions_come_and_go(wefti_endpoint_t *endpoint, const conform_t *conf
     uint32_t rank = endpoint->rank;
     const uint8_t *base = NULL;
     for (uint32_t turn = 0; turn < TURNS; turn++) {
-        uint32_t i = (uint32_t)(conform_random(&state) % LIVE);
-        size_t bytes = 1 + (size_t)(conform_random(&state) % 300000);
+        uint32_t i = (uint32_t)(test_next_random(&state) % LIVE);
+        size_t bytes = 1 + (size_t)(test_next_random(&state) % 300000);
         if (sizes[i] > 0) {
             const uint8_t *held = endpoint->region_of[rank] + offsets[i];
             EXPECT(held[0] == (uint8_t)(i + rank + 1) && held[sizes[i] - 1] == held[0]);
@@ -190,10 +190,10 @@ static int regions_freed_by_each(wefti_endpoint_t *endpoint, const conform_t *co
     uint64_t state = conform->seed | 1, own_state = conform->seed + 977 * (endpoint->rank + 1);
     uint32_t rank = endpoint->rank;
     for (uint32_t turn = 0; turn < TURNS; turn++) {
-        size_t bytes = 1 + (size_t)(conform_random(&state) % 50000);
+        size_t bytes = 1 + (size_t)(test_next_random(&state) % 50000);
         uint32_t place = LIVE;
         for (uint32_t i = 0; i < LIVE; i++) {
-            if (sizes[i] > 0 && conform_random(&own_state) % 3 == 0) {
+            if (sizes[i] > 0 && test_next_random(&own_state) % 3 == 0) {
                 wefti_region_free(endpoint, offsets[i]);
                 EXPECT(!wefti_region_has(endpoint, offsets[i]));
                 sizes[i] = 0;

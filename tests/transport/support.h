@@ -3,16 +3,11 @@
 #ifndef WEFT_TESTS_TRANSPORT_SUPPORT_H
 #define WEFT_TESTS_TRANSPORT_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 
-#include <cmocka.h>
-
 #include "transport/hub.h"
+#include "tests/support/support.h"
 
 /* What a rank does; returns 0 when all was well, else a number that names the failed check. */
 typedef int (*rank_fn)(wefti_endpoint_t *endpoint, void *user);

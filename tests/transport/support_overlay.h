@@ -54,7 +54,7 @@ void run_overlay_processes(const overlay_world_t *world, int *results);
 bool await_events(seat_t *seat, uint32_t told, uint32_t left, uint32_t died);
 uint64_t soon(uint32_t seconds);
 
-#define CHECK(condition)                                                                           \
+#define SEAT_CHECK(condition)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
             fprintf(stderr, "rank %u, line %d: %s [%s]\n", seat->job.rank, __LINE__, #condition,   \

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who this rank is: by arguments, variables and launchers, in their order. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "transport/bootstrap/bootstrap.h"
+#include "tests/support/support.h"
 
 static const char *const variables[] = {"WEFT_RANK",
                                         "WEFT_WORLD_SIZE",

@@ -24,10 +24,10 @@ static int gather_some(seat_t *seat, void *user)
         size_t bytes = sizes[s];
         uint8_t *send = malloc(bytes + 1), *recv = malloc(n * bytes + 1);
         memset(send, (int)(seat->job.rank * 31 + s), bytes);
-        CHECK(wefti_overlay_all_gather(seat->overlay, send, bytes, recv, soon(20), NULL, NULL) ==
-              WEFT_OK);
+        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, send, bytes, recv, soon(20), NULL,
+                                            NULL) == WEFT_OK);
         for (size_t i = 0; i < n * bytes; i++) {
-            CHECK(recv[i] == (uint8_t)(i / bytes * 31 + s));
+            SEAT_CHECK(recv[i] == (uint8_t)(i / bytes * 31 + s));
         }
         free(send);
         free(recv);
@@ -52,8 +52,8 @@ static int gather_unequal(seat_t *seat, void *user)
         seat->overlay, send, seat->job.rank == 1 ? 4 : 8, recv, soon(20), NULL, NULL);
     /* Not everybody sees it at once: those who do tell the others, which is the caller's part. */
     if (seat->job.rank <= 1) {
-        CHECK(status == WEFT_ERR_MISMATCH);
-        CHECK(strstr(weft_last_error(), "bytes per rank") != NULL);
+        SEAT_CHECK(status == WEFT_ERR_MISMATCH);
+        SEAT_CHECK(strstr(weft_last_error(), "bytes per rank") != NULL);
     }
     return 0;
 }
@@ -76,14 +76,14 @@ static int gather_alone(seat_t *seat, void *user)
     int looks = 0;
     (void)user;
     if (seat->job.rank == 0) {
-        CHECK(wefti_overlay_all_gather(seat->overlay, send, 8, recv, soon(20), give_up, &looks) ==
-              WEFT_ERR_ABORTED);
-        CHECK(wefti_overlay_all_gather(seat->overlay, send, 8, recv, wefti_now_ns() + 20000000,
-                                       NULL, NULL) == WEFT_ERR_TIMEOUT);
-        CHECK(strstr(weft_last_error(), "rank 1") != NULL);
+        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, send, 8, recv, soon(20), give_up,
+                                            &looks) == WEFT_ERR_ABORTED);
+        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, send, 8, recv, wefti_now_ns() + 20000000,
+                                            NULL, NULL) == WEFT_ERR_TIMEOUT);
+        SEAT_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
         wefti_overlay_flood(seat->overlay, 1, "go", 2);
     } else {
-        CHECK(await_events(seat, 1, 0, 0));
+        SEAT_CHECK(await_events(seat, 1, 0, 0));
     }
     return 0;
 }
@@ -121,16 +121,16 @@ static int gather_before_abort(seat_t *seat, void *user)
     late_check_t *late = user;
     uint8_t send = (uint8_t)(seat->job.rank + 1), recv[2] = {0};
     if (seat->job.rank == 0) {
-        CHECK(wefti_overlay_all_gather(seat->overlay, &send, 1, recv, soon(60), fail_when_sent,
-                                       late) == WEFT_OK);
+        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, &send, 1, recv, soon(60), fail_when_sent,
+                                            late) == WEFT_OK);
     } else {
         await_flag(&late->checking);
         weft_status_t status =
             wefti_overlay_all_gather(seat->overlay, &send, 1, recv, soon(60), NULL, NULL);
         atomic_store(&late->done, true);
-        CHECK(status == WEFT_OK);
+        SEAT_CHECK(status == WEFT_OK);
     }
-    CHECK(recv[0] == 1 && recv[1] == 2);
+    SEAT_CHECK(recv[0] == 1 && recv[1] == 2);
     return 0;
 }
 
@@ -153,14 +153,14 @@ static int flood_all(seat_t *seat, void *user)
         memset(data, (int)(seat->job.rank + i), sizeof data);
         wefti_overlay_flood(seat->overlay, 7 + i, data, sizeof data);
     }
-    CHECK(await_events(seat, 3 * (n - 1), 0, 0));
+    SEAT_CHECK(await_events(seat, 3 * (n - 1), 0, 0));
     uint8_t token = 0, tokens[64];
-    CHECK(wefti_overlay_all_gather(seat->overlay, &token, 1, tokens, soon(20), NULL, NULL) ==
-          WEFT_OK);
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, &token, 1, tokens, soon(20), NULL, NULL) ==
+               WEFT_OK);
     wefti_overlay_progress(seat->overlay);
-    CHECK(seat->told == 3 * (n - 1)); /* each once, however it came */
+    SEAT_CHECK(seat->told == 3 * (n - 1)); /* each once, however it came */
     for (uint32_t r = 0; r < n; r++) {
-        CHECK(seat->told_by[r] == (r == seat->job.rank ? 0 : 3));
+        SEAT_CHECK(seat->told_by[r] == (r == seat->job.rank ? 0 : 3));
     }
     return 0;
 }
@@ -181,10 +181,10 @@ static int leave_in_turn(seat_t *seat, void *user)
         return 0;
     }
     uint32_t leavers = (seat->job.world_size + 1) / 3;
-    CHECK(await_events(seat, 0, leavers, 0));
-    CHECK(seat->died == 0);
+    SEAT_CHECK(await_events(seat, 0, leavers, 0));
+    SEAT_CHECK(seat->died == 0);
     for (uint32_t r = 1; r < seat->job.world_size; r += 3) {
-        CHECK(seat->left_by[r] == 1);
+        SEAT_CHECK(seat->left_by[r] == 1);
     }
     return 0; /* those who stayed may see each other leave too */
 }
@@ -202,15 +202,15 @@ static int die_or_learn(seat_t *seat, void *user)
 {
     uint8_t token = 0, tokens[64];
     (void)user;
-    CHECK(wefti_overlay_all_gather(seat->overlay, &token, 1, tokens, soon(20), NULL, NULL) ==
-          WEFT_OK);
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, &token, 1, tokens, soon(20), NULL, NULL) ==
+               WEFT_OK);
     if (seat->job.rank == 5) {
         raise(SIGKILL);
     }
-    CHECK(await_events(seat, 0, 0, 1));
-    CHECK(seat->last_dead == 5);
-    CHECK(seat->how[0] != '\0');
-    CHECK(seat->left_by[5] == 0);
+    SEAT_CHECK(await_events(seat, 0, 0, 1));
+    SEAT_CHECK(seat->last_dead == 5);
+    SEAT_CHECK(seat->how[0] != '\0');
+    SEAT_CHECK(seat->left_by[5] == 0);
     return 0;
 }
 
@@ -236,21 +236,22 @@ static int gather_and_count(seat_t *seat, void *user)
     while (1u << steps < n) {
         steps++;
     }
-    CHECK(wefti_overlay_all_gather(seat->overlay, &own, sizeof own, all, soon(60), NULL, NULL) ==
-          WEFT_OK);
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, &own, sizeof own, all, soon(60), NULL,
+                                        NULL) == WEFT_OK);
     for (uint32_t r = 0; r < n; r++) {
-        CHECK(all[r] == r);
+        SEAT_CHECK(all[r] == r);
     }
     wefti_overlay_stats(seat->overlay, &sent, &received);
     /* The rendezvous: hello, proof, ready. Per step two frames on each of two links, one for the
      * all-gather, and perhaps the flood of a faster rank already. */
-    CHECK(seat->job.rank == 0 || sent <= 3 + steps * (2 * 2 + 1 + 2));
+    SEAT_CHECK(seat->job.rank == 0 || sent <= 3 + steps * (2 * 2 + 1 + 2));
     if (own == n / 2) {
         wefti_overlay_flood(seat->overlay, 3, "all", 3);
     } else {
-        CHECK(await_events(seat, 1, 0, 0));
+        SEAT_CHECK(await_events(seat, 1, 0, 0));
     }
-    CHECK(wefti_overlay_all_gather(seat->overlay, &own, 0, all, soon(60), NULL, NULL) == WEFT_OK);
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, &own, 0, all, soon(60), NULL, NULL) ==
+               WEFT_OK);
     return 0;
 }
 
@@ -278,20 +279,21 @@ static int keep_key(seat_t *seat, void *user)
         memcpy(keys[turn], wefti_overlay_key(seat->overlay), 32);
     }
     uint8_t all[3][32];
-    CHECK(wefti_overlay_all_gather(seat->overlay, wefti_overlay_key(seat->overlay), 32, all,
-                                   soon(20), NULL, NULL) == WEFT_OK);
-    CHECK(memcmp(all[0], all[1], 32) == 0 && memcmp(all[0], all[2], 32) == 0);
-    CHECK(strcmp(wefti_overlay_local_address(seat->overlay), "127.0.0.1") == 0);
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, wefti_overlay_key(seat->overlay), 32, all,
+                                        soon(20), NULL, NULL) == WEFT_OK);
+    SEAT_CHECK(memcmp(all[0], all[1], 32) == 0 && memcmp(all[0], all[2], 32) == 0);
+    SEAT_CHECK(strcmp(wefti_overlay_local_address(seat->overlay), "127.0.0.1") == 0);
     pid_t child = fork();
     if (child == 0) {
         wefti_overlay_close(seat->overlay, true);
         _exit(0);
     }
     int result = 0;
-    CHECK(waitpid(child, &result, 0) == child && result == 0);
+    SEAT_CHECK(waitpid(child, &result, 0) == child && result == 0);
     /* The child's closing was no goodbye. */
-    CHECK(wefti_overlay_all_gather(seat->overlay, "", 0, all, soon(20), NULL, NULL) == WEFT_OK);
-    CHECK(seat->died == 0);
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, "", 0, all, soon(20), NULL, NULL) ==
+               WEFT_OK);
+    SEAT_CHECK(seat->died == 0);
     return 0;
 }
 

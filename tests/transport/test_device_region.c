@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/support.h"
 
 /* A card: what is handed out as an address is a number that only the card's own calls understand.
  */
@@ -170,42 +171,11 @@ static void test_region_card_is_full(void **state)
     assert_int_equal(card.live, 0);
 }
 
-/* Fails the count-th allocation of each thread. */
-typedef struct failing {
-    int left;
-    int live;
-} failing_t;
-
-static void *failing_alloc(void *user, size_t bytes)
-{
-    failing_t *failing = user;
-    if (failing->left-- <= 0) {
-        return NULL;
-    }
-    failing->live++;
-    return malloc(bytes);
-}
-
-static void *failing_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    (void)old_bytes;
-    failing_t *failing = user;
-    return failing->left-- <= 0 ? NULL : realloc(ptr, bytes);
-}
-
-static void failing_free(void *user, void *ptr)
-{
-    failing_t *failing = user;
-    failing->live -= ptr != NULL;
-    free(ptr);
-}
-
 typedef struct seat {
     weft_hub_t *hub;
     const char *address;
     uint32_t rank, world_size;
-    int fail_at;
-    int live;
+    uint64_t fail_at, live;
     weft_status_t status;
     pthread_t thread;
 } seat_t;
@@ -213,8 +183,7 @@ typedef struct seat {
 static void *failing_main(void *argument)
 {
     seat_t *seat = argument;
-    failing_t failing = {.left = seat->fail_at};
-    weft_allocator_t allocator = {failing_alloc, failing_realloc, failing_free, &failing};
+    test_memory_t memory;
     wefti_settings_t settings = test_settings();
     settings.timeout_ns = 60000000000ull;
     wefti_log_t log = {.level = WEFT_LOG_ERROR};
@@ -224,15 +193,17 @@ static void *failing_main(void *argument)
                                       .address = seat->address,
                                       .settings = &settings,
                                       .log = &log,
-                                      .allocator = &allocator};
+                                      .allocator = &memory.allocator};
     wefti_endpoint_t *endpoint;
     size_t offset;
+    test_memory_init(&memory);
+    test_memory_fail(&memory, UINT64_MAX, seat->fail_at);
     seat->status = wefti_endpoint_open(&params, &endpoint);
     for (int i = 0; seat->status == WEFT_OK && i < 10; i++) {
         seat->status = wefti_region_alloc(endpoint, 4096, &offset);
     }
     wefti_endpoint_close(endpoint);
-    seat->live = failing.live;
+    seat->live = memory.live_blocks;
     return NULL;
 }
 
@@ -240,7 +211,7 @@ static void *failing_main(void *argument)
 static void sweep(uint32_t world_size, bool processes)
 {
     int passed = 0;
-    for (int fail_at = 0; fail_at < 100 && !passed; fail_at++) {
+    for (uint64_t fail_at = 0; fail_at < 100 && !passed; fail_at++) {
         seat_t seats[3];
         char address[64];
         weft_hub_t *hub = NULL;

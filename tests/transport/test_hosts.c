@@ -14,6 +14,7 @@
 
 #include "runtime/base/error.h"
 #include "transport/bootstrap/bootstrap.h"
+#include "tests/support/support.h"
 
 #define RANKS_MAX 8u
 #define SECOND_NS 1000000000ull
@@ -32,8 +33,11 @@ typedef struct shape {
 
 static char folder[64];
 
+static test_memory_t memory; /* of all ranks */
+
 static int make_folder(void **state)
 {
+    test_memory_init(&memory);
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/weft-hosts-XXXXXX");
     return mkdtemp(folder) != NULL ? 0 : 1;
@@ -45,35 +49,10 @@ static int drop_folder(void **state)
     return rmdir(folder);
 }
 
-static _Atomic int64_t allocations; /* that were not freed yet */
-
-static void *count_alloc(void *user, size_t bytes)
-{
-    (void)user;
-    atomic_fetch_add(&allocations, 1);
-    return malloc(bytes);
-}
-
-static void *count_realloc(void *user, void *ptr, size_t old_bytes, size_t bytes)
-{
-    (void)user;
-    (void)old_bytes;
-    atomic_fetch_add(&allocations, ptr == NULL);
-    return realloc(ptr, bytes);
-}
-
-static void count_free(void *user, void *ptr)
-{
-    (void)user;
-    atomic_fetch_sub(&allocations, ptr != NULL);
-    free(ptr);
-}
-
 static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const char *address,
                                      wefti_settings_t *settings, wefti_endpoint_t **out_endpoint)
 {
     static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
-    static const weft_allocator_t allocator = {count_alloc, count_realloc, count_free, NULL};
     wefti_job_t job = {.rank = rank, .world_size = shape->size, .secret_bytes = 16};
     snprintf(job.launcher, sizeof job.launcher, "test");
     snprintf(job.address, sizeof job.address, "%s", address);
@@ -92,7 +71,7 @@ static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const 
                                       .job = &job,
                                       .settings = settings,
                                       .log = &log,
-                                      .allocator = &allocator};
+                                      .allocator = &memory.allocator};
     return wefti_endpoint_open(&params, out_endpoint);
 }
 
@@ -137,14 +116,6 @@ static void run_hosts(const shape_t *shape)
 static wefti_signal_t *own_signal(wefti_endpoint_t *endpoint, size_t offset)
 {
     return (wefti_signal_t *)(void *)(endpoint->region_of[endpoint->rank] + offset);
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
 }
 
 /* ---- who is where ---- */
@@ -299,7 +270,7 @@ static int everybody_puts(wefti_endpoint_t *endpoint, void *user)
             size_t mine = (size_t)rank * STRESS_LANES + lane;
             wefti_signal_t *room = own_signal(endpoint, offset + (places + i) * sizeof *room);
             EXPECT(wefti_wait_signal(endpoint, room, round - 1, "room", NULL, NULL) == WEFT_OK);
-            uint64_t dice = next_random(&sends[i]);
+            uint64_t dice = test_next_random(&sends[i]);
             size_t bytes = dice % 8 == 0 ? (size_t)(dice >> 8) % STRESS_SLOT : (dice >> 8) % 3000;
             for (size_t at = 0; at < bytes; at++) {
                 data[at] = (uint8_t)(dice + at * 13 + (at >> 9));
@@ -315,7 +286,7 @@ static int everybody_puts(wefti_endpoint_t *endpoint, void *user)
             size_t mine = (size_t)rank * STRESS_LANES + lane;
             wefti_signal_t *here = own_signal(endpoint, offset + i * sizeof *here);
             EXPECT(wefti_wait_signal(endpoint, here, round, "data", NULL, NULL) == WEFT_OK);
-            uint64_t dice = next_random(&receives[i]);
+            uint64_t dice = test_next_random(&receives[i]);
             size_t bytes = dice % 8 == 0 ? (size_t)(dice >> 8) % STRESS_SLOT : (dice >> 8) % 3000;
             const uint8_t *got = endpoint->region_of[rank] + offset + base + i * STRESS_SLOT;
             for (size_t at = 0; at < bytes; at++) {
@@ -750,9 +721,9 @@ static void test_hosts_leave_nothing_behind(void **state)
                 result += puts_a_little(endpoint, NULL);
                 wefti_endpoint_close(endpoint);
             }
-            if (open_fd_count() != before || atomic_load(&allocations) != 0) {
+            if (open_fd_count() != before || memory.live_blocks != 0) {
                 fprintf(stderr, "rank %u: %d descriptors, %d before; %lld allocations\n", r,
-                        open_fd_count(), before, (long long)atomic_load(&allocations));
+                        open_fd_count(), before, (long long)memory.live_blocks);
                 _exit(1);
             }
             _exit(result);

@@ -13,14 +13,6 @@
 #define SLOT ((size_t)1 << 20)
 #define PATIENCE_NS 300000000000ull /* real devices of an emulated machine on a busy one */
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 static uint64_t new_seed(void)
 {
     const char *text = getenv("WEFT_TEST_SEED");
@@ -51,9 +43,9 @@ static size_t some_size(uint64_t *state)
 {
     static const size_t around[] = {8,      200,    256,        4096,           32768,
                                     131072, 300000, 8u * 32768, (size_t)1 << 19};
-    size_t size = around[next_random(state) % (sizeof around / sizeof around[0])];
-    size_t less = next_random(state) % 3;
-    return next_random(state) % 2 == 0 ? 1 + next_random(state) % size : size - less;
+    size_t size = around[test_next_random(state) % (sizeof around / sizeof around[0])];
+    size_t less = test_next_random(state) % 3;
+    return test_next_random(state) % 2 == 0 ? 1 + test_next_random(state) % size : size - less;
 }
 
 /* One message: a few puts and a signal, checked when the signal is there. Data that is not lent is
@@ -61,12 +53,12 @@ static size_t some_size(uint64_t *state)
 static void exchange(verbs_world_t *world, uint32_t from, uint32_t to, uint32_t round,
                      uint64_t *state, uint8_t *scratch)
 {
-    uint32_t lane = (uint32_t)(next_random(state) % WEFTI_LINK_LANES);
+    uint32_t lane = (uint32_t)(test_next_random(state) % WEFTI_LINK_LANES);
     size_t counter = ((size_t)from * 16 + 8 * (lane % 2)) * 8;
     size_t slot = COUNTERS + from * SLOT, own = COUNTERS + (size_t)(VERBS_RANKS + to) % 7 * SLOT;
-    size_t at = next_random(state) % 64;
+    size_t at = test_next_random(state) % 64;
     size_t bytes = some_size(state);
-    bool lends = next_random(state) % 2 == 0, in_region = next_random(state) % 2 == 0;
+    bool lends = test_next_random(state) % 2 == 0, in_region = test_next_random(state) % 2 == 0;
     uint8_t *data = in_region ? world->ranks[from].region + own + (5 + from) % 7 : scratch;
     wefti_signal_t lent = {0};
     for (size_t i = 0; i < bytes; i++) {
@@ -113,9 +105,9 @@ static void test_puts_land_before_their_signal(void **state)
         }
         assert_int_equal(verbs_world_grow(&world, VERBS_REGION), WEFT_OK);
         for (uint32_t round = 0; round < 40; round++) {
-            uint32_t from = (uint32_t)(next_random(&seed) % world.size);
+            uint32_t from = (uint32_t)(test_next_random(&seed) % world.size);
             uint32_t to =
-                (from + 1 + (uint32_t)(next_random(&seed) % (world.size - 1))) % world.size;
+                (from + 1 + (uint32_t)(test_next_random(&seed) % (world.size - 1))) % world.size;
             exchange(&world, from, to, round, &seed, scratch);
         }
         verbs_world_settle(&world);
@@ -142,8 +134,8 @@ static void test_counters_take_any_value(void **state)
         atomic_store(&verbs_counter(&world, 1, (size_t)i * 128)->value, expected[i]);
     }
     for (uint32_t round = 0; round < 2000; round++) {
-        uint32_t i = (uint32_t)(next_random(&seed) % (round % 2 == 0 ? 512 : 4));
-        uint32_t step = (uint32_t)(next_random(&seed) % (round % 8 == 0 ? 200000 : 3));
+        uint32_t i = (uint32_t)(test_next_random(&seed) % (round % 2 == 0 ? 512 : 4));
+        uint32_t step = (uint32_t)(test_next_random(&seed) % (round % 8 == 0 ? 200000 : 3));
         uint32_t back = round % 5 == 0 ? 2 : 0; /* an old value changes nothing */
         expected[i] += step;
         assert_int_equal(

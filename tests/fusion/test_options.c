@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of options: each row is walked through everything that is made of it in C. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "fusion/options.h"
 #include "graph/onnx/onnx.h"
+#include "tests/support/support.h"
 
 #define MODEL WEFT_SOURCE_DIR "/samples/models/mlp.onnx"
 #define EACH(option)                                                                               \

@@ -258,12 +258,12 @@ static int bench_launched(bench_t *bench)
     }
     bench->ranks = size;
     code = wefti_launched_agree(bench->world, "bench", status);
-    if (code != EXIT_OK) {
-        weft_context_release(bench->world);
-        return code;
+    if (code == EXIT_OK) {
+        status = bench_rank(bench, weft_context_rank(bench->world), size, NULL);
+        code = status < 0 ? wefti_status_error("bench", status) : EXIT_OK;
     }
-    status = bench_rank(bench, weft_context_rank(bench->world), size, NULL);
-    return status < 0 ? wefti_status_error("bench", status) : EXIT_OK;
+    weft_context_release(bench->world);
+    return code;
 }
 
 static int run_bench_command(int argc, char **argv)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "tools/train/gradients.h"
+#include "tools/gradients/gradients.h"
 #include "tools/tool.h"
 
 #define DEFAULT_SAMPLES 4u

@@ -6,6 +6,7 @@
 
 #include "runtime/base/text.h"
 #include "tools/compile_passes.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 
 enum { KEY_JSON = 256, KEY_LIST_PASSES, KEY_TIME_PASSES };
@@ -116,38 +117,33 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
                wefti_format_bytes(info->arena_bytes, arena), info->structure_digest);
         return;
     }
-    wefti_text_t text;
-    wefti_json_t json;
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_string(&json, "plan", command->output);
-    wefti_json_string(&json, "model", info->model_name);
-    wefti_json_string(&json, "kind", info->kind == WEFT_PLAN_INFERENCE ? "inference" : "training");
-    wefti_json_int(&json, "world", info->world_size);
-    wefti_json_int(&json, "batch", info->batch);
-    wefti_json_string(&json, "optimizer", info->optimizer);
-    wefti_json_string(&json, "policy", info->policy);
-    wefti_json_int(&json, "accumulate", info->accumulate);
-    wefti_json_int(&json, "global_micro_batches", info->global_micro_batches);
-    wefti_json_bool(&json, "sharded", info->shard_optimizer != 0);
-    wefti_json_bool(&json, "decoupled", info->decouple != 0);
-    wefti_json_double(&json, "clip_norm", info->clip_norm);
-    wefti_json_int(&json, "buckets", info->bucket_count);
-    wefti_json_string(&json, "costs",
+    output_object_t object;
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_string(json, "plan", command->output);
+    wefti_json_string(json, "model", info->model_name);
+    wefti_json_string(json, "kind", info->kind == WEFT_PLAN_INFERENCE ? "inference" : "training");
+    wefti_json_int(json, "world", info->world_size);
+    wefti_json_int(json, "batch", info->batch);
+    wefti_json_string(json, "optimizer", info->optimizer);
+    wefti_json_string(json, "policy", info->policy);
+    wefti_json_int(json, "accumulate", info->accumulate);
+    wefti_json_int(json, "global_micro_batches", info->global_micro_batches);
+    wefti_json_bool(json, "sharded", info->shard_optimizer != 0);
+    wefti_json_bool(json, "decoupled", info->decouple != 0);
+    wefti_json_double(json, "clip_norm", info->clip_norm);
+    wefti_json_int(json, "buckets", info->bucket_count);
+    wefti_json_string(json, "costs",
                       command->compile.params.costs_path != NULL ? command->compile.costs
                                                                  : "default");
-    wefti_json_int(&json, "arena_bytes", (int64_t)info->arena_bytes);
-    wefti_json_int(&json, "live_bytes", (int64_t)info->live_bytes);
-    wefti_json_int(&json, "fusion_copied_bytes", (int64_t)info->fusion_copied_bytes);
-    wefti_json_string(&json, "structure_digest", info->structure_digest);
-    wefti_json_string(&json, "weights_digest", info->weights_digest);
+    wefti_json_int(json, "arena_bytes", (int64_t)info->arena_bytes);
+    wefti_json_int(json, "live_bytes", (int64_t)info->live_bytes);
+    wefti_json_int(json, "fusion_copied_bytes", (int64_t)info->fusion_copied_bytes);
+    wefti_json_string(json, "structure_digest", info->structure_digest);
+    wefti_json_string(json, "weights_digest", info->weights_digest);
     if (command->time_passes) {
-        wefti_write_pass_times(&command->passes, &json);
+        wefti_write_pass_times(&command->passes, json);
     }
-    wefti_json_end_object(&json);
-    puts(text.data);
-    wefti_text_deinit(&text);
+    wefti_output_end(&object);
 }
 
 /* No output may overwrite an input or the other output. */

@@ -6,6 +6,7 @@
 
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/transport.h"
@@ -135,46 +136,41 @@ static void print_text(const wefti_machine_t *machine)
 
 static void print_json(const wefti_machine_t *machine)
 {
-    wefti_text_t text;
-    wefti_json_t json;
+    output_object_t object;
     size_t count = 0;
     const wefti_setting_def_t *defs = wefti_setting_defs(&count);
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_string(&json, "version", weft_version());
-    wefti_json_begin_object(&json, "machine");
-    wefti_json_string(&json, "cpu", machine->cpu_name);
-    wefti_json_string(&json, "isa", wefti_isa_name(wefti_isa_detect()));
-    wefti_json_int(&json, "sockets", machine->socket_count);
-    wefti_json_int(&json, "numa_nodes", machine->numa_count);
-    wefti_json_int(&json, "cores", machine->core_count);
-    wefti_json_int(&json, "hardware_threads", machine->pu_count);
-    wefti_json_int(&json, "l2_bytes", (int64_t)machine->l2_bytes);
-    wefti_json_int(&json, "l3_bytes", (int64_t)machine->l3_bytes);
-    wefti_json_int(&json, "memory_bytes", (int64_t)machine->memory_bytes);
-    wefti_json_end_object(&json);
-    print_launcher_json(&json);
-    wefti_json_begin_array(&json, "transports");
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_string(json, "version", weft_version());
+    wefti_json_begin_object(json, "machine");
+    wefti_json_string(json, "cpu", machine->cpu_name);
+    wefti_json_string(json, "isa", wefti_isa_name(wefti_isa_detect()));
+    wefti_json_int(json, "sockets", machine->socket_count);
+    wefti_json_int(json, "numa_nodes", machine->numa_count);
+    wefti_json_int(json, "cores", machine->core_count);
+    wefti_json_int(json, "hardware_threads", machine->pu_count);
+    wefti_json_int(json, "l2_bytes", (int64_t)machine->l2_bytes);
+    wefti_json_int(json, "l3_bytes", (int64_t)machine->l3_bytes);
+    wefti_json_int(json, "memory_bytes", (int64_t)machine->memory_bytes);
+    wefti_json_end_object(json);
+    print_launcher_json(json);
+    wefti_json_begin_array(json, "transports");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        wefti_json_string(&json, NULL, transports[i].name);
+        wefti_json_string(json, NULL, transports[i].name);
     }
-    wefti_json_end_array(&json);
-    wefti_json_begin_array(&json, "settings");
+    wefti_json_end_array(json);
+    wefti_json_begin_array(json, "settings");
     for (size_t i = 0; i < count; i++) {
-        wefti_json_begin_object(&json, NULL);
-        wefti_json_string(&json, "name", defs[i].name);
-        wefti_json_string(&json, "value", setting_value(&defs[i]));
-        wefti_json_string(&json, "default", defs[i].default_text);
-        wefti_json_string(&json, "unit", defs[i].unit);
-        wefti_json_bool(&json, "collective", defs[i].collective != 0);
-        wefti_json_string(&json, "help", defs[i].help);
-        wefti_json_end_object(&json);
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "name", defs[i].name);
+        wefti_json_string(json, "value", setting_value(&defs[i]));
+        wefti_json_string(json, "default", defs[i].default_text);
+        wefti_json_string(json, "unit", defs[i].unit);
+        wefti_json_bool(json, "collective", defs[i].collective != 0);
+        wefti_json_string(json, "help", defs[i].help);
+        wefti_json_end_object(json);
     }
-    wefti_json_end_array(&json);
-    wefti_json_end_object(&json);
-    puts(text.data);
-    wefti_text_deinit(&text);
+    wefti_json_end_array(json);
+    wefti_output_end(&object);
 }
 
 static int run_info_command(int argc, char **argv)

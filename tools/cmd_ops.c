@@ -4,6 +4,7 @@
 
 #include "ops/op_facts.h"
 #include "runtime/base/text.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 
 enum { KEY_JSON = 256, KEY_KERNELS };
@@ -30,8 +31,7 @@ const command_t wefti_ops_command = {
 typedef struct ops_command {
     weft_registry_t *registry;
     bool json;
-    wefti_text_t text;
-    wefti_json_t writer;
+    wefti_json_t *json_out;
     const char *domain; /* last one printed */
 } ops_command_t;
 
@@ -149,7 +149,7 @@ static void write_fact(const char *name, void *user)
 
 static int write_json(const weft_op_def_t *def, void *user)
 {
-    wefti_json_t *json = &((ops_command_t *)user)->writer;
+    wefti_json_t *json = ((ops_command_t *)user)->json_out;
     wefti_json_begin_object(json, NULL);
     wefti_json_string(json, "domain", def->domain);
     wefti_json_string(json, "name", def->name);
@@ -189,15 +189,12 @@ static int write_json(const weft_op_def_t *def, void *user)
 
 static void print_json(ops_command_t *command)
 {
-    wefti_text_init(&command->text, NULL);
-    wefti_json_init(&command->writer, &command->text, true);
-    wefti_json_begin_object(&command->writer, NULL);
-    wefti_json_begin_array(&command->writer, "operators");
+    output_object_t object;
+    command->json_out = wefti_output_begin(&object);
+    wefti_json_begin_array(command->json_out, "operators");
     weft_op_registry_visit(command->registry, write_json, command);
-    wefti_json_end_array(&command->writer);
-    wefti_json_end_object(&command->writer);
-    puts(command->text.data);
-    wefti_text_deinit(&command->text);
+    wefti_json_end_array(command->json_out);
+    wefti_output_end(&object);
 }
 
 static int run_ops_command(int argc, char **argv)

@@ -8,7 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
-#include "tools/train/infer.h"
+#include "tools/infer/infer.h"
 #include "tools/launch/launch.h"
 #include "tools/launch/world.h"
 #include "tools/tool.h"

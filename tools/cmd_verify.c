@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 #include "tools/verify_plan.h"
 
@@ -242,21 +243,16 @@ static void print_result(const verify_command_t *command, weft_status_t status, 
         puts("");
         return;
     }
-    wefti_text_t text;
-    wefti_json_t json;
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_bool(&json, "ok", status >= 0);
-    wefti_json_int(&json, "proved", (int64_t)command->proved);
-    wefti_json_int(&json, "left_out", (int64_t)command->left_out);
-    wefti_json_int(&json, "steps", (int64_t)command->steps);
-    wefti_json_int(&json, "accesses", (int64_t)command->accesses);
-    wefti_json_double(&json, "seconds", seconds);
-    wefti_json_string(&json, "error", status < 0 ? weft_last_error() : NULL);
-    wefti_json_end_object(&json);
-    puts(text.failed ? "{}" : text.data);
-    wefti_text_deinit(&text);
+    output_object_t object;
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_bool(json, "ok", status >= 0);
+    wefti_json_int(json, "proved", (int64_t)command->proved);
+    wefti_json_int(json, "left_out", (int64_t)command->left_out);
+    wefti_json_int(json, "steps", (int64_t)command->steps);
+    wefti_json_int(json, "accesses", (int64_t)command->accesses);
+    wefti_json_double(json, "seconds", seconds);
+    wefti_json_string(json, "error", status < 0 ? weft_last_error() : NULL);
+    wefti_output_end(&object);
 }
 
 static int verify_algorithms(verify_command_t *command)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/compile_passes.h"
+#include "tools/output.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,21 +30,16 @@ static int write_pass(const weft_pass_info_t *pass, void *user)
 
 void wefti_list_passes(bool as_json)
 {
-    wefti_text_t text;
-    wefti_json_t json;
+    output_object_t object;
     if (!as_json) {
         weft_compile_visit_passes(print_pass, NULL);
         return;
     }
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_begin_array(&json, "passes");
-    weft_compile_visit_passes(write_pass, &json);
-    wefti_json_end_array(&json);
-    wefti_json_end_object(&json);
-    puts(text.data);
-    wefti_text_deinit(&text);
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_begin_array(json, "passes");
+    weft_compile_visit_passes(write_pass, json);
+    wefti_json_end_array(json);
+    wefti_output_end(&object);
 }
 
 void wefti_log_pass(void *user, const weft_pass_report_t *report)

@@ -7,6 +7,7 @@
 
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 
 #define OPTION_COLUMN 30u
@@ -235,29 +236,20 @@ static void write_compile_options(wefti_json_t *json)
 
 int wefti_print_help_json(void)
 {
-    wefti_text_t text;
-    wefti_json_t json;
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_string(&json, "version", weft_version());
-    wefti_json_begin_object(&json, "exit_status");
+    output_object_t object;
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_string(json, "version", weft_version());
+    wefti_json_begin_object(json, "exit_status");
     for (size_t i = 0; i < sizeof exit_codes / sizeof *exit_codes; i++) {
-        wefti_json_string(&json, exit_codes[i], exit_meanings[i]);
+        wefti_json_string(json, exit_codes[i], exit_meanings[i]);
     }
-    wefti_json_end_object(&json);
-    wefti_json_begin_array(&json, "commands");
+    wefti_json_end_object(json);
+    wefti_json_begin_array(json, "commands");
     for (size_t i = 0; wefti_commands[i] != NULL; i++) {
-        write_command(&json, wefti_commands[i]);
+        write_command(json, wefti_commands[i]);
     }
-    wefti_json_end_array(&json);
-    write_settings(&json);
-    write_compile_options(&json);
-    wefti_json_end_object(&json);
-    bool failed = text.failed;
-    if (!failed) {
-        puts(text.data);
-    }
-    wefti_text_deinit(&text);
-    return failed ? wefti_usage_error("help", "out of memory") : EXIT_OK;
+    wefti_json_end_array(json);
+    write_settings(json);
+    write_compile_options(json);
+    return wefti_output_end(&object) ? EXIT_OK : wefti_usage_error("help", "out of memory");
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/links_report.h"
+#include "tools/output.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,12 +77,6 @@ static weft_status_t add_up(const weft_context_t *context, const sent_t *all, ui
     return WEFT_OK;
 }
 
-static int by_rate(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 void wefti_links_mark_slow(links_report_t *report)
 {
     double *others = malloc((report->count + 1) * sizeof *others);
@@ -92,7 +87,7 @@ void wefti_links_mark_slow(links_report_t *report)
                 others[count++] = report->links[k].rate_bytes_per_s;
             }
         }
-        qsort(others, count, sizeof *others, by_rate);
+        wefti_sort_doubles(others, count);
         double rate = report->links[i].rate_bytes_per_s;
         report->links[i].slow = count > 0 && rate > 0 && rate < others[count / 2] / 2;
     }

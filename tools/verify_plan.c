@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft verify PLAN: proves a saved plan and the schedules that it may run. */
+#include "tools/output.h"
 #include "tools/verify_plan.h"
 
 #include <inttypes.h>
@@ -233,19 +234,14 @@ static void add_numbers(wefti_json_t *json, const proof_t *proof, const weft_pla
 
 static void print_json(const proof_t *proof, const weft_plan_t *plan, weft_status_t status)
 {
-    wefti_text_t text;
-    wefti_json_t json;
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_bool(&json, "ok", status >= 0);
-    wefti_json_string(&json, "error", status < 0 ? weft_last_error() : NULL);
+    output_object_t object;
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_bool(json, "ok", status >= 0);
+    wefti_json_string(json, "error", status < 0 ? weft_last_error() : NULL);
     if (status >= 0) {
-        add_numbers(&json, proof, plan);
+        add_numbers(json, proof, plan);
     }
-    wefti_json_end_object(&json);
-    puts(text.failed ? "{}" : text.data);
-    wefti_text_deinit(&text);
+    wefti_output_end(&object);
 }
 
 static weft_status_t prove(proof_t *proof, const weft_plan_t *plan, const weft_registry_t *registry)

@@ -69,12 +69,12 @@ typedef struct bench_row {
     char algorithm[64], path[16]; /* what really ran */
 } bench_row_t;
 
-/* rank.c: address is what the launcher gave; a rank of bench->world takes that over. deinit
- * accepts a half-made rank. */
+/* rank.c: address comes from the launcher, if there is no bench->world. deinit accepts a rank whose
+ * init failed. */
 weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, uint32_t rank,
                                     const char *address);
 void wefti_bench_rank_deinit(bench_rank_t *self);
-/* Calls of self's operator are carried out by this algorithm; NULL: by the runtime's choice. */
+/* The algorithm of self's operator; NULL: the runtime selects. */
 weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name);
 /* self->times of so many calls become those of the slowest rank, sorted. */
 weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations);

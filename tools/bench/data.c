@@ -4,39 +4,11 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/half.h"
 #include "tools/bench/bench.h"
+#include "tools/output.h"
 
 #define PATTERN_ELEMS ((size_t)4096)
 #define PERIOD 8u
-
-/* A number as the type holds it: exact for floats, its low bytes for integers. */
-static void put_number(uint8_t *at, weft_dtype_t dtype, double value, uint64_t bits)
-{
-    union {
-        double f64;
-        float f32;
-        uint16_t half;
-        uint64_t bits;
-    } x = {.bits = bits};
-    switch (dtype) {
-    case WEFT_DTYPE_F64:
-        x.f64 = value;
-        break;
-    case WEFT_DTYPE_F32:
-        x.f32 = (float)value;
-        break;
-    case WEFT_DTYPE_F16:
-        x.half = wefti_f16_from_f32((float)value);
-        break;
-    case WEFT_DTYPE_BF16:
-        x.half = wefti_bf16_from_f32((float)value);
-        break;
-    default:
-        break; /* little-endian */
-    }
-    memcpy(at, &x, weft_dtype_size_bytes(dtype));
-}
 
 static uint32_t pattern_value(const bench_t *bench, uint64_t k)
 {
@@ -61,19 +33,19 @@ static void put_reduced(const bench_t *bench, uint8_t *at, uint64_t call, uint64
     double mean = bench->dtype == WEFT_DTYPE_F64 ? total / n : (double)((float)total / (float)n);
     switch (bench->reduction) {
     case WEFT_SUM:
-        put_number(at, bench->dtype, total, sum);
+        wefti_put_number(at, bench->dtype, total, sum);
         break;
     case WEFT_AVG:
-        put_number(at, bench->dtype, mean, sum / bench->ranks);
+        wefti_put_number(at, bench->dtype, mean, sum / bench->ranks);
         break;
     case WEFT_PROD:
-        put_number(at, bench->dtype, product_f, product);
+        wefti_put_number(at, bench->dtype, product_f, product);
         break;
     case WEFT_MIN:
-        put_number(at, bench->dtype, (double)low, low);
+        wefti_put_number(at, bench->dtype, (double)low, low);
         break;
     case WEFT_MAX:
-        put_number(at, bench->dtype, (double)high, high);
+        wefti_put_number(at, bench->dtype, (double)high, high);
         break;
     }
 }
@@ -140,7 +112,7 @@ weft_status_t wefti_bench_pattern_init(bench_rank_t *self)
     }
     for (size_t k = 0; k < PATTERN_ELEMS + PERIOD; k++) {
         uint32_t value = pattern_value(self->bench, k);
-        put_number(self->pattern + k * self->elem_bytes, self->bench->dtype, value, value);
+        wefti_put_number(self->pattern + k * self->elem_bytes, self->bench->dtype, value, value);
     }
     return WEFT_OK;
 }

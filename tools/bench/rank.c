@@ -8,6 +8,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "tools/bench/bench.h"
+#include "tools/launch/world.h"
+#include "tools/output.h"
 
 bench_case_t wefti_bench_case(const bench_t *bench, uint32_t rank, uint8_t *send, uint8_t *recv,
                               uint64_t bytes)
@@ -76,12 +78,6 @@ uint64_t wefti_bench_iterations(uint64_t bytes)
     return bytes <= 4096 ? 2000 : bytes <= 262144 ? 400 : bytes <= 4u << 20 ? 60 : 12;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /*
  * Times warm + iterations calls into times, each between a barrier and its own end. Where ranks
  * share cores all meet again before anybody writes its buffer anew: that would be part of others'
@@ -118,7 +114,7 @@ weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations)
     weft_status_t status = weft_all_reduce(self->times, self->times, iterations, WEFT_DTYPE_F64,
                                            WEFT_MAX, self->control, NULL);
     if (status == WEFT_OK) {
-        qsort(self->times, iterations, sizeof *self->times, by_value);
+        wefti_sort_doubles(self->times, iterations);
     }
     return status;
 }
@@ -229,21 +225,18 @@ static void put_buffer(bench_rank_t *self, int index)
 weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, uint32_t rank,
                                     const char *address)
 {
-    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_status_t status;
-    *self = (bench_rank_t){.bench = bench, .rank = rank, .context = bench->world};
-    params.rank = (int32_t)rank;
-    params.world_size = (int32_t)bench->ranks;
-    params.address = address;
+    *self = (bench_rank_t){.bench = bench, .rank = rank};
     self->elem_bytes = weft_dtype_size_bytes(bench->dtype);
     self->times = calloc(BENCH_MAX_ITERATIONS + 1ul, sizeof *self->times);
     if (self->times == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: tables of the benchmark");
     }
     WEFT_TRY(status, wefti_bench_pattern_init(self), out);
-    if (self->context == NULL) {
-        WEFT_TRY(status, weft_context_create(&params, &self->context), out);
-    }
+    WEFT_TRY(status,
+             wefti_launched_open(bench->world, (int32_t)rank, (int32_t)bench->ranks, address, NULL,
+                                 &self->context),
+             out);
     WEFT_TRY(status, weft_group_create_world(self->context, &self->group), out);
     WEFT_TRY(status, weft_group_duplicate(self->group, &self->control), out);
     if (bench->on_stream) {

@@ -42,6 +42,23 @@ int wefti_launched_join(const char *command, weft_log_fn log, weft_context_t **o
     return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
 }
 
+weft_status_t wefti_launched_open(weft_context_t *world, int32_t rank, int32_t world_size,
+                                  const char *address, weft_log_fn log,
+                                  weft_context_t **out_context)
+{
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.rank = rank;
+    params.world_size = world_size;
+    params.address = address;
+    params.log = log;
+    if (world == NULL) {
+        return weft_context_create(&params, out_context);
+    }
+    weft_context_retain(world);
+    *out_context = world;
+    return WEFT_OK;
+}
+
 typedef struct verdict {
     int32_t status;
     char message[1020];

@@ -11,6 +11,8 @@
 #include "graph/onnx/onnx.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
+#include "tools/output.h"
+#include "tools/launch/world.h"
 #include "tools/tool.h"
 
 #define PIXEL_SCALE "pixels / 255" /* what wefti_dataset_gather does to images */
@@ -173,21 +175,12 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
 {
     const train_options_t *options = trainer->options;
     const image_set_t *set = &options->data->train;
-    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
-    context_params.rank = rank;
-    context_params.world_size = world_size;
-    context_params.address = address;
-    context_params.log = isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
-    weft_status_t status = wefti_train_bind(options, &trainer->binding);
-    if (status >= 0 && options->world != NULL) {
-        trainer->context = options->world;
-        weft_context_retain(trainer->context);
-    } else if (status >= 0) {
-        status = weft_context_create(&context_params, &trainer->context);
-    }
-    if (status < 0) {
-        return status;
-    }
+    weft_log_fn log = isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
+    weft_status_t status;
+    WEFT_TRY(status, wefti_train_bind(options, &trainer->binding), done);
+    WEFT_TRY(status,
+             wefti_launched_open(options->world, rank, world_size, address, log, &trainer->context),
+             done);
     trainer->rank = weft_context_rank(trainer->context);
     trainer->world_size = weft_context_world_size(trainer->context);
     trainer->steps_per_epoch = wefti_train_steps_per_epoch(options, &trainer->binding);
@@ -440,13 +433,6 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void summarise_times(trainer_t *trainer)
 {
     train_report_t *report = &trainer->report;
@@ -455,7 +441,7 @@ static void summarise_times(trainer_t *trainer)
     for (uint64_t i = 0; i < steps; i++) {
         total += trainer->step_ms[i];
     }
-    qsort(trainer->step_ms, steps, sizeof *trainer->step_ms, compare_doubles);
+    wefti_sort_doubles(trainer->step_ms, steps);
     report->steps = steps;
     report->first_step = trainer->first_step;
     report->step_ms_p50 = trainer->step_ms[steps / 2];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training loop of one rank: feed, step, evaluate, save, report. */
+/*
+ * The image trainer of `weft run --data`: one rank feeds batches of a data set to a session, steps,
+ * evaluates, saves and reports. A program that trains on other data uses weft/session.h the same way.
+ */
 #ifndef WEFT_TOOLS_TRAIN_H
 #define WEFT_TOOLS_TRAIN_H
 
@@ -16,7 +19,7 @@ typedef struct train_options {
     weft_plan_t *plan;   /* shared by all ranks, made before they were forked */
     const weft_registry_t *registry;
     const dataset_t *data;
-    weft_context_t *world; /* NULL, or what a launcher has made of us: it is used then; borrowed */
+    weft_context_t *world; /* the context if a launcher started this process, else NULL; borrowed */
     uint32_t epochs;       /* 0: steps decides */
     uint64_t steps;        /* 0: epochs decides */
     bool linear_lr;        /* the learning rate falls linearly to 0 */
@@ -62,7 +65,7 @@ typedef struct train_report {
 
 /* Checks that plan and data fit; the message says what does not. Done once, before ranks start. */
 weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding);
-/* train_resume.c. Says whether training can go on from options->resume_path: its tensors fit the
+/* resume.c. Says whether training can go on from options->resume_path: its tensors fit the
  * plan, its data position fits data, seed and global batch, and something is left to do. What the
  * command line leaves open (seed, learning rate) is taken from it. */
 weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t *binding,
@@ -79,7 +82,7 @@ weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
                                const char *address);
 
-/* train_report.c */
+/* report.c */
 weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report,
                                  const weft_context_t *context);
 /* A live line on a terminal, a line now and then elsewhere; on standard error. */

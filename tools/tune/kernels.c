@@ -10,6 +10,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
+#include "tools/output.h"
 #include "tools/tune/tune.h"
 
 #define MAX_CALLS 200u
@@ -50,12 +51,6 @@ static void *operand(const weft_tensor_desc_t *desc)
     return data;
 }
 
-static int by_time(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Among the fastest of the calls that fit the budget: disturbances only add time. After the deadline,
  * which only a busy machine reaches, every kernel is called once more. */
 static double time_calls(const subject_t *subject, const weft_kernel_t *kernel,
@@ -71,7 +66,7 @@ static double time_calls(const subject_t *subject, const weft_kernel_t *kernel,
         times[count] = (double)(wefti_now_ns() - start);
         sum += times[count++];
     }
-    qsort(times, count, sizeof *times, by_time);
+    wefti_sort_doubles(times, count);
     return times[count / 10];
 }
 

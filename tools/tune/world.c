@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "tools/launch/world.h"
+#include "tools/output.h"
 #include "tools/tune/tune.h"
 
 #define CALLS 60u
@@ -32,12 +33,6 @@ static weft_status_t find_hosts(const weft_context_t *world, uint32_t *host_of, 
     return status;
 }
 
-static int by_time(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 static weft_status_t time_all_reduce(weft_group_t *pair, float *data, uint64_t bytes,
                                      double *out_ns)
 {
@@ -52,7 +47,7 @@ static weft_status_t time_all_reduce(weft_group_t *pair, float *data, uint64_t b
         }
         times[i] = (double)(wefti_now_ns() - start);
     }
-    qsort(times, CALLS, sizeof *times, by_time);
+    wefti_sort_doubles(times, CALLS);
     *out_ns = times[CALLS / 4];
     return status;
 }
@@ -108,7 +103,6 @@ static weft_status_t measure(tune_command_t *command, weft_context_t *world, uin
         run.progress = run.progress && rank == 0;
         run.result = result;
         memset(result->points, 0, sizeof result->points);
-        weft_context_retain(world); /* a rank gives it back */
         status = wefti_tune_rank(&run, rank, ranks, NULL);
         if (status == WEFT_OK && rank == 0) {
             status = wefti_tune_add(&command->costs, &run);

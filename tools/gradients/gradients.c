@@ -5,7 +5,7 @@
  * random signs, which meets every element. The loss is that of the plan's own step, with a learning
  * rate of 0.
  */
-#include "tools/train/gradients.h"
+#include "tools/gradients/gradients.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft check --gradients: the gradients that a plan computes beside slopes of the loss that the
- * same kernels compute.
+ * weft check --gradients: compares the gradients of a plan with slopes of the loss, which the same
+ * kernels compute.
  *
-  *   gradients.c       a plan of one rank: random inputs, gradients, the loss as a function of
- *                     weights
- *   gradient_slope.c  the slope of a function that is computed in single precision, and its error
- *   gradient_print.c  text and JSON
+ *   subject.c    a session of one rank with random inputs
+ *   gradients.c  the loss as a function of weights; one verdict per parameter
+ *   slope.c      the slope of a function computed in single precision, and its error
+ *   print.c      text and JSON
  */
 #ifndef WEFT_TOOLS_GRADIENTS_H
 #define WEFT_TOOLS_GRADIENTS_H
@@ -103,7 +103,7 @@ uint64_t wefti_gradients_random(uint64_t *state);
 weft_status_t wefti_gradients_check(const gradients_options_t *options,
                                     gradients_report_t *out_report);
 void wefti_gradients_free(gradients_report_t *report);
-/* gradient_print.c */
+/* print.c */
 const char *wefti_gradient_verdict_name(gradient_verdict_t verdict);
 void wefti_gradients_text(const gradients_report_t *report, wefti_text_t *out);
 void wefti_gradients_json(const gradients_report_t *report, wefti_json_t *json);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tools/train/gradients.h"
+#include "tools/gradients/gradients.h"
 
 const char *wefti_gradient_verdict_name(gradient_verdict_t verdict)
 {

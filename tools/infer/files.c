@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "tools/train/infer.h"
+#include "tools/infer/infer.h"
 #include "tools/tool.h"
 
 const char *wefti_infer_type_text(const weft_tensor_desc_t *desc, char *buffer)

@@ -11,7 +11,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "tools/train/gradients.h"
+#include "tools/gradients/gradients.h"
 
 #define SIDE 4            /* points on either side */
 #define TRIES 5           /* steps */

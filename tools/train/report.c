@@ -11,6 +11,7 @@
 #include "runtime/base/sync.h"
 #include "runtime/base/text.h"
 #include "tools/launch/world.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 #include "tools/train/train.h"
 
@@ -82,40 +83,34 @@ static void print_json(const train_options_t *options, const train_report_t *rep
                        const weft_context_t *context)
 {
     const weft_session_stats_t *stats = &report->stats;
-    wefti_text_t text;
-    wefti_json_t json;
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_int(&json, "world", report->world_size);
-    wefti_json_int(&json, "steps", (int64_t)report->steps);
-    wefti_json_int(&json, "first_step", (int64_t)report->first_step);
-    wefti_json_double(&json, "loss_first", report->loss_first);
-    wefti_json_double(&json, "loss_last", report->loss_last);
-    wefti_json_double(&json, "test_accuracy",
+    output_object_t object;
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_int(json, "world", report->world_size);
+    wefti_json_int(json, "steps", (int64_t)report->steps);
+    wefti_json_int(json, "first_step", (int64_t)report->first_step);
+    wefti_json_double(json, "loss_first", report->loss_first);
+    wefti_json_double(json, "loss_last", report->loss_last);
+    wefti_json_double(json, "test_accuracy",
                       report->test_accuracy < 0 ? NAN : report->test_accuracy);
-    wefti_json_double(&json, "step_ms_p50", report->step_ms_p50);
-    wefti_json_double(&json, "step_ms_mean", report->step_ms_mean);
-    wefti_json_double(&json, "images_per_s", report->images_per_s);
-    wefti_json_double(&json, "compute_ms_p50", stats->compute_ms_p50);
-    wefti_json_double(&json, "comm_ms_p50", stats->comm_ms_p50);
-    wefti_json_double(&json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
-    wefti_json_double(&json, "overlap_fraction", stats->overlap_fraction);
-    wefti_json_string(&json, "kernels", stats->kernels);
-    wefti_json_string(&json, "progress", stats->inline_progress ? "inline" : "thread");
-    wefti_json_int(&json, "fusion_copied_bytes", (int64_t)stats->fusion_copied_bytes);
-    wefti_json_int(&json, "arena_bytes", (int64_t)stats->arena_bytes);
-    wefti_json_int(&json, "scratch_bytes", (int64_t)stats->scratch_bytes);
-    wefti_json_int(&json, "rss_bytes", (int64_t)report->rss_bytes);
-    wefti_json_string(&json, "param_digest", report->param_digest);
-    wefti_json_string(&json, "input", "pixels / 255");
-    wefti_launched_print_json(context, &json);
-    wefti_links_print_json(&report->links, context, &json);
-    wefti_timeline_print_json(&report->timeline, report->traced ? options->trace_path : NULL,
-                              &json);
-    wefti_json_end_object(&json);
-    puts(text.data);
-    wefti_text_deinit(&text);
+    wefti_json_double(json, "step_ms_p50", report->step_ms_p50);
+    wefti_json_double(json, "step_ms_mean", report->step_ms_mean);
+    wefti_json_double(json, "images_per_s", report->images_per_s);
+    wefti_json_double(json, "compute_ms_p50", stats->compute_ms_p50);
+    wefti_json_double(json, "comm_ms_p50", stats->comm_ms_p50);
+    wefti_json_double(json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
+    wefti_json_double(json, "overlap_fraction", stats->overlap_fraction);
+    wefti_json_string(json, "kernels", stats->kernels);
+    wefti_json_string(json, "progress", stats->inline_progress ? "inline" : "thread");
+    wefti_json_int(json, "fusion_copied_bytes", (int64_t)stats->fusion_copied_bytes);
+    wefti_json_int(json, "arena_bytes", (int64_t)stats->arena_bytes);
+    wefti_json_int(json, "scratch_bytes", (int64_t)stats->scratch_bytes);
+    wefti_json_int(json, "rss_bytes", (int64_t)report->rss_bytes);
+    wefti_json_string(json, "param_digest", report->param_digest);
+    wefti_json_string(json, "input", "pixels / 255");
+    wefti_launched_print_json(context, json);
+    wefti_links_print_json(&report->links, context, json);
+    wefti_timeline_print_json(&report->timeline, report->traced ? options->trace_path : NULL, json);
+    wefti_output_end(&object);
 }
 
 static void print_text(const train_options_t *options, const train_report_t *report,

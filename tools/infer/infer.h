@@ -17,7 +17,7 @@ typedef struct infer_scalar {
 typedef struct infer_options {
     weft_plan_t *plan; /* shared by all ranks, made before they were forked */
     const weft_registry_t *registry;
-    weft_context_t *world; /* NULL, or what a launcher has made of us: it is used then; borrowed */
+    weft_context_t *world; /* the context if a launcher started this process, else NULL; borrowed */
     const char *inputs;    /* folder; NULL: the plan has none */
     const char *outputs;   /* folder; NULL: outputs are only described */
     const char *trace_path, *profile_path; /* NULL: not wanted */
@@ -51,7 +51,7 @@ bool wefti_infer_parse_scalar(infer_options_t *options, const char *text);
 weft_status_t wefti_infer_rank(const infer_options_t *options, const infer_feed_t *feeds,
                                int32_t rank, int32_t world_size, const char *address);
 
-/* infer_files.c: "f32 [4, 8]"; buffer of 256 bytes, returned. */
+/* files.c: "f32 [4, 8]"; buffer of 256 bytes, returned. */
 const char *wefti_infer_type_text(const weft_tensor_desc_t *desc, char *buffer);
 /* Path of output name in the folder, in that of rank (-1: of all ranks); buffer of PATH_MAX. */
 weft_status_t wefti_infer_output_path(const infer_options_t *options, const char *name,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inference on one rank: feed, step, write what came out. */
-#include "tools/train/infer.h"
+#include "tools/output.h"
+#include "tools/infer/infer.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -43,18 +44,12 @@ static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t worl
 {
     const infer_options_t *options = inferrer->options;
     weft_plan_info_t info = {.struct_size = sizeof info};
-    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
     weft_status_t status;
-    context_params.rank = rank;
-    context_params.world_size = world_size;
-    context_params.address = address;
     WEFT_TRY(status, weft_plan_get_info(options->plan, &info), done);
-    if (options->world != NULL) {
-        inferrer->context = options->world;
-        weft_context_retain(inferrer->context);
-    } else {
-        WEFT_TRY(status, weft_context_create(&context_params, &inferrer->context), done);
-    }
+    WEFT_TRY(
+        status,
+        wefti_launched_open(options->world, rank, world_size, address, NULL, &inferrer->context),
+        done);
     inferrer->rank = weft_context_rank(inferrer->context);
     inferrer->world_size = weft_context_world_size(inferrer->context);
     inferrer->split = info.split_batch != 0;
@@ -229,12 +224,6 @@ done:
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_ms(const inferrer_t *inferrer)
 {
     return inferrer->options->repeat > 0 ? inferrer->step_ms[inferrer->options->repeat / 2] : 0;
@@ -242,43 +231,38 @@ static double median_ms(const inferrer_t *inferrer)
 
 static void print_json(const inferrer_t *inferrer, const weft_session_stats_t *stats)
 {
-    wefti_text_t text;
-    wefti_json_t json;
+    output_object_t object;
     char hex[65];
-    wefti_text_init(&text, NULL);
-    wefti_json_init(&json, &text, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_json_int(&json, "world", inferrer->world_size);
-    wefti_json_int(&json, "steps", (int64_t)stats->steps);
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_int(json, "world", inferrer->world_size);
+    wefti_json_int(json, "steps", (int64_t)stats->steps);
     if (inferrer->options->repeat > 0) {
-        wefti_json_double(&json, "step_ms_p50", median_ms(inferrer));
-        wefti_json_double(&json, "step_ms_min", inferrer->step_ms[0]);
-        wefti_json_double(&json, "comm_ms_p50", stats->comm_ms_p50);
-        wefti_json_double(&json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
+        wefti_json_double(json, "step_ms_p50", median_ms(inferrer));
+        wefti_json_double(json, "step_ms_min", inferrer->step_ms[0]);
+        wefti_json_double(json, "comm_ms_p50", stats->comm_ms_p50);
+        wefti_json_double(json, "exposed_comm_ms_p50", stats->exposed_comm_ms_p50);
     }
-    wefti_json_int(&json, "arena_bytes", (int64_t)stats->arena_bytes);
-    wefti_json_string(&json, "progress", stats->inline_progress ? "inline" : "thread");
-    wefti_json_begin_array(&json, "outputs");
+    wefti_json_int(json, "arena_bytes", (int64_t)stats->arena_bytes);
+    wefti_json_string(json, "progress", stats->inline_progress ? "inline" : "thread");
+    wefti_json_begin_array(json, "outputs");
     for (size_t i = 0; i < inferrer->output_count; i++) {
         const output_t *output = &inferrer->outputs[i];
-        wefti_json_begin_object(&json, NULL);
-        wefti_json_string(&json, "name", output->binding.name);
-        wefti_json_string(&json, "dtype", weft_dtype_name(output->binding.desc.dtype));
-        wefti_json_begin_array(&json, "shape");
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "name", output->binding.name);
+        wefti_json_string(json, "dtype", weft_dtype_name(output->binding.desc.dtype));
+        wefti_json_begin_array(json, "shape");
         for (uint32_t d = 0; d < output->binding.desc.rank; d++) {
-            wefti_json_int(&json, NULL, output->binding.desc.dims[d]);
+            wefti_json_int(json, NULL, output->binding.desc.dims[d]);
         }
-        wefti_json_end_array(&json);
-        wefti_json_bool(&json, "equal_on_all_ranks", output->equal);
-        wefti_json_string(&json, "sha256", wefti_digest_hex(&inferrer->digests[i], hex));
-        wefti_json_end_object(&json);
+        wefti_json_end_array(json);
+        wefti_json_bool(json, "equal_on_all_ranks", output->equal);
+        wefti_json_string(json, "sha256", wefti_digest_hex(&inferrer->digests[i], hex));
+        wefti_json_end_object(json);
     }
-    wefti_json_end_array(&json);
-    wefti_launched_print_json(inferrer->context, &json);
-    wefti_timeline_print_json(&inferrer->timeline, inferrer->options->trace_path, &json);
-    wefti_json_end_object(&json);
-    puts(text.data);
-    wefti_text_deinit(&text);
+    wefti_json_end_array(json);
+    wefti_launched_print_json(inferrer->context, json);
+    wefti_timeline_print_json(&inferrer->timeline, inferrer->options->trace_path, json);
+    wefti_output_end(&object);
 }
 
 static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *stats)
@@ -316,7 +300,7 @@ static weft_status_t report(inferrer_t *inferrer)
     const infer_options_t *options = inferrer->options;
     weft_session_stats_t stats = {.struct_size = sizeof stats};
     weft_status_t status;
-    qsort(inferrer->step_ms, options->repeat, sizeof *inferrer->step_ms, compare_doubles);
+    wefti_sort_doubles(inferrer->step_ms, options->repeat);
     WEFT_TRY(status, weft_session_get_stats(inferrer->session, &stats), done);
     if (options->trace_path != NULL) {
         WEFT_TRY(status,

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A session of one rank on the user's model, fed by chance, that does not learn. */
-#include "tools/train/gradients.h"
+#include "tools/gradients/gradients.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/half.h"
+#include "tools/launch/world.h"
+#include "tools/output.h"
 
 uint64_t wefti_gradients_random(uint64_t *state)
 {
@@ -39,30 +40,12 @@ static weft_status_t compile(gradient_subject_t *subject, const gradients_option
     return weft_compile(&params, &subject->plan);
 }
 
-/* Class indices for labels; other integers are 0 or 1, which most tables can be asked for. */
+/* Class indices for labels; other integers are 0 or 1, valid indices of most tables. */
 static void fill_element(gradient_subject_t *subject, const weft_binding_t *binding, uint8_t *to)
 {
     int64_t whole = (int64_t)(wefti_gradients_random(&subject->random) >> 33);
-    double real = random_normal(subject);
-    float f32 = (float)real;
-    uint16_t half =
-        binding->desc.dtype == WEFT_DTYPE_F16 ? wefti_f16_from_f32(f32) : wefti_bf16_from_f32(f32);
     whole %= binding->role == WEFT_ROLE_LABEL && subject->classes > 0 ? subject->classes : 2;
-    switch (binding->desc.dtype) {
-    case WEFT_DTYPE_F64:
-        memcpy(to, &real, sizeof real);
-        break;
-    case WEFT_DTYPE_F32:
-        memcpy(to, &f32, sizeof f32);
-        break;
-    case WEFT_DTYPE_F16:
-    case WEFT_DTYPE_BF16:
-        memcpy(to, &half, sizeof half);
-        break;
-    default: /* little endian: the lowest bytes */
-        memcpy(to, &whole, weft_dtype_size_bytes(binding->desc.dtype));
-        break;
-    }
+    wefti_put_number(to, binding->desc.dtype, random_normal(subject), (uint64_t)whole);
 }
 
 static weft_status_t feed(gradient_subject_t *subject, const weft_binding_t *binding)
@@ -105,13 +88,8 @@ static weft_status_t feed_all(gradient_subject_t *subject)
 
 static weft_status_t open_session(gradient_subject_t *subject, const gradients_options_t *options)
 {
-    weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
-    context_params.rank = 0;
-    context_params.world_size = 1;
-    weft_status_t status = weft_context_create(&context_params, &subject->context);
-    if (status < 0) {
-        return status;
-    }
+    weft_status_t status;
+    WEFT_TRY(status, wefti_launched_open(NULL, 0, 1, NULL, NULL, &subject->context), done);
     weft_session_params_t params = {.struct_size = sizeof params,
                                     .context = subject->context,
                                     .plan = subject->plan,

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What commands print: one JSON object on standard output; elements and sorted times. */
+#ifndef WEFT_TOOLS_OUTPUT_H
+#define WEFT_TOOLS_OUTPUT_H
+
+#include "runtime/base/text.h"
+
+typedef struct output_object {
+    wefti_text_t text;
+    wefti_json_t json;
+} output_object_t;
+
+/* Opens the object; members go to the result. */
+wefti_json_t *wefti_output_begin(output_object_t *object);
+/* Closes and prints the object; false, and "{}", if memory ran out. */
+bool wefti_output_end(output_object_t *object);
+
+/* Writes a number as an element of dtype: value if that is a floating point type, else the low bytes
+ * of bits. */
+void wefti_put_number(uint8_t *at, weft_dtype_t dtype, double value, uint64_t bits);
+/* Ascending. */
+void wefti_sort_doubles(double *values, size_t count);
+
+#endif

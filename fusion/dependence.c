@@ -7,6 +7,7 @@
 #include "fusion/dependence.h"
 
 #include "graph/ir.h"
+#include "graph/successors.h"
 #include "runtime/base/error.h"
 
 static bool has(const wefti_dependence_t *dependence, uint32_t from, uint32_t to)
@@ -19,47 +20,38 @@ static void add(wefti_dependence_t *dependence, uint32_t from, uint32_t to)
     dependence->reach[from * dependence->words + to / 64] |= 1ull << (to % 64);
 }
 
-/* Order edges by the op they lead to: from[first[op] .. first[op + 1]). */
-typedef struct incoming {
-    uint32_t *first, *from;
-} incoming_t;
-
+/* The ops that order edges put before an op. */
 static weft_status_t sort_edges(const weft_graph_view_t *view, wefti_arena_t *arena,
-                                incoming_t *out_incoming)
+                                wefti_successors_t *out_before)
 {
-    uint32_t *first = wefti_arena_array(arena, (size_t)view->op_count + 2, sizeof(*first));
-    uint32_t *from = wefti_arena_array(arena, (size_t)view->edge_count + 1, sizeof(*from));
-    if (first == NULL || from == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (size_t i = 0; i < view->edge_count; i++) {
-        if (view->edges[2 * i] >= view->op_count || view->edges[2 * i + 1] >= view->op_count) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: edge %zu: operator does not exist",
-                               i);
+    weft_status_t status;
+    WEFT_TRY(status, wefti_successors_begin(out_before, view->op_count, arena), done);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < view->edge_count; i++) {
+            uint32_t before = view->edges[2 * i], after = view->edges[2 * i + 1];
+            if (before >= view->op_count || after >= view->op_count) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "view: edge %zu: operator does not exist", i);
+            }
+            wefti_successors_add(out_before, after, before);
         }
-        first[view->edges[2 * i + 1] + 2]++;
+        WEFT_TRY(status, pass == 0 ? wefti_successors_fill(out_before, arena) : WEFT_OK, done);
     }
-    for (uint32_t op = 2; op < view->op_count + 2; op++) {
-        first[op] += first[op - 1];
-    }
-    for (size_t i = 0; i < view->edge_count; i++) {
-        from[first[view->edges[2 * i + 1] + 1]++] = view->edges[2 * i];
-    }
-    *out_incoming = (incoming_t){first, from};
-    return WEFT_OK;
+done:
+    return status;
 }
 
-/* Which candidates lie behind others? later holds their places. One walk in order of execution. */
+/* later: the places of candidates after another one. One walk in order of execution. */
 static weft_status_t find_later(const weft_graph_view_t *view, const uint32_t *ops, uint32_t count,
                                 wefti_arena_t *arena, uint32_t *later, uint32_t *out_count)
 {
     weft_status_t status;
-    incoming_t incoming = {0};
+    wefti_successors_t before = {0};
     bool *candidate = wefti_arena_array(arena, view->op_count, sizeof(*candidate));
     bool *behind =
         wefti_arena_array(arena, view->op_count, sizeof(*behind)); /* a candidate, or after one */
     bool *is_later = wefti_arena_array(arena, view->op_count, sizeof(*is_later));
-    WEFT_TRY(status, sort_edges(view, arena, &incoming), fail);
+    WEFT_TRY(status, sort_edges(view, arena, &before), fail);
     if (candidate == NULL || behind == NULL || is_later == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -74,8 +66,8 @@ static weft_status_t find_later(const weft_graph_view_t *view, const uint32_t *o
             uint32_t producer = value == UINT32_MAX ? UINT32_MAX : view->values[value].producer;
             behind[id] |= producer != UINT32_MAX && behind[producer];
         }
-        for (uint32_t j = incoming.first[id]; j < incoming.first[id + 1]; j++) {
-            behind[id] |= behind[incoming.from[j]];
+        for (uint32_t j = before.first[id]; j < before.first[id + 1]; j++) {
+            behind[id] |= behind[before.next[j]];
         }
         is_later[id] = candidate[id] && behind[id];
         behind[id] |= candidate[id];
@@ -142,8 +134,8 @@ void wefti_dependence_fuse(wefti_dependence_t *dependence, uint32_t a, uint32_t 
         row_a[w] |= row_b[w];
         row_b[w] = row_a[w];
     }
-    /* Members of one fusion always have equal rows, and equal bits in every row: whoever reaches a
-     * or b reaches both, and everything behind them. */
+    /* Members of one fusion have equal rows, and equal bits in every row: a candidate that reaches a
+     * or b reaches both, and all that they reach. */
     for (uint32_t i = 0; i < dependence->count; i++) {
         uint64_t *row = dependence->reach + i * words;
         if (has(dependence, i, a) || has(dependence, i, b)) {

@@ -101,14 +101,14 @@ done:
     return status;
 }
 
-/* The input at position if it may carry the batch, else NULL. */
+/* The input at position if its first dimension may be the batch, else NULL. */
 static wefti_value_t *batch_input(const binder_t *binder, uint32_t position)
 {
     wefti_value_t *value = &binder->graph->values[binder->graph->inputs[position]];
     return value->type.rank && !binder->overridden[position] ? value : NULL;
 }
 
-/* Whether batch would bind anything: a first dimension that no override has fixed or named. */
+/* Is there a symbolic first dimension that no override has fixed or named? */
 static bool batch_is_open(const binder_t *binder)
 {
     for (uint32_t i = 0; i < binder->graph->input_count; i++) {

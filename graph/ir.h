@@ -263,7 +263,7 @@ const char *wefti_type_text(const weft_tensor_desc_t *type, char *buffer);
 weft_status_t wefti_error_empty_param(const char *name);
 /* The model has no loss, and the compile parameter loss does not name one. */
 weft_status_t wefti_error_no_loss(const char *model);
-/* Removes nodes whose outputs nobody uses and that have no effects. */
+/* Removes nodes without used outputs and without effects. */
 weft_status_t wefti_graph_prune(wefti_graph_t *graph);
 
 /* graph/shape_inference.c: infers all types anew in order; error names the node. */
@@ -274,7 +274,7 @@ weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
 /* The same for a graph whose inputs are bound: a type that stays unknown is an error. */
 weft_status_t wefti_graph_fold(wefti_graph_t *graph);
 #define WEFTI_FOLD_BUDGET_BYTES ((size_t)64 << 20) /* of all folded values of a graph */
-/* One node whose types are known; a result larger than what is left of *budget_bytes is not made. */
+/* One node whose types are known; a result larger than *budget_bytes is not folded. */
 weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
                                     bool *out_folded);
 

@@ -27,7 +27,7 @@ static uint64_t hash_name(const wefti_name_index_t *index, const char *name)
     return mix(hash);
 }
 
-/* The entry of name, whose hash is given, or the free one where it would go. */
+/* The entry of name with this hash, or the free entry for it. */
 static wefti_name_entry_t *lookup_hashed(const wefti_name_index_t *index, const char *name,
                                          uint64_t hash)
 {

@@ -399,7 +399,7 @@ static bool inputs_known(const wefti_graph_t *graph, const wefti_node_t *node)
     return true;
 }
 
-/* Rules may come from plugins: what they say is checked before it spreads. */
+/* Rules may come from plugins: a type is checked before other nodes use it. */
 static weft_status_t take_output_type(wefti_value_t *value, const weft_tensor_desc_t *type)
 {
     if (type->rank > WEFT_MAX_DIMS) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orderings that no value shows: explicit constraints, and readers of what is updated in place. */
+/* Orderings that no value expresses: constraints, and readers before in-place updates. */
 #include "graph/ir.h"
 #include "runtime/base/error.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removes what nobody needs: walks back from outputs, gradients and effects. */
+/* Removes unused nodes: keeps those that outputs, gradients and effects depend on. */
 #include "graph/ir.h"
 #include "runtime/base/error.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "graph/successors.h"
 #include "runtime/base/error.h"
 
 #define CYCLE_NAMES_SHOWN 4
@@ -14,9 +15,8 @@
 typedef struct sorter {
     const wefti_graph_t *graph;
     const uint64_t *keys;
-    uint32_t *pending;    /* predecessors not yet placed */
-    uint32_t *first_next; /* successors of node i: next[first_next[i] .. first_next[i + 1]) */
-    uint32_t *next;
+    uint32_t *pending; /* predecessors not yet placed */
+    wefti_successors_t after;
     uint32_t *heap;
     uint32_t heap_count;
     uint32_t *order;
@@ -63,74 +63,39 @@ static uint32_t heap_pop(sorter_t *sorter)
     return top;
 }
 
-/* The live node that makes input index of node, or WEFTI_NONE. */
-static uint32_t producer_of(const wefti_graph_t *graph, const wefti_node_t *node, uint32_t index)
-{
-    uint32_t value = node->inputs[index];
-    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
-}
-
-/* Calls for every edge twice: first to count (next NULL), then to fill. */
-static void visit_edges(sorter_t *sorter, const wefti_constraint_t *extra, size_t extra_count,
-                        uint32_t *fill)
+static void add_edges(sorter_t *sorter, const wefti_constraint_t *extra, size_t extra_count)
 {
     const wefti_graph_t *graph = sorter->graph;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
-        const wefti_node_t *node = &graph->nodes[id];
-        for (uint32_t k = 0; k < node->input_count; k++) {
-            uint32_t before = producer_of(graph, node, k);
-            if (before == WEFTI_NONE) {
-                continue;
-            }
-            if (fill) {
-                sorter->next[fill[before]++] = id;
-            } else {
-                sorter->first_next[before + 1]++;
-                sorter->pending[id]++;
+        for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
+            uint32_t value = graph->nodes[id].inputs[k];
+            if (value != WEFTI_NONE && graph->values[value].producer != WEFTI_NONE) {
+                wefti_successors_add(&sorter->after, graph->values[value].producer, id);
             }
         }
     }
     for (size_t i = 0; i < extra_count; i++) {
-        if (fill) {
-            sorter->next[fill[extra[i].before]++] = extra[i].after;
-        } else {
-            sorter->first_next[extra[i].before + 1]++;
-            sorter->pending[extra[i].after]++;
-        }
+        wefti_successors_add(&sorter->after, extra[i].before, extra[i].after);
     }
 }
 
-static weft_status_t build_edges(sorter_t *sorter)
+static weft_status_t build_edges(sorter_t *sorter, wefti_arena_t *arena)
 {
     weft_status_t status;
     const wefti_graph_t *graph = sorter->graph;
-    const weft_allocator_t *allocator = graph->arena.allocator;
     wefti_constraint_t *extra = NULL;
-    uint32_t *fill = NULL;
     size_t extra_count = 0;
     WEFT_TRY(status, wefti_graph_order_edges(graph, &extra, &extra_count), done);
-    visit_edges(sorter, extra, extra_count, NULL);
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < graph->node_count; i++) {
-        total += sorter->first_next[i + 1];
-        if (total > UINT32_MAX) {
-            status = wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many edges");
-            goto done;
-        }
-        sorter->first_next[i + 1] += sorter->first_next[i];
+    WEFT_TRY(status, wefti_successors_begin(&sorter->after, graph->node_count, arena), done);
+    add_edges(sorter, extra, extra_count);
+    WEFT_TRY(status, wefti_successors_fill(&sorter->after, arena), done);
+    add_edges(sorter, extra, extra_count);
+    for (uint32_t k = 0; k < sorter->after.first[graph->node_count]; k++) {
+        sorter->pending[sorter->after.next[k]]++;
     }
-    sorter->next = wefti_alloc(allocator, (size_t)total * sizeof(uint32_t));
-    fill = wefti_alloc(allocator, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
-    if (!sorter->next || !fill) {
-        status = WEFT_ERR_NO_MEMORY;
-        goto done;
-    }
-    memcpy(fill, sorter->first_next, graph->node_count * sizeof(uint32_t));
-    visit_edges(sorter, extra, extra_count, fill);
 done:
-    wefti_free(allocator, fill);
-    wefti_free(allocator, extra);
+    wefti_free(graph->arena.allocator, extra);
     return status;
 }
 
@@ -145,10 +110,10 @@ static uint32_t find_waiting(const sorter_t *sorter, uint32_t *needs)
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
-        for (uint32_t k = sorter->first_next[id];
-             sorter->pending[id] && k < sorter->first_next[id + 1]; k++) {
-            needs[sorter->next[k]] = id;
-            start = sorter->next[k];
+        for (uint32_t k = sorter->after.first[id];
+             sorter->pending[id] && k < sorter->after.first[id + 1]; k++) {
+            needs[sorter->after.next[k]] = id;
+            start = sorter->after.next[k];
         }
     }
     return start;
@@ -158,7 +123,7 @@ static uint32_t find_waiting(const sorter_t *sorter, uint32_t *needs)
 static weft_status_t cycle_error(const sorter_t *sorter)
 {
     const wefti_graph_t *graph = sorter->graph;
-    uint32_t *met = sorter->heap; /* has done its work */
+    uint32_t *met = sorter->heap; /* free to use now */
     uint32_t *needs =
         wefti_alloc(graph->arena.allocator, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
     if (!needs) {
@@ -199,9 +164,9 @@ static weft_status_t run(sorter_t *sorter)
     while (sorter->heap_count) {
         uint32_t id = heap_pop(sorter);
         sorter->order[sorter->placed++] = id;
-        for (uint32_t k = sorter->first_next[id]; k < sorter->first_next[id + 1]; k++) {
-            if (--sorter->pending[sorter->next[k]] == 0) {
-                heap_push(sorter, sorter->next[k]);
+        for (uint32_t k = sorter->after.first[id]; k < sorter->after.first[id + 1]; k++) {
+            if (--sorter->pending[sorter->after.next[k]] == 0) {
+                heap_push(sorter, sorter->after.next[k]);
             }
         }
     }
@@ -211,25 +176,22 @@ static weft_status_t run(sorter_t *sorter)
 weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys)
 {
     weft_status_t status = WEFT_ERR_NO_MEMORY;
-    const weft_allocator_t *allocator = graph->arena.allocator;
-    size_t ids_bytes = ((size_t)graph->node_count + 1) * sizeof(uint32_t);
-    sorter_t sorter = {.graph = graph, .keys = keys};
-    sorter.pending = wefti_alloc(allocator, ids_bytes);
-    sorter.first_next = wefti_alloc(allocator, ids_bytes);
-    sorter.heap = wefti_alloc(allocator, ids_bytes);
-    sorter.order = wefti_alloc(allocator, ids_bytes);
-    if (!sorter.pending || !sorter.first_next || !sorter.heap || !sorter.order) {
+    size_t count = (size_t)graph->node_count + 1;
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, graph->arena.allocator, 0);
+    sorter_t sorter = {.graph = graph,
+                       .keys = keys,
+                       .pending = wefti_arena_array(&arena, count, sizeof(uint32_t)),
+                       .heap = wefti_arena_array(&arena, count, sizeof(uint32_t)),
+                       .order = wefti_arena_array(&arena, count, sizeof(uint32_t))};
+    if (!sorter.pending || !sorter.heap || !sorter.order) {
         goto done;
     }
-    WEFT_TRY(status, build_edges(&sorter), done);
+    WEFT_TRY(status, build_edges(&sorter, &arena), done);
     WEFT_TRY(status, run(&sorter), done);
     memcpy(graph->order, sorter.order, graph->order_count * sizeof(uint32_t));
 done:
-    wefti_free(allocator, sorter.pending);
-    wefti_free(allocator, sorter.first_next);
-    wefti_free(allocator, sorter.next);
-    wefti_free(allocator, sorter.heap);
-    wefti_free(allocator, sorter.order);
+    wefti_arena_deinit(&arena);
     return status;
 }
 

@@ -41,7 +41,7 @@ static void fill_values(const wefti_graph_t *graph, view_arrays_t *to)
             .dtype = value->type.dtype,
             .bytes = wefti_value_bytes(value),
             .producer = value->producer,
-            /* passes look for what is yet to be reduced */
+            /* passes look for gradients that are not reduced yet */
             .grad_of = (value->flags & WEFTI_VALUE_REDUCED) != 0 ? WEFTI_NONE : value->grad_of};
     }
 }

@@ -14,7 +14,7 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-/* Two graphs side by side, what they are called, and room for a line of each. */
+/* Two graphs, their labels, and one line of text of each. */
 typedef struct pair {
     const wefti_graph_t *a, *b;
     const char *label_a, *label_b;

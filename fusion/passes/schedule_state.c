@@ -17,20 +17,18 @@ bool wefti_step_communicates(const wefti_step_graph_t *graph, uint32_t op)
     return (graph->view->ops[op].effects & WEFT_EFFECT_COMMUNICATES) != 0;
 }
 
-/* A fence stays behind all that comes before it, and before all that comes behind it. */
-static void visit_fences(const weft_graph_view_t *view,
-                         void (*visit)(wefti_step_graph_t *, uint32_t, uint32_t),
-                         wefti_step_graph_t *graph)
+/* A fence runs after all operators before it, and before all after it. */
+static void visit_fences(const weft_graph_view_t *view, wefti_pair_fn visit, void *user)
 {
     uint32_t last = NONE, since = 0;
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t op = view->order[i];
         if (last != NONE) {
-            visit(graph, last, op);
+            visit(user, last, op);
         }
         if ((view->ops[op].effects & WEFT_EFFECT_UNKNOWN) != 0) {
             for (uint32_t j = since; j < i; j++) {
-                visit(graph, view->order[j], op);
+                visit(user, view->order[j], op);
             }
             last = op;
             since = i + 1;
@@ -38,44 +36,28 @@ static void visit_fences(const weft_graph_view_t *view,
     }
 }
 
-/* Calls visit for every "before, after". */
-static void visit_pairs(const weft_graph_view_t *view,
-                        void (*visit)(wefti_step_graph_t *, uint32_t, uint32_t),
-                        wefti_step_graph_t *graph)
+static void add_pair(void *user, uint32_t before, uint32_t after)
 {
-    for (uint32_t i = 0; i < view->order_count; i++) {
-        const weft_view_op_t *op = &view->ops[view->order[i]];
-        for (uint32_t j = 0; j < op->input_count; j++) {
-            uint32_t value = view->op_inputs[op->first_input + j];
-            uint32_t producer = value == NONE ? NONE : view->values[value].producer;
-            if (producer != NONE) {
-                visit(graph, producer, view->order[i]);
-            }
+    wefti_step_graph_t *graph = user;
+    wefti_successors_add(&graph->after, before, after);
+    wefti_successors_add(&graph->before, after, before);
+}
+
+static weft_status_t add_pairs(wefti_step_graph_t *graph, wefti_arena_t *arena)
+{
+    weft_status_t status;
+    WEFT_TRY(status, wefti_successors_begin(&graph->after, graph->view->op_count, arena), done);
+    WEFT_TRY(status, wefti_successors_begin(&graph->before, graph->view->op_count, arena), done);
+    for (int pass = 0; pass < 2; pass++) {
+        wefti_view_each_pair(graph->view, add_pair, graph);
+        visit_fences(graph->view, add_pair, graph);
+        if (pass == 0) {
+            WEFT_TRY(status, wefti_successors_fill(&graph->after, arena), done);
+            WEFT_TRY(status, wefti_successors_fill(&graph->before, arena), done);
         }
     }
-    for (size_t i = 0; i < view->edge_count; i++) {
-        visit(graph, view->edges[2 * i], view->edges[2 * i + 1]);
-    }
-    visit_fences(view, visit, graph);
-}
-
-static void count_pair(wefti_step_graph_t *graph, uint32_t before, uint32_t after)
-{
-    graph->first_next[before + 2]++;
-    graph->first_before[after + 2]++;
-}
-
-static void store_pair(wefti_step_graph_t *graph, uint32_t before, uint32_t after)
-{
-    graph->next[graph->first_next[before + 1]++] = after;
-    graph->before[graph->first_before[after + 1]++] = before;
-}
-
-static void sum_up(uint32_t *first, uint32_t count)
-{
-    for (uint32_t i = 2; i < count + 2; i++) {
-        first[i] += first[i - 1];
-    }
+done:
+    return status;
 }
 
 static void find_tails(wefti_step_graph_t *graph)
@@ -84,8 +66,8 @@ static void find_tails(wefti_step_graph_t *graph)
     for (uint32_t i = view->order_count; i > 0; i--) {
         uint32_t op = view->order[i - 1];
         uint64_t longest = 0;
-        for (uint32_t j = graph->first_next[op]; j < graph->first_next[op + 1]; j++) {
-            uint64_t tail = graph->tail_ps[graph->next[j]];
+        for (uint32_t j = graph->after.first[op]; j < graph->after.first[op + 1]; j++) {
+            uint64_t tail = graph->tail_ps[graph->after.next[j]];
             longest = tail > longest ? tail : longest;
         }
         graph->tail_ps[op] = longest + graph->params->op_ps[op];
@@ -102,8 +84,8 @@ static bool updates_lead_nowhere(const wefti_step_graph_t *graph)
     const weft_graph_view_t *view = graph->view;
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t op = view->order[i];
-        for (uint32_t j = graph->first_next[op]; j < graph->first_next[op + 1]; j++) {
-            if (updates(view, op) && !updates(view, graph->next[j])) {
+        for (uint32_t j = graph->after.first[op]; j < graph->after.first[op + 1]; j++) {
+            if (updates(view, op) && !updates(view, graph->after.next[j])) {
                 return false;
             }
         }
@@ -126,36 +108,24 @@ weft_status_t wefti_step_graph_init(const weft_graph_view_t *view,
                                     const wefti_schedule_params_t *params, wefti_arena_t *arena,
                                     wefti_step_graph_t *out)
 {
-    size_t ops = (size_t)view->op_count + 2, pairs = (size_t)view->edge_count + 1;
-    weft_status_t status = check_edges(view);
-    for (uint32_t i = 0; i < view->order_count; i++) {
-        pairs += view->ops[view->order[i]].input_count + 2u; /* and two by fences */
-    }
-    *out = (wefti_step_graph_t){.view = view,
-                                .params = params,
-                                .first_next = wefti_arena_array(arena, ops, sizeof(uint32_t)),
-                                .next = wefti_arena_array(arena, pairs, sizeof(uint32_t)),
-                                .first_before = wefti_arena_array(arena, ops, sizeof(uint32_t)),
-                                .before = wefti_arena_array(arena, pairs, sizeof(uint32_t)),
-                                .tail_ps = wefti_arena_array(arena, ops, sizeof(uint64_t)),
-                                .position = wefti_arena_array(arena, ops, sizeof(uint32_t))};
-    if (out->first_next == NULL || out->next == NULL || out->first_before == NULL ||
-        out->before == NULL || out->tail_ps == NULL || out->position == NULL) {
+    weft_status_t status;
+    *out = (wefti_step_graph_t){
+        .view = view,
+        .params = params,
+        .tail_ps = wefti_arena_array(arena, view->op_count, sizeof(uint64_t)),
+        .position = wefti_arena_array(arena, view->op_count, sizeof(uint32_t))};
+    if (out->tail_ps == NULL || out->position == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    if (status < 0) {
-        return status;
-    }
-    visit_pairs(view, count_pair, out);
-    sum_up(out->first_next, view->op_count);
-    sum_up(out->first_before, view->op_count);
-    visit_pairs(view, store_pair, out);
+    WEFT_TRY(status, check_edges(view), fail);
+    WEFT_TRY(status, add_pairs(out, arena), fail);
     for (uint32_t i = 0; i < view->order_count; i++) {
         out->position[view->order[i]] = i;
     }
     find_tails(out);
     out->updates_last = updates_lead_nowhere(out);
-    return WEFT_OK;
+fail:
+    return status;
 }
 
 bool wefti_step_comes_last(const wefti_step_graph_t *graph, uint32_t op)
@@ -291,8 +261,8 @@ static void enqueue(wefti_step_state_t *s, uint32_t collective)
 static void became_placed(wefti_step_state_t *s, uint32_t op)
 {
     const wefti_step_graph_t *graph = s->graph;
-    for (uint32_t j = graph->first_next[op]; j < graph->first_next[op + 1]; j++) {
-        uint32_t next = graph->next[j];
+    for (uint32_t j = graph->after.first[op]; j < graph->after.first[op + 1]; j++) {
+        uint32_t next = graph->after.next[j];
         if (--s->pending[next] == 0) {
             if (wefti_step_communicates(graph, next)) {
                 enqueue(s, next);
@@ -357,7 +327,7 @@ weft_status_t wefti_step_begin(const wefti_step_graph_t *graph, wefti_arena_t *a
                 out->readers[value]++;
             }
         }
-        out->pending[id] = graph->first_before[id + 1] - graph->first_before[id];
+        out->pending[id] = graph->before.first[id + 1] - graph->before.first[id];
     }
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i];
@@ -379,9 +349,9 @@ uint64_t wefti_step_live_with(const wefti_step_state_t *s, uint32_t op)
 void wefti_step_place(wefti_step_state_t *s, uint32_t op)
 {
     const wefti_step_graph_t *graph = s->graph;
-    for (uint32_t j = graph->first_before[op]; j < graph->first_before[op + 1]; j++) {
-        if (wefti_step_communicates(graph, graph->before[j])) {
-            wait_for(s, graph->before[j]);
+    for (uint32_t j = graph->before.first[op]; j < graph->before.first[op + 1]; j++) {
+        if (wefti_step_communicates(graph, graph->before.next[j])) {
+            wait_for(s, graph->before.next[j]);
         }
     }
     s->compute_ps += graph->params->op_ps[op];

@@ -4,13 +4,13 @@
 #define WEFT_FUSION_SCHEDULE_STATE_H
 
 #include "fusion/passes/schedule.h"
+#include "graph/successors.h"
 
-/* Who comes before and behind whom, by values and by order edges. Equal for all orders. */
+/* The order of ops that values, order edges and fences require. Equal for all orders. */
 typedef struct wefti_step_graph {
     const weft_graph_view_t *view;
     const wefti_schedule_params_t *params;
-    uint32_t *first_next, *next; /* by op: next[first_next[op] .. first_next[op + 1]) */
-    uint32_t *first_before, *before;
+    wefti_successors_t after, before; /* by op: those that run after it, and before it */
     uint64_t *tail_ps;  /* by op: longest path from its begin to the end of the step */
     uint32_t *position; /* by op: in the view's order */
     bool updates_last;  /* what updates in place leads to nothing else */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The evaluation model: the part of the file that makes the logits, for any batch, without the
- * weights that training will replace. It is edited in the message and not built anew from the
- * graph, so that names, attributes and metadata stay what the exporter wrote.
+ * The evaluation model: the part of the file that computes the logits, for any batch, without the
+ * weights that training replaces. The message itself is edited, so names, attributes and metadata
+ * stay as the exporter wrote them.
  */
 #include "graph/onnx/internal.h"
 
@@ -21,7 +21,7 @@ typedef struct eval {
     int64_t batch; /* the file's, 0: symbolic */
 } eval_t;
 
-/* The batch is what the label's first dimension says, or the first input's. */
+/* The batch is the first dimension of the label, or else of the first input. */
 static void find_batch(eval_t *eval)
 {
     const wefti_graph_t *graph = eval->graph;
@@ -55,8 +55,8 @@ static bool is_needed(const eval_t *eval, const char *name)
     return name != NULL && wefti_name_index_find(&eval->needed, name) != WEFTI_NONE;
 }
 
-/* Keeps the nodes that the logits need; nodes are in topological order, so one pass from the end
- * does. */
+/* Keeps the nodes that the logits depend on: one pass from the end, as nodes are in topological
+ * order. */
 static weft_status_t keep_needed(eval_t *eval)
 {
     Onnx__GraphProto *graph = eval->file.model->graph;
@@ -108,7 +108,7 @@ static void keep_inputs(eval_t *eval)
         }
         uint32_t value = wefti_graph_find_value(eval->graph, info->name);
         const wefti_value_t *at = &eval->graph->values[value];
-        /* Old files list initializers here, too: those have no batch. */
+        /* Old files list initializers among the inputs; these have no batch. */
         if (at->kind == WEFTI_VALUE_INPUT && has_batch(eval, &at->type)) {
             name_batch(info);
         }
@@ -165,7 +165,7 @@ static weft_status_t set_output(eval_t *eval, const weft_tensor_desc_t *type)
     return WEFT_OK;
 }
 
-/* What training will replace is left out; everything else lies in the file again. */
+/* Removes the contents of trained weights; all other contents become raw_data again. */
 static weft_status_t empty_trained(eval_t *eval)
 {
     Onnx__GraphProto *graph = eval->file.model->graph;
@@ -194,7 +194,7 @@ static weft_status_t import_packed(eval_t *eval, const uint8_t *bytes, size_t si
     return status;
 }
 
-/* Everything but the batch is known, so that shapes can be bound without being told more. */
+/* Only first dimensions are symbolic, so the batch alone binds all shapes. */
 static bool only_batch_is_open(const wefti_graph_t *graph)
 {
     for (uint32_t i = 0; i < graph->input_count; i++) {
@@ -279,7 +279,7 @@ done:
     return status;
 }
 
-/* What says that a file is a compiled graph: this one is not. */
+/* Properties that mark a file as a compiled graph. */
 static void drop_own_properties(Onnx__ModelProto *model)
 {
     size_t kept = 0;

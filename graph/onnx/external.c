@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * External data: contents of tensors in files beside the model. A model may come from anywhere, so
+ * External data: contents of tensors in files next to the model. A model may come from anywhere, so
  * its locations are followed only downwards from the model's own folder, one component at a time,
  * through no symbolic link.
  */

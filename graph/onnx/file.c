@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a path to an unpacked message whose tensors still lie in the mapped file. */
+/* Opens and unpacks a file; the contents of its tensors stay in the mapping. */
 #include "graph/onnx/internal.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void *arena_alloc(void *user, size_t size_bytes)
 
 static void arena_free(void *user, void *ptr)
 {
-    /* Everything goes with the arena. */
+    /* Freed with the arena. */
     (void)user;
     (void)ptr;
 }
@@ -29,7 +29,7 @@ static void arena_free(void *user, void *ptr)
 static size_t default_budget(size_t size_bytes)
 {
     size_t bytes;
-    /* Large files are nearly all contents of tensors, which are not unpacked. */
+    /* Large files consist of contents of tensors, which are not unpacked. */
     size_t counted = size_bytes < ((size_t)256 << 20) ? size_bytes : (size_t)256 << 20;
     return wefti_mul_size(counted, BUDGET_FACTOR, &bytes) ? bytes + BUDGET_BASE_BYTES : SIZE_MAX;
 }
@@ -44,13 +44,13 @@ static weft_status_t unpack(wefti_onnx_file_t *file, const ProtobufCMessageDescr
              wefti_onnx_reduce(descriptor, file->data, file->size_bytes, file->budget_bytes,
                                file->allocator, &reduced, &reduced_bytes),
              done);
-    /* The walk has charged for all of it already; the arena's own limit is the second lock. */
+    /* The walk has bounded the cost already; the limit of the arena is a second check. */
     wefti_arena_init(&file->arena, file->allocator, 0);
     file->arena.budget_bytes = file->budget_bytes > SIZE_MAX / 4 ? 0 : file->budget_bytes * 4;
     file->pb = (ProtobufCAllocator){arena_alloc, arena_free, file};
     *out_message = protobuf_c_message_unpack(descriptor, &file->pb, reduced_bytes, reduced);
     if (*out_message == NULL && file->out_of_memory) {
-        status = WEFT_ERR_NO_MEMORY; /* the arena has said so */
+        status = WEFT_ERR_NO_MEMORY; /* the arena recorded the error */
     } else if (*out_message == NULL) {
         status = wefti_error(WEFT_ERR_FORMAT, "not an ONNX model or damaged");
     }
@@ -156,7 +156,7 @@ weft_status_t wefti_onnx_read_tensor(const char *path, wefti_arena_t *arena,
     weft_tensor_desc_t desc;
     status = wefti_onnx_tensor(&file, (Onnx__TensorProto *)message, false, arena, &desc);
     if (status == WEFT_OK) {
-        /* The mapping ends here, so the contents move. */
+        /* The mapping is closed below, so the contents are copied. */
         size_t bytes = (size_t)weft_tensor_elem_count(&desc) * weft_dtype_size_bytes(desc.dtype);
         desc.data = wefti_arena_memdup(arena, desc.data, bytes);
         status = desc.data == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators of other domains that nobody declared. Where the file itself says what type every
- * output has, such a node can be compiled: it may do anything, so it is a fence for every pass, and
- * running it takes a kernel. Else all of them are named at once, with what a declaration looks
- * like.
+ * Opaque operators: of other domains, without a definition. A node is compiled if the file has the
+ * types of all its outputs. It may have any effect, so it is a fence for every pass; running it needs
+ * a kernel. Otherwise one error names all such operators and shows a declaration.
  */
 #include "graph/onnx/internal.h"
 
@@ -77,7 +76,7 @@ static bool read_rule(foreign_t *f, const char *name, weft_output_rule_t *rule)
     return true;
 }
 
-/* *out_def NULL: the file does not say enough. */
+/* *out_def NULL: the file lacks the type of an output. */
 static weft_status_t define(foreign_t *f, const Onnx__NodeProto *node, int32_t version,
                             const weft_op_def_t **out_def)
 {
@@ -100,7 +99,7 @@ static weft_status_t define(foreign_t *f, const Onnx__NodeProto *node, int32_t v
                                            (uint32_t)node->n_output, out_def);
 }
 
-/* One more that cannot be compiled. */
+/* Records a node that cannot be compiled. */
 static void note(foreign_t *f, size_t index)
 {
     const Onnx__NodeProto *node = f->file->model->graph->node[index];

@@ -13,7 +13,7 @@ typedef struct import {
     const wefti_onnx_import_params_t *params;
     wefti_name_index_t producers; /* name of an output -> node, for messages */
     wefti_onnx_compiled_t compiled;
-    const weft_op_def_t **foreign; /* by node: of operators that nobody declared */
+    const weft_op_def_t **foreign; /* by node: definitions of opaque operators */
     uint32_t foreign_count;
     int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
 } import_t;
@@ -36,7 +36,7 @@ static weft_status_t take_name(import_t *import, const char *name, const char *w
     return WEFT_OK;
 }
 
-/* Contents that live in the message's arena move to the graph's; what lies in a mapping stays. */
+/* Contents in the arena of the message are copied to that of the graph; mapped ones stay. */
 static weft_status_t add_initializers(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
@@ -62,7 +62,7 @@ fail:
     return status;
 }
 
-/* Old files list initializers among the inputs, too; a shape that contradicts is a mistake. */
+/* Old files list initializers also among the inputs. Their types must match. */
 static weft_status_t check_listed(const import_t *import, const char *name, uint32_t value,
                                   const weft_tensor_desc_t *type)
 {
@@ -172,7 +172,7 @@ static weft_status_t connect(import_t *import, const Onnx__NodeProto *node, size
     wefti_arena_t *arena = &import->file->arena;
     size_t input_count = node->n_input, output_count = node->n_output;
     while (input_count > 0 && node->input[input_count - 1][0] == '\0') {
-        input_count--; /* optional ones at the end that are not there */
+        input_count--; /* absent optional ones at the end */
     }
     while (output_count > 0 && node->output[output_count - 1][0] == '\0') {
         output_count--;
@@ -239,7 +239,7 @@ static weft_status_t add_node(import_t *import, size_t index)
     wefti_node_params_t params = {
         .domain = domain, .op = op, .name = node->name, .version = (int32_t)version};
     weft_attr_t *attrs;
-    /* Attributes first: control flow is called by its name even where its operator is unknown. */
+    /* Attributes first: subgraphs have their own error, also in an unknown operator. */
     WEFT_TRY(status,
              wefti_onnx_attributes(import->file, node, &import->graph->arena, &attrs,
                                    &params.attr_count),
@@ -252,7 +252,7 @@ static weft_status_t add_node(import_t *import, size_t index)
     }
     WEFT_TRY(status, connect(import, node, index, &params), fail);
     status = wefti_graph_add_node(import->graph, &params, &id);
-    if (status < 0) { /* names the node, but a node without a name by a made-up one */
+    if (status < 0) { /* the message has a generated name if the node has none */
         bool named = node->name != NULL && node->name[0] != '\0';
         return named ? wefti_error_prefix(status, "%s", import->file->label)
                      : wefti_error_prefix(status, "%s: node %zu", import->file->label, index);
@@ -271,7 +271,7 @@ fail:
 static weft_status_t add_outputs(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
-    /* A compiled graph may be there for its updates alone. */
+    /* A compiled graph may have updates only. */
     if (proto->n_output == 0 && import->params->compiled == NULL) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: graph has no outputs", import->file->label);
     }
@@ -312,7 +312,7 @@ static weft_status_t mark_loss(import_t *import)
     return WEFT_OK;
 }
 
-/* A compiled graph: the updates' nodes behind the others. */
+/* A compiled graph: the nodes of the updates follow the others. */
 static weft_status_t join_updates(import_t *import)
 {
     weft_status_t status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What differs between a model in training and the same model in use. */
+/* Turns training forms of operators into those for inference. */
 #include "graph/onnx/internal.h"
 
 #include <string.h>
@@ -47,7 +47,7 @@ static weft_status_t relax_dropout(wefti_onnx_file_t *file, Onnx__NodeProto *nod
     if (opset < 7) {
         return set_is_test(file, node);
     }
-    /* Without its third input, training_mode, it passes its input on. */
+    /* Without its third input, training_mode, it is the identity. */
     node->n_input = node->n_input > 1 ? 1 : node->n_input;
     return WEFT_OK;
 }
@@ -69,8 +69,7 @@ static weft_status_t relax_normalization(wefti_onnx_file_t *file, Onnx__NodeProt
     return WEFT_OK;
 }
 
-/* The shape as the folded graph knows it: a constant list of numbers that says the batch in front.
- */
+/* The shape in the folded graph, if it is a constant list that begins with the batch; else NULL. */
 static const int64_t *batch_shape(const wefti_graph_t *graph, const Onnx__NodeProto *node,
                                   int64_t batch, uint32_t *out_count)
 {
@@ -122,7 +121,7 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
     tensor->int64_data = data;
     proto->initializer[proto->n_initializer++] = tensor;
     if (file->model->ir_version < 4) {
-        file->model->ir_version = 4; /* before, every initializer had to be an input, too */
+        file->model->ir_version = 4; /* older versions list every initializer as an input */
     }
     *out_name = name;
     return WEFT_OK;
@@ -160,7 +159,7 @@ static weft_status_t reserve_shapes(wefti_onnx_file_t *file)
     return WEFT_OK;
 }
 
-/* Of a compiled graph: what keeps something for the backward pass keeps nothing. */
+/* A compiled graph has forward operators with an output for the backward pass. */
 static void forget_backward(Onnx__NodeProto *node)
 {
     bool pool = strcmp(node->op_type, "MaxPoolMask") == 0;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the onnx_*.c files only: the one place where protobuf-c types are seen.
+ * Shared by the files of graph/onnx only, the one place that uses protobuf-c types.
  *
  *   file --walk (wire.c)--> reduced bytes --protobuf-c--> ModelProto (file.c)
  *        --convert (import.c)--> graph
  *
- * The walk checks everything that could make protobuf-c's recursion or allocation explode, and
- * moves large contents out of the way: in the unpacked message raw_data never holds bytes of the
- * file but one wefti_onnx_ref_t that says where in the file the contents lie.
+ * The walk bounds protobuf-c's recursion and allocation, and leaves large contents out: in the unpacked
+ * message, raw_data never holds bytes of the file but one wefti_onnx_ref_t, their place in the file.
  */
 #ifndef WEFT_GRAPH_ONNX_INTERNAL_H
 #define WEFT_GRAPH_ONNX_INTERNAL_H
@@ -19,7 +18,7 @@
 
 #define WEFTI_ONNX_MAX_DEPTH 64u
 
-/* Where a tensor's contents lie; stands in raw_data of every unpacked TensorProto. */
+/* The place of a tensor's contents; raw_data of every unpacked TensorProto. */
 typedef struct wefti_onnx_ref {
     uint64_t
         field; /* 9 raw_data, 4 float_data, 10 double_data: little-endian elements in all three */
@@ -74,6 +73,8 @@ weft_status_t wefti_onnx_external(wefti_onnx_file_t *file, const Onnx__TensorPro
 weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto *tensor,
                                 bool allow_empty, wefti_arena_t *arena,
                                 weft_tensor_desc_t *out_desc);
+/* Are there contents in a typed field, such as float_data? */
+bool wefti_onnx_is_typed(const Onnx__TensorProto *tensor);
 weft_dtype_t wefti_onnx_dtype(int32_t data_type);
 int32_t wefti_onnx_data_type(weft_dtype_t dtype);
 const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor);
@@ -122,13 +123,13 @@ weft_status_t wefti_onnx_materialize(wefti_onnx_file_t *file);
 weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size_t *out_size_bytes);
 
 /* inference_form.c: training-only forms of operators become those for inference. A Reshape
- * whose constant shape says the batch in front takes it from its input instead. graph is the same
+ * whose constant shape begins with the batch takes it from its input instead. graph is the same
  * model, with shapes inferred and folded at the file's batch (batch 0: it is symbolic there). */
 weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                         int64_t batch);
 
-/* foreign.c: definitions of operators that nobody declared, by node, NULL where there is one
- * already; an error where the file does not say what they make. */
+/* foreign.c: definitions of opaque operators, by node; NULL where the registry has one. An error if
+ * the file lacks types of their outputs. */
 weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,
                                  const weft_op_def_t ***out_defs, uint32_t *out_count);
 
@@ -143,7 +144,7 @@ weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_comp
 /* Versions of nodes where they are not the file's, else 0. */
 weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *params,
                                            wefti_onnx_file_t *file, int32_t **out_versions);
-/* What the properties say of the imported graph. */
+/* Applies the properties to the imported graph. */
 weft_status_t wefti_onnx_compiled_apply(const wefti_onnx_import_params_t *params,
                                         wefti_onnx_file_t *file, wefti_graph_t *graph,
                                         const wefti_onnx_compiled_t *compiled);

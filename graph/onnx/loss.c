@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which node is the loss: the one that makes the output asked for, or the only loss operator there
- * is. */
+/* Finds the loss node: the producer of the requested output, or the only loss operator. */
 #include "graph/onnx/internal.h"
 
 #include <stdio.h>
@@ -18,7 +17,7 @@ static bool is_loss_operator(const Onnx__NodeProto *node)
             strcmp(node->op_type, "NegativeLogLikelihoodLoss") == 0);
 }
 
-static bool makes(const Onnx__NodeProto *node, const char *name)
+static bool produces(const Onnx__NodeProto *node, const char *name)
 {
     for (size_t i = 0; i < node->n_output; i++) {
         if (name[0] != '\0' && strcmp(node->output[i], name) == 0) {
@@ -28,7 +27,7 @@ static bool makes(const Onnx__NodeProto *node, const char *name)
     return false;
 }
 
-/* Appends a quoted name to the list in buffer, as far as there is room. */
+/* Appends a quoted name to the list in buffer if it fits. */
 static size_t add_candidate(char *buffer, size_t used, const char *name)
 {
     int n =
@@ -72,7 +71,7 @@ static weft_status_t find_node(const wefti_onnx_file_t *file, const char *wanted
     char names[NAMES_BYTES];
     for (size_t i = 0; i < graph->n_node; i++) {
         const Onnx__NodeProto *node = graph->node[i];
-        if (wanted != NULL ? !makes(node, wanted) : !is_loss_operator(node)) {
+        if (wanted != NULL ? !produces(node, wanted) : !is_loss_operator(node)) {
             continue;
         }
         if (found != SIZE_MAX) {

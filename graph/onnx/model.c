@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions about a model as a whole: versions, domains, types of inputs, and what nobody supports.
- */
+/* Properties of a whole model: versions, domains, types of inputs; errors for unsupported ones. */
 #include "graph/onnx/internal.h"
 
 #include <stdio.h>
@@ -9,9 +8,9 @@
 
 #include "runtime/base/error.h"
 
-/* The newest opset whose changes have been looked at. */
+/* The newest opset whose changes this importer handles. */
 #define NEWEST_OPSET 21
-/* They are searched for every node. */
+/* A linear search per node. */
 #define MOST_DOMAINS 100
 
 const char *wefti_onnx_node_label(const Onnx__NodeProto *node, size_t index, char *buffer)
@@ -38,7 +37,7 @@ int64_t wefti_onnx_opset(const Onnx__ModelProto *model, const char *domain)
             return model->opset_import[i]->version;
         }
     }
-    /* The first formats had one operator set and did not say so. */
+    /* The first formats had one operator set and no opset_import. */
     return model->n_opset_import == 0 && model->ir_version < 3 && domain[0] == '\0' ? 1 : 0;
 }
 
@@ -166,7 +165,7 @@ static int visit_near(const weft_op_def_t *def, void *user)
     return 0;
 }
 
-/* The lowest version in which an operator is there. */
+/* The lowest version of an operator. */
 typedef struct lowest {
     const char *domain, *op;
     int32_t version; /* 0: none */
@@ -251,7 +250,7 @@ weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__V
                                file->label, what, name, i, (long long)dim->dim_value);
         }
     }
-    /* Refuses an overflow of the known dimensions here, so that later code need not check. */
+    /* An overflow of the known dimensions is an error here, so later code does not check. */
     size_t count = 1;
     for (uint32_t i = 0; i < out_type->rank; i++) {
         size_t dim = out_type->dims[i] > 0 ? (size_t)out_type->dims[i] : 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ONNX in and out. protobuf-c stays behind this header. */
+/* ONNX input and output. Users of this header need no protobuf-c. */
 #ifndef WEFT_GRAPH_ONNX_H
 #define WEFT_GRAPH_ONNX_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The evaluation model of a plan with trained weights in it, as a file. */
+/* Writes the evaluation model of a plan with trained weights. */
 #include <weft/compile.h>
 
 #include "graph/onnx/internal.h"
@@ -23,10 +23,7 @@ typedef struct save {
 static bool is_hole(const save_t *save, uint32_t index)
 {
     const Onnx__TensorProto *tensor = save->file.model->graph->initializer[index];
-    return !tensor->has_raw_data && tensor->n_float_data + tensor->n_double_data +
-                                            tensor->n_int32_data + tensor->n_int64_data +
-                                            tensor->n_uint64_data ==
-                                        0;
+    return !tensor->has_raw_data && !wefti_onnx_is_typed(tensor);
 }
 
 static const wefti_plan_buffer_t *find_buffer(const weft_plan_t *plan, const char *name,
@@ -102,7 +99,7 @@ static weft_status_t fill_given(save_t *save, const weft_named_tensor_t *tensors
         }
         uint32_t index = wefti_name_index_find(&save->initializers, name);
         if (index == WEFTI_NONE) {
-            /* Trained, but the logits do not need it. */
+            /* trained, but not part of the evaluation model */
             if (find_buffer(save->plan, name, WEFTI_BUFFER_PARAM) != NULL) {
                 continue;
             }
@@ -123,7 +120,7 @@ static weft_status_t fill_given(save_t *save, const weft_named_tensor_t *tensors
     return WEFT_OK;
 }
 
-/* What was left out but is a constant of the plan is taken from there. */
+/* Holes that are constants of the plan are filled from the plan. */
 static weft_status_t fill_constants(save_t *save)
 {
     const Onnx__GraphProto *graph = save->file.model->graph;
@@ -200,8 +197,8 @@ static bool has_property(const save_t *save, const char *key)
 }
 
 /*
- * Entries of metadata_props as they stand in a file. Protobuf merges messages that follow each
- * other, so these bytes go after those of the model.
+ * Entries of metadata_props as encoded in a file. Protobuf merges concatenated messages, so these
+ * bytes follow those of the model.
  */
 static weft_status_t encode_properties(const save_t *save, const wefti_onnx_property_t *properties,
                                        uint32_t count, uint8_t *out, size_t capacity,

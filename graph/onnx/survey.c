@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is in a model: operators and inputs, whether they are supported or not. */
+/* Operators and inputs of a model, supported or not. */
 #include "graph/onnx/internal.h"
 
 #include <limits.h>
@@ -75,7 +75,7 @@ static weft_status_t survey_ops(const Onnx__ModelProto *model, const weft_regist
         wefti_onnx_op_use_t use = out->ops[lowest];
         use.count = (uint32_t)(j - i);
         look_up(model, registry, &use);
-        out->ops[out->op_count++] = use; /* never behind i */
+        out->ops[out->op_count++] = use; /* at or before i */
     }
     qsort(out->ops, out->op_count, sizeof *out->ops, by_use);
     return WEFT_OK;
@@ -112,7 +112,7 @@ static weft_status_t survey_inputs(const wefti_onnx_file_t *file, wefti_arena_t 
         const Onnx__ValueInfoProto *info = graph->input[i];
         const char *name = info->name != NULL ? info->name : "";
         if (is_initializer(graph, name)) {
-            continue; /* old files list these, too */
+            continue; /* old files list these among the inputs */
         }
         wefti_onnx_input_t input = {wefti_arena_strdup(arena, name), type_text(file, info, arena)};
         if (input.name == NULL || input.text == NULL) {

@@ -88,7 +88,7 @@ static weft_status_t wrong_size(const Onnx__TensorProto *tensor, const char *fie
         wefti_onnx_tensor_name(tensor), field, has, unit, needs);
 }
 
-/* raw_data, float_data or double_data, all of which lie in the file as they are needed. */
+/* raw_data, float_data or double_data: in the file as little-endian elements. */
 static weft_status_t referenced(wefti_onnx_file_t *file, const Onnx__TensorProto *tensor,
                                 size_t bytes, weft_tensor_desc_t *desc)
 {
@@ -190,6 +190,13 @@ static weft_status_t typed(const Onnx__TensorProto *tensor, size_t count, wefti_
     }
 }
 
+bool wefti_onnx_is_typed(const Onnx__TensorProto *tensor)
+{
+    return tensor->n_float_data + tensor->n_double_data + tensor->n_int32_data +
+               tensor->n_int64_data + tensor->n_uint64_data >
+           0;
+}
+
 weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto *tensor,
                                 bool allow_empty, wefti_arena_t *arena,
                                 weft_tensor_desc_t *out_desc)
@@ -200,9 +207,7 @@ weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto
     if (status < 0) {
         return status;
     }
-    bool is_typed = tensor->n_float_data + tensor->n_double_data + tensor->n_int32_data +
-                        tensor->n_int64_data + tensor->n_uint64_data >
-                    0;
+    bool is_typed = wefti_onnx_is_typed(tensor);
     if (tensor->segment != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': segmented storage is not supported",
                            wefti_onnx_tensor_name(tensor));

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A walk over the bytes of a protobuf message, before protobuf-c sees them.
- *
- * It follows protobuf-c's own descriptors, so it needs no second copy of the schema, and does three
- * things: proves that every length lies inside its message and that nesting is shallow; estimates
- * what unpacking will allocate (an empty node is two bytes in the file and some two hundred in
- * memory); and writes a copy in which contents of tensors are replaced by references and unknown
- * fields are left out.
+ * A walk over the bytes of a protobuf message before protobuf-c unpacks them, by protobuf-c's own
+ * descriptors. It checks that every length is inside its message and that nesting is shallow. It
+ * estimates the memory of unpacking (an empty node takes 2 bytes in the file and about 200 in
+ * memory). It writes a copy without unknown fields, and with references for contents of tensors.
  */
 #include "graph/onnx/internal.h"
 
@@ -200,7 +197,7 @@ static bool wire_matches(const ProtobufCFieldDescriptor *field, uint32_t wire)
     }
 }
 
-/* Contents of a tensor: not copied, a reference stands for them. */
+/* Contents of a tensor: replaced by a reference, not copied. */
 static weft_status_t emit_reference(walker_t *walker, const field_t *field, bool *seen)
 {
     if (*seen) {

@@ -605,9 +605,9 @@ static void test_facts_of_older_and_newer_headers(void **state)
         weft_op_facts_t facts;
         uint64_t later;
     } newer = {.facts = {.struct_size = sizeof(newer), .flags = WEFT_FACT_ELEMENTWISE}};
-    weft_op_facts_t older = {.struct_size = offsetof(weft_op_facts_t, linear_inputs),
+    weft_op_facts_t older = {.struct_size = offsetof(weft_op_facts_t, shape_inputs),
                              .flags = WEFT_FACT_VIEW,
-                             .linear_inputs = 7u};
+                             .shape_inputs = 7u};
     weft_op_def_t defs[] = {
         {.domain = "test", .name = "Older", .facts = &older},
         {.domain = "test", .name = "Newer", .facts = &newer.facts},
@@ -625,7 +625,7 @@ static void test_facts_of_older_and_newer_headers(void **state)
                          i == 3 ? WEFT_ERR_UNSUPPORTED : WEFT_OK);
     }
     assert_int_equal(wefti_op_facts(&defs[0]).flags, WEFT_FACT_VIEW);
-    assert_int_equal(wefti_op_facts(&defs[0]).linear_inputs, 0); /* beyond its struct_size */
+    assert_int_equal(wefti_op_facts(&defs[0]).shape_inputs, 0); /* beyond its struct_size */
     assert_int_equal(wefti_op_facts(&defs[1]).flags, WEFT_FACT_ELEMENTWISE);
     assert_int_equal(wefti_op_facts(&defs[2]).flags, 0);
     weft_op_facts_t unnamed = {.struct_size = sizeof(unnamed), .gradient = WEFT_GRADIENT_OF_RESULT};

@@ -195,7 +195,9 @@ static const char *range_words(const weft_compile_option_t *option, char *out, s
         used = (size_t)snprintf(out, bytes, "a number %s %g",
                                 (option->flags & WEFT_OPTION_ZERO) != 0 ? "of at least" : "above",
                                 option->low);
-        snprintf(out + used, bytes - used, option->high != 0 ? " and below %g" : "", option->high);
+        if (option->high != 0) {
+            snprintf(out + used, bytes - used, " and below %g", option->high);
+        }
     } else if (is_number(option)) {
         snprintf(out, bytes, "a whole number between %.0f and %.0f", option->low, option->high);
     }

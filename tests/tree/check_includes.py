@@ -20,7 +20,8 @@ FOLDERS = {
     "graph": ("ONNX in and out, the IR, shapes, gradients", ["runtime/base/", "ops/", "graph/"]),
     "fusion": ("compiler passes, bucket policies, memory plan", ["runtime/base/", "ops/", "graph/", "fusion/"]),
     "runtime": ("contexts, streams, sessions, groups, fusers", ["runtime/base/", "runtime/", "ops/", "transport/"]),
-    "runtime/capture": ("captured calls, planned by the compiler", ["runtime/base/", "runtime/", "runtime/capture/"]),
+    "runtime/capture": ("captured calls, planned by the compiler", [
+        "runtime/base/", "runtime/", "runtime/capture/", "ops/"]),
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h",

@@ -76,7 +76,7 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
 void wefti_bench_rank_deinit(bench_rank_t *self);
 /* The algorithm of self's operator; NULL: the runtime selects. */
 weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name);
-/* self->times of so many calls become those of the slowest rank, sorted. */
+/* Replaces self->times of the calls by those of the slowest rank, sorted. */
 weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations);
 /* Of such times: the one that share of them lie below, 0.5 for the median; us. */
 double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, double share);

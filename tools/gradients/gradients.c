@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves weights of a model that was fed by chance: single elements of each
- * parameter (the one with the largest gradient, and some by chance), and all of them at once by
- * random signs, which meets every element. The loss is that of the plan's own step, with a learning
- * rate of 0.
+ * Moves weights of a model with random inputs: single elements of each parameter (the one with the
+ * largest gradient, and random ones), and all elements at once by random signs. The loss is the
+ * output of the plan's step, with learning rate 0.
  */
 #include "tools/gradients/gradients.h"
 
@@ -19,7 +18,7 @@
 #define NOISE_POINTS 17
 #define FIRST_STEP 0.01 /* of the size of a parameter's elements */
 #define MOST_STEP 0.5   /* likewise */
-#define ROUNDING 3e-5   /* what gradients are uncertain by, of the largest of their tensor */
+#define ROUNDING 3e-5   /* uncertainty of a gradient, relative to the largest of its tensor */
 #define PROGRESS_NS 200000000ull
 
 typedef struct checked_param {
@@ -35,13 +34,13 @@ typedef struct checker {
     checked_param_t *params; /* as report->params; values NULL where there is nothing to move */
     float *moved;            /* room for the largest of them */
     uint64_t shown_ns;
-    /* the line at hand */
+    /* the current line */
     size_t param;
     int64_t element; /* -1: all, by signs */
     uint64_t signs;
 } checker_t;
 
-/* +1 or -1 of an element, the same whenever it is asked for. */
+/* +1 or -1 for an element, a function of seed and element. */
 static double sign_of(uint64_t seed, int64_t element)
 {
     uint64_t mixed = (seed ^ (uint64_t)element) * 0x9e3779b97f4a7c15u;
@@ -51,8 +50,8 @@ static double sign_of(uint64_t seed, int64_t element)
 
 /* ---- the loss as a function of weights ---- */
 
-/* Puts every parameter back, but moves that of the line at hand to t: a step may have changed all
- * of them. */
+/* Restores every parameter, since a step may have changed it, and moves that of the current line to
+ * t. */
 static weft_status_t place_weights(checker_t *checker, double t)
 {
     weft_status_t status = WEFT_OK;
@@ -137,7 +136,7 @@ static weft_status_t read_weights(checker_t *checker)
                                   : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: weights");
 }
 
-/* Those of the last step, which ran with the weights as they are. */
+/* The gradients of the last step, which ran with unmoved weights. */
 static weft_status_t read_gradients(checker_t *checker)
 {
     for (size_t i = 0; i < checker->report->count; i++) {
@@ -163,12 +162,12 @@ static weft_status_t read_gradients(checker_t *checker)
     return WEFT_OK;
 }
 
-/* The size of steps: of the element, but not much less than that of its tensor. */
+/* The scale of steps: the size of the element, or of its tensor where that is larger. */
 static double unit_of(const checked_param_t *param, int64_t element)
 {
     double size = element >= 0 ? fabs((double)param->values[element]) : 0;
     double unit = size > param->rms ? size : param->rms;
-    unit = unit > 1e-3 ? unit : 0.1; /* zeros that are to become weights */
+    unit = unit > 1e-3 ? unit : 0.1; /* weights that start as zeros */
     return element >= 0 ? unit : unit * 3 / sqrt((double)param->count + 8);
 }
 
@@ -177,7 +176,7 @@ static double power_of_two(double value)
     return exp2(round(log2(value)));
 }
 
-/* What rounding does to the loss: many points close to each other, all weights moved. */
+/* The effect of rounding on the loss: many close points, with all weights moved. */
 static weft_status_t measure_noise(checker_t *checker)
 {
     gradients_report_t *report = checker->report;
@@ -212,7 +211,7 @@ static void note(gradient_report_t *row, const checker_t *checker, double gradie
     row->noisy += verdict == GRADIENT_NOISE;
     row->kinks += verdict == GRADIENT_KINK;
     row->wrong += verdict == GRADIENT_WRONG;
-    /* A line with a corner fits as badly as it likes: it stands for those that tell less only. */
+    /* A line with a corner may fit arbitrarily badly, so a higher verdict replaces it. */
     if (row->samples == 1 || verdict > row->shown || (verdict == row->shown && excess > *worst)) {
         *worst = excess;
         row->shown = verdict;
@@ -223,7 +222,7 @@ static void note(gradient_report_t *row, const checker_t *checker, double gradie
     }
 }
 
-/* Along the line at hand. */
+/* The gradient along the current line. */
 static double gradient_along(const checker_t *checker)
 {
     const checked_param_t *param = &checker->params[checker->param];
@@ -237,16 +236,15 @@ static double gradient_along(const checker_t *checker)
     return sum;
 }
 
-/* A corner at 0 itself looks the same with a fraction of the step; any other would be out of sight,
- * or less of it in. */
+/* A corner at 0 looks the same with a fraction of the step. Another corner would be out of the range,
+ * or have less effect. */
 static bool is_corner(const slope_t *slope, const slope_t *closer)
 {
     return closer->step < slope->step / 3 && closer->spread > 0.6 * slope->spread &&
            closer->spread > 4 * closer->error;
 }
 
-/* One line through the weights. A gradient that seems wrong is compared once more, closer to the
- * weights as they are. */
+/* One line through the weights. A gradient that seems wrong is compared again, with smaller steps. */
 static weft_status_t check_line(checker_t *checker, gradient_report_t *row, double *worst)
 {
     const checked_param_t *param = &checker->params[checker->param];
@@ -267,7 +265,7 @@ static weft_status_t check_line(checker_t *checker, gradient_report_t *row, doub
     gradient_verdict_t verdict = wefti_slope_judge(gradient, &slope, rounding, &excess);
     if (verdict == GRADIENT_WRONG && isfinite(gradient)) {
         double closer_excess;
-        params.step = slope.step * 0.15625; /* no power of two: other roundings */
+        params.step = slope.step * 0.15625; /* not a power of two: rounds differently */
         status = wefti_slope_measure(&params, loss_at, checker, &closer);
         if (status < 0) {
             return status;
@@ -300,7 +298,7 @@ static int64_t largest_element(const checked_param_t *param)
     int64_t at = 0;
     for (int64_t k = 1; k < param->count; k++) {
         if (!(fabsf(param->gradient[k]) <= fabsf(param->gradient[at]))) {
-            at = k; /* not a number, too */
+            at = k; /* or NaN */
         }
     }
     return at;

@@ -19,20 +19,19 @@
 #include "tools/tool.h"
 
 typedef enum gradient_verdict {
-    GRADIENT_NONE = 0, /* the plan has no gradient of it, or none of a type that can be moved */
-    GRADIENT_NOISE,    /* the loss changes too little to tell */
-    GRADIENT_KINK, /* the loss has a kink there, and the gradient is between the slopes of its sides
-                    */
+    GRADIENT_NONE = 0, /* no f32 gradient in the plan */
+    GRADIENT_NOISE,    /* the loss changes too little to measure */
+    GRADIENT_KINK, /* the loss has a corner there; the gradient is between the slopes of its sides */
     GRADIENT_OK,
     GRADIENT_WRONG,
 } gradient_verdict_t;
 
-/* What the loss does along a line through the weights as they are. */
+/* The slope of the loss along a line through the current weights. */
 typedef struct slope {
     double value;  /* d loss / d t */
-    double error;  /* what value is uncertain by */
-    double spread; /* what slopes of parts of the range are apart */
-    double step;   /* in t */
+    double error;  /* uncertainty of value */
+    double spread; /* difference of the slopes of parts of the range */
+    double step;   /* used for measuring, in t */
 } slope_t;
 
 /* The loss at t. */
@@ -40,19 +39,19 @@ typedef weft_status_t (*slope_fn)(void *user, double t, double *out_loss);
 
 typedef struct slope_params {
     double at_zero; /* the loss at t = 0 */
-    double noise;   /* what the loss is uncertain by, at least */
-    double step;    /* to begin with, a power of two */
-    double most;    /* steps beyond are not tried */
-    double wanted;  /* |value| this is compared with: an error far below is small enough */
+    double noise;   /* least uncertainty of the loss */
+    double step;    /* the first one tried, a power of two */
+    double most;    /* largest step */
+    double wanted;  /* |gradient| to compare with: an error far below it is small enough */
 } slope_params_t;
 
-/* Measures with steps between which the error of truncation and that of rounding are smallest. */
+/* Measures with the step where the errors of truncation and of rounding are smallest in sum. */
 weft_status_t wefti_slope_measure(const slope_params_t *params, slope_fn loss, void *user,
                                   slope_t *out_slope);
-/* What gradient is beside slope; rounding: what gradient itself is uncertain by. */
+/* Compares a gradient with a slope; rounding: the uncertainty of the gradient itself. */
 gradient_verdict_t wefti_slope_judge(double gradient, const slope_t *slope, double rounding,
                                      double *out_excess);
-/* Of a function's values at equally spaced points: what they are uncertain by. */
+/* The uncertainty of a function's values at equally spaced points. */
 double wefti_slope_noise(const double *values, size_t count);
 
 typedef struct gradient_report {
@@ -60,18 +59,18 @@ typedef struct gradient_report {
     weft_tensor_desc_t desc;
     gradient_verdict_t verdict;
     uint32_t samples, noisy, kinks, wrong; /* elements, and one random direction */
-    /* Of the samples that tell most the one that fits worst: */
+    /* The sample that fits worst, among those with the highest verdict: */
     gradient_verdict_t shown;
     bool direction;  /* all elements at once, by random signs */
-    int64_t element; /* else */
+    int64_t element; /* otherwise: this one */
     double gradient;
     slope_t slope;
-    const char *why; /* NONE: why not; else NULL */
+    const char *why; /* reason of NONE; else NULL */
 } gradient_report_t;
 
 typedef struct gradients_report {
     double loss, noise;
-    uint32_t steps; /* that were run */
+    uint32_t steps; /* steps that ran */
     size_t count;
     gradient_report_t *params;
     size_t wrong;
@@ -86,7 +85,7 @@ typedef struct gradients_options {
     bool quiet;       /* no progress */
 } gradients_options_t;
 
-/* Zeroed at first; close accepts half-open ones. */
+/* Zero-initialised; close accepts one whose open failed. */
 typedef struct gradient_subject {
     weft_plan_t *plan;
     weft_context_t *context;

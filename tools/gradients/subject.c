@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session of one rank on the user's model, fed by chance, that does not learn. */
+/* A session of one rank on the user's model, with random inputs and learning rate 0. */
 #include "tools/gradients/gradients.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which files hold what. Of input "x", the i-th of the plan, rank r reads the first of
+ * Names of files. For input "x", the i-th of the plan, rank r reads the first of these that exists:
  *
  *   DIR/rank<r>/x.pb   DIR/rank<r>/input_<i>.pb   DIR/x.pb   DIR/input_<i>.pb
  *
- * In names of files, what is not a letter, a digit or one of "._-" is "_".
+ * Characters other than letters, digits and "._-" become "_" in names of files.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -58,7 +58,7 @@ weft_status_t wefti_infer_output_path(const infer_options_t *options, const char
     return join(options->outputs, rank, file, buffer);
 }
 
-/* Another input's file has the same name, so that only the number tells them apart. */
+/* Two inputs have one file name: only input_<i>.pb distinguishes them. */
 static bool name_is_shared(const weft_plan_t *plan, const char *name)
 {
     char own[NAME_MAX - 8], other[NAME_MAX - 8];
@@ -178,7 +178,7 @@ void wefti_infer_unload(infer_feed_t *feeds, uint32_t count)
     }
 }
 
-/* Two outputs whose names make one file. */
+/* Refuses two outputs with one file name. */
 static weft_status_t check_names(const infer_options_t *options)
 {
     size_t count = weft_plan_binding_count(options->plan);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inference on one rank: feed, step, write what came out. */
+/* Inference on one rank: set inputs, step, write outputs. */
 #include "tools/output.h"
 #include "tools/infer/infer.h"
 
@@ -31,7 +31,7 @@ typedef struct inferrer {
     weft_context_t *context;
     weft_session_t *session;
     uint32_t rank, world_size;
-    bool split; /* only rank 0 is fed, and has results */
+    bool split; /* only rank 0 has inputs and outputs */
     output_t *outputs;
     size_t output_count;
     double *step_ms;
@@ -184,8 +184,8 @@ static weft_status_t compare_outputs(inferrer_t *inferrer)
     return status;
 }
 
-/* One file where all ranks agree, else one in each rank's folder; what an earlier run left in the
- * other place goes. */
+/* One file if all ranks have equal contents, else one in each rank's folder. A file of an earlier run
+ * in the other place is removed. */
 static weft_status_t write_outputs(const inferrer_t *inferrer)
 {
     const infer_options_t *options = inferrer->options;

@@ -20,8 +20,8 @@ typedef struct dataset {
 
 /*
  * Reads train-{images-idx3,labels-idx1}-ubyte[.gz], and t10k-... if present, from directory.
- * WEFT_ERR_NOT_FOUND says which file and which Debian package has such data; WEFT_ERR_FORMAT says
- * what is wrong where. On error the data set is empty.
+ * WEFT_ERR_NOT_FOUND names the file and a Debian package with such data; WEFT_ERR_FORMAT names file
+ * and fault. On error the data set is empty.
  */
 weft_status_t wefti_dataset_load(const char *directory, dataset_t *out_dataset);
 void wefti_dataset_free(dataset_t *dataset);

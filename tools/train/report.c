@@ -75,7 +75,7 @@ void wefti_progress_log(void *user, weft_log_level_t level, const char *line)
     static const char *const names[] = {"error", "warn", "info", "debug", "trace"};
     size_t index = (size_t)level;
     (void)user;
-    /* Whichever rank speaks: rank 0 may have left its live line there. */
+    /* On any rank: the live line of rank 0 may be on the terminal. */
     fprintf(stderr, "\r\033[Kweft: %s: %s\n", index < 5 ? names[index] : "log", line);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where training stands in steps and in the data, and whether a checkpoint can be gone on from. */
+/* The position of training in steps and in the data; checks of a checkpoint to continue from. */
 #include "runtime/base/error.h"
 #include "tools/train/train.h"
 
@@ -28,8 +28,7 @@ weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
                                     .global_batch = binding->global_batch};
 }
 
-/* The order of the data is a matter of its seed and its length, the position one of the global
- * batch. */
+/* Seed and length determine the order of the data, the global batch the position. */
 static weft_status_t check_data(const train_options_t *options, const train_binding_t *binding)
 {
     const weft_checkpoint_info_t *info = &options->resume;

@@ -15,7 +15,7 @@
 #include "tools/launch/world.h"
 #include "tools/tool.h"
 
-#define PIXEL_SCALE "pixels / 255" /* what wefti_dataset_gather does to images */
+#define PIXEL_SCALE "pixels / 255" /* by wefti_dataset_gather */
 
 typedef struct trainer {
     const train_options_t *options;
@@ -28,11 +28,11 @@ typedef struct trainer {
     uint32_t *order; /* of the current epoch */
     float *logits;
     double *step_ms;
-    uint64_t first_step; /* done before this run */
+    uint64_t first_step; /* steps before this run */
     uint64_t steps, steps_per_epoch;
     progress_t progress;
     train_report_t report;
-    weft_status_t failed; /* of files that could not be written; WEFT_OK: none */
+    weft_status_t failed; /* the status of a file that could not be written */
     char failure[1024];
 } trainer_t;
 
@@ -250,8 +250,8 @@ static void show_progress(trainer_t *trainer, uint64_t step, double loss)
                         stats.exposed_comm_ms_p50);
 }
 
-/* The rank's micro-batch of the step that begins at sample first of the epoch: batches of all ranks
- * lie one behind the other, so that their number alone says what is in one. */
+/* The rank's micro-batch of the step that begins at sample first of the epoch. The micro-batches of
+ * all ranks are consecutive, so the global number of one determines its samples. */
 static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint32_t index,
                                        float *out_loss)
 {
@@ -300,17 +300,15 @@ done:
     return status;
 }
 
-/*
- * A file that cannot be written does not end the run: training, the model and the summary are worth
- * more. The failure is kept, and the run ends with it. Other errors (a rank died) end the run.
- */
+/* A file that cannot be written does not end the run: the failure is kept and returned at the end.
+ * Other errors (a rank died) end the run. */
 static weft_status_t keep_failure(trainer_t *trainer, weft_status_t status)
 {
     if (status >= 0 || wefti_exit_code(status) != EXIT_BAD_INPUT) {
         return status;
     }
     size_t used = strlen(trainer->failure);
-    if (strstr(trainer->failure, weft_last_error()) == NULL) { /* again, after more steps */
+    if (strstr(trainer->failure, weft_last_error()) == NULL) { /* not the same again */
         snprintf(trainer->failure + used, sizeof trainer->failure - used, "%s%s",
                  used > 0 ? "; " : "", weft_last_error());
     }
@@ -326,7 +324,7 @@ static weft_status_t save_checkpoint(trainer_t *trainer, uint64_t done)
         trainer, weft_session_save_checkpoint(trainer->session, options->checkpoint_path, &info));
 }
 
-/* Is a checkpoint due after done steps? The last one follows the model. */
+/* Is a checkpoint due after done steps? The last one is written by write_files. */
 static bool is_checkpoint_due(const trainer_t *trainer, uint64_t done)
 {
     const train_options_t *options = trainer->options;
@@ -403,7 +401,7 @@ done:
     return status;
 }
 
-/* What ranks tell each other at the end. */
+/* Exchanged by all ranks at the end. */
 typedef struct rank_summary {
     double loss_first, loss_last;
     uint64_t correct, rss_bytes;
@@ -507,7 +505,7 @@ static weft_status_t compare_weights(trainer_t *trainer, const char *digest)
     return status;
 }
 
-/* The model first: what follows may fill the disk. Before eval, whose steps are not in the trace. */
+/* The model first: other files may fill the disk. Before eval, which would be in the trace. */
 static weft_status_t write_files(trainer_t *trainer)
 {
     const train_options_t *options = trainer->options;

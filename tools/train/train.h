@@ -16,7 +16,7 @@
 
 typedef struct train_options {
     const char *command; /* for messages */
-    weft_plan_t *plan;   /* shared by all ranks, made before they were forked */
+    weft_plan_t *plan;   /* shared by all ranks: loaded before the fork */
     const weft_registry_t *registry;
     const dataset_t *data;
     weft_context_t *world; /* the context if a launcher started this process, else NULL; borrowed */
@@ -25,18 +25,15 @@ typedef struct train_options {
     bool linear_lr;        /* the learning rate falls linearly to 0 */
     double lr;             /* negative: the plan's default */
     uint64_t seed;
-    bool no_eval; /* the test set is left alone */
+    bool no_eval; /* do not evaluate the test set */
     bool json;
-    const char *save_path;         /* NULL: not wanted */
-    const char *trace_path;        /* NULL: not wanted */
-    const char *profile_path;      /* NULL: not wanted */
-    const char *checkpoint_path;   /* NULL: not wanted */
+    const char *save_path, *trace_path, *profile_path, *checkpoint_path; /* NULL: not written */
     uint64_t checkpoint_every;     /* steps; 0: at the end only */
     const char *resume_path;       /* NULL: from the beginning */
-    weft_checkpoint_info_t resume; /* what it says; checked by wefti_train_resume */
+    weft_checkpoint_info_t resume; /* of resume_path, set by wefti_train_resume */
 } train_options_t;
 
-/* How the plan's inputs and the data set fit together. */
+/* The plan's inputs for the data set. */
 typedef struct train_binding {
     const char *image_name, *label_name;
     int64_t batch;         /* samples of a rank's micro-batch */
@@ -47,11 +44,11 @@ typedef struct train_binding {
     double lr; /* the plan's default */
 } train_binding_t;
 
-/* Everything the final report says. */
+/* The final report. */
 typedef struct train_report {
     uint32_t world_size;
     uint64_t steps;               /* of this run */
-    uint64_t first_step;          /* steps that were done before it */
+    uint64_t first_step;          /* steps before this run */
     double loss_first, loss_last; /* means over ranks */
     double test_accuracy;         /* negative: no test set */
     double step_ms_p50, step_ms_mean, images_per_s;
@@ -63,29 +60,28 @@ typedef struct train_report {
     timeline_t timeline;
 } train_report_t;
 
-/* Checks that plan and data fit; the message says what does not. Done once, before ranks start. */
+/* Checks that plan and data fit; called once, before ranks start. */
 weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding);
-/* resume.c. Says whether training can go on from options->resume_path: its tensors fit the
- * plan, its data position fits data, seed and global batch, and something is left to do. What the
- * command line leaves open (seed, learning rate) is taken from it. */
+/* resume.c: checks that training can continue from options->resume_path: tensors fit the plan, the
+ * position fits data, seed and global batch, and steps are left. Seed and learning rate come from the
+ * checkpoint unless the command line sets them. */
 weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t *binding,
                                  bool seed_given, bool lr_given);
 /* Steps of a pass over the data, and of the whole training. */
 uint64_t wefti_train_steps_per_epoch(const train_options_t *options,
                                      const train_binding_t *binding);
 uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding);
-/* Where training stands after done steps. */
+/* The position in the data after done steps. */
 weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
                                             const train_binding_t *binding, uint64_t done);
-/* Trains on one rank; world_size, rank and address as the launcher gave them (without
- * options->world). */
+/* Trains one rank; world_size, rank and address come from the launcher (unused with options->world). */
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
                                const char *address);
 
 /* report.c */
 weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report,
                                  const weft_context_t *context);
-/* A live line on a terminal, a line now and then elsewhere; on standard error. */
+/* Progress on standard error: a live line on a terminal, else a line per second. */
 typedef struct progress {
     bool terminal, quiet;
     uint64_t next_ns, started_ns;
@@ -96,7 +92,7 @@ bool wefti_progress_due(const progress_t *progress, uint64_t now_ns);
 void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, uint32_t epochs,
                          uint64_t step, uint64_t steps, double loss, double exposed_ms);
 void wefti_progress_end(const progress_t *progress);
-/* The library's log on a terminal: each line takes the place of the live one. */
+/* The library's log on a terminal: each line replaces the live one. */
 void wefti_progress_log(void *user, weft_log_level_t level, const char *line);
 
 #endif

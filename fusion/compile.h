@@ -9,6 +9,7 @@
 #include "fusion/fusion.h"
 #include "graph/onnx/onnx.h"
 #include "runtime/base/log.h"
+#include "runtime/base/error.h"
 
 /* A file that is compiled. Usually there is one; with rank_models one per rank, with split_batch the
  * share of a rank and then the whole batch. */
@@ -54,7 +55,10 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *compiler,
                                         const weft_compile_params_t *params);
 
 /* Puts the recorded error, about a file, under the parameter that names the file. */
-weft_status_t wefti_error_under_field(weft_status_t status, const char *name);
+static inline weft_status_t wefti_error_under_field(weft_status_t status, const char *name)
+{
+    return wefti_error_field(status, name, "%s", weft_last_error());
+}
 /* compile_topology.c: reads topology_path, which may set world_size, and the costs of links. */
 weft_status_t wefti_compile_read_topology(wefti_compiler_t *compiler);
 

@@ -77,11 +77,6 @@ static weft_status_t check_ranks(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
-weft_status_t wefti_error_under_field(weft_status_t status, const char *name)
-{
-    return wefti_error_field(status, name, "%s", weft_last_error());
-}
-
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
     weft_status_t status;

@@ -3,12 +3,6 @@
 #include "fusion/fusion.h"
 #include "runtime/base/error.h"
 
-wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)
-{
-    return (wefti_program_params_t){.infer = params->infer,
-                                    .broadcast_weights = params->rank_graph_count == 0};
-}
-
 weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                                weft_plan_t **out_plan)
 {

@@ -217,3 +217,8 @@ bool wefti_graph_has_gradients(const wefti_graph_t *graph)
     }
     return false;
 }
+
+weft_status_t wefti_error_empty_param(const char *name)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
+}

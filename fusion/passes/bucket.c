@@ -142,16 +142,6 @@ const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first
                : NULL;
 }
 
-uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes)
-{
-    if (cap_bytes == 0 || gradient->bytes <= cap_bytes) {
-        return 1;
-    }
-    uint64_t units = gradient->bytes / WEFTI_PLAN_ALIGNMENT,
-             most = cap_bytes / WEFTI_PLAN_ALIGNMENT;
-    return units / most + (units % most != 0);
-}
-
 /* Before anything is fused: that changes who depends on whom. Linear where nobody depends. */
 static void find_neighbours(wefti_bucketing_t *b)
 {

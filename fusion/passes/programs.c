@@ -465,6 +465,12 @@ fail:
     return status;
 }
 
+wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)
+{
+    return (wefti_program_params_t){.infer = params->infer,
+                                    .broadcast_weights = params->rank_graph_count == 0};
+}
+
 weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params)
 {
     maker_t m = {.graph = graph, .params = params, .broadcast = WEFTI_NONE};

@@ -151,11 +151,6 @@ done:
     return status;
 }
 
-weft_status_t wefti_error_empty_param(const char *name)
-{
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
-}
-
 /* Gradients get their names, parameters' first; parameters without one become constants. */
 static weft_status_t finish(wefti_diff_t *diff)
 {

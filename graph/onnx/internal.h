@@ -77,7 +77,6 @@ weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto
 bool wefti_onnx_is_typed(const Onnx__TensorProto *tensor);
 weft_dtype_t wefti_onnx_dtype(int32_t data_type);
 int32_t wefti_onnx_data_type(weft_dtype_t dtype);
-const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor);
 
 /* attribute.c: arrays come from arena, strings stay in the message. */
 weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
@@ -99,6 +98,11 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
 /* "node 3 'fc1' (Gemm)"; buffer of WEFTI_ONNX_LABEL_BYTES, returned. */
 #define WEFTI_ONNX_LABEL_BYTES 192
 const char *wefti_onnx_node_label(const Onnx__NodeProto *node, size_t index, char *buffer);
+/* The name of a tensor, for messages. */
+static inline const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor)
+{
+    return tensor->name != NULL && tensor->name[0] != '\0' ? tensor->name : "(no name)";
+}
 /* Domain with "ai.onnx" and NULL as "". */
 const char *wefti_onnx_domain(const char *domain);
 /* Opset version the file imports for domain, 0 if it does not. */

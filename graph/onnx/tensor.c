@@ -35,11 +35,6 @@ int32_t wefti_onnx_data_type(weft_dtype_t dtype)
     }
 }
 
-const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor)
-{
-    return tensor->name != NULL && tensor->name[0] != '\0' ? tensor->name : "(no name)";
-}
-
 /* Fills dtype and dims; *out_count elements in *out_bytes bytes. */
 static weft_status_t read_type(const Onnx__TensorProto *tensor, weft_tensor_desc_t *desc,
                                size_t *out_count, size_t *out_bytes)

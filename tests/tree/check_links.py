@@ -6,7 +6,7 @@ An object may use a symbol of ours only if its folder may include the folder of 
 Folders above the others (ABOVE) may use all public symbols (weft_*) as well. So no folder links one above it.
 
 In FOLDERS_WITHOUT_UNUSED every function that folders share has a caller, in its own file or elsewhere. A function that
-only tests call is in FOR_TESTS.
+only tests call is in FOR_TESTS. No files of FOLDERS_WITHOUT_CIRCLES use each other in a circle.
 
 usage: check_links.py NM OBJECTS_FILE
 
@@ -20,6 +20,8 @@ import sys
 from check_includes import ABOVE, FOLDERS, folder_of
 
 FOLDERS_WITHOUT_UNUSED = {"graph", "fusion"}
+FOLDERS_WITHOUT_CIRCLES = ("graph/", "fusion/")
+CIRCLES = ("fusion/lower/",)  # the circle that is left
 FOR_TESTS = {
     "wefti_graph_from_text",  # graphs as text
     "wefti_schedule_judge_graph",  # the cost of an order, compared with its plan
@@ -66,6 +68,17 @@ def find_unused(root, defined, used):
                 yield f"{source}: nothing calls {symbol}; delete it, or add it to FOR_TESTS"
 
 
+def find_circles(defined, used):
+    """Removes files that use no other file until none is left, or those of circles and their users."""
+    files = {s for s in used if s.startswith(FOLDERS_WITHOUT_CIRCLES) and not s.startswith(CIRCLES)}
+    uses = {file: {defined[s] for s in used[file] if s in defined} & files - {file} for file in files}
+    for direction in (uses, {file: {user for user in files if file in uses[user]} for file in files}):
+        while leaves := {file for file in files if not direction[file] & files}:
+            files -= leaves
+    for file in sorted(files):
+        yield f"{file}: in a circle with {', '.join(sorted(uses[file] & files))}"
+
+
 def main() -> int:
     nm, objects_file = sys.argv[1:]
     objects = pathlib.Path(objects_file).read_text().split()
@@ -74,6 +87,7 @@ def main() -> int:
         sys.exit(f"{missing[0]}: not built; this test needs the whole build")
     defined, used = read_symbols(nm, objects)
     wrong = sorted(find_unused(pathlib.Path(__file__).parents[2], defined, used))
+    wrong += find_circles(defined, used)
     checked = 0
     for source, symbols in sorted(used.items()):
         for symbol in sorted(symbols & defined.keys()):

@@ -44,14 +44,21 @@ static bool limits_arena(const wefti_compiler_t *c)
     return c->params.arena_limit > 0;
 }
 
+/* A compiled graph has programs, unless Weft 0.2 or earlier wrote it. */
+static bool lacks_programs(const wefti_compiler_t *c)
+{
+    return !c->compiled.known ||
+           wefti_onnx_property(c->compiled.properties, c->compiled.count, "program.step") == NULL;
+}
+
 static bool sums(const wefti_compiler_t *c)
 {
-    return c->gradient_params.divisor > 0;
+    return c->gradient_params.divisor > 0 && lacks_programs(c);
 }
 
 static bool rounds(const wefti_compiler_t *c)
 {
-    return c->gradient_params.wire == WEFT_DTYPE_BF16;
+    return c->gradient_params.wire == WEFT_DTYPE_BF16 && lacks_programs(c);
 }
 
 static bool emits(const wefti_compiler_t *c)
@@ -97,13 +104,13 @@ static const wefti_pass_t passes[] = {
     {"schedule", "list scheduling", BOTH, schedules, wefti_apply_schedule},
     {"fit-arena", "schedules and lowers repeatedly until the plan fits arena_limit", BOTH,
      limits_arena, wefti_apply_fit_arena},
-    {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},
     {"accumulate", "partial sums of micro-batches, and the programs that add to them",
      TRAINING | COMPILED, sums, wefti_apply_accumulate},
     {"wire", "rounds gradients to bf16 before they are reduced", TRAINING | COMPILED, rounds,
      wefti_apply_wire},
-    {"programs", "orders a step; programs init, step and eval", BOTH | COMPILED, NULL,
+    {"programs", "orders a step; programs init, step and eval", BOTH | COMPILED, lacks_programs,
      wefti_apply_programs},
+    {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},
     {"layout", "channels-last activations where they are faster", BOTH | COMPILED, NULL,
      wefti_apply_layout},
 };

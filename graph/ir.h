@@ -11,7 +11,7 @@
  * (WEFT_EFFECT_UPDATES) runs after every other reader of that input.
  *
  * Programs. A compiled graph has programs: the entry points of its plan. A program is a list of nodes in the order of
- * order[]; a node may be in several programs. What a program leaves for the next one is in persistent values:
+ * order[]; a node is in one or several programs. What a program leaves for the next one is in persistent values:
  * parameters, states, and outputs of nodes with the flag PERSISTENT (partial sums of micro-batches).
  *
  *   init: Broadcast(%w)        step:  %h = MaxPoolMask(%x)   %l = Loss(%h)   ..   %g.sum = TreeFold(%g, %s0)

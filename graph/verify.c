@@ -232,8 +232,10 @@ static weft_status_t check_programs(const wefti_graph_t *graph, const uint32_t *
     weft_status_t status = WEFT_OK;
     uint32_t *made =
         wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*made));
-    if (!made) {
-        return WEFT_ERR_NO_MEMORY;
+    bool *listed = wefti_alloc(graph->arena.allocator, (size_t)graph->node_count + 1);
+    if (!made || !listed) {
+        status = WEFT_ERR_NO_MEMORY;
+        goto done;
     }
     for (uint32_t p = 0; p < graph->program_count; p++) {
         const wefti_program_t *program = &graph->programs[p];
@@ -247,9 +249,18 @@ static weft_status_t check_programs(const wefti_graph_t *graph, const uint32_t *
                 goto done;
             }
             WEFT_TRY(status, check_program_node(graph, p, id, made), done);
+            listed[id] = true;
+        }
+    }
+    bool complete = wefti_graph_find_program(graph, "step") != NULL; /* else passes add more */
+    for (uint32_t i = 0; complete && i < graph->order_count; i++) {
+        if (!listed[graph->order[i]]) {
+            status = BROKEN("node '%s': in no program", graph->nodes[graph->order[i]].name);
+            goto done;
         }
     }
 done:
+    wefti_free(graph->arena.allocator, listed);
     wefti_free(graph->arena.allocator, made);
     return status;
 }

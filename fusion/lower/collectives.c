@@ -214,12 +214,19 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
     if (init == NULL || init->node_count == 0) {
         return WEFT_OK;
     }
+    weft_collective_t op = WEFT_OP_ALL_REDUCE;
+    const wefti_node_t *node = &l->graph->nodes[init->nodes[0]];
+    if (init->node_count > 1 || !wefti_lower_collective_op(node, &op) || op != WEFT_OP_BROADCAST) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "program 'init': node '%s' (%s): only one Broadcast is supported",
+                           node->name, node->def->name);
+    }
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
         for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0) {
-            WEFT_TRY(status, add_broadcast(l, &l->graph->nodes[init->nodes[0]], begin, end), fail);
+            WEFT_TRY(status, add_broadcast(l, node, begin, end), fail);
         }
     }
 fail:

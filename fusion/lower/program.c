@@ -171,6 +171,9 @@ static weft_status_t find_waits(writer_t *w)
 static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, writer_t *w)
 {
     const wefti_program_t *program = wefti_graph_find_program(l->graph, name);
+    if (program == NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has no program '%s'", name);
+    }
     *w = (writer_t){.l = l, .name = name};
     w->sends = wefti_arena_array(&l->arena, 2 * (size_t)l->bucket_count, sizeof(*w->sends));
     w->runs = wefti_lower_map(l, l->graph->node_count);

@@ -14,6 +14,7 @@
 
 #define FIELD_METADATA 14u
 #define PREFIX "weft."
+#define PROGRAM "program."
 #define MAX_PROPERTIES 1000u
 
 typedef struct bytes {
@@ -430,6 +431,89 @@ static weft_status_t add_edges(const wefti_onnx_import_params_t *params, wefti_g
                       : WEFT_OK;
 }
 
+static weft_status_t bad_list(const char *key, const char *list)
+{
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "metadata weft.%s: invalid list, or position out of range: '%.60s'", key,
+                       list);
+}
+
+/* Outputs that keep their contents between programs; then outputs of variants, all others. */
+static weft_status_t set_aliases(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
+                                 const wefti_onnx_compiled_t *compiled)
+{
+    const char *at = property(params, "persistent");
+    uint64_t pair[2];
+    while (next_pair(&at, pair)) {
+        const wefti_node_t *node =
+            pair[0] < compiled->node_count ? &graph->nodes[compiled->ids[pair[0]]] : NULL;
+        if (node == NULL || pair[1] >= node->output_count || node->outputs[pair[1]] == WEFTI_NONE) {
+            return bad_list("persistent", property(params, "persistent"));
+        }
+        graph->values[node->outputs[pair[1]]].flags |= WEFTI_VALUE_PERSISTENT;
+    }
+    if (at == NULL) {
+        return bad_list("persistent", property(params, "persistent"));
+    }
+    at = property(params, "variants");
+    while (next_pair(&at, pair)) {
+        if (pair[0] >= compiled->node_count || pair[1] >= compiled->node_count) {
+            return bad_list("variants", property(params, "variants"));
+        }
+        const wefti_node_t *node = &graph->nodes[compiled->ids[pair[0]]],
+                           *of = &graph->nodes[compiled->ids[pair[1]]];
+        for (uint32_t k = 0; k < node->output_count && k < of->output_count; k++) {
+            uint32_t value = node->outputs[k];
+            if (value != WEFTI_NONE && of->outputs[k] != WEFTI_NONE &&
+                (graph->values[value].flags & WEFTI_VALUE_PERSISTENT) == 0) {
+                graph->values[value].alias_of = of->outputs[k];
+            }
+        }
+    }
+    return at == NULL ? bad_list("variants", property(params, "variants")) : WEFT_OK;
+}
+
+static weft_status_t add_program(wefti_graph_t *graph, const wefti_onnx_property_t *program,
+                                 wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
+{
+    const char *at = program->value;
+    uint64_t pair[2];
+    uint32_t count = 0;
+    uint32_t *nodes = wefti_arena_array(arena, compiled->node_count, sizeof(*nodes));
+    if (nodes == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    while (next_pair(&at, pair)) {
+        if (pair[1] >= compiled->node_count || pair[0] > pair[1] ||
+            pair[1] - pair[0] >= compiled->node_count - count) {
+            return bad_list(program->key, program->value);
+        }
+        for (uint64_t i = pair[0]; i <= pair[1]; i++) {
+            nodes[count++] = compiled->ids[i];
+        }
+    }
+    return at == NULL
+               ? bad_list(program->key, program->value)
+               : wefti_graph_add_program(graph, program->key + strlen(PROGRAM), nodes, count);
+}
+
+/* Files before 0.3 have no programs: passes make them. */
+static weft_status_t add_programs(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
+                                  wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
+{
+    for (uint32_t i = 0; i < params->compiled_count; i++) {
+        weft_status_t status = strncmp(params->compiled[i].key, PROGRAM, strlen(PROGRAM)) == 0
+                                   ? add_program(graph, &params->compiled[i], arena, compiled)
+                                   : WEFT_OK;
+        if (status < 0) {
+            return status;
+        }
+    }
+    return graph->program_count > 0 && wefti_graph_find_program(graph, "step") == NULL
+               ? wefti_error(WEFT_ERR_FORMAT, "metadata " PREFIX PROGRAM "step: missing")
+               : WEFT_OK;
+}
+
 static weft_status_t set_named(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                const char *key, wefti_value_flags_t flag, uint32_t *out_value)
 {
@@ -462,6 +546,8 @@ weft_status_t wefti_onnx_compiled_apply(const wefti_onnx_import_params_t *params
     WEFT_TRY(status, set_named(params, graph, "logits", WEFTI_VALUE_LOGITS, &graph->logits), fail);
     WEFT_TRY(status, set_named(params, graph, "label", WEFTI_VALUE_LABEL, &graph->label), fail);
     WEFT_TRY(status, wefti_graph_pair_collectives(graph, false), fail);
+    WEFT_TRY(status, set_aliases(params, graph, compiled), fail);
+    WEFT_TRY(status, add_programs(params, graph, &file->arena, compiled), fail);
     graph->batch = strtoll(property(params, "graph_batch"), NULL, 10);
     long long opset = strtoll(property(params, "opset"), NULL, 10);
     if (graph->batch < 0) {

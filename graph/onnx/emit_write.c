@@ -3,6 +3,7 @@
 #include "graph/onnx/emit.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -116,16 +117,15 @@ static void add_versions(props_t *p)
     flush(p, "versions");
 }
 
-/* Orderings that no value shows, by position in the file. */
-static void add_edges(props_t *p)
+/* By node: its position in the file, or WEFTI_NONE: nodes that came later are not in the file. */
+static uint32_t *find_positions(wefti_onnx_emit_t *emit)
 {
-    wefti_onnx_emit_t *emit = p->emit;
     const wefti_graph_t *graph = emit->graph;
     uint32_t *position =
         wefti_arena_array(&emit->arena, (size_t)graph->node_count + 1, sizeof(*position));
     if (position == NULL) {
         emit->failed = true;
-        return;
+        return NULL;
     }
     memset(position, 0xff, ((size_t)graph->node_count + 1) * sizeof(*position));
     for (size_t i = 0; i < file_nodes(emit); i++) {
@@ -133,6 +133,74 @@ static void add_edges(props_t *p)
             position[emit->place[i]] = (uint32_t)i;
         }
     }
+    return position;
+}
+
+static void add_pair(props_t *p, uint32_t first, uint32_t second)
+{
+    wefti_text_printf(&p->text, "%s%" PRIu32 ":%" PRIu32, p->text.length > 0 ? " " : "", first,
+                      second);
+}
+
+/* Runs of positions, first:last. */
+static void add_program(props_t *p, const wefti_program_t *program, const uint32_t *position)
+{
+    char key[64];
+    uint32_t first = WEFTI_NONE, last = WEFTI_NONE;
+    for (uint32_t i = 0; i < program->node_count; i++) {
+        uint32_t at = position[program->nodes[i]];
+        if (at == WEFTI_NONE) {
+            continue;
+        }
+        if (first != WEFTI_NONE && at != last + 1) {
+            add_pair(p, first, last);
+            first = at;
+        }
+        first = first == WEFTI_NONE ? at : first;
+        last = at;
+    }
+    if (first != WEFTI_NONE) {
+        add_pair(p, first, last);
+    }
+    snprintf(key, sizeof(key), "program.%s", program->name);
+    if (p->text.length == 0) { /* it exists, without a node */
+        add_property(p->emit, key, "");
+    }
+    flush(p, key);
+}
+
+/* Variants and the nodes of a step whose outputs theirs are; persistent outputs, node:output. */
+static void add_programs(props_t *p, const uint32_t *position)
+{
+    const wefti_graph_t *graph = p->emit->graph;
+    for (uint32_t i = 0; i < graph->program_count; i++) {
+        add_program(p, &graph->programs[i], position);
+    }
+    for (size_t i = 0; i < file_nodes(p->emit); i++) {
+        uint32_t id = p->emit->place[i];
+        uint32_t of = id == WEFTI_NONE ? WEFTI_NONE : wefti_graph_variant_of(graph, id);
+        if (of != WEFTI_NONE && position[of] != WEFTI_NONE) {
+            add_pair(p, (uint32_t)i, position[of]);
+        }
+    }
+    flush(p, "variants");
+    for (size_t i = 0; i < file_nodes(p->emit); i++) {
+        const wefti_node_t *node =
+            p->emit->place[i] == WEFTI_NONE ? NULL : &graph->nodes[p->emit->place[i]];
+        for (uint32_t k = 0; node != NULL && k < node->output_count; k++) {
+            if (node->outputs[k] != WEFTI_NONE &&
+                (graph->values[node->outputs[k]].flags & WEFTI_VALUE_PERSISTENT) != 0) {
+                add_pair(p, (uint32_t)i, k);
+            }
+        }
+    }
+    flush(p, "persistent");
+}
+
+/* Orderings that no value shows, by position in the file. */
+static void add_edges(props_t *p, const uint32_t *position)
+{
+    const wefti_graph_t *graph = p->emit->graph;
     for (uint32_t c = 0; c < graph->constraint_count; c++) {
         uint32_t ends[2] = {graph->constraints[c].before, graph->constraints[c].after};
         for (int e = 0; e < 2; e++) {
@@ -140,11 +208,9 @@ static void add_edges(props_t *p)
                 ends[e] = graph->nodes[ends[e]].replaced_by;
             }
         }
-        /* Nodes that came later are not in the file. */
         if (ends[0] != WEFTI_NONE && ends[1] != WEFTI_NONE && position[ends[0]] != WEFTI_NONE &&
             position[ends[1]] != WEFTI_NONE) {
-            wefti_text_printf(&p->text, "%s%" PRIu32 ":%" PRIu32, p->text.length > 0 ? " " : "",
-                              position[ends[0]], position[ends[1]]);
+            add_pair(p, position[ends[0]], position[ends[1]]);
         }
     }
     flush(p, "edges");
@@ -208,7 +274,8 @@ static weft_status_t add_all(wefti_onnx_emit_t *emit, const wefti_onnx_property_
 {
     props_t p = {.emit = emit};
     emit->model->metadata_props = wefti_arena_array(
-        &emit->arena, (size_t)count + MAX_OWN_PROPERTIES, sizeof(Onnx__StringStringEntryProto *));
+        &emit->arena, (size_t)count + emit->graph->program_count + MAX_OWN_PROPERTIES,
+        sizeof(Onnx__StringStringEntryProto *));
     if (emit->model->metadata_props == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -228,7 +295,11 @@ static weft_status_t add_all(wefti_onnx_emit_t *emit, const wefti_onnx_property_
     add_kinds(&p);
     add_phases(&p);
     add_versions(&p);
-    add_edges(&p);
+    const uint32_t *position = find_positions(emit);
+    if (position != NULL) {
+        add_edges(&p, position);
+        add_programs(&p, position);
+    }
     wefti_text_deinit(&p.text);
     return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }

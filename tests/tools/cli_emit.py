@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`weft compile --emit-onnx`: valid ONNX, and compiling it again gives the same plan."""
+import itertools
 import json
 import os
+import re
 import sys
 
 import support
@@ -62,6 +64,61 @@ class Emit(support.Case):
             if len(keys) == len(set(keys)) and not {"--global-micro-batches", "--accumulate"} <= set(keys):
                 with self.subTest(options=options, seed=SEED):
                     self.again(model, *options, world=int(rng.choice([2, 4])))
+
+    def test_every_combination(self):
+        """The file holds all that is executed, so that each combination of options has one structure."""
+        axes = (((), ("--optimizer", "adam")),
+                ((), ("--accumulate", "2"), ("--accumulate", "5"), ("--global-micro-batches", "8")),
+                ((), ("--wire", "bf16")), ((), ("--clip", "1.5")), ((), ("--shard-optimizer",), ("--decouple",)))
+        model = self.save(doors.forward())
+        for chosen in itertools.product(*axes):
+            options = [o for axis in chosen for o in axis]
+            with self.subTest(options=options):
+                self.again(model, *options, "--bucket", "bytes:1K")
+        self.again(model, "--infer", "--in-flight", "1")
+
+    def test_programs_are_in_the_file(self):
+        proto = self.again(MODELS / "lenet.onnx", "--accumulate", "3", "--wire", "bf16", "--bucket", "one")
+        nodes = list(proto.graph.node) + list(proto.training_info[0].algorithm.node)
+        meta = {p.key: p.value for p in proto.metadata_props}
+        programs = {}
+        for key, value in meta.items():
+            if key.startswith("weft.program."):
+                runs = [[int(x) for x in run.split(":")] for run in value.split()]
+                programs[key[13:]] = [nodes[i] for first, last in runs for i in range(first, last + 1)]
+        self.assertEqual(set(programs), {"init", "micro_step", "micro_step.1", "step", "eval"})
+        ops = {name: [n.op_type for n in program] for name, program in programs.items()}
+        self.assertEqual(ops["init"], ["Broadcast"])
+        self.assertEqual({n: o.count("TreeFold") for n, o in ops.items()},
+                         {"init": 0, "micro_step": 0, "micro_step.1": 1, "step": 1, "eval": 0})
+        self.assertEqual((ops["step"].count("AllReduce"), ops["micro_step"].count("AllReduce")), (1, 0))
+        self.assertEqual((ops["step"].count("MaxPoolMask"), ops["step"].count("MaxPool")), (2, 0))
+        self.assertEqual((ops["eval"].count("MaxPoolMask"), ops["eval"].count("MaxPool")), (0, 2))
+        self.assertEqual(ops["step"].count("Momentum"), len(proto.training_info[0].algorithm.node))
+        fold = next(n for n in programs["step"] if n.op_type == "TreeFold")
+        bucket = next(n for n in programs["step"] if n.op_type == "AllReduce")
+        self.assertEqual(list(fold.output), list(bucket.input))
+        self.assertEqual([a.s for a in fold.attribute if a.name == "type"], [b"bf16"])
+        sums = {o for n in programs["micro_step.1"] if n.op_type == "TreeFold" for o in n.output}
+        self.assertLessEqual(sums, set(fold.input))
+
+    def test_files_without_programs_are_read(self):
+        """Weft 0.2 wrote the graph before programs were made."""
+        proto = self.again(self.save(doors.forward()), "--optimizer", "adam")
+        self.assertEqual(proto.graph.node[0].op_type, "Broadcast")
+        digest = json.loads(self.weft("compile", "out.onnx", "-o", "c.weft", "--json").stdout)["structure_digest"]
+        meta = {p.key: p.value for p in proto.metadata_props}
+        self.assertNotIn("weft.variants", meta)
+        del proto.graph.node[0]
+        keep = {k: v for k, v in meta.items() if not k.startswith("weft.program.")}
+        keep["weft.phases"] = re.sub("^C1 ", "", keep["weft.phases"])
+        keep["weft.versions"] = " ".join(f"{int(a) - 1}:{b}" for a, b in
+                                         (v.split(":") for v in meta.get("weft.versions", "").split()))
+        del proto.metadata_props[:]
+        helper.set_model_props(proto, keep)
+        onnx.save(proto, self.dir / "old.onnx")
+        done = self.weft("compile", "old.onnx", "-o", "d.weft", "--json")
+        self.assertEqual(json.loads(done.stdout)["structure_digest"], digest)
 
     def test_what_is_in_the_file(self):
         proto = self.again(MODELS / "lenet.onnx", "--bucket", "bytes:16K", "--optimizer", "adam")
@@ -313,7 +370,11 @@ class Emit(support.Case):
                    ("versions", "99999:1"), ("versions", "0:99999999999999"), ("versions", "0:0"), ("edges", "1:0"),
                    ("edges", "0:99999"), ("edges", "a:b"), ("scalars", "lr"), ("scalars", "lr:x"), ("scalars", "loss:1"),
                    ("loss", "nothing"), ("logits", "fc1.weight"), ("label", "nothing"), ("graph_batch", "-1"),
-                   ("opset", "-5"), ("infer", "yes"), ("optimizer", "best"), ("bucket", "what"), ("infer", "1")]
+                   ("opset", "-5"), ("infer", "yes"), ("optimizer", "best"), ("bucket", "what"), ("infer", "1"),
+                   ("program.step", ""), ("program.step", "0:99999"), ("program.step", "5:3"), ("program.step", "0:1 x"),
+                   ("program.eval", "0:99"), ("program.eval", "3:3"), ("program.init", "1:1"), ("program.init", "0:1"),
+                   ("variants", "0:1"), ("variants", "0"), ("variants", "0:9999"), ("persistent", "0:99"),
+                   ("persistent", "0")]
         for key, value in changes:
             with self.subTest(key=key, value=value):
                 helper.set_model_props(proto, {"weft." + k: v for k, v in {**good, key: value}.items()})

@@ -9,9 +9,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
 
-#define DEFAULT_BUCKET "auto"
-#define DEFAULT_OPTIMIZER "momentum"
-
 static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_params_t *out)
 {
     *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
@@ -19,7 +16,7 @@ static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_
                 : strcmp(params->optimizer, "adam") == 0 ? WEFTI_OPTIMIZER_ADAM
                                                          : WEFTI_OPTIMIZER_MOMENTUM;
     out->lr = params->lr != 0 ? params->lr : out->kind == WEFTI_OPTIMIZER_ADAM ? 0.001 : 0.05;
-    out->momentum = params->momentum != 0 ? params->momentum : 0.9;
+    out->momentum = params->momentum;
     out->weight_decay = params->weight_decay;
 }
 
@@ -106,10 +103,8 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     if (c->params.world_size == 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size", "must be set");
     }
-    WEFT_TRY(status, wefti_options_check(&c->params), fail);
+    WEFT_TRY(status, wefti_options_complete(&c->params), fail);
     WEFT_TRY(status, check_ranks(&c->params), fail);
-    c->params.optimizer = c->params.optimizer == NULL ? DEFAULT_OPTIMIZER : c->params.optimizer;
-    c->params.bucket = c->params.bucket == NULL ? DEFAULT_BUCKET : c->params.bucket;
     WEFT_TRY(status, check_shapes(&c->params), fail);
     read_optimizer(&c->params, &c->optimizer);
     WEFT_TRY(status, wefti_read_gradient_params(&c->params, &c->gradient_params), fail);

@@ -30,10 +30,10 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
                                          wefti_gradient_params_t *out)
 {
     weft_status_t status = WEFT_OK;
-    *out = (wefti_gradient_params_t){
-        .accumulate = p->accumulate > 1 ? p->accumulate : 1,
-        .wire = p->wire != NULL && strcmp(p->wire, "bf16") == 0 ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32,
-        .clip_norm = p->clip_norm};
+    *out = (wefti_gradient_params_t){.accumulate = p->accumulate,
+                                     .wire = strcmp(p->wire, "bf16") == 0 ? WEFT_DTYPE_BF16
+                                                                          : WEFT_DTYPE_F32,
+                                     .clip_norm = p->clip_norm};
     if (p->global_micro_batches > 0) {
         WEFT_TRY(status, read_leaves(p, out), fail);
     }

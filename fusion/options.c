@@ -304,12 +304,8 @@ static bool read_number(const weft_compile_option_t *option, const char *text, d
            (!whole || strspn(text, "0123456789") == strlen(text));
 }
 
-static weft_status_t set_number(const weft_compile_option_t *option, const char *text, void *field)
+static void write_number(const weft_compile_option_t *option, double number, void *field)
 {
-    double number = 1; /* a flag without text */
-    if (text != NULL && !read_number(option, text, &number)) {
-        return refuse(option, text);
-    }
     if (option->type == WEFT_OPTION_F64) {
         *(double *)field = number;
     } else if (is_short(option)) {
@@ -317,7 +313,6 @@ static weft_status_t set_number(const weft_compile_option_t *option, const char 
     } else {
         *(int64_t *)field = (int64_t)number;
     }
-    return WEFT_OK;
 }
 
 /* The option of that name, or NULL with an error. */
@@ -359,7 +354,12 @@ weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char 
         return status;
     }
     if (is_number(option)) {
-        return set_number(option, text, field);
+        double number = 1; /* a flag without text */
+        if (text != NULL && !read_number(option, text, &number)) {
+            return refuse(option, text);
+        }
+        write_number(option, number, field);
+        return WEFT_OK;
     }
     if (option->type != WEFT_OPTION_TEXT && option->type != WEFT_OPTION_PATH) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, option->field, "cannot be set from text");
@@ -407,17 +407,27 @@ static weft_status_t check_others(const weft_compile_option_t *option,
     return WEFT_OK;
 }
 
-weft_status_t wefti_options_check(weft_compile_params_t *params)
+weft_status_t wefti_options_complete(weft_compile_params_t *params)
 {
     weft_status_t status = WEFT_OK;
+    double number = 0;
+    for (size_t i = 0; i < COUNT && status >= 0; i++) {
+        if (wefti_option_is_set(&table[i], params)) {
+            status = check_value(&table[i], (const char *)params + table[i].offset);
+            status = status < 0 ? status : check_others(&table[i], params);
+        }
+    }
     for (size_t i = 0; i < COUNT && status >= 0; i++) {
         const weft_compile_option_t *option = &table[i];
+        void *field = (char *)params + option->offset;
         if (wefti_option_is_set(option, params)) {
-            status = check_value(option, (const char *)params + option->offset);
-            status = status < 0 ? status : check_others(option, params);
             if (option->implies != NULL) {
                 *(int *)((char *)params + find_field(option->implies)->offset) = 1;
             }
+        } else if (option->by_default != NULL && option->type == WEFT_OPTION_TEXT) {
+            memcpy(field, &option->by_default, sizeof option->by_default);
+        } else if (option->by_default != NULL && read_number(option, option->by_default, &number)) {
+            write_number(option, number, field);
         }
     }
     return status;

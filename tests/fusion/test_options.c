@@ -297,7 +297,7 @@ static void test_exclusions(void **state)
         if (option->implies != NULL) {
             params = defaults();
             set_any(&params, option);
-            assert_int_equal(wefti_options_check(&params), WEFT_OK);
+            assert_int_equal(wefti_options_complete(&params), WEFT_OK);
             assert_true(wefti_option_is_set(field_row(option->implies), &params));
         }
     }

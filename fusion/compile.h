@@ -8,8 +8,8 @@
 
 #include "fusion/fusion.h"
 #include "graph/onnx/onnx.h"
-#include "runtime/base/log.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 /* A file that is compiled. Usually there is one; with rank_models one per rank, with split_batch the
  * share of a rank and then the whole batch. */
@@ -46,7 +46,11 @@ typedef struct wefti_compiler {
     uint32_t model_count;
     const wefti_model_t *model; /* the model that the present pass changes: the first, or each */
     wefti_graph_t *graph;       /* its graph */
-    uint32_t clip_scale;        /* value that updates multiply gradients by, or WEFTI_NONE */
+    /* Runs the passes after the present one on c->graph, for fit-arena. The driver sets it. */
+    weft_status_t (*run_rest)(struct wefti_compiler *compiler);
+    const struct wefti_pass *rest;
+    size_t rest_count;
+    uint32_t clip_scale; /* value that updates multiply gradients by, or WEFTI_NONE */
 } wefti_compiler_t;
 
 /* Checks params, fills in defaults, loads costs and profile. Also after an error the caller frees

@@ -221,9 +221,6 @@ typedef struct wefti_lower_params {
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                           weft_plan_t **out_plan);
-/* lower_copy.c: runs the passes that follow scheduling on a copy of the graph, and lowers that. */
-weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_params_t *params,
-                               weft_plan_t **out_plan);
 wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params);
 
 #endif

@@ -224,6 +224,16 @@ weft_status_t wefti_pipeline_report(wefti_compiler_t *c, const char *name, uint3
     return failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+static weft_status_t run_rest(wefti_compiler_t *c)
+{
+    const wefti_pass_t *rows = c->rest;
+    size_t count = c->rest_count;
+    weft_status_t status = wefti_pipeline_run(c, rows, count);
+    c->rest = rows; /* the rows that ran have set their own */
+    c->rest_count = count;
+    return status;
+}
+
 weft_status_t wefti_pipeline_run(wefti_compiler_t *c, const wefti_pass_t *rows, size_t count)
 {
     const char *print = c->params.print_after;
@@ -237,6 +247,9 @@ weft_status_t wefti_pipeline_run(wefti_compiler_t *c, const wefti_pass_t *rows, 
             continue;
         }
         stop = is(c->params.stop_after, &rows[i]);
+        c->run_rest = run_rest;
+        c->rest = &rows[i + 1];
+        c->rest_count = count - i - 1;
         WEFT_TRY(status, run_pass(c, &rows[i]), done);
         status = wefti_pipeline_report(c, rows[i].name, nodes, start_ns,
                                        print_all || stop || is(print, &rows[i]));

@@ -6,9 +6,10 @@
  * not waited for. Produces another order where list scheduling ends earlier and needs no more memory
  * (schedule.c).
  *
- * fit-arena does the same with arena_limit, in a loop around the back end: it lowers the graph, and if
- * the plan is too large it schedules again with less memory for activations, up to 6 times. Only
- * lowering knows the size of the arena. It is an error if no order fits.
+ * fit-arena does the same with arena_limit, in a loop around the passes after it and lowering: they
+ * make a plan of a copy of the graph, and if it is too large, the graph is scheduled again with less
+ * memory for activations, up to 6 times. Only lowering knows the size of the arena. It is an error if
+ * no order fits.
  */
 #include "fusion/passes/schedule_graph.h"
 
@@ -139,18 +140,6 @@ fail:
     return status;
 }
 
-static weft_status_t arena_of(const wefti_graph_t *graph, const wefti_schedule_options_t *options,
-                              uint64_t *out_bytes)
-{
-    weft_plan_t *plan = NULL;
-    weft_status_t status = wefti_lower_copy(graph, options->lower, &plan);
-    if (status >= 0) {
-        *out_bytes = plan->arena_bytes;
-    }
-    weft_plan_release(plan);
-    return status;
-}
-
 /* Tries orders with ever less for activations until the plan keeps to the limit. */
 static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
                          wefti_schedule_params_t *params, const wefti_schedule_options_t *options,
@@ -161,7 +150,7 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
     char text[2][32];
     for (uint32_t i = 0; i < MOST_TRIES; i++) {
         wefti_schedule_report_t report;
-        WEFT_TRY(status, arena_of(graph, options, &bytes), fail);
+        WEFT_TRY(status, options->arena_of(options->user, &bytes), fail);
         if (bytes <= limit) {
             return WEFT_OK;
         }
@@ -175,7 +164,7 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
             break;
         }
     }
-    WEFT_TRY(status, arena_of(graph, options, &bytes), fail);
+    WEFT_TRY(status, options->arena_of(options->user, &bytes), fail);
     if (bytes <= limit) {
         return WEFT_OK;
     }
@@ -235,19 +224,45 @@ fail:
     return status;
 }
 
+/* The arena of the plan that the passes after this one and lowering make of a copy of the graph. */
+static weft_status_t arena_of(void *user, uint64_t *out_bytes)
+{
+    weft_status_t status;
+    wefti_compiler_t *c = user;
+    const weft_compile_params_t params = c->params;
+    wefti_graph_t *graph = c->graph;
+    weft_plan_t *plan = NULL;
+    wefti_lower_params_t lower;
+    WEFT_TRY(status, wefti_graph_clone(graph, &c->graph), done);
+    c->models[0].graph = c->graph;
+    c->params.emit_path = c->params.print_after = c->params.stop_after = NULL;
+    c->params.on_pass = NULL;
+    WEFT_TRY(status, c->run_rest(c), done);
+    WEFT_TRY(status, wefti_compile_lower_params(c, &lower), done);
+    WEFT_TRY(status, wefti_lower(c->graph, &lower, &plan), done);
+    *out_bytes = plan->arena_bytes;
+done:
+    weft_plan_release(plan);
+    if (c->graph != graph) {
+        wefti_graph_destroy(c->graph);
+    }
+    c->graph = c->models[0].graph = graph;
+    c->params = params;
+    return status;
+}
+
 weft_status_t wefti_apply_schedule(wefti_compiler_t *c)
 {
-    wefti_lower_params_t lower;
-    wefti_schedule_options_t options = {.profile = &c->profile,
-                                        .rates = &c->rates,
-                                        .cost = &c->bucket_cost,
-                                        .in_flight = c->params.in_flight,
-                                        .arena_limit = c->params.arena_limit,
-                                        .lower = &lower,
-                                        .arena = &c->arena,
-                                        .log = &c->log};
-    weft_status_t status = wefti_compile_lower_params(c, &lower);
-    return status < 0 ? status : wefti_schedule_graph(c->graph, &options);
+    const wefti_schedule_options_t options = {.profile = &c->profile,
+                                              .rates = &c->rates,
+                                              .cost = &c->bucket_cost,
+                                              .in_flight = c->params.in_flight,
+                                              .arena_limit = c->params.arena_limit,
+                                              .arena_of = arena_of,
+                                              .user = c,
+                                              .arena = &c->arena,
+                                              .log = &c->log};
+    return wefti_schedule_graph(c->graph, &options);
 }
 
 weft_status_t wefti_apply_fit_arena(wefti_compiler_t *c)

@@ -10,11 +10,13 @@
 
 typedef struct wefti_schedule_options {
     const wefti_profile_t *profile;
-    const wefti_rates_t *rates;        /* NULL: default rates */
-    const wefti_bucket_cost_t *cost;   /* of a collective, by its bytes */
-    uint32_t in_flight;                /* 0: no bound */
-    uint64_t arena_limit;              /* 0: no bound */
-    const wefti_lower_params_t *lower; /* arena_limit: what the plan is made with */
+    const wefti_rates_t *rates;      /* NULL: default rates */
+    const wefti_bucket_cost_t *cost; /* of a collective, by its bytes */
+    uint32_t in_flight;              /* 0: no bound */
+    uint64_t arena_limit;            /* 0: no bound */
+    /* With arena_limit: bytes of the arena of a plan with the graph's present order. */
+    weft_status_t (*arena_of)(void *user, uint64_t *out_bytes);
+    void *user;
     wefti_arena_t *arena;
     const wefti_log_t *log;
 } wefti_schedule_options_t;

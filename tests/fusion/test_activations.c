@@ -6,6 +6,7 @@
 
 #include "fusion/fusion.h"
 #include "tests/graph/support_graph.h"
+#include "tests/support/support_lower.h"
 
 #define RANKS 2u
 
@@ -55,7 +56,7 @@ static weft_status_t lower(fixture_t *f)
                                    .model_name = "test",
                                    .infer = true};
     weft_plan_release(f->plan);
-    return wefti_lower_copy(f->graph, &params, &f->plan);
+    return test_lower(f->graph, &params, &f->plan);
 }
 
 /* Lowers, seals and proves. */
@@ -299,7 +300,7 @@ static void test_weights_of_ranks(void **state)
                                    .infer = true,
                                    .rank_graphs = (const wefti_graph_t *const *)graphs,
                                    .rank_graph_count = RANKS};
-    CHECK(wefti_lower_copy(f->graph, &params, &f->plan));
+    CHECK(test_lower(f->graph, &params, &f->plan));
     CHECK(wefti_plan_seal(f->plan));
     CHECK(wefti_plan_verify(f->plan, f->registry));
     assert_true((f->plan->flags & WEFTI_PLAN_RANK_DATA) != 0);

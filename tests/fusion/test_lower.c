@@ -4,6 +4,7 @@
 
 #include "fusion/fusion.h"
 #include "tests/support/support.h"
+#include "tests/support/support_lower.h"
 
 typedef struct fixture {
     weft_registry_t *registry;
@@ -117,7 +118,7 @@ static weft_status_t lower(wefti_graph_t *graph, weft_plan_t **out_plan)
         .optimizer = "sgd",
         .model_name = "test",
     };
-    return wefti_lower_copy(graph, &params, out_plan);
+    return test_lower(graph, &params, out_plan);
 }
 
 /* Steps as text: k kernel, c collective, r record, w wait. */

@@ -9,6 +9,7 @@
 #include "fusion/passes/schedule_graph.h"
 #include "tests/fusion/support_view.h"
 #include "tests/graph/support_graph.h"
+#include "tests/support/support_lower.h"
 
 #define MOST_VALUES 64u
 
@@ -23,6 +24,23 @@ typedef struct fixture {
     wefti_lower_params_t lower;
     wefti_schedule_options_t options;
 } fixture_t;
+
+static weft_status_t arena_of(void *user, uint64_t *out_bytes)
+{
+    fixture_t *f = user;
+    weft_plan_t *plan = NULL;
+    weft_status_t status = test_lower(f->graph, &f->lower, &plan);
+    *out_bytes = plan != NULL ? plan->arena_bytes : 0;
+    weft_plan_release(plan);
+    return status;
+}
+
+static uint64_t bytes_of(fixture_t *f)
+{
+    uint64_t bytes = 0;
+    assert_int_equal(arena_of(f, &bytes), WEFT_OK);
+    return bytes;
+}
 
 static void open_fixture(fixture_t *f)
 {
@@ -41,7 +59,8 @@ static void open_fixture(fixture_t *f)
                                       .costs = &f->costs};
     f->options = (wefti_schedule_options_t){.profile = &f->profile,
                                             .cost = &f->cost,
-                                            .lower = &f->lower,
+                                            .arena_of = arena_of,
+                                            .user = f,
                                             .arena = &f->arena,
                                             .log = &f->log};
 }
@@ -157,8 +176,8 @@ static void check_plan(fixture_t *f, uint32_t bound)
     wefti_schedule_cost_t cost;
     f->lower.in_flight = bound;
     assert_int_equal(wefti_schedule_judge_graph(f->graph, &f->options, &cost), WEFT_OK);
-    if (wefti_lower_copy(f->graph, &f->lower, &plan) != WEFT_OK ||
-        wefti_plan_seal(plan) != WEFT_OK || wefti_plan_verify(plan, f->registry) != WEFT_OK) {
+    if (test_lower(f->graph, &f->lower, &plan) != WEFT_OK || wefti_plan_seal(plan) != WEFT_OK ||
+        wefti_plan_verify(plan, f->registry) != WEFT_OK) {
         fail_msg("at most %u in flight: %s", bound, weft_last_error());
     }
     if (bound == 0) {
@@ -211,15 +230,6 @@ static void wide_graph(fixture_t *f)
     graph->values[sum].flags |= WEFTI_VALUE_OUTPUT;
 }
 
-static uint64_t arena_of(const fixture_t *f)
-{
-    weft_plan_t *plan = NULL;
-    assert_int_equal(wefti_lower_copy(f->graph, &f->lower, &plan), WEFT_OK);
-    uint64_t bytes = plan->arena_bytes;
-    weft_plan_release(plan);
-    return bytes;
-}
-
 static void test_an_arena_limit_is_kept_or_refused(void **state)
 {
     (void)state;
@@ -227,7 +237,7 @@ static void test_an_arena_limit_is_kept_or_refused(void **state)
         fixture_t f;
         open_fixture(&f);
         wide_graph(&f);
-        uint64_t given = arena_of(&f);
+        uint64_t given = bytes_of(&f);
         f.options.arena_limit = refused ? 16384 : given - 2 * 16384;
         weft_status_t status = wefti_schedule_graph(f.graph, &f.options);
         if (refused) {
@@ -235,7 +245,7 @@ static void test_an_arena_limit_is_kept_or_refused(void **state)
             assert_non_null(strstr(weft_last_error(), "arena_limit: 16.0 KiB is too small"));
         } else {
             assert_int_equal(status, WEFT_OK);
-            assert_true(arena_of(&f) <= f.options.arena_limit);
+            assert_true(bytes_of(&f) <= f.options.arena_limit);
         }
         close_fixture(&f);
     }

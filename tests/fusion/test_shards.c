@@ -5,6 +5,7 @@
 
 #include "fusion/fusion.h"
 #include "tests/support/support.h"
+#include "tests/support/support_lower.h"
 
 #define MODEL(name) WEFT_SOURCE_DIR "/samples/models/" name
 
@@ -145,7 +146,7 @@ static void split(fixture_t *f, uint32_t reduced, uint32_t parts)
 static weft_plan_t *lower(fixture_t *f)
 {
     weft_plan_t *plan = NULL;
-    if (wefti_lower_copy(f->graph, &f->params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
+    if (test_lower(f->graph, &f->params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
         wefti_plan_verify(plan, f->registry) < 0) {
         fail_msg("%s", weft_last_error());
     }

@@ -6,6 +6,7 @@
 
 #include "fusion/passes/passes.h"
 #include "tests/support/support.h"
+#include "tests/support/support_lower.h"
 
 typedef struct fixture {
     weft_registry_t *registry;
@@ -80,7 +81,7 @@ static weft_plan_t *lower(const wefti_graph_t *graph)
                                    .optimizer = "none",
                                    .model_name = "test",
                                    .infer = true};
-    if (wefti_lower_copy(graph, &params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
+    if (test_lower(graph, &params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
         wefti_plan_verify(plan, graph->registry) < 0) {
         fail_msg("%s", weft_last_error());
     }

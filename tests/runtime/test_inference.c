@@ -12,6 +12,7 @@
 #include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
 #include "tests/support/support.h"
+#include "tests/support/support_lower.h"
 
 #define ELEMS 24
 #define OPS 24
@@ -147,7 +148,7 @@ static void make_job(job_t *job, uint32_t ranks, uint64_t *random)
                                    .optimizer = "none",
                                    .model_name = "random",
                                    .infer = true};
-    RANK_OK(wefti_lower_copy(job->graph, &params, &job->plan));
+    RANK_OK(test_lower(job->graph, &params, &job->plan));
     RANK_OK(wefti_plan_seal(job->plan));
     RANK_OK(wefti_plan_verify(job->plan, job->registry));
     run_reference(job, ranks);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of a graph that has no programs yet, without changing the graph. */
-#include "fusion/fusion.h"
+#include "tests/support/support_lower.h"
+
 #include "runtime/base/error.h"
 
-weft_status_t wefti_lower_copy(const wefti_graph_t *graph, const wefti_lower_params_t *params,
-                               weft_plan_t **out_plan)
+weft_status_t test_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
+                         weft_plan_t **out_plan)
 {
     weft_status_t status;
     wefti_graph_t *copy = NULL;

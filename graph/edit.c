@@ -393,6 +393,49 @@ done:
     return status;
 }
 
+static bool repeats(const wefti_node_t *a, const wefti_node_t *b)
+{
+    bool same = a != b && a->def == b->def && a->version == b->version &&
+                !(a->def->effects & ~(weft_effects_t)WEFT_EFFECT_COMMUNICATES) &&
+                a->input_count == b->input_count && a->output_count == b->output_count &&
+                a->attr_count == b->attr_count &&
+                memcmp(a->inputs, b->inputs, a->input_count * sizeof(*a->inputs)) == 0;
+    for (uint32_t i = 0; same && i < a->attr_count; i++) {
+        const weft_attr_t *attr = &a->attrs[i], *other = wefti_node_attr(b, attr->name);
+        same = (attr->type == WEFT_ATTR_INT || attr->type == WEFT_ATTR_STRING) &&
+               same_attr(attr, other);
+    }
+    return same;
+}
+
+static weft_status_t merge(editor_t *editor, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = editor->graph;
+    uint32_t kept, removed;
+    WEFT_TRY(status, resolve(graph, edit->op_a, "merge", &kept), done);
+    WEFT_TRY(status, resolve(graph, edit->op_b, "merge", &removed), done);
+    wefti_node_t *to = &graph->nodes[kept], *from = &graph->nodes[removed];
+    if (!repeats(to, from)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "merge: '%s' does not repeat '%s'",
+                           from->name, to->name);
+    }
+    for (uint32_t i = 0; i < from->output_count; i++) {
+        uint32_t old = from->outputs[i], new = to->outputs[i];
+        bool used = old != WEFTI_NONE && new != WEFTI_NONE;
+        if (used && (graph->values[old].flags || graph->values[old].grad_of != WEFTI_NONE)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "merge: '%s' is an output or a gradient of the graph",
+                               graph->values[old].name);
+        }
+        WEFT_TRY(status, used ? move_uses(editor, old, new, WEFTI_NONE) : WEFT_OK, done);
+    }
+    from->dead = true;
+    from->replaced_by = kept;
+done:
+    return status;
+}
+
 static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
 {
     uint32_t node;
@@ -409,6 +452,8 @@ static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
         return split(editor->graph, edit);
     case WEFT_EDIT_START_WAIT: /* lowering places events itself */
         return resolve(editor->graph, edit->op_a, "start and wait", &node);
+    case WEFT_EDIT_MERGE:
+        return merge(editor, edit);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown edit kind %d", (int)edit->kind);
 }

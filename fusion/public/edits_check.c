@@ -155,6 +155,27 @@ fail:
     return status;
 }
 
+static weft_status_t check_merge(checker_t *c, const weft_edit_t *edit)
+{
+    weft_status_t status;
+    WEFT_TRY(status, check_op(c, "merge", edit->op_a), fail);
+    WEFT_TRY(status, check_op(c, "merge", edit->op_b), fail);
+    const weft_view_op_t *a = &c->view->ops[edit->op_a], *b = &c->view->ops[edit->op_b];
+    if (a == b || !wefti_op_same(a->def, b->def) || a->group != b->group ||
+        a->reduction != b->reduction || a->input_count != b->input_count ||
+        a->output_count != b->output_count ||
+        memcmp(&c->view->op_inputs[a->first_input], &c->view->op_inputs[b->first_input],
+               a->input_count * sizeof(uint32_t)) != 0) {
+        return bad(c, "merge", edit->op_b, "does not repeat the other operator");
+    }
+    if (c->fused[edit->op_a] != NONE || c->fused[edit->op_b] != NONE) {
+        return bad(c, "merge", edit->op_b, "is fused or merged before");
+    }
+    c->fused[edit->op_b] = edit->op_a;
+fail:
+    return status;
+}
+
 static weft_status_t check_one(checker_t *c, const weft_edit_t *edit)
 {
     switch (edit->kind) {
@@ -170,6 +191,8 @@ static weft_status_t check_one(checker_t *c, const weft_edit_t *edit)
         return check_split(c, edit);
     case WEFT_EDIT_START_WAIT:
         return check_start_wait(c, edit);
+    case WEFT_EDIT_MERGE:
+        return check_merge(c, edit);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu: unknown edit kind %d", c->index,
                        (int)edit->kind);
@@ -188,7 +211,10 @@ typedef struct links {
 
 static uint32_t node_of(const checker_t *c, uint32_t op)
 {
-    return c->fused[op] != NONE ? c->fused[op] : op;
+    while (c->fused[op] != NONE && c->fused[op] != op) { /* merged into a member of a fusion */
+        op = c->fused[op];
+    }
+    return op;
 }
 
 static void link_ops(links_t *links, uint32_t from, uint32_t to)

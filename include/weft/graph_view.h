@@ -80,6 +80,9 @@ typedef enum weft_edit_kind {
      * reads a result (none: before the end). Places the halves of a start and wait pair; adds no
      * order beyond that of values. */
     WEFT_EDIT_START_WAIT = 6,
+    /** Operator op_b repeats op_a: same definition, inputs and attributes, and no effect except
+     * communication. The users of its results read those of op_a; op_b is removed. */
+    WEFT_EDIT_MERGE = 7,
 } weft_edit_kind_t;
 
 /** One edit. Comments name the kinds that use a field. */
@@ -91,8 +94,8 @@ typedef struct weft_edit {
     uint32_t group;             /**< INSERT_COLLECTIVE: group id */
     const uint32_t *members;    /**< FUSE: op ids; START_WAIT: at most one */
     uint32_t member_count;      /**< length of members */
-    uint32_t op_a;              /**< ORDER, START_WAIT, ALGORITHM, SPLIT: op id */
-    uint32_t op_b;              /**< ORDER, START_WAIT: op id */
+    uint32_t op_a;              /**< ORDER, START_WAIT, ALGORITHM, SPLIT, MERGE: op id */
+    uint32_t op_b;              /**< ORDER, START_WAIT, MERGE: op id */
     /** ALGORITHM: names; FUSE: the reason, one line; SPLIT: the reason, such as "alone has 1.5 MiB,
      * above the cap of 512 KiB". */
     const char *text;

@@ -14,6 +14,7 @@
 #include <weft/context.h>
 #include <weft/device.h>
 #include <weft/fuser.h>
+#include <weft/graph_text.h>
 #include <weft/graph_view.h>
 #include <weft/group.h>
 #include <weft/memory.h>

@@ -217,6 +217,8 @@ static void apply_one(host_graph_t *graph, const weft_registry_t *registry, cons
         graph->nodes[replaced_by[edit->op_a]].wait_before =
             edit->member_count > 0 ? edit->members[0] : HOST_NONE;
         break;
+    case WEFT_EDIT_MERGE: /* no pass of weft/passes.h asks for it */
+        break;
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Edit lists and reachability, against brute force on random graphs. */
 #include "tests/graph/support_graph.h"
+#include "tests/support/support_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -237,6 +238,47 @@ static void start_and_wait_change_nothing(void **state)
 }
 
 /* a -> d and c -> b: {a, b} and {c, d} are each fine, together they close a cycle. */
+static weft_status_t merge(wefti_graph_t *graph, void *user)
+{
+    const uint32_t *ops = user;
+    weft_edit_t edit = {.kind = WEFT_EDIT_MERGE, .op_a = ops[0], .op_b = ops[1]};
+    weft_edit_list_t *list = new_list();
+    CHECK(weft_edit_list_add(list, &edit));
+    weft_status_t status = wefti_graph_apply(graph, list);
+    weft_edit_list_destroy(list);
+    return status;
+}
+
+/* Users of the second node read the first one; anything that differs is refused. */
+static void merge_removes_a_repeated_node(void **state)
+{
+    static const char repeated[] = "input %x : f32[2]\n"
+                                   "%a = weft::AllReduce(%x) {reduction=\"sum\"}\n"
+                                   "%b = weft::AllReduce(%x) {reduction=\"sum\"}\n"
+                                   "%c = weft::AllReduce(%x) {reduction=\"max\"}\n"
+                                   "%d = weft::AllReduce(%x) {reduction=\"sum\"}\n"
+                                   "%y = Add(%b, %c)\n"
+                                   "order %b -> %c\n"
+                                   "output %d\n";
+    (void)state;
+    test_pass(merge, (uint32_t[]){0, 1}, repeated,
+              "input %x : f32[2]\n"
+              "%a = weft::AllReduce(%x) {reduction=\"sum\"}\n"
+              "%c = weft::AllReduce(%x) {reduction=\"max\"}\n"
+              "%d = weft::AllReduce(%x) {reduction=\"sum\"}\n"
+              "%y = Add(%a, %c)\n"
+              "order %a -> %c\n"
+              "output %d\n");
+    test_pass_error(merge, (uint32_t[]){0, 2}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+                    "merge: 'c' does not repeat 'a'");
+    test_pass_error(merge, (uint32_t[]){0, 0}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+                    "merge: 'a' does not repeat 'a'");
+    test_pass_error(merge, (uint32_t[]){0, 3}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+                    "merge: 'd' is an output or a gradient of the graph");
+    test_pass_error(merge, (uint32_t[]){0, 9}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+                    "merge: operator 9 does not exist");
+}
+
 static void two_fusions_may_not_cross(void **state)
 {
     (void)state;
@@ -431,6 +473,7 @@ int main(void)
         cmocka_unit_test(fusion_refusals),
         cmocka_unit_test(split_marks_one_tensor),
         cmocka_unit_test(start_and_wait_change_nothing),
+        cmocka_unit_test(merge_removes_a_repeated_node),
         cmocka_unit_test(two_fusions_may_not_cross),
         cmocka_unit_test(order_edges_hold),
         cmocka_unit_test(random_graphs),

@@ -43,7 +43,6 @@ Ordinary unittest.TestCase classes may stand beside: they run in the program its
 run_script() runs a script in as many ranks by `weft run`.
 """
 import atexit
-import collections
 import contextlib
 import ctypes
 import faulthandler
@@ -63,6 +62,8 @@ import traceback
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(SOURCE / "tests" / "support"))
+from program import main  # noqa: E402,F401 (part of what tests share)
 WEFT = os.environ.get("WEFT_TOOL") or str(SOURCE / "build" / "weft")
 WEFT = os.path.abspath(WEFT)
 if os.environ.get("PYTHONPATH"):  # scripts run in other folders, too
@@ -453,13 +454,3 @@ class RankCase(unittest.TestCase):
             wrong = cls._worlds.pop(key).close()
             if wrong:
                 raise AssertionError("\n".join(wrong))
-
-
-def main():
-    """unittest.main, and a line for each reason why tests were skipped."""
-    program = unittest.main(verbosity=2, exit=False)
-    reasons = collections.Counter(reason for _, reason in program.result.skipped)
-    for reason, count in sorted(reasons.items()):  # scripts/test.sh collects these lines
-        print(f"skipped: {reason} ({count} {'test' if count == 1 else 'tests'} of {os.path.basename(sys.argv[0])})")
-    sys.stdout.flush()
-    sys.exit(not program.result.wasSuccessful())

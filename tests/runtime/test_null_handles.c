@@ -46,6 +46,7 @@ static struct any {
     weft_device_t device;
     weft_edit_t edit;
     weft_edit_list_t *edit_list;
+    weft_graph_t *graph;
     weft_event_t *event;
     weft_fuser_t *fuser;
     weft_fuser_params_t fuser_params;
@@ -491,6 +492,17 @@ static void call_passes(const fixture_t *f)
     OPTIONAL(weft_pass_schedule, out_report);
     FAILS(weft_edits_check, view, weft_edits_check(NULL, f->edits));
     FAILS(weft_edits_check, edits, weft_edits_check(&any.graph_view, NULL));
+    FAILS(weft_graph_from_text, text, weft_graph_from_text(NULL, f->registry, &any.graph));
+    FAILS(weft_graph_from_text, registry, weft_graph_from_text("", NULL, &any.graph));
+    FAILS(weft_graph_from_text, out_graph, weft_graph_from_text("", f->registry, NULL));
+    GIVES(weft_graph_get_view, graph, weft_graph_get_view(NULL), NULL);
+    FAILS(weft_graph_apply, graph, weft_graph_apply(NULL, f->edits));
+    weft_graph_t *graph = NULL;
+    assert_int_equal(weft_graph_from_text("", f->registry, &graph), WEFT_OK);
+    FAILS(weft_graph_apply, edits, weft_graph_apply(graph, NULL));
+    weft_graph_destroy(graph);
+    GIVES(weft_graph_to_text, graph, weft_graph_to_text(NULL), NULL);
+    ACCEPTS(weft_graph_destroy, graph, weft_graph_destroy(NULL));
 }
 
 static void call_plan(const fixture_t *f)

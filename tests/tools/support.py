@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the command share: running it, reading its JSON, temporary folders, data."""
-import collections
 import gzip
 import json
 import os
@@ -17,6 +16,8 @@ os.environ.pop("WEFT_COSTS", None)
 
 WEFT = os.environ["WEFT_TOOL"]
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE_DIR"])
+sys.path.append(str(SOURCE / "tests" / "support"))
+from program import main  # noqa: E402,F401 (part of what tests share)
 BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])
 # Half of the default WEFT_TIMEOUT, in seconds: what ends earlier did not wait for that. Bounds on time are
 # guards against hangs: a busy machine takes many times as long as an idle one.
@@ -74,13 +75,3 @@ class Case(unittest.TestCase):
 
     def assert_one_line(self, text):
         self.assertEqual(len(text.strip().splitlines()), 1, text)
-
-
-def main():
-    """unittest.main, and a line for each reason why tests were skipped."""
-    program = unittest.main(verbosity=2, exit=False)
-    reasons = collections.Counter(reason for _, reason in program.result.skipped)
-    for reason, count in sorted(reasons.items()):  # scripts/test.sh collects these lines
-        print(f"skipped: {reason} ({count} {'test' if count == 1 else 'tests'} of {os.path.basename(sys.argv[0])})")
-    sys.stdout.flush()
-    sys.exit(not program.result.wasSuccessful())

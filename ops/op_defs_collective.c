@@ -249,74 +249,90 @@ static const weft_attr_def_t barrier_attrs[] = {GROUP};
     }
 #define AT_none WEFTI_IN_PLACE_NONE
 
+/* Of the table of collectives: names in MPI and NCCL, and what the rules follow from. */
+static const struct {
+#define TEXT(op, ...) char op[48];
+    WEFT_COLLECTIVE_MAP(TEXT)
+#undef TEXT
+} like = {
+#define TEXT(op, value, name, function, send, sender, recv, receiver, sums, v, text) text,
+    WEFT_COLLECTIVE_MAP(TEXT)
+#undef TEXT
+};
+enum {
+#define SHAPE(op, value, name, function, send, sender, recv, receiver, sums, v, text)              \
+    REDUCES_##op = (sums), COUNTS_##op = (v),                                                      \
+    GATHERS_##op = WEFT_EXTENT_##send == WEFT_EXTENT_BLOCK,                                        \
+    SCATTERS_##op = WEFT_EXTENT_##recv == WEFT_EXTENT_BLOCK,
+    WEFT_COLLECTIVE_MAP(SHAPE)
+#undef SHAPE
+};
+#define TYPES(op) (REDUCES_##op ? WEFTI_BIT_NUMBERS : WEFTI_BIT_ALL)
+#define PRICE(op) (REDUCES_##op ? cost_reducing : wefti_cost_copy)
+#define RULE(op)                                                                                   \
+    (COUNTS_##op     ? infer_variable                                                              \
+     : GATHERS_##op  ? infer_gathered                                                              \
+     : SCATTERS_##op ? infer_scattered                                                             \
+                     : infer_variadic)
+
 /* What only gives or only takes has a partner: its order is that of the pair. */
-#define COLLECTIVE(op, id, part, in, out, types, places, list, rule, price, like, text, first,     \
+#define COLLECTIVE(op, id, part, in, out, types, places, list, rule, price, same, text, first,     \
                    second)                                                                         \
     {                                                                                              \
         .domain = "weft", .name = op, .since_version = 1, .inputs_min = in == 0 ? 0 : 1,           \
         .inputs_max = in, .outputs_min = out == 0 ? 0 : 1, .outputs_max = out, .dtypes = types,    \
         .effects = WEFT_EFFECT_COMMUNICATES, .in_place = AT_##places, .attrs = list,               \
-        .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = price, .equivalent = like,         \
+        .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = price, .equivalent = same,         \
         .doc = text,                                                                               \
         .ordering = (in == 0) != (out == 0) ? WEFT_ORDERING_PAIR : WEFT_ORDERING_GROUP,            \
         .start = first, .wait = second, WEFTI_FACTS(.collective = id, .half = part)                \
     }
-#define ROW(op, id, in, out, types, places, list, rule, price, like, text)                         \
-    COLLECTIVE(op, id, WEFT_HALF_NONE, in, out, types, places, list, rule, price, like, text,      \
-               NULL, NULL)
+#define MOVES(label, op, part, count, places, list, text, first, second)                           \
+    COLLECTIVE(label, WEFT_OP_##op, part, count, count, TYPES(op), places, list, RULE(op),         \
+               PRICE(op), like.op, text, first, second)
+#define ROW(label, op, places, list, text)                                                         \
+    MOVES(label, op, WEFT_HALF_NONE, 1, places, list, text, NULL, NULL)
 /* With its two halves: what is in flight is read by the second one only, which gives it on. */
-#define PAIR(op, id, in, out, types, places, list, rule, price, like, text)                        \
-    COLLECTIVE(op, id, WEFT_HALF_NONE, in, out, types, places, list, rule, price, like, text,      \
-               op "Start", op "Wait"),                                                             \
-        COLLECTIVE(op "Start", id, WEFT_HALF_START, in, out, types, none, list, rule, price, like, \
-                   "begins " op "; its outputs are in flight, only " op "Wait may read them",      \
-                   NULL, NULL),                                                                    \
+#define PAIR(label, op, count, places, list, text)                                                 \
+    MOVES(label, op, WEFT_HALF_NONE, count, places, list, text, label "Start", label "Wait"),      \
+        MOVES(label "Start", op, WEFT_HALF_START, count, none, list,                               \
+              "begins " label "; its outputs are in flight, only " label "Wait may read them",     \
+              NULL, NULL),                                                                         \
     {                                                                                              \
-        .domain = "weft", .name = op "Wait", .since_version = 1, .inputs_min = 1,                  \
+        .domain = "weft", .name = label "Wait", .since_version = 1, .inputs_min = 1,               \
         .inputs_max = MANY, .outputs_min = 1, .outputs_max = MANY, .dtypes = WEFTI_BIT_ALL,        \
         .in_place = AT_each, .infer = infer_wait, .cost = wefti_cost_free,                         \
-        .doc = "ends what " op "Start began; output i is input i, complete",                       \
-        WEFTI_FACTS(.collective = id, .half = WEFT_HALF_WAIT)                                      \
+        .doc = "ends what " label "Start began; output i is input i, complete",                    \
+        WEFTI_FACTS(.collective = WEFT_OP_##op, .half = WEFT_HALF_WAIT)                            \
     }
 #define MANY WEFT_VARIADIC
 
 static const weft_op_def_t defs[] = {
-    PAIR("AllReduce", WEFT_OP_ALL_REDUCE, MANY, MANY, WEFTI_BIT_NUMBERS, each, reduce_attrs,
-         infer_variadic, cost_reducing, "MPI_Allreduce, ncclAllReduce",
+    PAIR("AllReduce", ALL_REDUCE, MANY, each, reduce_attrs,
          "every rank gets the reduction of all ranks' tensors; output i may overwrite input i"),
-    PAIR("ReduceScatter", WEFT_OP_REDUCE_SCATTER, MANY, MANY, WEFTI_BIT_NUMBERS, none,
-         scatter_reduce_attrs, infer_scattered, cost_reducing,
-         "MPI_Reduce_scatter_block, ncclReduceScatter",
+    PAIR("ReduceScatter", REDUCE_SCATTER, MANY, none, scatter_reduce_attrs,
          "rank r gets block r (of ceil(n / ranks) rows) of the reduction"),
-    PAIR("AllGather", WEFT_OP_ALL_GATHER, MANY, MANY, WEFTI_BIT_ALL, none, gather_attrs,
-         infer_gathered, wefti_cost_copy, "MPI_Allgather, ncclAllGather",
+    PAIR("AllGather", ALL_GATHER, MANY, none, gather_attrs,
          "every rank gets all blocks in rank order"),
-    PAIR("Broadcast", WEFT_OP_BROADCAST, MANY, MANY, WEFTI_BIT_ALL, each, root_attrs,
-         infer_variadic, wefti_cost_copy, "MPI_Bcast, ncclBroadcast",
+    PAIR("Broadcast", BROADCAST, MANY, each, root_attrs,
          "every rank gets root's tensors; output i may overwrite input i"),
-    ROW("Reduce", WEFT_OP_REDUCE, 1, 1, WEFTI_BIT_NUMBERS, first, root_reduce_attrs, infer_variadic,
-        cost_reducing, "MPI_Reduce, ncclReduce",
+    ROW("Reduce", REDUCE, first, root_reduce_attrs,
         "root gets the reduction; the output of others is undefined"),
-    ROW("Gather", WEFT_OP_GATHER, 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_gathered,
-        wefti_cost_copy, "MPI_Gather, ncclGather", "root gets all blocks in rank order"),
-    ROW("Scatter", WEFT_OP_SCATTER, 1, 1, WEFTI_BIT_ALL, none, root_size_attrs, infer_scattered,
-        wefti_cost_copy, "MPI_Scatter, ncclScatter", "rank r gets block r of root's tensor"),
-    PAIR("AllToAll", WEFT_OP_ALL_TO_ALL, 1, 1, WEFTI_BIT_ALL, none, plain_attrs, infer_variadic,
-         wefti_cost_copy, "MPI_Alltoall, ncclAlltoAll",
-         "rank r's block s becomes rank s's block r"),
-    ROW("AllGatherV", WEFT_OP_ALL_GATHER_V, 1, 1, WEFTI_BIT_ALL, none, counts_attrs, infer_variable,
-        wefti_cost_copy, "MPI_Allgatherv", "AllGather with counts[r] rows from rank r"),
-    ROW("ReduceScatterV", WEFT_OP_REDUCE_SCATTER_V, 1, 1, WEFTI_BIT_NUMBERS, none,
-        counts_reduce_attrs, infer_variable, cost_reducing, "MPI_Reduce_scatter",
+    ROW("Gather", GATHER, none, root_size_attrs, "root gets all blocks in rank order"),
+    ROW("Scatter", SCATTER, none, root_size_attrs, "rank r gets block r of root's tensor"),
+    PAIR("AllToAll", ALL_TO_ALL, 1, none, plain_attrs, "rank r's block s becomes rank s's block r"),
+    ROW("AllGatherV", ALL_GATHER_V, none, counts_attrs,
+        "AllGather with counts[r] rows from rank r"),
+    ROW("ReduceScatterV", REDUCE_SCATTER_V, none, counts_reduce_attrs,
         "ReduceScatter with counts[r] rows for rank r"),
-    ROW("AllToAllV", WEFT_OP_ALL_TO_ALL_V, 1, 1, WEFTI_BIT_ALL, none, exchange_attrs,
-        infer_variable, wefti_cost_copy, "MPI_Alltoallv", "AllToAll with counts for each rank"),
-    ROW("Send", 0, 1, 0, WEFTI_BIT_ALL, none, send_attrs, infer_send, wefti_cost_copy,
-        "MPI_Isend, ncclSend", "sends a tensor to a rank"),
-    ROW("Recv", 0, 0, 1, WEFTI_BIT_ALL, none, recv_attrs, infer_recv, wefti_cost_copy,
-        "MPI_Irecv, ncclRecv", "receives a tensor from a rank"),
-    ROW("Barrier", WEFT_OP_BARRIER, 0, 0, WEFTI_BIT_ALL, none, barrier_attrs, infer_barrier,
-        wefti_cost_free, "MPI_Barrier", "no rank leaves before all have entered"),
+    ROW("AllToAllV", ALL_TO_ALL_V, none, exchange_attrs, "AllToAll with counts for each rank"),
+    COLLECTIVE("Send", 0, WEFT_HALF_NONE, 1, 0, WEFTI_BIT_ALL, none, send_attrs, infer_send,
+               wefti_cost_copy, "MPI_Isend, ncclSend", "sends a tensor to a rank", NULL, NULL),
+    COLLECTIVE("Recv", 0, WEFT_HALF_NONE, 0, 1, WEFTI_BIT_ALL, none, recv_attrs, infer_recv,
+               wefti_cost_copy, "MPI_Irecv, ncclRecv", "receives a tensor from a rank", NULL, NULL),
+    COLLECTIVE("Barrier", WEFT_OP_BARRIER, WEFT_HALF_NONE, 0, 0, WEFTI_BIT_ALL, none, barrier_attrs,
+               infer_barrier, wefti_cost_free, like.BARRIER,
+               "no rank leaves before all have entered", NULL, NULL),
 };
 
 wefti_op_family_t wefti_op_defs_collective(void)

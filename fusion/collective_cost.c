@@ -50,7 +50,7 @@ static weft_algo_params_t params_of(weft_collective_t op, uint32_t world_size,
 /* Bytes of the whole range, of which some operators count a block for each rank. */
 static wefti_counts_t floats(const weft_algo_params_t *params, double bytes)
 {
-    double blocks = params->op == WEFT_OP_ALL_REDUCE ? 1 : params->group_size;
+    double blocks = wefti_collective_is_vector(params->op) ? 1 : params->group_size;
     return (wefti_counts_t){.elem_count = (uint64_t)(bytes / 4 / blocks), .elem_bytes = 4};
 }
 

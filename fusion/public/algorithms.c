@@ -44,10 +44,7 @@ static uint64_t elems_of(const chooser_t *c, const weft_view_op_t *op, weft_coll
     }
     size_t size = weft_dtype_size_bytes(dtype);
     *out_elem_bytes = size > 0 ? (uint32_t)size : 1;
-    bool blocks = which == WEFT_OP_REDUCE_SCATTER || which == WEFT_OP_SCATTER ||
-                  which == WEFT_OP_ALL_TO_ALL || which == WEFT_OP_REDUCE_SCATTER_V ||
-                  which == WEFT_OP_ALL_TO_ALL_V;
-    return bytes / *out_elem_bytes / (blocks ? ranks : 1);
+    return bytes / *out_elem_bytes / wefti_side_blocks(wefti_collective_of(which)->send, ranks);
 }
 
 static weft_status_t join_names(chooser_t *c, const wefti_candidate_t *candidates, uint32_t count,
@@ -80,8 +77,7 @@ static weft_status_t ask(chooser_t *c, size_class_t *class)
     wefti_counts_t counts = {.elem_count = (uint64_t)1 << class->log2_count,
                              .elem_bytes = class->elem_bytes};
     wefti_choice_t choice = {.planned = true, .registry = c->params->registry};
-    if (class->op == WEFT_OP_ALL_GATHER_V || class->op == WEFT_OP_REDUCE_SCATTER_V ||
-        class->op == WEFT_OP_ALL_TO_ALL_V) {
+    if (wefti_collective_is_variable(class->op)) {
         for (uint32_t i = 0; i < MOST_RANKS * MOST_RANKS; i++) {
             counts_v[i] = counts.elem_count;
         }

@@ -4,15 +4,11 @@
  * function: from which rank, and which element there, comes an element that a rank receives? How
  * long buffers are, who has one and what overlaps in place follow from it without the table.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ops/collective.h"
+#include "tests/support/support.h"
 
 #define RANKS 5u
 #define LIMIT 200u /* elements of the longest buffer */
@@ -195,6 +191,28 @@ static void check_call(const call_t *c)
     }
 }
 
+/* Sums come from all ranks; where there is a root, another one changes who receives what. */
+static void check_facts(const call_t *c)
+{
+    const wefti_collective_t *op = wefti_collective_of(c->op);
+    call_t other = make_call(c->op, c->n, (c->root + 1) % c->n, c->count);
+    bool any = c->op == WEFT_OP_BARRIER, reduces = false, rooted = false;
+    for (uint32_t rank = 0; rank < c->n; rank++) {
+        for (uint64_t i = 0; i < LIMIT; i++) {
+            uint64_t index, other_index;
+            uint32_t from, other_from;
+            bool received = source_of(c, rank, i, &from, &index);
+            any = any || received; /* with counts of 0 there is nothing to see */
+            reduces = reduces || (received && from == c->n);
+            rooted = rooted || received != source_of(&other, rank, i, &other_from, &other_index) ||
+                     (received && from != other_from);
+        }
+    }
+    assert_true(!any || op->reduces == reduces);
+    assert_true(c->n == 1 || op->rooted == rooted);
+    assert_int_equal(op->send.extent == WEFT_EXTENT_VECTOR, op->recv.extent == WEFT_EXTENT_VECTOR);
+}
+
 static void test_buffers_are_as_mpi_defines(void **state)
 {
     (void)state;
@@ -204,6 +222,7 @@ static void test_buffers_are_as_mpi_defines(void **state)
                 for (uint64_t count = 1; count < 5; count++) {
                     call_t call = make_call((weft_collective_t)op, n, root, count);
                     check_call(&call);
+                    check_facts(&call);
                 }
             }
         }
@@ -283,6 +302,8 @@ static void test_every_operator_has_a_row(void **state)
             function[used++] = (char)(*at >= 'A' && *at <= 'Z' ? *at - 'A' + 'a' : *at);
         }
         assert_string_equal(wefti_collective_function((weft_collective_t)(i + 1)), function);
+        assert_int_equal(wefti_collective_is_variable((weft_collective_t)(i + 1)),
+                         name[strlen(name) - 1] == 'V');
         assert_int_equal(wefti_collective_from_name(name), i + 1);
     }
     assert_false(wefti_collective_known((weft_collective_t)0));

@@ -112,36 +112,8 @@ Onnx__AttributeProto *wefti_onnx_emit_attribute(wefti_onnx_emit_t *emit, const w
 
 static Onnx__ValueInfoProto *make_info(wefti_onnx_emit_t *emit, const wefti_value_t *value)
 {
-    const weft_tensor_desc_t *type = &value->type;
-    Onnx__ValueInfoProto *info = message(emit, sizeof(*info));
-    Onnx__TypeProto *type_proto = message(emit, sizeof(*type_proto));
-    Onnx__TypeProto__Tensor *tensor = message(emit, sizeof(*tensor));
-    Onnx__TensorShapeProto *shape = message(emit, sizeof(*shape));
-    Onnx__TensorShapeProto__Dimension **dims =
-        (Onnx__TensorShapeProto__Dimension **)list(emit, type->rank);
-    Onnx__TensorShapeProto__Dimension *dim = message(emit, (type->rank + 1) * sizeof(*dim));
-    if (emit->failed) {
-        return NULL;
-    }
-    onnx__value_info_proto__init(info);
-    onnx__type_proto__init(type_proto);
-    onnx__type_proto__tensor__init(tensor);
-    onnx__tensor_shape_proto__init(shape);
-    info->name = unconst(value->name);
-    info->type = type_proto;
-    type_proto->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
-    type_proto->tensor_type = tensor;
-    tensor->has_elem_type = 1;
-    tensor->elem_type = wefti_onnx_data_type(type->dtype);
-    tensor->shape = shape;
-    shape->n_dim = type->rank;
-    shape->dim = dims;
-    for (uint32_t i = 0; i < type->rank; i++) {
-        onnx__tensor_shape_proto__dimension__init(&dim[i]);
-        dims[i] = &dim[i];
-        dim[i].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
-        dim[i].dim_value = type->dims[i];
-    }
+    Onnx__ValueInfoProto *info = wefti_onnx_make_info(&emit->arena, value->name, &value->type);
+    emit->failed = emit->failed || info == NULL;
     return info;
 }
 

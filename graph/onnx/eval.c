@@ -117,49 +117,19 @@ static void keep_inputs(eval_t *eval)
     graph->n_input = kept;
 }
 
-/* The one output; type NULL: its shape is not known yet. */
 static weft_status_t set_output(eval_t *eval, const weft_tensor_desc_t *type)
 {
-    wefti_arena_t *arena = &eval->file.arena;
     Onnx__GraphProto *graph = eval->file.model->graph;
-    Onnx__ValueInfoProto *info = wefti_arena_alloc(arena, sizeof(*info));
-    Onnx__TypeProto *type_proto = wefti_arena_alloc(arena, sizeof(*type_proto));
-    Onnx__TypeProto__Tensor *tensor = wefti_arena_alloc(arena, sizeof(*tensor));
-    Onnx__TensorShapeProto *shape = wefti_arena_alloc(arena, sizeof(*shape));
-    uint32_t rank = type != NULL ? type->rank : 0;
-    Onnx__TensorShapeProto__Dimension **dims =
-        wefti_arena_array(arena, rank + 1, sizeof(Onnx__TensorShapeProto__Dimension *));
-    Onnx__TensorShapeProto__Dimension *dim = wefti_arena_array(arena, rank + 1, sizeof(*dim));
-    Onnx__ValueInfoProto **outputs = wefti_arena_array(arena, 1, sizeof(Onnx__ValueInfoProto *));
-    if (info == NULL || type_proto == NULL || tensor == NULL || shape == NULL || dims == NULL ||
-        dim == NULL || outputs == NULL) {
+    Onnx__ValueInfoProto **outputs =
+        wefti_arena_array(&eval->file.arena, 1, sizeof(Onnx__ValueInfoProto *));
+    Onnx__ValueInfoProto *info = wefti_onnx_make_info(&eval->file.arena, eval->logits, type);
+    if (info == NULL || outputs == NULL) {
         return WEFT_ERR_NO_MEMORY;
-    }
-    onnx__value_info_proto__init(info);
-    onnx__type_proto__init(type_proto);
-    onnx__type_proto__tensor__init(tensor);
-    onnx__tensor_shape_proto__init(shape);
-    info->name = (char *)(uintptr_t)eval->logits;
-    info->type = type_proto;
-    type_proto->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
-    type_proto->tensor_type = tensor;
-    tensor->has_elem_type = 1;
-    tensor->elem_type = wefti_onnx_data_type(type != NULL ? type->dtype : WEFT_DTYPE_F32);
-    tensor->shape = shape;
-    shape->n_dim = rank;
-    shape->dim = dims;
-    for (uint32_t i = 0; i < rank; i++) {
-        onnx__tensor_shape_proto__dimension__init(&dim[i]);
-        dims[i] = &dim[i];
-        if (type->dims[i] >= 0) {
-            dim[i].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
-            dim[i].dim_value = type->dims[i];
-        }
     }
     outputs[0] = info;
     graph->output = outputs;
     graph->n_output = 1;
-    if (rank > 0 && type->dims[0] < 0) {
+    if (type->rank > 0 && type->dims[0] < 0) {
         name_batch(info);
     }
     return WEFT_OK;
@@ -261,9 +231,10 @@ static weft_status_t pack_with_output(eval_t *eval, uint8_t **out_bytes, size_t 
 {
     uint8_t *bytes = NULL;
     size_t size_bytes = 0;
-    weft_tensor_desc_t type = {0};
+    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32}; /* until the shape is known */
     weft_status_t status;
-    WEFT_TRY(status, set_output(eval, NULL), done);
+    WEFT_TRY(status, set_output(eval, &type), done);
+    type = (weft_tensor_desc_t){0};
     WEFT_TRY(status, wefti_onnx_pack(&eval->file, &bytes, &size_bytes), done);
     status = check_any_batch(eval, bytes, size_bytes, &type);
     wefti_free(eval->allocator, bytes);

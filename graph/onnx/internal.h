@@ -119,6 +119,9 @@ weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__V
                                     const char **out_dim_names);
 
 /* pack.c: editing and writing messages; everything new comes from the file's arena. */
+/* A graph input or output; name is borrowed, a negative dimension has no value. NULL: no memory. */
+Onnx__ValueInfoProto *wefti_onnx_make_info(wefti_arena_t *arena, const char *name,
+                                           const weft_tensor_desc_t *type);
 /* Gives tensor the contents of desc (its data is borrowed), or none if data is NULL. */
 void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc);
 /* Contents of every tensor that are still references become raw_data again. */

@@ -6,6 +6,43 @@
 
 #include "runtime/base/error.h"
 
+Onnx__ValueInfoProto *wefti_onnx_make_info(wefti_arena_t *arena, const char *name,
+                                           const weft_tensor_desc_t *type)
+{
+    struct {
+        Onnx__ValueInfoProto info;
+        Onnx__TypeProto type;
+        Onnx__TypeProto__Tensor tensor;
+        Onnx__TensorShapeProto shape;
+        Onnx__TensorShapeProto__Dimension *dims[WEFT_MAX_DIMS], dim[WEFT_MAX_DIMS];
+    } *all = wefti_arena_alloc(arena, sizeof(*all));
+    if (all == NULL) {
+        return NULL;
+    }
+    onnx__value_info_proto__init(&all->info);
+    onnx__type_proto__init(&all->type);
+    onnx__type_proto__tensor__init(&all->tensor);
+    onnx__tensor_shape_proto__init(&all->shape);
+    all->info.name = (char *)(uintptr_t)name;
+    all->info.type = &all->type;
+    all->type.value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
+    all->type.tensor_type = &all->tensor;
+    all->tensor.has_elem_type = 1;
+    all->tensor.elem_type = wefti_onnx_data_type(type->dtype);
+    all->tensor.shape = &all->shape;
+    all->shape.n_dim = type->rank;
+    all->shape.dim = all->dims;
+    for (uint32_t i = 0; i < type->rank; i++) {
+        onnx__tensor_shape_proto__dimension__init(&all->dim[i]);
+        all->dims[i] = &all->dim[i];
+        if (type->dims[i] >= 0) {
+            all->dim[i].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+            all->dim[i].dim_value = type->dims[i];
+        }
+    }
+    return &all->info;
+}
+
 void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc)
 {
     tensor->n_float_data = tensor->n_double_data = 0;

@@ -314,6 +314,7 @@ weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params,
     /* The import has checked all that the edits below rely on: names, order, attributes. */
     WEFT_TRY(status, wefti_onnx_import(params, allocator, registry, &eval.graph), fail);
     WEFT_TRY(status, wefti_onnx_file_open(params, allocator, &eval.file), fail);
+    eval.file.registry = registry;
     wefti_name_index_init(&eval.needed, eval.file.arena.allocator);
     wefti_name_index_init(&eval.trained, eval.file.arena.allocator);
     status = edit(&eval);

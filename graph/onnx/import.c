@@ -380,6 +380,7 @@ weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,
     if (status < 0) {
         return status;
     }
+    file.registry = registry;
     wefti_name_index_init(&import.producers,
                           allocator != NULL ? allocator : wefti_allocator_default());
     WEFT_TRY(status, wefti_graph_create(allocator, registry, 0, &import.graph), done);

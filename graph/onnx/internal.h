@@ -37,8 +37,9 @@ weft_status_t wefti_onnx_reduce(const ProtobufCMessageDescriptor *descriptor, co
 /* file.c: an unpacked file. */
 typedef struct wefti_onnx_file {
     const weft_allocator_t *allocator;
-    const char *label; /* for messages: the path, or "model" */
-    const char *path;  /* NULL: from memory, external data is refused */
+    const char *label;               /* for messages: the path, or "model" */
+    const char *path;                /* NULL: from memory, external data is refused */
+    const weft_registry_t *registry; /* of the import: facts of operators */
     wefti_mapping_t mapping;
     const uint8_t *data;
     size_t size_bytes;

@@ -6,14 +6,20 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define NAMES_BYTES 300
 
-static bool is_loss_operator(const Onnx__NodeProto *node)
+/* By its definition; NegativeLogLikelihoodLoss has none yet. */
+static bool is_loss_operator(const wefti_onnx_file_t *file, const Onnx__NodeProto *node)
 {
-    return node->op_type != NULL && wefti_onnx_domain(node->domain)[0] == '\0' &&
-           (strcmp(node->op_type, "SoftmaxCrossEntropyLoss") == 0 ||
+    const char *domain = wefti_onnx_domain(node->domain);
+    const weft_op_def_t *def =
+        weft_registry_find_op(file->registry, domain, node->op_type != NULL ? node->op_type : "",
+                              (int32_t)wefti_onnx_opset(file->model, domain));
+    return (def != NULL && wefti_op_has(def, WEFT_FACT_LOSS)) ||
+           (domain[0] == '\0' && node->op_type != NULL &&
             strcmp(node->op_type, "NegativeLogLikelihoodLoss") == 0);
 }
 
@@ -45,7 +51,7 @@ static const char *list_losses(const wefti_onnx_file_t *file, char *buffer)
     buffer[0] = '\0';
     for (size_t i = 0; i < graph->n_node; i++) {
         const Onnx__NodeProto *node = graph->node[i];
-        if (is_loss_operator(node) && node->n_output > 0) {
+        if (is_loss_operator(file, node) && node->n_output > 0) {
             used = add_candidate(buffer, used, node->output[0]);
         }
     }
@@ -71,7 +77,7 @@ static weft_status_t find_node(const wefti_onnx_file_t *file, const char *wanted
     char names[NAMES_BYTES];
     for (size_t i = 0; i < graph->n_node; i++) {
         const Onnx__NodeProto *node = graph->node[i];
-        if (wanted != NULL ? !produces(node, wanted) : !is_loss_operator(node)) {
+        if (wanted != NULL ? !produces(node, wanted) : !is_loss_operator(file, node)) {
             continue;
         }
         if (found != SIZE_MAX) {
@@ -107,7 +113,7 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
     }
     const Onnx__NodeProto *node = file->model->graph->node[index];
     wefti_onnx_node_label(node, index, label);
-    bool known = is_loss_operator(node);
+    bool known = is_loss_operator(file, node);
     if (node->n_output < 1 || node->output[0][0] == '\0' || node->n_input < (known ? 2u : 1u) ||
         node->input[0][0] == '\0') {
         return wefti_error(WEFT_ERR_FORMAT, "%s: %s: loss node without an input or an output",

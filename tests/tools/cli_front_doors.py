@@ -407,6 +407,21 @@ class Operators(Doors):
         done = self.plan(proto, *self.ops(self.FOO), code=2)
         self.assertIn("node 'foo' (my::Foo): operator has no gradient rule", done.stderr)
 
+    def test_a_declared_loss_is_found(self):
+        """By its fact; without it the model has no loss node."""
+        loss = {"domain": "my", "name": "Loss", "inputs": 2, "outputs": 1, "types": [{"dtype": "f32", "shape": []}],
+                "effects": "pure", "gradient": "LossGrad", "facts": ["loss"]}
+        grad = {"domain": "my", "name": "LossGrad", "inputs": 4, "outputs": 2, "types": [{"like": 1}], "effects": "pure"}
+        nodes = doors.forward_nodes()
+        del nodes[-1].attribute[:], nodes[-1].output[1:]
+        nodes[-1].op_type, nodes[-1].domain = "Loss", "my"
+        proto = doors.model(nodes, doors.weights())
+        proto.opset_import.append(helper.make_opsetid("my", 1))
+        self.plan(proto, *self.ops(loss, grad))
+        del loss["facts"]
+        done = self.plan(proto, *self.ops(loss, grad), code=2)
+        self.assertIn("has no loss node", done.stderr)
+
     def test_bad_declarations(self):
         def broken(**changes):
             return {"operators": [dict(self.FOO, **changes)]}

@@ -51,6 +51,19 @@ void wefti_put_number(uint8_t *at, weft_dtype_t dtype, double value, uint64_t bi
     memcpy(at, &x, weft_dtype_size_bytes(dtype));
 }
 
+bool wefti_next_binding(const weft_plan_t *plan, uint32_t roles, size_t *index,
+                        weft_binding_t *out_binding)
+{
+    while (*index < weft_plan_binding_count(plan)) {
+        *out_binding = (weft_binding_t){.struct_size = sizeof *out_binding};
+        if (weft_plan_get_binding(plan, (*index)++, out_binding) >= 0 &&
+            (roles >> out_binding->role & 1) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static int compare(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What commands print: one JSON object on standard output; elements and sorted times. */
+/* Helpers of several commands: JSON results, elements and bindings of plans, sorted times. */
 #ifndef WEFT_TOOLS_OUTPUT_H
 #define WEFT_TOOLS_OUTPUT_H
+
+#include <weft/plan.h>
 
 #include "runtime/base/text.h"
 
@@ -18,6 +20,10 @@ bool wefti_output_end(output_object_t *object);
 /* Writes a number as an element of dtype: value if that is a floating point type, else the low bytes
  * of bits. */
 void wefti_put_number(uint8_t *at, weft_dtype_t dtype, double value, uint64_t bits);
+/* The next binding from *index on that has one of the roles (bits 1 << role); false at the end. */
+bool wefti_next_binding(const weft_plan_t *plan, uint32_t roles, size_t *index,
+                        weft_binding_t *out_binding);
+#define BINDINGS_OF_INPUTS (1u << WEFT_ROLE_INPUT | 1u << WEFT_ROLE_LABEL)
 /* Ascending. */
 void wefti_sort_doubles(double *values, size_t count);
 

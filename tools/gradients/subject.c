@@ -68,20 +68,17 @@ static weft_status_t feed(gradient_subject_t *subject, const weft_binding_t *bin
 static weft_status_t feed_all(gradient_subject_t *subject)
 {
     weft_status_t status = WEFT_OK;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < weft_plan_binding_count(subject->plan) && status >= 0; i++) {
-            weft_binding_t binding = {.struct_size = sizeof binding};
-            status = weft_plan_get_binding(subject->plan, i, &binding);
-            bool fed = binding.role == WEFT_ROLE_INPUT || binding.role == WEFT_ROLE_LABEL;
-            if (status >= 0 && pass == 0 && binding.role == WEFT_ROLE_LOGITS &&
-                binding.desc.rank > 1) {
-                subject->classes = binding.desc.dims[1]; /* [samples, classes, ..] */
-            } else if (status >= 0 && pass == 1 && fed) {
-                status = feed(subject, &binding);
-            } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
-                subject->has_lr = true;
-            }
+    weft_binding_t binding;
+    for (size_t i = 0; wefti_next_binding(subject->plan, UINT32_MAX, &i, &binding);) {
+        if (binding.role == WEFT_ROLE_LOGITS && binding.desc.rank > 1) {
+            subject->classes = binding.desc.dims[1]; /* [samples, classes, ..] */
+        } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
+            subject->has_lr = true;
         }
+    }
+    for (size_t i = 0;
+         status >= 0 && wefti_next_binding(subject->plan, BINDINGS_OF_INPUTS, &i, &binding);) {
+        status = feed(subject, &binding);
     }
     return status;
 }
@@ -105,11 +102,9 @@ done:
 
 static weft_status_t refuse_loss(const gradient_subject_t *subject)
 {
-    for (size_t i = 0; i < weft_plan_binding_count(subject->plan); i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
-        if (weft_plan_get_binding(subject->plan, i, &binding) >= 0 &&
-            binding.role == WEFT_ROLE_LOSS && binding.desc.dtype == WEFT_DTYPE_F32 &&
-            weft_tensor_elem_count(&binding.desc) == 1) {
+    weft_binding_t binding;
+    for (size_t i = 0; wefti_next_binding(subject->plan, 1u << WEFT_ROLE_LOSS, &i, &binding);) {
+        if (binding.desc.dtype == WEFT_DTYPE_F32 && weft_tensor_elem_count(&binding.desc) == 1) {
             return WEFT_OK;
         }
     }

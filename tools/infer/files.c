@@ -17,6 +17,7 @@
 
 #include "runtime/base/error.h"
 #include "tools/infer/infer.h"
+#include "tools/output.h"
 #include "tools/tool.h"
 
 const char *wefti_infer_type_text(const weft_tensor_desc_t *desc, char *buffer)
@@ -62,15 +63,11 @@ weft_status_t wefti_infer_output_path(const infer_options_t *options, const char
 static bool name_is_shared(const weft_plan_t *plan, const char *name)
 {
     char own[NAME_MAX - 8], other[NAME_MAX - 8];
+    weft_binding_t binding;
     file_name(name, own, sizeof own);
-    for (size_t i = 0; i < weft_plan_binding_count(plan); i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
-        if (weft_plan_get_binding(plan, i, &binding) < 0 || strcmp(binding.name, name) == 0 ||
-            (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL)) {
-            continue;
-        }
+    for (size_t i = 0; wefti_next_binding(plan, BINDINGS_OF_INPUTS, &i, &binding);) {
         file_name(binding.name, other, sizeof other);
-        if (strcmp(own, other) == 0) {
+        if (strcmp(binding.name, name) != 0 && strcmp(own, other) == 0) {
             return true;
         }
     }
@@ -123,35 +120,26 @@ static weft_status_t read_input(const char *path, const weft_binding_t *binding,
 static weft_status_t load_rank(const infer_options_t *options, uint32_t rank, infer_feed_t *feed)
 {
     size_t bindings = weft_plan_binding_count(options->plan);
+    weft_binding_t binding;
+    weft_status_t status = WEFT_OK;
     char path[PATH_MAX];
     feed->descs = calloc(bindings + 1, sizeof *feed->descs);
     feed->data = calloc(bindings + 1, sizeof *feed->data);
     if (feed->descs == NULL || feed->data == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu inputs", bindings);
     }
-    for (size_t i = 0; i < bindings; i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
-        weft_status_t status = weft_plan_get_binding(options->plan, i, &binding);
-        if (status >= 0 && binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL) {
-            continue;
+    for (size_t i = 0; wefti_next_binding(options->plan, BINDINGS_OF_INPUTS, &i, &binding);) {
+        if (options->inputs == NULL) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "missing option: --inputs DIR, for input '%s' of the plan",
+                               binding.name);
         }
-        if (status >= 0 && options->inputs == NULL) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                 "missing option: --inputs DIR, for input '%s' of the plan",
-                                 binding.name);
-        }
-        if (status >= 0) {
-            status = find_input(options, binding.name, feed->count, rank, path);
-        }
-        if (status >= 0) {
-            size_t at = feed->count++;
-            status = read_input(path, &binding, &feed->descs[at], &feed->data[at]);
-        }
-        if (status < 0) {
-            return status;
-        }
+        WEFT_TRY(status, find_input(options, binding.name, feed->count, rank, path), fail);
+        size_t at = feed->count++;
+        WEFT_TRY(status, read_input(path, &binding, &feed->descs[at], &feed->data[at]), fail);
     }
-    return WEFT_OK;
+fail:
+    return status;
 }
 
 weft_status_t wefti_infer_load(const infer_options_t *options, uint32_t first, uint32_t count,
@@ -181,22 +169,16 @@ void wefti_infer_unload(infer_feed_t *feeds, uint32_t count)
 /* Refuses two outputs with one file name. */
 static weft_status_t check_names(const infer_options_t *options)
 {
-    size_t count = weft_plan_binding_count(options->plan);
-    for (size_t i = 0; i < count; i++) {
-        weft_binding_t a = {.struct_size = sizeof a}, b = {.struct_size = sizeof b};
-        char file_a[NAME_MAX - 8], file_b[NAME_MAX - 8];
-        if (weft_plan_get_binding(options->plan, i, &a) < 0 || a.role != WEFT_ROLE_OUTPUT) {
-            continue;
-        }
+    const uint32_t outputs = 1u << WEFT_ROLE_OUTPUT;
+    weft_binding_t a, b;
+    char file_a[NAME_MAX - 8], file_b[NAME_MAX - 8];
+    for (size_t i = 0; wefti_next_binding(options->plan, outputs, &i, &a);) {
         file_name(a.name, file_a, sizeof file_a);
-        for (size_t j = 0; j < i; j++) {
-            if (weft_plan_get_binding(options->plan, j, &b) < 0 || b.role != WEFT_ROLE_OUTPUT) {
-                continue;
-            }
+        for (size_t j = i; wefti_next_binding(options->plan, outputs, &j, &b);) {
             file_name(b.name, file_b, sizeof file_b);
             if (strcmp(file_a, file_b) == 0) {
                 return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                   "outputs '%s' and '%s': same file name: %s.pb", b.name, a.name,
+                                   "outputs '%s' and '%s': same file name: %s.pb", a.name, b.name,
                                    file_a);
             }
         }
@@ -206,13 +188,12 @@ static weft_status_t check_names(const infer_options_t *options)
 
 static weft_status_t check_scalars(const infer_options_t *options)
 {
+    weft_binding_t binding;
     for (uint32_t s = 0; s < options->scalar_count; s++) {
         bool found = false;
-        for (size_t i = 0; i < weft_plan_binding_count(options->plan) && !found; i++) {
-            weft_binding_t binding = {.struct_size = sizeof binding};
-            found = weft_plan_get_binding(options->plan, i, &binding) >= 0 &&
-                    binding.role == WEFT_ROLE_SCALAR &&
-                    strcmp(binding.name, options->scalars[s].name) == 0;
+        for (size_t i = 0;
+             !found && wefti_next_binding(options->plan, 1u << WEFT_ROLE_SCALAR, &i, &binding);) {
+            found = strcmp(binding.name, options->scalars[s].name) == 0;
         }
         if (!found) {
             return wefti_error(WEFT_ERR_NOT_FOUND,

@@ -89,23 +89,18 @@ static void infer_close(inferrer_t *inferrer)
 
 static weft_status_t feed_inputs(inferrer_t *inferrer, const infer_feed_t *feed)
 {
-    weft_plan_t *plan = inferrer->options->plan;
-    size_t next = 0;
-    for (size_t i = 0; i < weft_plan_binding_count(plan) && next < feed->count; i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
-        weft_status_t status = weft_plan_get_binding(plan, i, &binding);
-        if (status >= 0 && (binding.role == WEFT_ROLE_INPUT || binding.role == WEFT_ROLE_LABEL)) {
-            size_t bytes = (size_t)weft_tensor_elem_count(&feed->descs[next]) *
-                           weft_dtype_size_bytes(feed->descs[next].dtype);
-            status =
-                weft_session_set_input(inferrer->session, binding.name, feed->data[next], bytes);
-            next++;
-        }
-        if (status < 0) {
-            return status;
-        }
+    weft_binding_t binding;
+    weft_status_t status = WEFT_OK;
+    size_t index = 0;
+    for (size_t i = 0;
+         i < feed->count && status >= 0 &&
+         wefti_next_binding(inferrer->options->plan, BINDINGS_OF_INPUTS, &index, &binding);
+         i++) {
+        size_t bytes = (size_t)weft_tensor_elem_count(&feed->descs[i]) *
+                       weft_dtype_size_bytes(feed->descs[i].dtype);
+        status = weft_session_set_input(inferrer->session, binding.name, feed->data[i], bytes);
     }
-    return WEFT_OK;
+    return status;
 }
 
 /* The first step, whose memory is cold, is not among those timed. */
@@ -122,37 +117,29 @@ static weft_status_t run_steps(inferrer_t *inferrer)
 
 static weft_status_t read_outputs(inferrer_t *inferrer)
 {
-    weft_plan_t *plan = inferrer->options->plan;
-    size_t bindings = weft_plan_binding_count(plan);
-    inferrer->outputs = calloc(bindings + 1, sizeof *inferrer->outputs);
-    if (inferrer->outputs == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu outputs", bindings);
+    const weft_plan_t *plan = inferrer->options->plan;
+    output_t *output = calloc(weft_plan_binding_count(plan) + 1, sizeof *output);
+    weft_status_t status = WEFT_OK;
+    inferrer->outputs = output;
+    if (output == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: outputs");
     }
-    for (size_t i = 0; i < bindings; i++) {
-        output_t *output = &inferrer->outputs[inferrer->output_count];
-        output->binding.struct_size = sizeof output->binding;
-        weft_status_t status = weft_plan_get_binding(plan, i, &output->binding);
-        if (status >= 0 && output->binding.role != WEFT_ROLE_OUTPUT) {
-            continue;
-        }
+    for (size_t index = 0;
+         status >= 0 && wefti_next_binding(plan, 1u << WEFT_ROLE_OUTPUT, &index, &output->binding);
+         output++) {
         inferrer->output_count++;
-        if (status >= 0) {
-            output->bytes = (size_t)weft_tensor_elem_count(&output->binding.desc) *
-                            weft_dtype_size_bytes(output->binding.desc.dtype);
-            output->data = malloc(output->bytes + 1);
-            status = output->data != NULL
-                         ? weft_session_get_output(inferrer->session, output->binding.name,
-                                                   output->data, output->bytes, NULL)
-                         : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: output '%s'",
-                                       output->binding.name);
-        }
-        if (status < 0) {
-            return status;
-        }
+        output->bytes = (size_t)weft_tensor_elem_count(&output->binding.desc) *
+                        weft_dtype_size_bytes(output->binding.desc.dtype);
+        output->data = malloc(output->bytes + 1);
+        status = output->data != NULL
+                     ? weft_session_get_output(inferrer->session, output->binding.name,
+                                               output->data, output->bytes, NULL)
+                     : wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: output '%s'",
+                                   output->binding.name);
         output->binding.desc.data = output->data;
         output->binding.desc.layout = WEFT_LAYOUT_PLAIN;
     }
-    return WEFT_OK;
+    return status;
 }
 
 /* Which outputs are the same on all ranks. */

@@ -62,13 +62,9 @@ static weft_status_t name_foreign_label(const dataset_t *data, int64_t class_cou
 weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding)
 {
     const image_set_t *set = &options->data->train;
+    weft_binding_t binding;
     memset(out_binding, 0, sizeof *out_binding);
-    for (size_t i = 0; i < weft_plan_binding_count(options->plan); i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
-        weft_status_t status = weft_plan_get_binding(options->plan, i, &binding);
-        if (status < 0) {
-            return status;
-        }
+    for (size_t i = 0; wefti_next_binding(options->plan, UINT32_MAX, &i, &binding);) {
         if (binding.role == WEFT_ROLE_INPUT) {
             int64_t wanted = (int64_t)set->height * set->width;
             if (out_binding->image_name != NULL) {

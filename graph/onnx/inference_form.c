@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static Onnx__AttributeProto *find_attribute(const Onnx__NodeProto *node, const char *name)
@@ -159,16 +160,19 @@ static weft_status_t reserve_shapes(wefti_onnx_file_t *file)
     return WEFT_OK;
 }
 
-/* A compiled graph has forward operators with an output for the backward pass. */
-static void forget_backward(Onnx__NodeProto *node)
+/* Operators that differ in training, such as MaxPoolMask of a compiled graph. */
+static void use_evaluation_form(const wefti_onnx_file_t *file, Onnx__NodeProto *node)
 {
-    bool pool = strcmp(node->op_type, "MaxPoolMask") == 0;
-    if (!pool && strcmp(node->op_type, "DropoutMask") != 0) {
+    const weft_op_def_t *def = weft_registry_find_op(
+        file->registry, wefti_onnx_domain(node->domain), node->op_type, INT32_MAX);
+    const weft_op_ref_t form = def != NULL ? wefti_op_facts(def).evaluation : (weft_op_ref_t){0};
+    if (form.name == NULL) {
         return;
     }
-    node->domain = (char *)(uintptr_t) "";
-    node->op_type = (char *)(uintptr_t)(pool ? "MaxPool" : "Identity");
-    node->n_attribute = pool ? node->n_attribute : 0;
+    def = weft_registry_find_op(file->registry, form.domain, form.name, INT32_MAX);
+    node->domain = (char *)(uintptr_t)form.domain;
+    node->op_type = (char *)(uintptr_t)form.name;
+    node->n_attribute = def != NULL && def->attr_count == 0 ? 0 : node->n_attribute;
     node->n_input = node->n_input > 1 ? 1 : node->n_input;
     node->n_output = node->n_output > 1 ? 1 : node->n_output;
 }
@@ -181,9 +185,7 @@ weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_gra
     weft_status_t status = reserve_shapes(file);
     for (size_t i = 0; i < proto->n_node && status == WEFT_OK; i++) {
         Onnx__NodeProto *node = proto->node[i];
-        if (strcmp(wefti_onnx_domain(node->domain), "weft") == 0) {
-            forget_backward(node);
-        }
+        use_evaluation_form(file, node);
         if (wefti_onnx_domain(node->domain)[0] != '\0') {
             continue;
         }

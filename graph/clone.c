@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy of a graph, for a pass that has to know what the passes that follow it make of the graph. */
+/* A copy of a graph, for a pass that tries out the passes after it. */
 #include <string.h>
 
 #include "graph/ir.h"

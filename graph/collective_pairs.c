@@ -9,7 +9,7 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-/* The node behind or in front of position in the order that is no collective, or WEFTI_NONE. */
+/* The next node in the direction step that is not a collective, or WEFTI_NONE. */
 static uint32_t neighbour(const wefti_graph_t *graph, uint32_t position, int step,
                           const bool *skipped)
 {
@@ -22,11 +22,11 @@ static uint32_t neighbour(const wefti_graph_t *graph, uint32_t position, int ste
     return WEFTI_NONE;
 }
 
-/* Every pair of one graph: what is in flight, by value, and where it is waited for. */
+/* All pairs of a graph: which values are in flight, and which values replace them. */
 typedef struct pairs {
     wefti_graph_t *graph;
     uint32_t *start_of; /* value in flight -> the node that started it, or WEFTI_NONE */
-    uint32_t *renamed;  /* value -> what to read in its place */
+    uint32_t *renamed;  /* value in flight -> output of its wait, or WEFTI_NONE */
     bool *waits;        /* node: the second half */
     uint32_t *waited;   /* start -> how many of its outputs are waited for */
     bool constrain;
@@ -91,7 +91,7 @@ static bool is_half(const wefti_node_t *node, weft_half_t half)
     return wefti_op_facts(node->def).half == half;
 }
 
-/* Only the second half may read what is in flight, and all of it has to be waited for. */
+/* Only the second half may read values in flight, and every one needs a wait. */
 static weft_status_t check_pairs(const pairs_t *p)
 {
     const wefti_graph_t *graph = p->graph;
@@ -122,7 +122,7 @@ static weft_status_t check_pairs(const pairs_t *p)
     return WEFT_OK;
 }
 
-/* The start makes what its wait made: same values, so names and readers stay. */
+/* The outputs of a wait become those of its start: the values keep names and readers. */
 static void join_pairs(pairs_t *p)
 {
     wefti_graph_t *graph = p->graph;

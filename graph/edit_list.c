@@ -4,7 +4,7 @@
 #include "runtime/base/error.h"
 
 struct weft_edit_list {
-    wefti_arena_t arena; /* what edits point to */
+    wefti_arena_t arena; /* strings and members of the edits */
     weft_edit_t *edits;
     size_t count, capacity;
 };

@@ -14,10 +14,10 @@ weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, we
     uint32_t other = wefti_graph_find_value(graph, name);
     if (other != WEFTI_NONE && graph->values[other].kind == WEFTI_VALUE_SCALAR &&
         graph->values[other].type.dtype == dtype) {
-        *out_value = other; /* who else needs it reads the same one */
+        *out_value = other; /* all readers share one */
         return WEFT_OK;
     }
-    if (other != WEFTI_NONE) { /* scalars are fed by their name: the model's tensor steps aside */
+    if (other != WEFTI_NONE) { /* scalars are set by name: the tensor of the model is renamed */
         if (graph->values[other].kind != WEFTI_VALUE_NODE || graph->values[other].flags) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "tensor '%s': the name is reserved for a scalar input of the plan",

@@ -170,7 +170,7 @@ static weft_status_t check_node(const wefti_graph_t *graph, uint32_t id, const u
     }
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t value = node->inputs[i];
-        if (value == WEFTI_NONE) { /* shape rules know which inputs must be there */
+        if (value == WEFTI_NONE) { /* shape rules check which inputs are required */
             continue;
         }
         if (value >= graph->value_count) {
@@ -201,8 +201,8 @@ static weft_status_t check_edges(const wefti_graph_t *graph, const uint32_t *pla
     return status;
 }
 
-/* A node of a program: what it reads is persistent, or made by a node in front of it. made[value]:
- * the last program, counted from 1, that makes it. */
+/* A node of a program: its inputs are persistent, or outputs of nodes before it. made[value]: the last
+ * program, counted from 1, with its producer. */
 static weft_status_t check_program_node(const wefti_graph_t *graph, uint32_t program, uint32_t id,
                                         uint32_t *made)
 {

@@ -86,7 +86,7 @@ static weft_status_t read_arity(const declare_t *d, const char *key, uint8_t *ou
     return WEFT_OK;
 }
 
-/* [8, [0, 1]]: 8, and what dimension 1 of input 0 is. */
+/* [8, [0, 1]]: 8, and dimension 1 of input 0. */
 static weft_status_t read_shape(const declare_t *d, const wefti_json_node_t *shape,
                                 weft_output_rule_t *rule)
 {
@@ -167,7 +167,7 @@ static weft_status_t read_types(const declare_t *d)
     return WEFT_OK;
 }
 
-/* Not said: unknown, a fence. */
+/* Absent: unknown, a fence. */
 static weft_status_t read_effects(const declare_t *d)
 {
     static const struct {
@@ -258,7 +258,7 @@ static weft_status_t read_facts(const declare_t *d)
     return WEFT_OK;
 }
 
-/* A misspelt key would be a default that nobody meant. */
+/* A misspelt key is an error, not a default. */
 static weft_status_t check_keys(const declare_t *d)
 {
     static const char *const known[] = {"domain",   "name",  "version",           "inputs",

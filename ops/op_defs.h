@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one table of built-in operator definitions, and the registry's inside. */
+/* The one table of built-in operator definitions, and internals of the registry. */
 #ifndef WEFT_OPS_OP_DEFS_H
 #define WEFT_OPS_OP_DEFS_H
 
@@ -10,7 +10,7 @@ size_t wefti_op_defs(const weft_op_def_t **out_defs, size_t capacity);
 /* All built-in kernels (ops/compute). */
 const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count);
 
-/* registry.c: every definition of from (NULL: none) that registry has not; they must outlive it. */
+/* registry.c: adds all definitions of from (or NULL) that registry lacks; they must outlive it. */
 weft_status_t wefti_registry_add_defs(weft_registry_t *registry, const weft_registry_t *from);
 /* Memory that lives as long as the registry. */
 struct wefti_arena *wefti_registry_arena(weft_registry_t *registry);

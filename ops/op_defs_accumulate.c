@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies between gradients and the optimizer: sums over micro-batches, the type in which
+/* Operators between gradients and the optimizer: sums over micro-batches, the type in which
  * gradients travel, and the norm to which they are clipped. */
 #include <string.h>
 

@@ -85,7 +85,7 @@ static weft_status_t infer_scattered(weft_node_desc_t *node)
     return infer_scaled(node, false);
 }
 
-/* Counts per rank decide the first dimension, and only the rank itself knows which is its own. */
+/* The first dimension depends on counts per rank; which count applies is known at run time. */
 static weft_status_t infer_variable(weft_node_desc_t *node)
 {
     weft_status_t status = wefti_infer_need(node, 1);
@@ -144,7 +144,7 @@ static weft_status_t infer_recv(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
-/* The second half of a pair: what comes out is what went in. */
+/* The second half of a pair: output i is input i. */
 static weft_status_t infer_wait(weft_node_desc_t *node)
 {
     weft_status_t status = wefti_infer_need(node, node->input_count);
@@ -275,7 +275,7 @@ enum {
      : SCATTERS_##op ? infer_scattered                                                             \
                      : infer_variadic)
 
-/* What only gives or only takes has a partner: its order is that of the pair. */
+/* An operator without inputs or without outputs has a partner rank: its order is that of the pair. */
 #define COLLECTIVE(op, id, part, in, out, types, places, list, rule, price, same, text, first,     \
                    second)                                                                         \
     {                                                                                              \
@@ -292,7 +292,7 @@ enum {
                PRICE(op), like.op, text, first, second)
 #define ROW(label, op, places, list, text)                                                         \
     MOVES(label, op, WEFT_HALF_NONE, 1, places, list, text, NULL, NULL)
-/* With its two halves: what is in flight is read by the second one only, which gives it on. */
+/* With its two halves: only the second one may read the tensors in flight; it returns them. */
 #define PAIR(label, op, count, places, list, text)                                                 \
     MOVES(label, op, WEFT_HALF_NONE, count, places, list, text, label "Start", label "Wait"),      \
         MOVES(label "Start", op, WEFT_HALF_START, count, none, list,                               \

@@ -315,7 +315,7 @@ static const weft_op_def_t defs[] = {
      .doc = "dX, dW and dB of Conv from dY, X and W; each output may be absent",
      WEFTI_FACTS(.linear_inputs = 1u, .cost_curve = WEFT_COST_CONV_GRAD,
                  .layout = {3u, 1u, 0, 0, 6000})},
-    /* Up to opset 11 whoever runs the node knows whether it trains. No kernel drops: training
+    /* Up to opset 11 the node does not state whether it drops. No kernel drops: training
      * becomes DropoutMask when a graph is differentiated. */
     {.domain = "",
      .name = "Dropout",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What passes read of a definition. No pass compares names of operators. */
+/* Facts of definitions, for passes. No pass compares names of operators. */
 #ifndef WEFT_OPS_OP_FACTS_H
 #define WEFT_OPS_OP_FACTS_H
 

@@ -161,7 +161,7 @@ int wefti_fold_cast(const weft_node_desc_t *node, void *out)
     return true;
 }
 
-/* The number of elements before, at and behind an axis. */
+/* The number of elements before, along and after an axis. */
 static void split_at(const weft_tensor_desc_t *x, uint32_t axis, int64_t *outer, int64_t *length,
                      int64_t *inner)
 {
@@ -187,7 +187,7 @@ int wefti_fold_gather(const weft_node_desc_t *node, void *out)
         int64_t index = get(indices, at / inner % index_count).i;
         index = index < 0 ? index + length : index;
         if (index < 0 || index >= length) {
-            return false; /* the kernel's business to complain about */
+            return false; /* the kernel reports it */
         }
         int64_t block = at / inner / index_count;
         put(fold, at, get(x, (block * length + index) * inner + at % inner));

@@ -44,7 +44,7 @@ bool wefti_dim_merge(int64_t a, int64_t b, int64_t *out);
 /* Numpy broadcasting of two shapes. */
 weft_status_t wefti_infer_broadcast(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b,
                                     uint32_t *out_rank, int64_t *out_dims);
-/* Makes axis in [-rank, rank) positive; an error names what. rank is the exclusive limit. */
+/* The index of axis in [-rank, rank); what: its name, for the error. */
 weft_status_t wefti_infer_axis(int64_t axis, uint32_t rank, const char *what, uint32_t *out_axis);
 /* True when desc is a constant list (or scalar) of i64 or i32 of at most max elements. */
 bool wefti_const_ints(const weft_tensor_desc_t *desc, int64_t *out, uint32_t max,

@@ -68,7 +68,7 @@ out:
     return status;
 }
 
-/* One dimension: applies auto_pad and gives the output size. */
+/* One dimension: applies auto_pad and computes the output size. */
 static weft_status_t resolve_dim(const char *auto_pad, bool ceil_mode, int64_t in, uint32_t d,
                                  wefti_window_t *w)
 {

@@ -164,7 +164,7 @@ weft_status_t weft_registry_add_op(weft_registry_t *registry, const weft_op_def_
     return WEFT_OK;
 }
 
-/* Removes the alternatives beside the kernel without a family. */
+/* Removes the kernels with a family that are alternatives to one without. */
 static void drop_families(weft_registry_t *registry, const registry_key_t *key)
 {
     size_t at = kernel_upper(registry, key), end = at;
@@ -381,7 +381,7 @@ const weft_kernel_t *weft_registry_find_kernel_of(const weft_registry_t *registr
 {
     WEFT_CHECK_ARG_OR(registry, NULL);
     WEFT_CHECK_ARG_OR(op, NULL);
-    /* Everything up to the version, whatever its family: no family sorts behind "\xff". */
+    /* Everything up to the version, whatever its family: every family sorts before "\xff". */
     registry_key_t key = {domain != NULL ? domain : "", op, version, "\xff"};
     const weft_kernel_t *plain = NULL;
     for (size_t at = kernel_upper(registry, &key); at-- > 0;) {
@@ -432,7 +432,7 @@ weft_status_t weft_registry_load_plugin(weft_registry_t *registry, const char *p
         return wefti_error(WEFT_ERR_FORMAT,
                            "%s: not a Weft plugin: symbol weft_plugin_init not found", path);
     }
-    /* Kept even when init fails: what it has added so far points into it. */
+    /* Stays loaded if init fails: definitions that it added point into it. */
     registry->plugins[registry->plugin_count++] = library;
     status = init(registry);
     return status < 0 ? wefti_error_prefix(status, "%s", path) : status;

@@ -66,7 +66,7 @@ weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_
 /* value times a number; value itself for 1. */
 weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor,
                                uint32_t *out_value);
-/* A constant of the given floating type and shape, every element the same. */
+/* A constant of a floating type; all elements are number. */
 weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
                                   const weft_tensor_desc_t *like, double number,
                                   uint32_t *out_value);

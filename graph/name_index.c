@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/sync.h"
 
 #define NO_ID UINT32_MAX
@@ -21,8 +22,7 @@ static uint64_t hash_name(const wefti_name_index_t *index, const char *name)
 {
     uint64_t hash = index->seed;
     for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
-        hash = (hash ^ *at) * 0x100000001b3u;
-        hash ^= hash >> 29;
+        hash = wefti_hash_word(hash, *at);
     }
     return mix(hash);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small collectives of a batch as one: members' blocks lie one after the other in a packed buffer.
  */
+#include "runtime/base/hash.h"
 #include "runtime/batch.h"
 
 #include <stdio.h>
@@ -76,7 +77,7 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
 {
     const weft_allocator_t *allocator = call->group->context->allocator;
     wefti_request_t request = batch->list[members[0]].request;
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a over words */
+    uint64_t hash = WEFTI_HASH_START;
     const wefti_collective_t *op = wefti_collective_of(request.op);
     bool in_place = is_packed_in_place(request.op);
     if (call->fused == NULL) {
@@ -92,8 +93,7 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
         const wefti_request_t *from = &batch->list[members[i]].request;
         fused->members[i] = (wefti_fused_member_t){from->send, from->recv, from->count, members[i]};
         request.count += from->count;
-        hash = (hash ^ from->count) * 1099511628211ull;
-        hash ^= hash >> 29;
+        hash = wefti_hash_word(hash, from->count);
     }
     size_t block = (size_t)request.count * weft_dtype_size_bytes(request.dtype);
     size_t send_bytes = wefti_align_up(block * wefti_side_blocks(op->send, call->group->size), 64);

@@ -3,6 +3,7 @@
  * What a rank says of its buffers in the posting of a call that may run as a schedule: whether they
  * are in place, and whether peers reach all of them.
  */
+#include "runtime/base/hash.h"
 #include "runtime/call.h"
 
 /* Where the block that an in-place call shares begins, from the longer buffer's begin. */
@@ -65,23 +66,13 @@ static bool reach(wefti_call_t *call, const void *address, uint64_t bytes, uint6
                           lead == 0 && trail == 0);
 }
 
-static uint64_t hash_displacements(const wefti_call_t *call)
-{
-    const uint64_t *at = wefti_call_blocks(call) + call->group->size;
-    uint64_t hash = 14695981039346656037ull;
-    for (uint32_t r = 0; r < call->group->size; r++) {
-        hash = (hash ^ at[r]) * 1099511628211ull;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting)
 {
     uint64_t send_bytes, recv_bytes, send, recv;
     uint32_t flags = place_flags(call);
     if (wefti_collective_has_shared_counts(call->op)) {
-        posting->at.longest = hash_displacements(call);
+        uint32_t n = call->group->size;
+        posting->at.longest = wefti_hash_words(wefti_call_blocks(call) + n, n);
     }
     buffer_bytes(call, &send_bytes, &recv_bytes);
     if (reach(call, call->send, send_bytes, &send) && reach(call, call->recv, recv_bytes, &recv)) {

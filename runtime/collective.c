@@ -8,6 +8,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/batch.h"
 
 WEFT_PRINTF(2, 3)
@@ -215,16 +216,6 @@ static weft_status_t copy_counts(const wefti_request_t *request, const counts_t 
     return WEFT_OK;
 }
 
-static uint64_t hash_counts(const uint64_t *counts, uint32_t n)
-{
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a over words */
-    for (uint32_t r = 0; r < n; r++) {
-        hash = (hash ^ counts[r]) * 1099511628211ull;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 static bool any(const uint64_t *counts, uint32_t n)
 {
     uint64_t all = 0;
@@ -266,7 +257,7 @@ static void fill_v(wefti_call_t *call, const wefti_request_t *request)
     wefti_request_fill(call, request);
     if (wefti_collective_has_shared_counts(call->op)) {
         const uint64_t *counts = wefti_shared_counts(call->op, call->group->size, call->counts);
-        call->posted_count = hash_counts(counts, call->group->size);
+        call->posted_count = wefti_hash_words(counts, call->group->size);
     }
     if (wefti_collective_scatters(call->op)) {
         call->count = call->counts[call->group->rank]; /* this rank's block */

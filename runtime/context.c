@@ -3,6 +3,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/params.h"
 #include "runtime/group.h"
 #include "runtime/proof.h"
@@ -101,15 +102,6 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     return WEFT_OK;
 }
 
-static uint64_t text_hash(const char *text)
-{
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (uint8_t)*text) * 1099511628211ull;
-    }
-    return hash;
-}
-
 /* Of a table of costs what matters is what it says; of a description of the cluster, too, but that is
  * compared when it has been read. */
 static uint32_t collective_settings(const weft_context_t *context, uint64_t *hashes,
@@ -126,7 +118,8 @@ static uint32_t collective_settings(const weft_context_t *context, uint64_t *has
                 strcmp(defs[i].name, "WEFT_COSTS") == 0 ? wefti_costs_digest(&context->costs)
                 : strcmp(defs[i].name, "WEFT_TOPOLOGY") == 0
                     ? context->settings.topology[0] != '\0'
-                    : text_hash(text != NULL && *text != '\0' ? text : defs[i].default_text);
+                    : wefti_hash_text(WEFTI_HASH_START,
+                                      text != NULL && *text != '\0' ? text : defs[i].default_text);
         }
     }
     return used;

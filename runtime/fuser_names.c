@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors by name. Steps after the first look up without hashing as long as their order stays. */
+#include "runtime/base/hash.h"
 #include "runtime/fuser.h"
 
 #include <string.h>
@@ -8,10 +9,7 @@
 
 static uint64_t hash_name(const char *name, size_t length)
 {
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ (uint8_t)name[i]) * 1099511628211ull;
-    }
+    uint64_t hash = wefti_hash_bytes(WEFTI_HASH_START, name, length);
     return hash ^ hash >> 29;
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/attach.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/batch.h"
 #include "runtime/device_call.h"
 #include "runtime/interpreter.h"
@@ -507,7 +508,7 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
     }
     uint32_t color = WEFT_COLOR_NONE;
     int64_t key = 0;
-    uint64_t digest = 14695981039346656037ull; /* FNV-1a */
+    uint64_t digest = WEFTI_HASH_START;
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] >= parent->size) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -521,7 +522,7 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
                                    j, i);
             }
         }
-        digest = (digest ^ ranks[i]) * 1099511628211ull;
+        digest = wefti_hash_step(digest, ranks[i]);
         if (ranks[i] == parent->rank) {
             color = 0;
             key = i;

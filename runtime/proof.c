@@ -6,6 +6,7 @@
 
 #include "ops/algo/table.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 
 #define MAX_PROOFS 4096u /* kept; beyond, the same is proved again */
 
@@ -23,9 +24,9 @@ struct wefti_proof {
 
 static uint64_t hash_sizes(uint64_t hash, const uint32_t *sizes, uint32_t count)
 {
-    hash = (hash ^ count) * 1099511628211ull; /* FNV-1a over words */
+    hash = wefti_hash_step(hash, count);
     for (uint32_t i = 0; i < count; i++) {
-        hash = (hash ^ sizes[i]) * 1099511628211ull;
+        hash = wefti_hash_step(hash, sizes[i]);
     }
     return hash;
 }
@@ -37,7 +38,7 @@ static proof_key_t key_of(const weft_algorithm_t *algorithm, const weft_algo_par
                        params->root,
                        params->in_place != 0,
                        (uint32_t)params->order,
-                       14695981039346656037ull};
+                       WEFTI_HASH_START};
     if (params->order == WEFT_ORDER_BLOCKS) {
         key.digest = hash_sizes(key.digest, params->order_sizes, params->order_size_count);
     }

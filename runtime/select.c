@@ -8,21 +8,11 @@
 #include "ops/topo/place.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/suggest.h"
 #include "runtime/batch.h"
 #include "runtime/context.h"
 #include "runtime/group.h"
-
-#define HASH_START 14695981039346656037ull
-
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const uint8_t *at = data;
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ at[i]) * 1099511628211ull; /* FNV-1a */
-    }
-    return hash;
-}
 
 /* ---- settings ---- */
 
@@ -120,7 +110,7 @@ static uint16_t fold(uint64_t digest)
 
 uint16_t wefti_select_hash(const char *name)
 {
-    return fold(hash_bytes(HASH_START, name, strlen(name)));
+    return fold(wefti_hash_bytes(WEFTI_HASH_START, name, strlen(name)));
 }
 
 /* What all this comes to in the signature of calls. */
@@ -130,10 +120,10 @@ static void sign(wefti_selection_t *selection)
         const weft_algorithm_t *wanted = selection->wanted.algorithm[op];
         uint64_t digest = 0;
         if (selection->order == WEFT_ORDER_BLOCKS || wanted != NULL) {
-            digest = hash_bytes(HASH_START, selection->order_sizes,
-                                selection->order_count * sizeof *selection->order_sizes);
-            digest = hash_bytes(digest, wanted != NULL ? wanted->name : "",
-                                wanted != NULL ? strlen(wanted->name) : 0);
+            digest = wefti_hash_bytes(WEFTI_HASH_START, selection->order_sizes,
+                                      selection->order_count * sizeof *selection->order_sizes);
+            digest = wefti_hash_bytes(digest, wanted != NULL ? wanted->name : "",
+                                      wanted != NULL ? strlen(wanted->name) : 0);
         }
         selection->digest[op] = digest;
         selection->what[op] = (uint64_t)selection->order << WEFTI_WHAT_ORDER_SHIFT |

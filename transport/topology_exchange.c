@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "transport/endpoint.h"
 #include "transport/topology.h"
 
@@ -54,23 +55,15 @@ static weft_status_t prepare(exchange_t *x)
                                                                       : WEFT_ERR_NO_MEMORY;
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (uint8_t)*text) * 1099511628211ull; /* FNV-1a */
-    }
-    return hash;
-}
-
 static uint64_t machine_of_caller(void)
 {
     char text[256];
-    uint64_t hash = 14695981039346656037ull;
+    uint64_t hash = WEFTI_HASH_START;
     wefti_machine_key(text, sizeof text);
-    hash = hash_text(hash, text);
+    hash = wefti_hash_text(hash, text);
     ssize_t length = readlink("/proc/self/ns/net", text, sizeof text - 1);
     text[length > 0 ? length : 0] = '\0';
-    return hash_text(hash, text);
+    return wefti_hash_text(hash, text);
 }
 
 static uint32_t lowest_like(const exchange_t *x, uint32_t rank)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "transport/endpoint.h"
 
 #define MASK_WORDS (CPU_SETSIZE / 64)
@@ -36,12 +37,8 @@ uint32_t wefti_machine_quota(void)
 static uint64_t read_machine(void)
 {
     char text[64];
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
     wefti_machine_key(text, sizeof text);
-    for (const char *at = text; *at != '\0'; at++) {
-        hash = (hash ^ (uint8_t)*at) * 1099511628211ull;
-    }
-    return hash;
+    return wefti_hash_text(WEFTI_HASH_START, text);
 }
 
 static void introduce(const wefti_endpoint_t *endpoint, introduction_t *own)

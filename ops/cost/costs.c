@@ -7,6 +7,7 @@
 #include "ops/cost/json_read.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/hash.h"
 
 #define FORMAT 1
 #define HOUR_NS 3.6e12
@@ -351,11 +352,10 @@ void wefti_costs_encode(const wefti_costs_t *costs, wefti_text_t *out)
     wefti_json_end_object(&json);
 }
 
-/* FNV-1a: detects mistakes, not attacks. */
 static uint64_t add_bits(uint64_t hash, uint64_t bits)
 {
     for (int i = 0; i < 8; i++) {
-        hash = (hash ^ ((bits >> (8 * i)) & 0xff)) * 0x100000001b3u;
+        hash = wefti_hash_step(hash, bits >> (8 * i) & 0xff);
     }
     return hash;
 }
@@ -370,7 +370,7 @@ static uint64_t add_number(uint64_t hash, double number)
 
 uint64_t wefti_costs_digest(const wefti_costs_t *costs)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = WEFTI_HASH_START;
     for (int level = 0; level < WEFTI_LEVEL_COUNT; level++) {
         hash = add_number(hash, costs->level[level].alpha_ns);
         hash = add_number(hash, costs->level[level].beta_ns_per_byte);

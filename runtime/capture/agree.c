@@ -9,6 +9,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/capture/capture.h"
 
 #define TEXT_BYTES 400
@@ -27,16 +28,6 @@ typedef struct summary {
     char text[TEXT_BYTES];
 } summary_t;
 
-static uint64_t hash_of(const uint64_t *words, uint32_t count)
-{
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a over words */
-    for (uint32_t i = 0; i < count; i++) {
-        hash = (hash ^ words[i]) * 1099511628211ull;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 static signature_t sign(const wefti_captured_t *call, uint32_t size)
 {
     const wefti_request_t *request = &call->batched.request;
@@ -46,7 +37,7 @@ static signature_t sign(const wefti_captured_t *call, uint32_t size)
     return (signature_t){(uint64_t)request->op | (uint64_t)request->dtype << 8 |
                              (uint64_t)request->reduction << 16 |
                              (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT,
-                         request->count, counts != NULL ? hash_of(counts, size) : 0};
+                         request->count, counts != NULL ? wefti_hash_words(counts, size) : 0};
 }
 
 /* An error of one rank is returned on every rank. */

@@ -11,22 +11,13 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/settings.h"
 #include "runtime/base/sync.h"
 #include "tools/tune/tune.h"
 #include "transport/transport.h"
 
 #define MAX_CPUS 4096u
-
-/* FNV-1a: machines that share a home folder get files of their own. */
-static uint64_t hash_text(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
-    }
-    return hash;
-}
 
 /* Cores that this process may use, as ranks of `weft run` divide them. */
 static uint32_t count_cores(void)
@@ -50,7 +41,7 @@ static void find_path(calibration_t *out)
         return;
     }
     int length = snprintf(out->path, sizeof out->path, "%s%s/weft/costs-%016llx.json", cache, below,
-                          (unsigned long long)hash_text(out->machine));
+                          (unsigned long long)wefti_hash_text(WEFTI_HASH_START, out->machine));
     if (length < 0 || (size_t)length >= sizeof out->path) {
         out->path[0] = '\0';
     }

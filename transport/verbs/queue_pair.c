@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queue pairs: how many requests they hold, their way to RTS, and their end. */
+#include "runtime/base/hash.h"
 #include "transport/verbs/verbs.h"
 
 #include <errno.h>
@@ -201,10 +202,9 @@ weft_status_t wefti_verbs_post_receives(wefti_verbs_t *verbs, wefti_verbs_queue_
 /* Both ends know it without telling; strangers do not. */
 static uint32_t first_packet(const wefti_verbs_t *verbs, uint32_t from, uint32_t to, uint32_t index)
 {
-    uint64_t hash = 0xcbf29ce484222325ull ^ ((uint64_t)from << 40 | (uint64_t)to << 8 | index);
-    for (uint32_t i = 0; i < WEFTI_LINK_KEY_BYTES; i++) {
-        hash = (hash ^ verbs->params.key[i]) * 0x100000001b3ull;
-    }
+    uint64_t ends = (uint64_t)from << 40 | (uint64_t)to << 8 | index;
+    uint64_t hash =
+        wefti_hash_bytes(WEFTI_HASH_START ^ ends, verbs->params.key, WEFTI_LINK_KEY_BYTES);
     hash ^= hash >> 29;
     return (uint32_t)(hash & 0xffffffu);
 }

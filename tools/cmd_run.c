@@ -213,7 +213,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* weft run -n 2 python3 train.py: says where the program goes, and what the line then looks like. */
+/* weft run -n 2 python3 train.py: prints the line with -- before the program. */
 static int refuse_program(int argc, char **argv, int index)
 {
     const char *name = argv[index];

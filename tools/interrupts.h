@@ -7,7 +7,7 @@
 #include "transport/topology.h"
 
 /* Binds them next to their interfaces, away from the cores of rank_count local ranks where there
- * are others. Returns an exit code of tool.h, having said on standard error what went wrong. */
+ * are others. Returns an exit code of tool.h; prints an error. */
 int wefti_bind_interrupts(const char *command, uint32_t rank_count);
 
 /* A line for each, at most most of every interface. */

@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 
-/* Less says nothing of a link's rate. */
+/* Less traffic does not determine the rate of a link. */
 #define LEAST_BYTES ((uint64_t)1 << 20)
 #define LEAST_S 0.002
 #define LINES 12u /* of text */

@@ -7,12 +7,12 @@
 
 #include "runtime/base/text.h"
 
-/* Both ways between two hosts. */
+/* Both directions between two hosts. */
 typedef struct host_link {
     uint32_t hosts[2];
     uint64_t bytes;
-    double rate_bytes_per_s; /* of the slower way while it was busy; 0: too little to say */
-    bool slow;               /* less than half of the middle of the others */
+    double rate_bytes_per_s; /* of the slower direction while busy; 0: too little traffic */
+    bool slow;               /* less than half of the median of the others */
 } host_link_t;
 
 typedef struct links_report {

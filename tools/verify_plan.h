@@ -5,7 +5,7 @@
 
 #include "tools/tool.h"
 
-/* Proves the plan and prints what was proved, or one line that says what is wrong. Returns the exit
+/* Proves the plan and prints the result, or one line with the error. Returns the exit
  * code: 1 if the plan, or a schedule that it may run, is wrong. */
 int wefti_verify_plan(const char *path, const weft_registry_t *registry, bool json);
 

@@ -84,7 +84,7 @@ double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, doubl
 uint64_t wefti_bench_iterations(uint64_t bytes);
 /* More ranks than cores. */
 bool wefti_bench_shares_cores(uint32_t ranks);
-/* A call of bytes; collective. False in *out_fits when that is not an element for each rank. */
+/* Times calls of bytes; collective. *out_fits: false if that is less than one element per rank. */
 weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_fits,
                                   bench_row_t *out_row);
 
@@ -92,23 +92,22 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
 bench_case_t wefti_bench_case(const bench_t *bench, uint32_t rank, uint8_t *send, uint8_t *recv,
                               uint64_t bytes);
 
-/* floor.c: created before the ranks are started, who share it; NULL when there is no memory
- * for it. time writes this rank's time of every call to self->times; collective. shows: data beside
- * a flag, for sizes that may be shown, instead of in place. With --check, wrong elements
- * are added to *wrong, where the floor does what the operator does. */
+/* floor.c: created before the ranks start, which share it; NULL if memory ran out. time writes this
+ * rank's time of every call to self->times; collective. shows: data next to a flag instead of in
+ * place, for sizes where floor_shows is true. With --check, wrong elements are added to *wrong. */
 bench_floor_t *wefti_bench_floor_create(uint32_t ranks, uint64_t max_bytes);
 void wefti_bench_floor_destroy(bench_floor_t *floor);
 bool wefti_bench_floor_shows(uint64_t bytes);
 weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool shows, uint64_t warm,
                                      uint64_t iterations, uint64_t *wrong);
 
-/* data.c: pattern_init fills in the pattern; produce writes everything that this rank sends;
- * check counts wrong elements of what it got. */
+/* data.c: pattern_init fills in the pattern; produce writes the elements that this rank sends; check
+ * counts wrong elements that it received. */
 weft_status_t wefti_bench_pattern_init(bench_rank_t *self);
 void wefti_bench_produce(const bench_rank_t *self, const bench_case_t *size, uint64_t call);
 uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, uint64_t call);
 
-/* print.c: printed is how many rows there were before. */
+/* print.c; printed: number of rows before. */
 void wefti_bench_print_row(const bench_t *bench, const bench_row_t *row, uint32_t printed);
 void wefti_bench_print_end(const bench_t *bench, uint32_t printed);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this machine allows: the movement of data that an operator cannot do without, on the same
- * pinned ranks, written directly. No agreement, no errors, no waiting for anybody but those whose
- * memory is touched, one flag per step. Either ranks show their data beside a flag, where it is
- * small, or they work in place, between two flags; the quicker one is the floor. Sums are of 32-bit
- * integers, whatever the type: they cost no more than reading and writing does.
+ * The floor: the least data movement of an operator, on the same pinned ranks, without the library.
+ * There is no agreement and no error handling; ranks wait only for owners of memory that they read or
+ * write, with one flag per step. Small data travels next to a flag; other data is moved in place,
+ * between two flags. The faster way is the floor. Sums are of 32-bit integers for all types, since
+ * memory access dominates.
  *
- * In place, the work is cut into as many parts as there are ranks. Each does its own, but where
- * they share cores: there whoever runs takes the next part, for others may not be on a core.
+ * In place, the work has one part per rank. If ranks share cores, a running rank takes the next part,
+ * since the others may not be scheduled.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ void wefti_bench_floor_destroy(bench_floor_t *floor)
 
 static void tell(_Atomic uint32_t *own, uint32_t value)
 {
-    /* release: what was written before is seen by whoever sees the value */
+    /* release: a rank that reads the value also sees what was written before it */
     atomic_store_explicit(own, value, memory_order_release);
 }
 
@@ -151,8 +151,8 @@ static void move_between(const worker_t *w, uint32_t rank, uint64_t at, uint64_t
     }
 }
 
-/* The root does its share of what goes to or comes from each of the others. But a small block is
- * put where the root gathers it by its owner alone: whoever wrote there last has the lines. */
+/* The root moves its share of every block. A small block of a gather is written by its owner alone,
+ * whose cache has the lines from the last call. */
 static void move_rooted(const worker_t *w, uint32_t part)
 {
     uint64_t theirs = wefti_align_up((size_t)(w->bytes / w->ranks * (w->ranks - 1)), 64);

@@ -254,7 +254,7 @@ out:
 
 void wefti_bench_rank_deinit(bench_rank_t *self)
 {
-    /* A broken group's peers may still read its memory, which goes with the process. */
+    /* Peers of a broken group may still read its memory, which is freed with the process. */
     if (self->group != NULL && weft_group_status(self->group) == WEFT_OK) {
         put_buffer(self, 1);
         put_buffer(self, 0);

@@ -134,7 +134,7 @@ int wefti_agent_open(launch_t *launch)
     agent->reader.greeted = true;
     launch->agent = agent;
     if (!take_streams(agent) || !receive(agent)) {
-        return EXIT_RUN_FAILED; /* nobody is there to be told */
+        return EXIT_RUN_FAILED; /* there is no launcher to report to */
     }
     return read_job(launch, agent);
 }
@@ -163,8 +163,8 @@ void wefti_agent_close(launch_agent_t *agent, int code)
 
 /* ---- ranks ---- */
 
-/* The launcher does not answer any more: ranks would run for nobody. */
-static void end_for_nobody(launch_agent_t *agent)
+/* The launcher is gone: its ranks end. */
+static void end_without_launcher(launch_agent_t *agent)
 {
     rank_set_t *set = agent->set;
     set->extra_fd = -1;
@@ -183,7 +183,7 @@ static void send_output(void *owner, const rank_process_t *rank, int stream, con
     wefti_frame_put(&agent->reply, (uint32_t)stream);
     wefti_frame_put_bytes(&agent->reply, data, bytes);
     if (!reply(agent)) {
-        end_for_nobody(agent);
+        end_without_launcher(agent);
     }
 }
 
@@ -197,7 +197,7 @@ static void send_ended(void *owner, const rank_process_t *rank)
     wefti_frame_put(&agent->reply, (uint32_t)rank->report.status);
     wefti_frame_put_text(&agent->reply, rank->report.message);
     if (!reply(agent)) {
-        end_for_nobody(agent);
+        end_without_launcher(agent);
     }
 }
 
@@ -215,7 +215,7 @@ static void hear(void *owner)
         }
     }
     if (got < 0) {
-        end_for_nobody(agent);
+        end_without_launcher(agent);
     }
 }
 
@@ -234,7 +234,7 @@ static bool say_ready(launch_agent_t *agent)
     wefti_frame_put(&agent->reply, port);
     wefti_addresses_put(&agent->reply);
     if (!reply(agent) || !receive(agent) || agent->frame.kind != FRAME_START) {
-        agent->reported = true; /* it wants no ranks any more, and knows why */
+        agent->reported = true; /* the launcher has given up and reported why */
         return false;
     }
     wefti_frame_get_text(&agent->frame, agent->address, sizeof agent->address);
@@ -248,7 +248,7 @@ static void say_started(launch_agent_t *agent, const rank_set_t *set)
         wefti_frame_put(&agent->reply, (uint32_t)set->ranks[i].pid);
     }
     if (!reply(agent)) {
-        end_for_nobody(agent);
+        end_without_launcher(agent);
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One host of several: starts its ranks when the launcher says so. */
+/* One host of several: starts its ranks on the launcher's request. */
 #ifndef WEFT_TOOLS_LAUNCH_AGENT_H
 #define WEFT_TOOLS_LAUNCH_AGENT_H
 

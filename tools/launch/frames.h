@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What launcher and agents say to each other, over the agent's standard input and output.
+ * Messages between launcher and agents, over the agent's standard input and output.
  *
  *   launcher                         agent
  *                                    FRAMES_HELLO, before which a login shell may have printed

@@ -180,7 +180,7 @@ static bool any_failed(const rank_set_t *set)
 static int report(const rank_set_t *set, int code)
 {
     if ((set->interrupted || code != EXIT_OK || any_failed(set)) && isatty(STDERR_FILENO) == 1) {
-        fputs("\r\033[K", stderr); /* a progress line that nobody ended */
+        fputs("\r\033[K", stderr); /* an unfinished progress line */
     }
     if (set->interrupted) {
         fprintf(stderr, "weft %s: interrupted, all ranks ended\n", set->command);

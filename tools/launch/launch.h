@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Starts ranks as processes, on this host or on several, and watches over them.
+ * Starts ranks as processes, on this host or on several, and supervises them.
  *
- *   launch.c         options, this host's ranks, which of the ways below is meant
- *   ranks.c   processes of one host: pinning, output, signals, reaping
- *   hosts.c   --hosts: names and slots, which rank is where
- *   remote.c  the launcher of several hosts: one agent on each
- *   rsh.c     reaching a host: ssh, and what an agent hears first
- *   agent.c   the agent: `weft COMMAND --agent ...` at the other end of ssh
- *   address.c where rank 0 can be reached by all hosts
- *   frames.c  what launcher and agents say to each other
- *   report.c  what went wrong, said once; the exit code
- *   program.c `weft run -- PROGRAM`
+ *   launch.c   options; ranks on this host, on several, or of a program
+ *   ranks.c    processes of one host: pinning, output, signals, reaping
+ *   hosts.c    --hosts: names and slots, placement of ranks
+ *   remote.c   the launcher of several hosts: one agent on each
+ *   rsh.c      starting an agent through ssh; its first message
+ *   agent.c    the agent: `weft COMMAND --agent ...` at the other end of ssh
+ *   address.c  an address of rank 0 that all hosts reach
+ *   frames.c   messages between launcher and agents
+ *   report.c   each failure printed once; the exit code
+ *   program.c  `weft run -- PROGRAM`
  */
 #ifndef WEFT_TOOLS_LAUNCH_H
 #define WEFT_TOOLS_LAUNCH_H
@@ -21,8 +21,7 @@
 #define LAUNCH_MAX_RANKS 1024u
 #define LAUNCH_HOST_BYTES 256u
 
-/* What one rank does. Runs in a process of its own; a message of the last error goes to the
- * launcher. */
+/* The work of one rank, in a process of its own. The message of its error goes to the launcher. */
 typedef weft_status_t (*rank_fn)(void *user, uint32_t rank, uint32_t world_size,
                                  const char *address);
 
@@ -37,7 +36,7 @@ typedef struct launch {
     bool tag_output, round_robin, bind_irqs;
     char **program; /* NULL, or what follows "--" */
     int argument_count;
-    char **arguments;      /* as they were, for the agents; ours */
+    char **arguments;      /* before parsing, for the agents; owned */
     launch_agent_t *agent; /* not NULL: this process is the agent of a host */
     /* Of an agent: of the world, and its host's ranks. */
     uint32_t world_size, rank_count;
@@ -49,17 +48,16 @@ bool wefti_is_launch_option(int key);
 
 /*
  * Before options are parsed: keeps the arguments, takes "-- PROGRAM ARGS.." away from them and, in
- * an agent, hears from the launcher what it is to do; its environment is set then.
+ * an agent, receives its job from the launcher and sets its environment.
  */
 int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **argv);
 /* An agent that has not started ranks tells the launcher why: code, and what was printed. */
 void wefti_launch_deinit(launch_t *launch, int code);
 int wefti_launch_option(launch_t *launch, int key, const char *value);
 
-/* Before ranks or agents are started: WEFT_SECRET, unless the user has chosen one. False, having
- * said why. */
+/* Sets WEFT_SECRET, unless the user has, before ranks or agents start. Prints an error. */
 bool wefti_launch_make_secret(const char *command);
-/* "unix:@weft-.." that nobody else has; false with errno. */
+/* "unix:@weft-.." that is not in use; false with errno. */
 bool wefti_launch_unix_address(char *out, size_t bytes);
 
 /* Ranks are started by agents, which prepare what ranks share themselves. */

@@ -152,7 +152,7 @@ static weft_status_t start_rank(rank_set_t *set, uint32_t index)
         return WEFT_ERR_SYSTEM;
     }
     if (set->program) {
-        setpgid(pid, pid); /* whoever of the two is first */
+        setpgid(pid, pid); /* also called by the child: either may run first */
     }
     rank->pid = pid;
     return WEFT_OK;
@@ -240,7 +240,7 @@ static void take_end(rank_set_t *set, rank_process_t *rank)
     }
 }
 
-/* What a program has left behind: while its own number is still taken. */
+/* Ends the children of a program, before the process id is free for reuse. */
 static void end_group(const rank_set_t *set, const rank_process_t *rank)
 {
     siginfo_t info = {0};
@@ -250,7 +250,7 @@ static void end_group(const rank_set_t *set, const rank_process_t *rank)
     }
 }
 
-/* Reaps whoever ended; returns how many still run. */
+/* Reaps ended processes; returns the number of running ones. */
 static uint32_t reap(rank_set_t *set)
 {
     uint32_t running = 0;

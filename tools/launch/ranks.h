@@ -43,7 +43,7 @@ typedef struct rank_set {
     void *user;
     bool program;         /* run becomes another program */
     bool capture;         /* output comes through pipes */
-    bool decides;         /* ends the others when one fails; an agent is told to */
+    bool decides;         /* ends the others when one fails; in an agent, the launcher decides */
     bool interrupted;     /* a signal that asks for the end came */
     uint64_t deadline_ns; /* 0, or when the remaining ranks are killed */
     uint32_t ended_count;

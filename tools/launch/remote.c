@@ -22,10 +22,10 @@ typedef struct remote_launcher {
     rank_lines_t *lines;
     rank_set_t signals; /* no ranks: signal_fd */
     bool started, interrupted;
-    uint32_t ends_sent;        /* how often hosts were told to end */
-    uint64_t deadline_ns;      /* 0, or when what still runs is ended */
+    uint32_t ends_sent;        /* number of end requests sent */
+    uint64_t deadline_ns;      /* when remaining ranks are killed; 0: not set */
     uint64_t connect_until_ns; /* 0: never */
-    uint64_t listen_until_ns;  /* where all is over */
+    uint64_t listen_until_ns;  /* after all hosts are done */
     frame_t frame;
     frame_t received;
 } remote_launcher_t;
@@ -66,7 +66,8 @@ static void lose_host(remote_launcher_t *self, remote_host_t *remote)
         }
     }
     if (self->deadline_ns == 0) {
-        end_by(self, self->started ? LAUNCH_GRACE_NS : LAUNCH_GRACE_NS / 4); /* others may, too */
+        end_by(self, self->started ? LAUNCH_GRACE_NS
+                                   : LAUNCH_GRACE_NS / 4); /* time for reports of others */
     }
 }
 
@@ -86,7 +87,7 @@ static void send_end(remote_launcher_t *self, int number)
     }
 }
 
-/* ---- what agents say ---- */
+/* ---- frames of agents ---- */
 
 static void take_rank_end(remote_launcher_t *self, const remote_host_t *remote)
 {
@@ -132,7 +133,7 @@ static void take_frame(remote_launcher_t *self, remote_host_t *remote)
         remote->code = (int)(wefti_frame_get(frame) & 0xffu);
         wefti_frame_get_text(frame, remote->text, sizeof remote->text);
         remote->state = REMOTE_FAILED;
-        end_by(self, self->started ? 0 : LAUNCH_GRACE_NS / 4); /* others may say it, too */
+        end_by(self, self->started ? 0 : LAUNCH_GRACE_NS / 4); /* time for reports of others */
         break;
     case FRAME_STARTED:
         for (uint32_t i = 0; i < remote->host->rank_count; i++) {
@@ -151,7 +152,7 @@ static void take_frame(remote_launcher_t *self, remote_host_t *remote)
     case FRAME_JOB:
     case FRAME_START:
     case FRAME_END:
-        break; /* ours to say */
+        break; /* only sent by the launcher */
     }
 }
 
@@ -167,7 +168,7 @@ static void hear(remote_launcher_t *self, remote_host_t *remote)
         lose_host(self, remote);
     }
     if (is_over(remote) && remote->to_fd >= 0) {
-        close(remote->to_fd); /* nothing more to say, but ssh ends best when it is listened to */
+        close(remote->to_fd); /* nothing more is sent; ssh ends cleanly if its output is read */
         remote->to_fd = -1;
         self->listen_until_ns = wefti_now_ns() + LAUNCH_GRACE_NS;
     }
@@ -271,7 +272,7 @@ static void keep_deadlines(remote_launcher_t *self)
             if (!is_over(remote) && self->started) {
                 lose_host(self, remote);
             } else if (!is_over(remote)) {
-                close_host(remote); /* the state says how far it came */
+                close_host(remote); /* keeps its state */
             }
         }
         return;
@@ -413,7 +414,7 @@ static int report_hosts(remote_launcher_t *self)
 static int report(remote_launcher_t *self)
 {
     if (isatty(STDERR_FILENO) == 1) {
-        fputs("\r\033[K", stderr); /* a progress line that nobody ended */
+        fputs("\r\033[K", stderr); /* an unfinished progress line */
     }
     if (self->interrupted) {
         fprintf(stderr, "weft %s: interrupted, all ranks ended\n", self->launch->command);

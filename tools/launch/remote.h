@@ -10,12 +10,12 @@
 #include "tools/launch/ranks.h"
 
 typedef enum remote_state {
-    REMOTE_PREPARING, /* not heard of, or preparing */
+    REMOTE_PREPARING, /* connecting or preparing */
     REMOTE_READY,
     REMOTE_RUNNING,
     REMOTE_DONE,
-    REMOTE_FAILED, /* started no ranks: code and text say why */
-    REMOTE_LOST,   /* its end of the connection is gone */
+    REMOTE_FAILED, /* started no ranks; code and text report why */
+    REMOTE_LOST,   /* the connection broke */
 } remote_state_t;
 
 typedef struct remote_host {
@@ -32,11 +32,11 @@ typedef struct remote_host {
     frame_reader_t reader;
 } remote_host_t;
 
-/* rsh.c: the process that speaks to a host. EXIT_OK, or prints what is wrong. */
+/* rsh.c: starts the process that connects to a host. Prints an error. */
 int wefti_remote_start(const launch_t *launch, remote_host_t *remote);
 /* "ssh", for messages; buffer of 64 bytes, returned. */
 const char *wefti_remote_program(const launch_t *launch, const remote_host_t *remote, char *buffer);
-/* Who the agent is: ranks, directory, WEFT_ variables (the secret, too). False: it does not listen.
+/* The job of an agent: ranks, directory, WEFT_ variables with the secret. False if it cannot be sent.
  */
 bool wefti_remote_send_job(remote_host_t *remote, frame_t *frame, uint32_t world_size,
                            bool one_host);

@@ -6,7 +6,7 @@
 
 #include "tools/launch/ranks.h"
 
-/* A rank that only noticed somebody else's failure has less to say than the one that failed. */
+/* A rank that noticed the failure of another one: its message is printed after that one's. */
 static bool is_echo(const rank_process_t *rank)
 {
     return rank->report.status == WEFT_ERR_ABORTED;
@@ -120,7 +120,7 @@ static int report_programs(const char *command, const rank_process_t *ranks, uin
     if (WIFSIGNALED(first->wait_status)) {
         fprintf(stderr, "was killed by signal %d (%s)\n", WTERMSIG(first->wait_status),
                 strsignal(WTERMSIG(first->wait_status)));
-        return 128 + WTERMSIG(first->wait_status); /* as a shell says it */
+        return 128 + WTERMSIG(first->wait_status); /* as in a shell */
     }
     fprintf(stderr, "exited with status %d\n", WEXITSTATUS(first->wait_status));
     return WEXITSTATUS(first->wait_status);

@@ -97,7 +97,7 @@ static int measure_collectives(tune_command_t *command)
     return code;
 }
 
-/* One launch that measures kernels with so many threads per rank. */
+/* One launch that measures kernels with a number of threads per rank. */
 static int run_kernels(tune_command_t *command, const wefti_settings_t *settings, uint32_t ranks,
                        uint32_t threads)
 {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/suggest.h"
 
 /* The newest opset whose changes this importer handles. */
 #define NEWEST_OPSET 21
@@ -102,32 +103,9 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
 typedef struct near {
     const char *domain, *wanted;
     const char *names[5];
-    uint32_t distances[5];
+    size_t distances[5];
     uint32_t count;
 } near_t;
-
-static uint32_t edit_distance(const char *a, const char *b)
-{
-    uint32_t row[41];
-    size_t la = strlen(a), lb = strlen(b);
-    if (la > 40 || lb > 40) {
-        return UINT32_MAX;
-    }
-    for (size_t j = 0; j <= lb; j++) {
-        row[j] = (uint32_t)j;
-    }
-    for (size_t i = 1; i <= la; i++) {
-        uint32_t diagonal = row[0];
-        row[0] = (uint32_t)i;
-        for (size_t j = 1; j <= lb; j++) {
-            uint32_t same = diagonal + ((a[i - 1] | 32) != (b[j - 1] | 32));
-            diagonal = row[j];
-            uint32_t other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            row[j] = same < other ? same : other;
-        }
-    }
-    return row[lb];
-}
 
 static int visit_near(const weft_op_def_t *def, void *user)
 {
@@ -135,7 +113,7 @@ static int visit_near(const weft_op_def_t *def, void *user)
     if (strcmp(wefti_onnx_domain(def->domain), near->domain) != 0) {
         return 0;
     }
-    uint32_t distance = edit_distance(def->name, near->wanted);
+    size_t distance = wefti_edit_distance(def->name, near->wanted);
     size_t prefix = 0;
     while (def->name[prefix] != '\0' && def->name[prefix] == near->wanted[prefix]) {
         prefix++;

@@ -59,8 +59,9 @@ static void become_constant(wefti_graph_t *graph, uint32_t node, const void *dat
     graph->nodes[node].dead = true;
 }
 
-weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
-                                    bool *out_folded)
+/* One node whose types are known; a result larger than *budget_bytes is not folded. */
+static weft_status_t fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
+                               bool *out_folded)
 {
     weft_status_t status;
     const wefti_node_t *at = &graph->nodes[node];
@@ -157,7 +158,7 @@ static weft_status_t fold_all(wefti_graph_t *graph, bool complete)
         uint32_t id = graph->order[i];
         WEFT_TRY(status, wefti_graph_infer_node(graph, id), done);
         WEFT_TRY(status, check_baked_batch(graph, &graph->nodes[id]), done);
-        WEFT_TRY(status, wefti_graph_fold_node(graph, id, &budget_bytes, &folded), done);
+        WEFT_TRY(status, fold_node(graph, id, &budget_bytes, &folded), done);
         if (!folded && complete) {
             WEFT_TRY(status, check_known(graph, &graph->nodes[id]), done);
         }

@@ -274,9 +274,6 @@ weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
 /* The same for a graph whose inputs are bound: a type that stays unknown is an error. */
 weft_status_t wefti_graph_fold(wefti_graph_t *graph);
 #define WEFTI_FOLD_BUDGET_BYTES ((size_t)64 << 20) /* of all folded values of a graph */
-/* One node whose types are known; a result larger than *budget_bytes is not folded. */
-weft_status_t wefti_graph_fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
-                                    bool *out_folded);
 
 /* graph/bind_shapes.c */
 typedef struct wefti_shape_override {

@@ -44,9 +44,7 @@ typedef struct wefti_diff_op {
     uint32_t output_count; /* 0: 1 */
 } wefti_diff_op_t;
 
-/* Appends a backward node. */
-weft_status_t wefti_diff_emit(wefti_diff_t *diff, const wefti_diff_op_t *op, uint32_t *out_node);
-/* The same for operators with one output: returns its value. */
+/* Appends a backward node with one output: returns its value. */
 weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *op,
                                     uint32_t *out_value);
 /* grad is a contribution to the gradient of input index; it is summed to the shape of the input if

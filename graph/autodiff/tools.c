@@ -47,7 +47,8 @@ done:
     return status;
 }
 
-weft_status_t wefti_diff_emit(wefti_diff_t *diff, const wefti_diff_op_t *op, uint32_t *out_node)
+/* Appends a backward node. */
+static weft_status_t emit(wefti_diff_t *diff, const wefti_diff_op_t *op, uint32_t *out_node)
 {
     char name[300];
     snprintf(name, sizeof(name), "%.280s/grad", wefti_diff_node(diff)->name);
@@ -68,7 +69,7 @@ weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *o
                                     uint32_t *out_value)
 {
     uint32_t node;
-    weft_status_t status = wefti_diff_emit(diff, op, &node);
+    weft_status_t status = emit(diff, op, &node);
     if (status >= 0) {
         *out_value = diff->graph->nodes[node].outputs[0];
     }
@@ -145,7 +146,7 @@ weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op)
     }
     op->output_absent = absent;
     if (any) {
-        WEFT_TRY(status, wefti_diff_emit(diff, op, &node), done);
+        WEFT_TRY(status, emit(diff, op, &node), done);
     }
     for (uint32_t i = 0; i < op->output_count && any; i++) {
         WEFT_TRY(status, wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]), done);

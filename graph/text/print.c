@@ -13,8 +13,8 @@ const char *const wefti_text_phases[] = {"forward", "backward", "comm", "update"
 const char *const wefti_text_marks[] = {"loss",       "logits", "label", "reduced",
                                         "persistent", "grad",   "alias", NULL};
 
-int32_t wefti_text_default_version(const weft_registry_t *registry, const char *domain,
-                                   const char *op)
+/* The version of an operator whose text has none: that of the newest definition. */
+static int32_t default_version(const weft_registry_t *registry, const char *domain, const char *op)
 {
     const weft_op_def_t *def = weft_registry_find_op(registry, domain, op, INT32_MAX);
     return def ? def->since_version : 1;
@@ -253,8 +253,7 @@ static void add_operator(const wefti_graph_t *graph, const wefti_node_t *node, w
         wefti_text_add(out, "::");
     }
     add_name(out, node->def->name);
-    if (node->version !=
-        wefti_text_default_version(graph->registry, node->def->domain, node->def->name)) {
+    if (node->version != default_version(graph->registry, node->def->domain, node->def->name)) {
         wefti_text_printf(out, "@%" PRId32, node->version);
     }
 }

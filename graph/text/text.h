@@ -18,10 +18,6 @@ extern const char *const wefti_text_phases[]; /* by wefti_phase_t; ends with NUL
 #define WEFTI_TEXT_FLAG(i) ((wefti_value_flags_t)WEFTI_VALUE_LOSS << (i))
 extern const char *const wefti_text_marks[];
 
-/* The version of an operator whose text has none: that of the newest definition. */
-int32_t wefti_text_default_version(const weft_registry_t *registry, const char *domain,
-                                   const char *op);
-
 /* scan.c: reads one line. Spaces are skipped. A failure sticks: the rest of the line is gone, further
  * calls accept nothing and return 0 or "", and the first message stays. */
 typedef struct wefti_scan {

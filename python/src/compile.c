@@ -378,7 +378,7 @@ static const char outro[] =
     "field and the\n"
     "argument are named).";
 
-static void add_doc(const char *format, ...)
+static void WEFT_PRINTF(1, 2) add_doc(const char *format, ...)
 {
     size_t used = strlen(doc);
     va_list list;

@@ -75,7 +75,8 @@ static void *memory_alloc(void *user, size_t bytes)
     }
     memcpy(block, &bytes, sizeof(bytes));
     memory->live_blocks++;
-    uint64_t live = memory->live_bytes += bytes, most = memory->most_bytes;
+    uint64_t live = atomic_fetch_add(&memory->live_bytes, bytes) + bytes;
+    uint64_t most = memory->most_bytes;
     while (live > most && !atomic_compare_exchange_weak(&memory->most_bytes, &most, live)) {
     }
     return block + HEAD_BYTES;

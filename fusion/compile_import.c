@@ -45,14 +45,23 @@ static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
     return status;
 }
 
+static bool has_updates(const wefti_graph_t *graph)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        has = has || graph->nodes[graph->order[i]].phase == WEFTI_PHASE_UPDATE;
+    }
+    return has;
+}
+
 /* A compiled graph has all types that do not depend on layouts. A file can break any rule. */
 static weft_status_t check_compiled(wefti_compiler_t *c)
 {
     weft_status_t status;
-    if (wefti_graph_has_gradients(c->graph) != !c->params.infer) {
+    if (has_updates(c->graph) != !c->params.infer) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: compiled graph for %s has %s",
                            c->params.model_path, c->params.infer ? "inference" : "training",
-                           c->params.infer ? "gradients" : "no gradients");
+                           c->params.infer ? "updates" : "no updates");
     }
     WEFT_TRY(status, wefti_graph_infer_shapes(c->graph), fail);
     status = wefti_graph_verify(c->graph);

@@ -215,26 +215,32 @@ static const char *property(const wefti_onnx_import_params_t *params, const char
 /* An error about the property weft.<key> of the file; key is a literal. */
 #define BAD(key, ...) wefti_error(WEFT_ERR_FORMAT, "metadata weft." key ": " __VA_ARGS__)
 
-/* "a:b a:b ..": the next two numbers; false at the end, *at NULL when it is no list. */
-static bool next_pair(const char **at, uint64_t out[2])
+/* "a:b a:b ..": the next count numbers; false at the end, *at NULL when it is no list. */
+static bool next_numbers(const char **at, uint64_t *out, int count)
 {
     char *end;
     if (**at == '\0') {
         return false;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < count; i++) {
+        bool last = i == count - 1;
         if (**at < '0' || **at > '9') {
             *at = NULL;
             return false;
         }
         out[i] = strtoull(*at, &end, 10);
-        if ((i == 0 && *end != ':') || (i == 1 && *end != ' ' && *end != '\0')) {
+        if ((!last && *end != ':') || (last && *end != ' ' && *end != '\0')) {
             *at = NULL;
             return false;
         }
         *at = *end == '\0' ? end : end + 1;
     }
     return true;
+}
+
+static bool next_pair(const char **at, uint64_t out[2])
+{
+    return next_numbers(at, out, 2);
 }
 
 weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *params,
@@ -296,7 +302,7 @@ static weft_status_t set_phases(const wefti_onnx_import_params_t *params, wefti_
         wefti_node_t *node = &graph->nodes[compiled->ids[i]];
         weft_effects_t effects = node->def->effects;
         const char *at = letter == '\0' ? NULL : strchr("FBCU", letter);
-        if (at == NULL || (letter == 'U') != ((effects & WEFT_EFFECT_UPDATES) != 0) ||
+        if (at == NULL || (letter != 'U' && (effects & WEFT_EFFECT_UPDATES) != 0) ||
             (letter == 'U') != (i >= compiled->main_nodes)) {
             return wefti_error(WEFT_ERR_FORMAT,
                                "metadata weft.phases: node '%s' (%s) cannot be in phase '%c'",
@@ -372,7 +378,46 @@ static weft_status_t set_scalars(const wefti_onnx_import_params_t *params, wefti
     return WEFT_OK;
 }
 
-/* Whose gradients and states are read by which update. */
+static weft_status_t bad_list(const char *key, const char *list)
+{
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "metadata weft.%s: invalid list, or position out of range: '%.60s'", key,
+                       list);
+}
+
+/* Gradients and states, as the file lists them. */
+static weft_status_t set_links(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
+                               const wefti_onnx_file_t *file, const wefti_onnx_compiled_t *compiled)
+{
+    const Onnx__GraphProto *proto = file->model->graph;
+    const char *at = property(params, "gradients");
+    uint64_t n[3];
+    while (next_numbers(&at, n, 3)) {
+        const wefti_node_t *node =
+            n[0] < compiled->node_count ? &graph->nodes[compiled->ids[n[0]]] : NULL;
+        if (node == NULL || n[1] >= node->output_count || node->outputs[n[1]] == WEFTI_NONE ||
+            n[2] >= proto->n_initializer) {
+            return bad_list("gradients", property(params, "gradients"));
+        }
+        graph->values[node->outputs[n[1]]].grad_of =
+            wefti_graph_find_value(graph, proto->initializer[n[2]]->name);
+    }
+    if (at == NULL) {
+        return bad_list("gradients", property(params, "gradients"));
+    }
+    at = property(params, "states");
+    while (next_numbers(&at, n, 2)) {
+        if (n[0] >= proto->n_initializer || n[1] >= proto->n_initializer) {
+            return bad_list("states", property(params, "states"));
+        }
+        uint32_t state = wefti_graph_find_value(graph, proto->initializer[n[0]]->name);
+        graph->values[state].state_of =
+            wefti_graph_find_value(graph, proto->initializer[n[1]]->name);
+    }
+    return at == NULL ? bad_list("states", property(params, "states")) : WEFT_OK;
+}
+
+/* The same in files before 0.3: whose gradients and states are read by which update. */
 static weft_status_t link_updates(wefti_graph_t *graph, const wefti_onnx_compiled_t *compiled)
 {
     for (size_t i = compiled->main_nodes; i < compiled->node_count; i++) {
@@ -429,13 +474,6 @@ static weft_status_t add_edges(const wefti_onnx_import_params_t *params, wefti_g
     return at == NULL ? BAD("edges", "expected a list of node:node, got '%.60s'",
                             property(params, "edges"))
                       : WEFT_OK;
-}
-
-static weft_status_t bad_list(const char *key, const char *list)
-{
-    return wefti_error(WEFT_ERR_FORMAT,
-                       "metadata weft.%s: invalid list, or position out of range: '%.60s'", key,
-                       list);
 }
 
 /* Outputs that keep their contents between programs; then outputs of variants, all others. */
@@ -497,6 +535,35 @@ static weft_status_t add_program(wefti_graph_t *graph, const wefti_onnx_property
                : wefti_graph_add_program(graph, program->key + strlen(PROGRAM), nodes, count);
 }
 
+/* The order in which nodes run: each once, or not at all, which the verifier finds. */
+static weft_status_t set_order(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
+                               wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
+{
+    const char *at = property(params, "order");
+    uint64_t pair[2];
+    uint32_t count = 0;
+    uint32_t *order = wefti_arena_array(arena, graph->order_count, sizeof(*order));
+    if (order == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    while (next_pair(&at, pair)) {
+        if (pair[1] >= compiled->node_count || pair[0] > pair[1] ||
+            pair[1] - pair[0] >= graph->order_count - count) {
+            return bad_list("order", property(params, "order"));
+        }
+        for (uint64_t i = pair[0]; i <= pair[1]; i++) {
+            order[count++] = compiled->ids[i];
+        }
+    }
+    if (at == NULL || (count > 0 && count != graph->order_count)) {
+        return bad_list("order", property(params, "order"));
+    }
+    if (count > 0) {
+        memcpy(graph->order, order, count * sizeof(*order));
+    }
+    return WEFT_OK;
+}
+
 /* Files before 0.3 have no programs: passes make them. */
 static weft_status_t add_programs(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                   wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
@@ -540,12 +607,16 @@ weft_status_t wefti_onnx_compiled_apply(const wefti_onnx_import_params_t *params
     WEFT_TRY(status, set_kinds(params, graph, file, compiled), fail);
     WEFT_TRY(status, set_scalars(params, graph, &file->arena), fail);
     WEFT_TRY(status, set_phases(params, graph, compiled), fail);
-    WEFT_TRY(status, link_updates(graph, compiled), fail);
     WEFT_TRY(status, add_edges(params, graph, compiled), fail);
     WEFT_TRY(status, set_named(params, graph, "loss", WEFTI_VALUE_LOSS, &graph->loss), fail);
     WEFT_TRY(status, set_named(params, graph, "logits", WEFTI_VALUE_LOGITS, &graph->logits), fail);
     WEFT_TRY(status, set_named(params, graph, "label", WEFTI_VALUE_LABEL, &graph->label), fail);
     WEFT_TRY(status, wefti_graph_pair_collectives(graph, false), fail);
+    bool lists =
+        wefti_onnx_property(params->compiled, params->compiled_count, PROGRAM "step") != NULL;
+    status = lists ? set_links(params, graph, file, compiled) : link_updates(graph, compiled);
+    WEFT_TRY(status, status, fail);
+    WEFT_TRY(status, set_order(params, graph, &file->arena, compiled), fail);
     WEFT_TRY(status, set_aliases(params, graph, compiled), fail);
     WEFT_TRY(status, add_programs(params, graph, &file->arena, compiled), fail);
     graph->batch = strtoll(property(params, "graph_batch"), NULL, 10);

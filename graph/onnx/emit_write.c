@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 
-#define MAX_OWN_PROPERTIES 16u
+#define MAX_OWN_PROPERTIES 24u
 
 typedef struct props {
     wefti_onnx_emit_t *emit;
@@ -143,12 +143,11 @@ static void add_pair(props_t *p, uint32_t first, uint32_t second)
 }
 
 /* Runs of positions, first:last. */
-static void add_program(props_t *p, const wefti_program_t *program, const uint32_t *position)
+static void add_nodes(props_t *p, const uint32_t *nodes, uint32_t count, const uint32_t *position)
 {
-    char key[64];
     uint32_t first = WEFTI_NONE, last = WEFTI_NONE;
-    for (uint32_t i = 0; i < program->node_count; i++) {
-        uint32_t at = position[program->nodes[i]];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = position[nodes[i]];
         if (at == WEFTI_NONE) {
             continue;
         }
@@ -162,7 +161,13 @@ static void add_program(props_t *p, const wefti_program_t *program, const uint32
     if (first != WEFTI_NONE) {
         add_pair(p, first, last);
     }
+}
+
+static void add_program(props_t *p, const wefti_program_t *program, const uint32_t *position)
+{
+    char key[64];
     snprintf(key, sizeof(key), "program.%s", program->name);
+    add_nodes(p, program->nodes, program->node_count, position);
     if (p->text.length == 0) { /* it exists, without a node */
         add_property(p->emit, key, "");
     }
@@ -195,6 +200,74 @@ static void add_programs(props_t *p, const uint32_t *position)
         }
     }
     flush(p, "persistent");
+}
+
+/* The order in which nodes run, where it is not that of the file: updates come last there. */
+static void add_order(props_t *p, const uint32_t *position)
+{
+    const wefti_graph_t *graph = p->emit->graph;
+    uint32_t last = 0;
+    bool differs = false;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t at = position[graph->order[i]];
+        differs = differs || (at != WEFTI_NONE && at < last);
+        last = at != WEFTI_NONE ? at : last;
+    }
+    if (differs) {
+        add_nodes(p, graph->order, graph->order_count, position);
+        flush(p, "order");
+    }
+}
+
+/* Positions of initializers, those of updates after those of the graph, by value. */
+static uint32_t *find_initializers(wefti_onnx_emit_t *emit)
+{
+    const wefti_graph_t *graph = emit->graph;
+    const Onnx__GraphProto *graphs[2] = {
+        emit->model->graph,
+        emit->model->n_training_info > 0 ? emit->model->training_info[0]->algorithm : NULL};
+    uint32_t at = 0;
+    uint32_t *initializer =
+        wefti_arena_array(&emit->arena, (size_t)graph->value_count + 1, sizeof(*initializer));
+    emit->failed = emit->failed || initializer == NULL;
+    for (int g = 0; g < 2 && initializer != NULL && graphs[g] != NULL; g++) {
+        for (size_t i = 0; i < graphs[g]->n_initializer; i++, at++) {
+            uint32_t v = wefti_graph_find_value(graph, graphs[g]->initializer[i]->name);
+            if (v != WEFTI_NONE) {
+                initializer[v] = at;
+            }
+        }
+    }
+    return initializer;
+}
+
+/* Gradients, node:output:parameter, and states, state:parameter. */
+static void add_links(props_t *p)
+{
+    const wefti_onnx_emit_t *emit = p->emit;
+    const wefti_graph_t *graph = emit->graph;
+    const uint32_t *initializer = find_initializers(p->emit);
+    for (size_t i = 0; i < file_nodes(emit) && initializer != NULL; i++) {
+        const wefti_node_t *node =
+            emit->place[i] == WEFTI_NONE ? NULL : &graph->nodes[emit->place[i]];
+        for (uint32_t k = 0; node != NULL && k < node->output_count; k++) {
+            uint32_t param = node->outputs[k] == WEFTI_NONE
+                                 ? WEFTI_NONE
+                                 : graph->values[node->outputs[k]].grad_of;
+            if (param != WEFTI_NONE) {
+                wefti_text_printf(&p->text, "%s%zu:%" PRIu32 ":%" PRIu32,
+                                  p->text.length > 0 ? " " : "", i, k, initializer[param]);
+            }
+        }
+    }
+    flush(p, "gradients");
+    for (uint32_t v = 0; v < graph->value_count && initializer != NULL; v++) {
+        const wefti_value_t *value = &graph->values[v];
+        if (value->kind == WEFTI_VALUE_STATE && value->state_of != WEFTI_NONE) {
+            add_pair(p, initializer[v], initializer[value->state_of]);
+        }
+    }
+    flush(p, "states");
 }
 
 /* Orderings that no value shows, by position in the file. */
@@ -299,6 +372,8 @@ static weft_status_t add_all(wefti_onnx_emit_t *emit, const wefti_onnx_property_
     if (position != NULL) {
         add_edges(&p, position);
         add_programs(&p, position);
+        add_order(&p, position);
+        add_links(&p);
     }
     wefti_text_deinit(&p.text);
     return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;

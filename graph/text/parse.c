@@ -27,12 +27,12 @@
  *   attribute  = INT | FLOAT | STRING | type ["=" contents]
  *              | "[" [element {"," element}] "]" | "floats[]" | "strings[]"
  *
- * A float attribute has a point or an exponent, unless the operator's definition says float. The
- * default of VERSION is the newest definition, of a node's name ("as") its first output. In a name,
- * blanks and , ( ) { } [ ] = " # % @ \ are written as \xNN, and so is a ':'
- * at its end; "" is the empty name. Values are
- * defined before they are used, except in "alias". An operator of another domain than "" and "weft" that nobody
- * defined needs the types of its outputs and is a fence for every pass.
+ * A NAME is a word without blanks and , ( ) { } [ ] = " # % @ \ that does not end with ':', or a
+ * string, in which \xNN is a byte. A float attribute has a point or an exponent, unless the
+ * operator's definition says float. The default of VERSION is the newest definition, of a node's
+ * name ("as") its first output. Values are defined before they are used, except in "alias". An
+ * operator of another domain than "" and "weft" that nobody defined needs the types of its outputs
+ * and is a fence for every pass.
  */
 #include <inttypes.h>
 #include <string.h>

@@ -20,32 +20,32 @@ static int32_t default_version(const weft_registry_t *registry, const char *doma
     return def ? def->since_version : 1;
 }
 
-/* Bytes that end a name, and those that a terminal would obey, are written as \xNN. */
-static void add_escaped(wefti_text_t *out, const char *text, const char *special)
+static void add_string(wefti_text_t *out, const char *text)
 {
+    wefti_text_add(out, "\"");
     for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-        if (*at < ' ' || *at == 127 || strchr(special, *at)) {
+        if (*at < ' ' || *at == 127 || *at == '"' || *at == '\\') {
             wefti_text_printf(out, "\\x%02x", *at);
         } else {
             wefti_text_add_bytes(out, at, 1);
         }
     }
+    wefti_text_add(out, "\"");
 }
 
+/* A name that the parser would not read as one word is written as a string. */
 static void add_name(wefti_text_t *out, const char *name)
 {
-    bool colon = *name && name[strlen(name) - 1] == ':'; /* would not be read as part of the name */
-    add_escaped(out, *name ? name : "\"\"",
-                !*name  ? ""
-                : colon ? ":" WEFTI_TEXT_ENDS_NAME
-                        : WEFTI_TEXT_ENDS_NAME);
-}
-
-static void add_string(wefti_text_t *out, const char *text)
-{
-    wefti_text_add(out, "\"");
-    add_escaped(out, text, "\"\\");
-    wefti_text_add(out, "\"");
+    size_t length = strlen(name);
+    bool plain = length > 0 && name[length - 1] != ':' && !strpbrk(name, WEFTI_TEXT_ENDS_NAME);
+    for (size_t i = 0; plain && i < length; i++) {
+        plain = (unsigned char)name[i] > ' ' && name[i] != 127;
+    }
+    if (plain) {
+        wefti_text_add(out, name);
+    } else {
+        add_string(out, name);
+    }
 }
 
 static void add_value_name(const wefti_graph_t *graph, uint32_t value, wefti_text_t *out)
@@ -95,9 +95,8 @@ static void add_type(const weft_tensor_desc_t *type, const char *const *dim_name
             wefti_text_printf(out, "%" PRId64, type->dims[i]);
         } else if (!name || !*name) {
             wefti_text_add(out, "?");
-        } else if (strchr("-?0123456789", *name)) {
-            wefti_text_printf(out, "\\x%02x", (unsigned char)*name);
-            add_escaped(out, name + 1, WEFTI_TEXT_ENDS_NAME);
+        } else if (strchr("?0123456789", *name)) {
+            add_string(out, name);
         } else {
             add_name(out, name);
         }

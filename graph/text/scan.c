@@ -28,12 +28,12 @@ static void *take(wefti_scan_t *scan, wefti_arena_t *arena, size_t bytes)
     return memory;
 }
 
-/* Bytes of the next name, escapes included. It does not end with ':'. */
+/* Bytes of the next name. It does not end with ':'. */
 static size_t name_length(const wefti_scan_t *scan)
 {
     const char *at = scan->at;
     while (at < scan->end && (unsigned char)*at > ' ' && *at != 127 &&
-           (*at == '\\' || !strchr(WEFTI_TEXT_ENDS_NAME, *at))) {
+           !strchr(WEFTI_TEXT_ENDS_NAME, *at)) {
         at++;
     }
     while (at > scan->at && at[-1] == ':') {

@@ -6,7 +6,7 @@
 #include "graph/ir.h"
 #include "runtime/base/error.h"
 
-/* Bytes that end a name. Within a name they are written as \xNN. */
+/* Bytes that end a name, with blanks; a name with one of them is written as a string. */
 #define WEFTI_TEXT_ENDS_NAME " ,(){}[]=\"#%@\\"
 /* Contents with more elements are written as hexadecimal bytes. */
 #define WEFTI_TEXT_LIST_ELEMENTS 16
@@ -44,7 +44,7 @@ bool wefti_scan_word(wefti_scan_t *scan, const char *word);
 int wefti_scan_choice(wefti_scan_t *scan, const char *const *list);
 /* Room for the elements of a list that ends with symbol; NULL: failed. */
 void *wefti_scan_array(wefti_scan_t *scan, char symbol, size_t elem_bytes);
-/* A name without its escapes. what: for the error, such as "a value". */
+/* A name, or the contents of a string. what: for the error, such as "a value". */
 const char *wefti_scan_name(wefti_scan_t *scan, const char *what);
 int64_t wefti_scan_int(wefti_scan_t *scan, int64_t low, int64_t high);
 double wefti_scan_double(wefti_scan_t *scan);

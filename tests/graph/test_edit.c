@@ -70,184 +70,159 @@ static void list_owns_its_edits(void **state)
     weft_edit_list_destroy(NULL);
 }
 
+/* Edits end with kind 0. */
+static weft_status_t apply(wefti_graph_t *graph, void *user)
+{
+    weft_edit_list_t *list = new_list();
+    for (const weft_edit_t *edit = user; edit->kind; edit++) {
+        CHECK(weft_edit_list_add(list, edit));
+    }
+    weft_status_t status = wefti_graph_apply(graph, list);
+    weft_edit_list_destroy(list);
+    return status;
+}
+
+#define EDITS(...) ((weft_edit_t[]){__VA_ARGS__, {0}})
+#define FUSE(...)                                                                                  \
+    {                                                                                              \
+        .kind = WEFT_EDIT_FUSE, .members = (const uint32_t[]){__VA_ARGS__},                        \
+        .member_count = sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t),                \
+        .text = "because"                                                                          \
+    }
+#define SPLIT(op, n)                                                                               \
+    {                                                                                              \
+        .kind = WEFT_EDIT_SPLIT, .op_a = (op), .parts = (n), .text = "large"                       \
+    }
+
 static void insert_takes_over_users_and_gradient(void **state)
 {
     (void)state;
-    weft_registry_t *registry;
-    uint32_t grads[2];
-    wefti_graph_t *graph = chain(&registry, 2, grads);
-    uint32_t user =
-        test_node_outputs(graph, "", "Add", "user", INPUTS(grads[0], grads[0]), 1, NULL, 0);
-    uint32_t param = graph->values[grads[0]].grad_of;
-    CHECK(wefti_graph_add_output(graph, grads[0]));
-    weft_edit_list_t *list = new_list();
-    insert(list, grads[0]);
-    CHECK(wefti_graph_apply(graph, list));
-    CHECK(wefti_graph_verify(graph));
-    uint32_t reduce = graph->node_count - 1, result = graph->nodes[reduce].outputs[0];
-    assert_string_equal(graph->nodes[reduce].def->name, "AllReduce");
-    assert_string_equal(wefti_node_attr(&graph->nodes[reduce], "reduction")->s, "avg");
-    assert_int_equal(graph->nodes[reduce].phase, WEFTI_PHASE_COMM);
-    assert_int_equal(graph->nodes[user].inputs[0], result);
-    assert_int_equal(graph->nodes[user].inputs[1], result);
-    assert_int_equal(graph->nodes[reduce].inputs[0], grads[0]);
-    assert_int_equal(graph->values[result].grad_of, param);
-    assert_int_equal(graph->values[grads[0]].grad_of, WEFTI_NONE);
-    assert_int_equal(graph->outputs[0], result);
-    /* right behind its producer */
-    assert_int_equal(graph->order[2], reduce);
-    weft_edit_list_destroy(list);
-    test_graph_free(graph, registry);
+    test_pass(apply,
+              EDITS({.kind = WEFT_EDIT_INSERT_COLLECTIVE,
+                     .value = 2,
+                     .op_name = "AllReduce",
+                     .reduction = WEFT_AVG}),
+              "input %x : f32[4]\n"
+              "param %w : f32[4]\n"
+              "%g = Relu(%x) : grad(%w)\n"
+              "%t = Tanh(%x)\n"
+              "%user = Add(%g, %g)\n"
+              "output %g\n",
+              "input %x : f32[4]\n"
+              "param %w : f32[4]\n"
+              "%g = Relu(%x)\n"
+              "comm %g_reduced = weft::AllReduce(%g) {group=0, reduction=\"avg\"} : grad(%w) as "
+              "\"AllReduce(g)\"\n"
+              "%t = Tanh(%x)\n"
+              "%user = Add(%g_reduced, %g_reduced)\n"
+              "output %g_reduced\n");
 }
 
+/* The fused node runs as early as its last input: after the third gradient, before the fourth. */
 static void fuse_makes_one_node(void **state)
 {
+    static const char text[] = "input %x : f32[4]\n"
+                               "%a = Relu(%x)\n"
+                               "%ra = weft::AllReduce(%a)\n"
+                               "%b = Relu(%x)\n"
+                               "%rb = weft::AllReduce(%b)\n"
+                               "%c = Relu(%x)\n"
+                               "%rc = weft::AllReduce(%c)\n"
+                               "%d = Relu(%x)\n"
+                               "%rd = weft::AllReduce(%d)\n";
     (void)state;
-    weft_registry_t *registry;
-    uint32_t grads[4], results[4];
-    wefti_graph_t *graph = chain(&registry, 4, grads);
-    weft_edit_list_t *list = new_list();
-    for (int i = 0; i < 4; i++) {
-        insert(list, grads[i]);
-    }
-    CHECK(wefti_graph_apply(graph, list));
-    weft_edit_list_destroy(list);
-    uint32_t first = graph->node_count - 4, members[] = {first + 2, first, first + 1};
-    for (uint32_t i = 0; i < 4; i++) {
-        results[i] = graph->nodes[first + i].outputs[0];
-    }
-    list = new_list();
-    fuse(list, members, 3);
-    weft_edit_t algorithm = {.kind = WEFT_EDIT_ALGORITHM, .op_a = first + 1, .text = "mesh,ring"};
-    CHECK(weft_edit_list_add(list, &algorithm));
-    CHECK(wefti_graph_apply(graph, list));
-    CHECK(wefti_graph_verify(graph));
-    const wefti_node_t *node = &graph->nodes[graph->node_count - 1];
-    assert_int_equal(node->input_count, 3);
-    assert_int_equal(node->inputs[0], grads[2]);
-    assert_int_equal(node->outputs[0], results[2]);
-    assert_int_equal(node->outputs[1], results[0]);
-    assert_string_equal(wefti_node_attr(node, "reason")->s, "because");
-    assert_string_equal(wefti_node_attr(node, "algorithm")->s, "mesh,ring");
-    assert_true(graph->nodes[first].dead);
-    assert_int_equal(graph->nodes[first].replaced_by, graph->node_count - 1);
-    /* as early as its last input: behind the third gradient, before the fourth */
-    uint32_t place = 0, fourth = 0;
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        place = graph->order[i] == graph->node_count - 1 ? i : place;
-        fourth = graph->order[i] == graph->values[grads[3]].producer ? i : fourth;
-    }
-    assert_true(place < fourth);
-    /* a fused node is fused again by naming the fused node, not its members */
-    weft_edit_list_destroy(list);
-    list = new_list();
-    fuse(list, members, 2);
-    test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
-                      "was removed or fused before");
-    weft_edit_list_destroy(list);
-    test_graph_free(graph, registry);
+    test_pass(apply,
+              EDITS(FUSE(5, 1, 3), {.kind = WEFT_EDIT_ALGORITHM, .op_a = 3, .text = "mesh,ring"}),
+              text,
+              "input %x : f32[4]\n"
+              "%a = Relu(%x)\n"
+              "%b = Relu(%x)\n"
+              "%c = Relu(%x)\n"
+              "%rc, %ra, %rb = weft::AllReduce(%c, %a, %b) {reason=\"because\", "
+              "algorithm=\"mesh,ring\"} as fused_AllReduce_8\n"
+              "%d = Relu(%x)\n"
+              "%rd = weft::AllReduce(%d)\n");
+    /* A fused node is fused again by naming the fused node, not its members. */
+    test_pass_error(apply, EDITS(FUSE(5, 1, 3), FUSE(5, 1)), text, WEFT_ERR_INVALID_ARGUMENT,
+                    "was removed or fused before");
 }
 
 static void fusion_refusals(void **state)
 {
+    static const struct {
+        uint32_t with;
+        const char *message;
+    } rows[] = {{1, "differ"},
+                {2, "differ"},
+                {3, "cycle"},
+                {4, "cannot be fused"},
+                {0, "duplicate member"}};
     (void)state;
-    for (int form = 0; form < 5; form++) {
-        weft_registry_t *registry;
-        wefti_graph_t *graph = test_graph(&registry);
-        uint32_t x = test_input(graph, "x", DIMS(4));
-        uint32_t y = test_value(graph, "y", WEFTI_VALUE_INPUT, WEFT_DTYPE_F64, DIMS(4), NULL);
-        weft_attr_t avg[] = {ATTR_STRING("reduction", "avg")},
-                    sum[] = {ATTR_STRING("reduction", "sum")};
-        uint32_t a = test_node_outputs(graph, "weft", "AllReduce", "a", INPUTS(x), 1, avg, 1);
-        uint32_t b = test_node_outputs(graph, "weft", "AllReduce", "b", INPUTS(form == 0 ? y : x),
-                                       1, form == 1 ? sum : avg, 1);
-        uint32_t c = test_node_outputs(graph, "weft", "AllReduce", "c",
-                                       INPUTS(graph->nodes[a].outputs[0]), 1, avg, 1);
-        uint32_t relu = test_node_outputs(graph, "", "Relu", "relu", INPUTS(x), 1, NULL, 0);
-        uint32_t members[] = {a, form == 2 ? c : form == 3 ? relu : form == 4 ? a : b};
-        static const char *const messages[] = {"differ", "differ", "cycle", "cannot be fused",
-                                               "duplicate member"};
-        weft_edit_list_t *list = new_list();
-        fuse(list, members, 2);
-        test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
-                          messages[form]);
-        weft_edit_list_destroy(list);
-        test_graph_free(graph, registry);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        test_pass_error(apply, EDITS(FUSE(0, rows[i].with)),
+                        "input %x : f32[4]\n"
+                        "input %y : f64[4]\n"
+                        "%a = weft::AllReduce(%x) {reduction=\"avg\"}\n"
+                        "%type = weft::AllReduce(%y) {reduction=\"avg\"}\n"
+                        "%sum = weft::AllReduce(%x) {reduction=\"sum\"}\n"
+                        "%user = weft::AllReduce(%a) {reduction=\"avg\"}\n"
+                        "%relu = Relu(%x)\n",
+                        WEFT_ERR_INVALID_ARGUMENT, rows[i].message);
     }
+    /* a -> d and c -> b: {a, b} and {c, d} are each fine, together they close a cycle. */
+    test_pass_error(apply, EDITS(FUSE(0, 3), FUSE(1, 2)),
+                    "input %x : f32[4]\n"
+                    "%a = weft::AllReduce(%x)\n"
+                    "%c = weft::AllReduce(%x)\n"
+                    "%d = weft::AllReduce(%a)\n"
+                    "%b = weft::AllReduce(%c)\n",
+                    WEFT_ERR_INVALID_ARGUMENT, "cycle: 'fused_AllReduce");
 }
+
+/* 400 bytes: 7 units. */
+static const char two_reduces[] = "input %x : f32[100]\n"
+                                  "%a = weft::AllReduce(%x)\n"
+                                  "%b = weft::AllReduce(%x)\n"
+                                  "%relu = Relu(%x)\n";
 
 static void split_marks_one_tensor(void **state)
 {
+    const struct {
+        weft_edit_t *edits;
+        const char *message;
+    } rows[] = {{EDITS(SPLIT(0, 1)), "number of 64-byte units: 1"},
+                {EDITS(SPLIT(0, 8)), "number of 64-byte units: 8"},
+                {EDITS(SPLIT(2, 3)), "not a collective"},
+                {EDITS(SPLIT(99, 3)), "does not exist"},
+                {EDITS(SPLIT(0, 3), FUSE(0, 1)), "was split before"},
+                {EDITS(FUSE(0, 1), SPLIT(1, 3)), "on one tensor"}};
     (void)state;
-    weft_registry_t *registry;
-    wefti_graph_t *graph = test_graph(&registry);
-    uint32_t x = test_input(graph, "x", DIMS(100)); /* 400 bytes: 7 units */
-    uint32_t a = test_node_outputs(graph, "weft", "AllReduce", "a", INPUTS(x), 1, NULL, 0);
-    uint32_t b = test_node_outputs(graph, "weft", "AllReduce", "b", INPUTS(x), 1, NULL, 0);
-    uint32_t relu = test_node_outputs(graph, "", "Relu", "relu", INPUTS(x), 1, NULL, 0);
-    static const char *const messages[] = {
-        "number of 64-byte units: 1", "number of 64-byte units: 8",
-        "not a collective",           "does not exist",
-        "was split before",           "on one tensor"};
-    for (int form = 0; form < 6; form++) {
-        weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT, .op_a = a, .parts = 3};
-        uint32_t members[] = {a, b};
-        weft_edit_list_t *list = new_list();
-        edit.parts = form == 0 ? 1 : form == 1 ? 8 : 3;
-        edit.op_a = form == 2 ? relu : form == 3 ? 99 : a;
-        if (form == 5) { /* fused first, behind the refusal of form 4 */
-            members[0] = b;
-            members[1] = test_node_outputs(graph, "weft", "AllReduce", "c", INPUTS(x), 1, NULL, 0);
-            assert_int_equal(wefti_node_attr(&graph->nodes[a], "parts")->i, 3);
-            fuse(list, members, 2);
-            edit.op_a = b;
-        }
-        CHECK(weft_edit_list_add(list, &edit));
-        if (form == 4) {
-            fuse(list, members, 2);
-        }
-        test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
-                          messages[form]);
-        weft_edit_list_destroy(list);
+    test_pass(apply, EDITS(SPLIT(0, 3)), two_reduces,
+              "input %x : f32[100]\n"
+              "%a = weft::AllReduce(%x) {parts=3, split_reason=\"large\"}\n"
+              "%b = weft::AllReduce(%x)\n"
+              "%relu = Relu(%x)\n");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        test_pass_error(apply, rows[i].edits, two_reduces, WEFT_ERR_INVALID_ARGUMENT,
+                        rows[i].message);
     }
-    test_graph_free(graph, registry);
 }
 
 /* Lowering sees to that itself: nothing of the graph changes. */
 static void start_and_wait_change_nothing(void **state)
 {
     (void)state;
-    weft_registry_t *registry;
-    wefti_graph_t *graph = test_graph(&registry);
-    uint32_t x = test_input(graph, "x", DIMS(100));
-    uint32_t a = test_node_outputs(graph, "weft", "AllReduce", "a", INPUTS(x), 1, NULL, 0);
-    weft_edit_t edit = {.kind = WEFT_EDIT_START_WAIT, .op_a = a, .op_b = UINT32_MAX};
-    weft_edit_list_t *list = new_list();
-    uint32_t nodes = graph->node_count, values = graph->value_count;
-    CHECK(weft_edit_list_add(list, &edit));
-    CHECK(wefti_graph_apply(graph, list));
-    assert_int_equal(graph->node_count, nodes);
-    assert_int_equal(graph->value_count, values);
-    assert_int_equal(graph->nodes[a].attr_count, 0);
-    edit.op_a = 99;
-    CHECK(weft_edit_list_add(list, &edit));
-    test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
-                      "start and wait: operator 99 does not exist");
-    weft_edit_list_destroy(list);
-    test_graph_free(graph, registry);
+    test_pass(apply, EDITS({.kind = WEFT_EDIT_START_WAIT, .op_a = 0, .op_b = UINT32_MAX}),
+              two_reduces, two_reduces);
+    test_pass_error(apply, EDITS({.kind = WEFT_EDIT_START_WAIT, .op_a = 99, .op_b = UINT32_MAX}),
+                    two_reduces, WEFT_ERR_INVALID_ARGUMENT,
+                    "start and wait: operator 99 does not exist");
 }
 
-/* a -> d and c -> b: {a, b} and {c, d} are each fine, together they close a cycle. */
-static weft_status_t merge(wefti_graph_t *graph, void *user)
-{
-    const uint32_t *ops = user;
-    weft_edit_t edit = {.kind = WEFT_EDIT_MERGE, .op_a = ops[0], .op_b = ops[1]};
-    weft_edit_list_t *list = new_list();
-    CHECK(weft_edit_list_add(list, &edit));
-    weft_status_t status = wefti_graph_apply(graph, list);
-    weft_edit_list_destroy(list);
-    return status;
-}
+#define MERGE(a, b)                                                                                \
+    {                                                                                              \
+        .kind = WEFT_EDIT_MERGE, .op_a = (a), .op_b = (b)                                          \
+    }
 
 /* Users of the second node read the first one; anything that differs is refused. */
 static void merge_removes_a_repeated_node(void **state)
@@ -261,7 +236,7 @@ static void merge_removes_a_repeated_node(void **state)
                                    "order %b -> %c\n"
                                    "output %d\n";
     (void)state;
-    test_pass(merge, (uint32_t[]){0, 1}, repeated,
+    test_pass(apply, EDITS(MERGE(0, 1)), repeated,
               "input %x : f32[2]\n"
               "%a = weft::AllReduce(%x) {reduction=\"sum\"}\n"
               "%c = weft::AllReduce(%x) {reduction=\"max\"}\n"
@@ -269,35 +244,14 @@ static void merge_removes_a_repeated_node(void **state)
               "%y = Add(%a, %c)\n"
               "order %a -> %c\n"
               "output %d\n");
-    test_pass_error(merge, (uint32_t[]){0, 2}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+    test_pass_error(apply, EDITS(MERGE(0, 2)), repeated, WEFT_ERR_INVALID_ARGUMENT,
                     "merge: 'c' does not repeat 'a'");
-    test_pass_error(merge, (uint32_t[]){0, 0}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+    test_pass_error(apply, EDITS(MERGE(0, 0)), repeated, WEFT_ERR_INVALID_ARGUMENT,
                     "merge: 'a' does not repeat 'a'");
-    test_pass_error(merge, (uint32_t[]){0, 3}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+    test_pass_error(apply, EDITS(MERGE(0, 3)), repeated, WEFT_ERR_INVALID_ARGUMENT,
                     "merge: 'd' is an output or a gradient of the graph");
-    test_pass_error(merge, (uint32_t[]){0, 9}, repeated, WEFT_ERR_INVALID_ARGUMENT,
+    test_pass_error(apply, EDITS(MERGE(0, 9)), repeated, WEFT_ERR_INVALID_ARGUMENT,
                     "merge: operator 9 does not exist");
-}
-
-static void two_fusions_may_not_cross(void **state)
-{
-    (void)state;
-    weft_registry_t *registry;
-    wefti_graph_t *graph = test_graph(&registry);
-    uint32_t x = test_input(graph, "x", DIMS(4));
-    uint32_t a = test_node_outputs(graph, "weft", "AllReduce", "a", INPUTS(x), 1, NULL, 0);
-    uint32_t c = test_node_outputs(graph, "weft", "AllReduce", "c", INPUTS(x), 1, NULL, 0);
-    uint32_t d = test_node_outputs(graph, "weft", "AllReduce", "d",
-                                   INPUTS(graph->nodes[a].outputs[0]), 1, NULL, 0);
-    uint32_t b = test_node_outputs(graph, "weft", "AllReduce", "b",
-                                   INPUTS(graph->nodes[c].outputs[0]), 1, NULL, 0);
-    weft_edit_list_t *list = new_list();
-    fuse(list, (const uint32_t[]){a, b}, 2);
-    fuse(list, (const uint32_t[]){c, d}, 2);
-    test_expect_error(wefti_graph_apply(graph, list), WEFT_ERR_INVALID_ARGUMENT,
-                      "cycle: 'fused_AllReduce");
-    weft_edit_list_destroy(list);
-    test_graph_free(graph, registry);
 }
 
 static void order_edges_hold(void **state)
@@ -474,7 +428,6 @@ int main(void)
         cmocka_unit_test(split_marks_one_tensor),
         cmocka_unit_test(start_and_wait_change_nothing),
         cmocka_unit_test(merge_removes_a_repeated_node),
-        cmocka_unit_test(two_fusions_may_not_cross),
         cmocka_unit_test(order_edges_hold),
         cmocka_unit_test(random_graphs),
         cmocka_unit_test(large_edits_are_quick),

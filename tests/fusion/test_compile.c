@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <weft/graph_text.h>
+
 #include "fusion/fusion.h"
 #include "tests/support/support.h"
 
@@ -470,6 +472,57 @@ static void test_compile_names_the_wrong_parameter(void **state)
     bad = good, bad.struct_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "struct_size");
 }
 
+typedef struct reader {
+    const weft_registry_t *registry;
+    uint32_t texts;
+} reader_t;
+
+static void read_back(void *user, const weft_pass_report_t *report)
+{
+    reader_t *reader = user;
+    weft_graph_t *graph = NULL;
+    if (report->graph_text != NULL) {
+        if (weft_graph_from_text(report->graph_text, reader->registry, &graph) < 0) {
+            fail_msg("after %s: %s\n%s", report->name, weft_last_error(), report->graph_text);
+        }
+        weft_graph_destroy(graph);
+        reader->texts++;
+    }
+}
+
+/* The graph after each pass is valid, has the types that inference gives it, and reads back. */
+static void test_compile_prints_graphs_that_read_back(void **state)
+{
+    weft_registry_t *registry;
+    (void)state;
+    assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
+    for (int form = 0; form < 2 * 6; form++) {
+        reader_t reader = {.registry = registry};
+        weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+        weft_plan_t *plan;
+        params.model_path = models[form % 2];
+        params.world_size = 2;
+        params.batch = 4;
+        params.print_after = "all";
+        params.verify_each = 1;
+        params.on_pass = read_back;
+        params.on_pass_user = &reader;
+        params.optimizer = optimizers[form % 3];
+        params.shard_optimizer = form / 2 == 1;
+        params.decouple = form / 2 == 2;
+        params.accumulate = form / 2 == 3 ? 2 : 0;
+        params.clip_norm = form / 2 == 4 ? 1.0 : 0;
+        params.infer = form / 2 == 5;
+        if (params.infer) {
+            params.optimizer = NULL;
+        }
+        CHECK(weft_compile(&params, &plan));
+        weft_plan_release(plan);
+        assert_true(reader.texts > 3);
+    }
+    weft_registry_destroy(registry);
+}
+
 static void test_open_batch(void **state)
 {
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
@@ -566,6 +619,7 @@ int main(void)
         cmocka_unit_test(test_compile_moves_no_memory_with_the_policy),
         cmocka_unit_test(test_compile_keeps_plain_what_others_see),
         cmocka_unit_test(test_compile_names_the_wrong_parameter),
+        cmocka_unit_test(test_compile_prints_graphs_that_read_back),
         cmocka_unit_test(test_open_batch),
         cmocka_unit_test(test_compile_survives_every_failing_allocation),
     };

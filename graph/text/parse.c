@@ -184,11 +184,10 @@ static void parse_value(parser_t *p, wefti_value_kind_t kind)
     const char *name = scan_value_name(p);
     wefti_scan_expect(&p->scan, ':');
     weft_tensor_desc_t type = wefti_scan_type(&p->scan, dim_names);
-    if (!wefti_scan_accept(&p->scan, '=')) {
-        ;
-    } else if (kind == WEFTI_VALUE_SCALAR) {
+    bool has_contents = wefti_scan_accept(&p->scan, '=');
+    if (has_contents && kind == WEFTI_VALUE_SCALAR) {
         default_value = wefti_scan_double(&p->scan);
-    } else {
+    } else if (has_contents) {
         wefti_scan_contents(&p->scan, &type);
     }
     if (kind == WEFTI_VALUE_STATE && wefti_scan_word(&p->scan, "of")) {
@@ -274,7 +273,8 @@ static void scan_attrs(parser_t *p, statement_t *node)
 static void scan_results(parser_t *p, statement_t *node)
 {
     uint32_t expected = node->params.output_count, count = 0;
-    node->results = wefti_scan_array(&p->scan, '\n', sizeof(*node->results));
+    node->results = wefti_arena_array(&p->scan.words, expected, sizeof(*node->results));
+    try(p, node->results ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     for (bool more = true; more && count < expected && p->scan.status >= 0; count++) {
         result_t *result = &node->results[count];
         *result = (result_t){.marks.grad_of = WEFTI_NONE};

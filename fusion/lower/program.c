@@ -11,8 +11,6 @@
 
 #include "runtime/base/error.h"
 
-#define MOST_PROGRAMS 4u /* and one for each partial sum of micro-batches */
-
 enum { COMPUTE, COMM, STREAM_COUNT };
 
 static void push(wefti_plan_program_t *program, uint32_t stream, wefti_step_kind_t kind,
@@ -167,14 +165,9 @@ static weft_status_t find_waits(writer_t *w)
     return WEFT_OK;
 }
 
-/* A writer of the graph's program of that name, whose collectives are added. */
-static weft_status_t begin_writer(wefti_lowering_t *l, const char *name, writer_t *w)
+static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *program, writer_t *w)
 {
-    const wefti_program_t *program = wefti_graph_find_program(l->graph, name);
-    if (program == NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has no program '%s'", name);
-    }
-    *w = (writer_t){.l = l, .name = name};
+    *w = (writer_t){.l = l, .name = program->name};
     w->sends = wefti_arena_array(&l->arena, 2 * (size_t)l->bucket_count, sizeof(*w->sends));
     w->runs = wefti_lower_map(l, l->graph->node_count);
     if (w->sends == NULL || w->runs == NULL) {
@@ -306,25 +299,6 @@ fail:
     return status;
 }
 
-static weft_status_t add_step(wefti_lowering_t *l)
-{
-    weft_status_t status;
-    writer_t w;
-    bool decoupled = (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
-    WEFT_TRY(status, begin_writer(l, "step", &w), fail);
-    if (decoupled && wefti_graph_find_program(l->graph, "micro_step") ==
-                         NULL) { /* else the first micro-step has them gathered */
-        add_early_gathers(&w);
-    }
-    WEFT_TRY(status, add_bucket_sends(&w), fail);
-    if (!decoupled) {
-        add_late_gathers(&w);
-    }
-    WEFT_TRY(status, write_program(&w), fail);
-fail:
-    return status;
-}
-
 static weft_status_t add_init(wefti_lowering_t *l)
 {
     weft_status_t status;
@@ -337,41 +311,44 @@ fail:
     return status;
 }
 
-static weft_status_t add_eval(wefti_lowering_t *l)
+/* Does a program of a decoupled plan gather weights: is it the first of a step, and of nothing else?
+ * Where "micro_step" runs several times in a step, flush gathers before the first. */
+static bool gathers_first(const wefti_lowering_t *l, const char *name)
+{
+    bool micro = wefti_graph_find_program(l->graph, "micro_step") != NULL;
+    return (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0 &&
+           (micro ? strcmp(name, "micro_step") == 0 && l->params->gradients.accumulate < 4
+                  : strcmp(name, "step") == 0);
+}
+
+static weft_status_t add_program(wefti_lowering_t *l, const wefti_program_t *program)
 {
     weft_status_t status;
     writer_t w;
-    WEFT_TRY(status, begin_writer(l, "eval", &w), fail);
+    WEFT_TRY(status, begin_writer(l, program, &w), fail);
+    if (gathers_first(l, program->name)) {
+        add_early_gathers(&w);
+    }
+    WEFT_TRY(status, add_bucket_sends(&w), fail);
+    if (strcmp(program->name, "step") == 0 && (l->plan->flags & WEFTI_PLAN_DECOUPLED) == 0) {
+        add_late_gathers(&w);
+    }
     WEFT_TRY(status, write_program(&w), fail);
 fail:
     return status;
 }
 
-/* Decoupled, "micro_step" gathers weights if it is a step's first micro-batch and no other's. Else
- * flush does, before the first. */
-static bool runs_once(const wefti_lowering_t *l)
-{
-    return (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0 && l->params->gradients.accumulate < 4;
-}
-
-/* The programs of all micro-batches but a step's last: no gradient is reduced. */
-static weft_status_t add_micro_steps(wefti_lowering_t *l)
+/* All programs of the graph that have this name, or this name and a number: "micro_step.1". */
+static weft_status_t add_programs(wefti_lowering_t *l, const char *name)
 {
     weft_status_t status = WEFT_OK;
-    uint32_t levels = wefti_level_count(l->params->gradients.accumulate);
-    for (uint32_t t = 0; t < levels; t++) {
-        writer_t w;
-        char *name = t == 0 ? wefti_arena_strdup(&l->arena, "micro_step")
-                            : wefti_arena_printf(&l->arena, "micro_step.%u", t);
-        if (name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
+    size_t length = strlen(name);
+    for (uint32_t i = 0; i < l->graph->program_count; i++) {
+        const wefti_program_t *program = &l->graph->programs[i];
+        if (strncmp(program->name, name, length) == 0 &&
+            (program->name[length] == '\0' || program->name[length] == '.')) {
+            WEFT_TRY(status, add_program(l, program), fail);
         }
-        WEFT_TRY(status, begin_writer(l, name, &w), fail);
-        if (t == 0 && runs_once(l)) {
-            add_early_gathers(&w);
-        }
-        WEFT_TRY(status, add_bucket_sends(&w), fail);
-        WEFT_TRY(status, write_program(&w), fail);
     }
 fail:
     return status;
@@ -383,11 +360,13 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
-    l->plan->programs = wefti_arena_array(
-        arena, (size_t)MOST_PROGRAMS + wefti_level_count(l->params->gradients.accumulate),
-        sizeof(*l->plan->programs));
+    l->plan->programs = wefti_arena_array(arena, (size_t)l->graph->program_count + 1,
+                                          sizeof(*l->plan->programs)); /* and flush */
     if (l->plan->streams == NULL || l->plan->programs == NULL) {
         return WEFT_ERR_NO_MEMORY;
+    }
+    if (wefti_graph_find_program(l->graph, "step") == NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has no program 'step'");
     }
     for (uint32_t s = 0; s < STREAM_COUNT; s++) {
         l->plan->streams[s] = (wefti_plan_stream_t){wefti_arena_strdup(arena, names[s]), s == COMM};
@@ -400,16 +379,12 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     if (wefti_graph_find_program(l->graph, "init") != NULL) {
         WEFT_TRY(status, add_init(l), fail);
     }
-    if (wefti_level_count(l->params->gradients.accumulate) > 0) {
-        WEFT_TRY(status, add_micro_steps(l), fail);
-    }
-    WEFT_TRY(status, add_step(l), fail);
+    WEFT_TRY(status, add_programs(l, "micro_step"), fail);
+    WEFT_TRY(status, add_programs(l, "step"), fail);
     if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
         WEFT_TRY(status, add_flush(l), fail);
     }
-    if (wefti_graph_find_program(l->graph, "eval") != NULL) {
-        WEFT_TRY(status, add_eval(l), fail);
-    }
+    WEFT_TRY(status, add_programs(l, "eval"), fail);
 fail:
     return status;
 }

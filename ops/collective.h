@@ -40,10 +40,14 @@ typedef struct wefti_collective {
     bool in_place; /* the buffers may overlap, in the way that the extents imply */
 } wefti_collective_t;
 
-/* WEFT_OP_* + 1 */
-#define WEFTI_OPS 14u
+/* Rows of the table: values of weft_collective_t start at 1 and have no gaps. */
+enum {
+#define ONE_MORE(...) +1
+    WEFTI_OPS = 1 WEFT_COLLECTIVE_MAP(ONE_MORE)
+#undef ONE_MORE
+};
 
-/* By weft_collective_t; the first row stands for everything else. */
+/* By weft_collective_t; the first row stands for every other value. */
 extern const wefti_collective_t wefti_collectives[WEFTI_OPS];
 
 static inline const wefti_collective_t *wefti_collective_of(weft_collective_t op)
@@ -82,19 +86,19 @@ static inline bool wefti_collective_is_vector(weft_collective_t op)
     return wefti_collective_of(op)->send.extent == WEFT_EXTENT_VECTOR;
 }
 
-/* A rank's block goes to every rank, or a block from every rank comes to one. */
+/* Each rank sends its own block; all ranks, or the root, receive the blocks of all. */
 static inline bool wefti_collective_gathers(weft_collective_t op)
 {
     return wefti_collective_of(op)->send.extent == WEFT_EXTENT_BLOCK;
 }
 
-/* Every rank receives its own of the blocks that another rank, or every rank, has. */
+/* Each rank receives its own block of those that all ranks, or the root, send. */
 static inline bool wefti_collective_scatters(weft_collective_t op)
 {
     return wefti_collective_of(op)->recv.extent == WEFT_EXTENT_BLOCK;
 }
 
-/* Every rank has a block from and for every rank. */
+/* Each rank sends a block to each rank. */
 static inline bool wefti_collective_exchanges(weft_collective_t op)
 {
     const wefti_collective_t *shape = wefti_collective_of(op);
@@ -116,14 +120,15 @@ static inline bool wefti_collective_has_shared_counts(weft_collective_t op)
     return wefti_collective_is_variable(op) && !wefti_collective_exchanges(op);
 }
 
-/* Their counts and displacements, [2 * group_size], in those of both buffers, which see below. */
+/* Their counts, then displacements, [2 * group_size]: a part of counts as wefti_send_shape takes
+ * them. */
 static inline const uint64_t *wefti_shared_counts(weft_collective_t op, uint32_t group_size,
                                                   const uint64_t *counts)
 {
     return counts + (wefti_collective_gathers(op) ? 2 * (size_t)group_size : 0);
 }
 
-/* Whether the rank has the buffer. No SendRecv: its peer is not known here. */
+/* Whether the rank has the buffer. Not for SendRecv: the peer is not an argument. */
 static inline bool wefti_side_is_on(wefti_side_t side, bool is_root)
 {
     return side.holder == WEFT_HOLDER_ALL || is_root;
@@ -135,8 +140,8 @@ static inline uint32_t wefti_side_blocks(wefti_side_t side, uint32_t group_size)
     return side.extent == WEFT_EXTENT_BLOCKS ? group_size : side.extent != WEFT_EXTENT_NOTHING;
 }
 
-/* In place, the rank's block of the longer buffer is the shorter buffer: from its first element on.
- * 0 where both are equally long. V forms: displacements say it. */
+/* Where the rank's block begins in the longer buffer, which is where the shorter one lies in place.
+ * 0 if both have the same length. Not for V forms, where displacements determine it. */
 static inline uint64_t wefti_in_place_elems(weft_collective_t op, uint32_t rank, uint64_t count)
 {
     const wefti_collective_t *shape = wefti_collective_of(op);

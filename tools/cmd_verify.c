@@ -15,8 +15,7 @@
 #include "tools/tool.h"
 #include "tools/verify_plan.h"
 
-#define MAX_OPS 16u
-#define MAX_JOBS (96u * MAX_OPS)
+#define MAX_JOBS (96u * WEFTI_OPS)
 #define MAX_THREADS 63u
 #define SMALL_CELLS (1u << 20) /* of what is proved above 64 ranks */
 
@@ -130,7 +129,7 @@ typedef struct work {
 
 static void add_job(work_t *work, uint32_t ranks, wefti_sweep_links_t links)
 {
-    for (uint32_t op = 1; op < MAX_OPS; op++) {
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
         weft_collective_t one = (weft_collective_t)op;
         if (work->command->op != 0 ? work->command->op == one : wefti_collective_known(one)) {
             work->jobs[work->job_count++] = (job_t){ranks, one, links};

@@ -235,7 +235,11 @@ typedef struct wp_op {
     bool variable; /* counts per rank */
 } wp_op_t;
 
-#define WP_OPS 14u /* weft_collective_t + 1 */
+enum {
+#define WP_ONE_MORE(...) +1
+    WP_OPS = 1 WEFT_COLLECTIVE_MAP(WP_ONE_MORE)
+#undef WP_ONE_MORE
+};
 extern const wp_op_t wp_ops[WP_OPS];
 
 typedef struct wp_call {

@@ -184,6 +184,7 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
 {
     char address[128];
     bool good = true;
+    test_memory_init(&memory);
     new_address(address, sizeof address);
     fflush(NULL);
     pid_t *pids = calloc(size, sizeof *pids);

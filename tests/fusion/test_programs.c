@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs, partial sums and the wire type: graph in, graph out. */
+#include "fusion/passes/passes.h"
+#include "tests/support/support_text.h"
+
+#define VALUES                                                                                     \
+    "param %w : f32[2] = [1,2]\n"                                                                  \
+    "input %x : f32[2]\n"                                                                          \
+    "scalar %lr : f32[] = 0.5\n"
+#define STEP                                                                                       \
+    VALUES                                                                                         \
+    "%y = Mul(%x, %w)\n"                                                                           \
+    "backward %g = Relu(%y)\n"
+
+static weft_status_t programs(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    const wefti_program_params_t params = {.broadcast_weights = true};
+    return wefti_pass_programs(graph, &params);
+}
+
+static weft_status_t accumulate(wefti_graph_t *graph, void *user)
+{
+    return wefti_pass_accumulate(graph, *(const uint32_t *)user);
+}
+
+static weft_status_t wire(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    return wefti_pass_wire(graph);
+}
+
+/* The collective moves in front of a kernel that it does not need; weights are broadcast. */
+static void test_collectives_are_issued_early(void **state)
+{
+    (void)state;
+    test_pass(programs, NULL,
+              STEP "backward %z = Relu(%x)\n"
+                   "comm %r = weft::AllReduce(%g) {reduction=\"avg\"} : f32[2] grad(%w)\n"
+                   "update %w_new = weft::SGD(%w, %r, %lr)\n"
+                   "output %y\noutput %z\n",
+              VALUES
+              "comm %w.initial = weft::Broadcast(%w) {reason=\"broadcasts the weights of rank 0\"}"
+              " as \"initial weights\"\n"
+              "%y = Mul(%x, %w)\n"
+              "backward %g = Relu(%y)\n"
+              "comm %r = weft::AllReduce(%g) {reduction=\"avg\"} : f32[2] grad(%w)\n"
+              "backward %z = Relu(%x)\n"
+              "update %w_new = weft::SGD(%w, %r, %lr)\n"
+              "output %y\noutput %z\n"
+              "program init: %w.initial\n"
+              "program step: %y .. %w_new\n"
+              "program eval: %y, %z\n");
+}
+
+static void test_two_micro_batches_have_one_partial_sum(void **state)
+{
+    uint32_t count = 2;
+    (void)state;
+    test_pass(accumulate, &count,
+              STEP "comm %r = weft::AllReduce(%g) {reduction=\"avg\"} : f32[2] grad(%w)\n"
+                   "update %w_new = weft::SGD(%w, %r, %lr)\n",
+              STEP "backward %g.micro = Relu(%y) : f32[2] persistent\n"
+                   "comm %g.sum = weft::TreeFold(%g, %g.micro) as \"r, sum\"\n"
+                   "comm %r = weft::AllReduce(%g.sum) {reduction=\"sum\"} : f32[2] grad(%w)\n"
+                   "update %w_new = weft::SGD(%w, %r, %lr)\n"
+                   "program micro_step: %y, %g.micro\n");
+    test_pass_error(accumulate, &count,
+                    STEP "comm %r = weft::AllReduce(%g) {reduction=\"sum\"} : f32[2] grad(%w)\n"
+                         "update %w_new = weft::SGD(%w, %r, %lr)\n",
+                    WEFT_ERR_UNSUPPORTED, "reduction must be avg");
+}
+
+static void test_gradients_are_rounded(void **state)
+{
+    (void)state;
+    test_pass(wire, NULL,
+              STEP "comm %r = weft::AllReduce(%g) {reduction=\"sum\"} : f32[2] grad(%w)\n"
+                   "update %w_new = weft::SGD(%w, %r, %lr)\n",
+              STEP
+              "comm %g.bf16 = weft::TreeFold(%g) {type=\"bf16\"} : bf16[2] as \"r, rounding\"\n"
+              "comm %r = weft::AllReduce(%g.bf16) {reduction=\"sum\"} : bf16[2] grad(%w)\n"
+              "update %w_new = weft::SGD(%w, %r, %lr)\n");
+    test_pass_error(wire, NULL,
+                    STEP "comm %r = weft::AllReduce(%g) {reduction=\"sum\"} : f32[2] grad(%w)\n"
+                         "%n = Relu(%r)\n"
+                         "output %n\n",
+                    WEFT_ERR_UNSUPPORTED, "reads gradient 'g' after its reduction");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_collectives_are_issued_early),
+        cmocka_unit_test(test_two_micro_batches_have_one_partial_sum),
+        cmocka_unit_test(test_gradients_are_rounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -118,47 +118,36 @@ uint32_t wefti_name_index_find(const wefti_name_index_t *index, const char *name
     return entry->name ? entry->id : NO_ID;
 }
 
-static weft_status_t put(wefti_name_index_t *index, const char *name, uint32_t id)
+weft_status_t wefti_name_index_add(wefti_name_index_t *index, wefti_arena_t *arena,
+                                   const char *wanted, uint32_t id, const char **out_name)
 {
     weft_status_t status = grow(index);
     if (status < 0) {
         return status;
     }
-    uint64_t hash = hash_name(index, name);
-    wefti_name_entry_t *entry = lookup_hashed(index, name, hash);
-    if (!entry->name) {
-        index->used++;
-        entry->name = name;
-        entry->hash = hash;
-        entry->next_suffix = 2;
-    }
-    entry->id = id;
-    return WEFT_OK;
-}
-
-weft_status_t wefti_name_index_add(wefti_name_index_t *index, wefti_arena_t *arena,
-                                   const char *wanted, uint32_t id, const char **out_name)
-{
     const char *name = wanted;
-    while (wefti_name_index_find(index, name) != NO_ID) {
+    uint64_t hash = hash_name(index, name);
+    wefti_name_entry_t *first = lookup_hashed(index, name, hash), *entry = first;
+    while (entry->name && entry->id != NO_ID) {
         /* The entry remembers how far its suffixes went, so that many equal names stay cheap. */
-        wefti_name_entry_t *entry = lookup(index, wanted);
-        name = wefti_arena_printf(arena, "%s.%u", wanted, entry->next_suffix++);
+        name = wefti_arena_printf(arena, "%s.%u", wanted, first->next_suffix++);
         if (!name) {
             return WEFT_ERR_NO_MEMORY;
         }
+        hash = hash_name(index, name);
+        entry = lookup_hashed(index, name, hash);
     }
-    if (name == wanted) {
-        name = wefti_arena_strdup(arena, wanted);
-    }
+    name = name == wanted ? wefti_arena_strdup(arena, wanted) : name;
     if (!name) {
         return WEFT_ERR_NO_MEMORY;
     }
-    weft_status_t status = put(index, name, id);
-    if (status >= 0) {
-        *out_name = name;
+    if (!entry->name) {
+        index->used++;
+        *entry = (wefti_name_entry_t){.name = name, .hash = hash, .next_suffix = 2};
     }
-    return status;
+    entry->id = id;
+    *out_name = name;
+    return WEFT_OK;
 }
 
 void wefti_name_index_remove(wefti_name_index_t *index, const char *name)

@@ -9,9 +9,9 @@
 #include "runtime/base/memory.h"
 
 typedef struct wefti_name_entry {
-    const char *name;
-    uint64_t hash; /* of it */ /* NULL: free; borrowed */
-    uint32_t id;               /* UINT32_MAX: the name was given up */
+    const char *name; /* NULL: the entry is free; borrowed */
+    uint64_t hash;
+    uint32_t id; /* UINT32_MAX: the name was given up */
     uint32_t next_suffix;
 } wefti_name_entry_t;
 

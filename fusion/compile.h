@@ -75,8 +75,8 @@ void wefti_compile_destroy_graphs(wefti_compiler_t *compiler);
 
 /* Completes the forecast: predicted time of a step's kernels, and what it is predicted with. */
 weft_status_t wefti_compile_predict_step(wefti_compiler_t *compiler);
-/* Whether buckets may be reduced, updated and given in one sweep. */
-bool wefti_compile_may_sweep(const wefti_compiler_t *compiler);
+/* Whether a bucket may become a ReduceUpdateGather. */
+bool wefti_compile_may_fuse(const wefti_compiler_t *compiler);
 
 /* compile_lower.c: from the graph that all passes have changed to a sealed and verified plan. */
 weft_status_t wefti_compile_lower(wefti_compiler_t *compiler, weft_plan_t **out_plan);

@@ -5,9 +5,9 @@
 #include "runtime/base/error.h"
 
 /* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
-bool wefti_compile_may_sweep(const wefti_compiler_t *c)
+bool wefti_compile_may_fuse(const wefti_compiler_t *c)
 {
-    /* A sweep is a mesh, which sends as much between hosts as inside them. */
+    /* It runs as a mesh, which sends as much between hosts as inside them. */
     return c->sharded && !c->params.decouple && (c->place == NULL || c->place->host_count < 2) &&
            c->gradient_params.wire == WEFT_DTYPE_F32 && c->gradient_params.clip_norm == 0;
 }
@@ -23,7 +23,7 @@ static double gradient_bytes(const wefti_graph_t *graph)
     return bytes;
 }
 
-/* What the comm stream spends on a bucket. Of a sharded one that is a sweep, the update included,
+/* What the comm stream spends on a bucket. Of a sharded one that is a fused reduce-update-gather,
  * or the reduce-scatter alone: updates and gathers come later. */
 static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_cost)
 {
@@ -32,7 +32,7 @@ static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_
                                                                     : 0;
     double touched = (1 + 2 * states) / c->params.world_size; /* bytes per byte of the bucket */
     *out_cost = c->sharded ? c->shard_cost.reduce_scatter : c->bucket_cost;
-    if (!wefti_compile_may_sweep(c)) {
+    if (!wefti_compile_may_fuse(c)) {
         return WEFT_OK;
     }
     double ns = wefti_update_ns_per_byte(&c->rates, touched * gradient_bytes(c->graph));
@@ -86,8 +86,7 @@ fail:
     return status;
 }
 
-/* All kernels of a step, updates included, of which a rank has its share; sweeps count theirs as
- * communication. */
+/* All kernels of a step, updates included; fused with collectives, those count as communication. */
 weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
 {
     weft_status_t status = WEFT_OK;
@@ -106,9 +105,6 @@ weft_status_t wefti_compile_predict_step(wefti_compiler_t *c)
                 at++;
             }
             before = ready_ns[id];
-        }
-        if (c->sharded) {
-            updates = wefti_compile_may_sweep(c) ? 0 : updates / c->params.world_size;
         }
         others += updates;
         c->forecast.update_ps = (updates < 1000000000000000ull ? updates : 0) * 1000;

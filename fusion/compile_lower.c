@@ -74,7 +74,7 @@ weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params
                                      .bucket_cost = &c->bucket_cost,
                                      .shard = c->sharded,
                                      .decouple = c->sharded && c->params.decouple,
-                                     .sweep = wefti_compile_may_sweep(c),
+                                     .fuse = wefti_compile_may_fuse(c),
                                      .shard_cost = c->sharded ? &c->shard_cost : NULL,
                                      .gradients = c->gradient_params,
                                      .in_flight = c->params.in_flight,

@@ -133,7 +133,6 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
                                    &c->arena, &c->bucket_cost),
              fail);
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
-    c->optimizer.sharded = c->sharded;
     if (c->sharded) {
         WEFT_TRY(status,
                  wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,

@@ -197,6 +197,22 @@ typedef struct wefti_program_params {
     bool broadcast_weights; /* init gives all ranks the weights of rank 0 */
 } wefti_program_params_t;
 weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params);
+/* passes/shard.c: reduce-scatter, update of a shard and all-gather per bucket. */
+typedef struct wefti_shard_params {
+    uint32_t ranks;      /* 1: nothing to do */
+    uint32_t flat_bytes; /* at which members of a range are aligned */
+} wefti_shard_params_t;
+weft_status_t wefti_pass_shard(wefti_graph_t *graph, const wefti_shard_params_t *params);
+
+/* passes/fuse_updates.c: one update per bucket, and reduce-update-gathers. */
+typedef struct wefti_fuse_params {
+    bool reduce_update_gather;             /* allowed, where it is predicted to cost less */
+    const wefti_bucket_cost_t *all_reduce; /* with shard; NULL: fused wherever it is possible */
+    const wefti_shard_cost_t *shard;
+    const wefti_rates_t *rates; /* NULL: default rates */
+} wefti_fuse_params_t;
+weft_status_t wefti_pass_fuse_updates(wefti_graph_t *graph, const wefti_fuse_params_t *params);
+
 /* lower.c: streams, events, memory and everything else of the plan from the finished graph. */
 typedef struct wefti_lower_params {
     uint32_t world_size;
@@ -208,10 +224,10 @@ typedef struct wefti_lower_params {
     /* One graph per rank, equal but for contents, the first of which is the graph; 0: one for all. */
     const wefti_graph_t *const *rank_graphs;
     uint32_t rank_graph_count;
-    bool shard;    /* a rank updates its shard of every bucket */
+    bool shard;    /* the graph went through wefti_pass_shard */
     bool decouple; /* with shard: weights are gathered at the begin of the next step */
-    bool sweep;    /* with shard: where it costs less, one collective reduces, updates and gives */
-    const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and sweeps always win */
+    bool fuse;     /* with shard: ReduceUpdateGather where it costs less */
+    const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and it costs less */
     wefti_gradient_params_t gradients;    /* all 0: nothing special */
     const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */
     const wefti_rates_t *rates;           /* NULL: default rates */
@@ -221,6 +237,9 @@ typedef struct wefti_lower_params {
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                           weft_plan_t **out_plan);
+/* What passes make of a graph that is lowered with params. */
+wefti_shard_params_t wefti_shard_params(const wefti_lower_params_t *params);
+wefti_fuse_params_t wefti_fuse_params(const wefti_lower_params_t *params);
 wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params);
 
 #endif

@@ -61,6 +61,11 @@ static bool rounds(const wefti_compiler_t *c)
     return c->gradient_params.wire == WEFT_DTYPE_BF16 && lacks_programs(c);
 }
 
+static bool shards(const wefti_compiler_t *c)
+{
+    return c->sharded && lacks_programs(c);
+}
+
 static bool emits(const wefti_compiler_t *c)
 {
     return c->params.emit_path != NULL;
@@ -108,6 +113,10 @@ static const wefti_pass_t passes[] = {
      TRAINING | COMPILED, sums, wefti_apply_accumulate},
     {"wire", "rounds gradients to bf16 before they are reduced", TRAINING | COMPILED, rounds,
      wefti_apply_wire},
+    {"shard", "reduce-scatter, update of a shard and all-gather per bucket", TRAINING | COMPILED,
+     shards, wefti_apply_shard},
+    {"fuse-updates", "one update per bucket; reduce-update-gather where it costs less",
+     TRAINING | COMPILED, lacks_programs, wefti_apply_fuse_updates},
     {"programs", "orders a step; programs init, step and eval", BOTH | COMPILED, lacks_programs,
      wefti_apply_programs},
     {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},

@@ -207,6 +207,24 @@ float wefti_node_float(const wefti_node_t *node, const char *name);
 typedef uint8_t (*wefti_spread_fn)(const wefti_node_t *node, uint8_t any);
 void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread_fn visit);
 bool wefti_dtype_is_floating(weft_dtype_t dtype);
+/* Text attribute, or "". */
+const char *wefti_node_text(const wefti_node_t *node, const char *name);
+/* What the operator does with a flat range of tensors. */
+weft_range_role_t wefti_node_range(const wefti_node_t *node);
+/* ReduceScatter of several tensors into one shard; AllGather of a shard into several tensors. */
+bool wefti_node_is_flat_scatter(const wefti_node_t *node);
+bool wefti_node_is_flat_gather(const wefti_node_t *node);
+/* The input that output index overwrites by the definition, or WEFTI_NONE. */
+uint32_t wefti_node_overwrites(const wefti_node_t *node, uint32_t index);
+/* For every value the nodes that read it: those of v are nodes[first[v]] up to
+ * nodes[first[v + 1]], in the given order; a node that reads v twice is listed twice. */
+typedef struct wefti_readers {
+    uint32_t *first, *nodes;
+} wefti_readers_t;
+weft_status_t wefti_graph_readers(const wefti_graph_t *graph, const uint32_t *order, uint32_t count,
+                                  wefti_arena_t *arena, wefti_readers_t *out);
+/* Output index of node becomes value, which another node produced so far. */
+void wefti_graph_take_output(wefti_graph_t *graph, uint32_t node, uint32_t index, uint32_t value);
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/algo.h>
+
 #include "graph/ir.h"
 #include "ops/op_facts.h"
 #include "ops/op_infer.h"
@@ -335,6 +337,85 @@ float wefti_node_float(const wefti_node_t *node, const char *name)
     const weft_attr_def_t *def;
     const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_FLOAT, &def);
     return attr != NULL ? attr->f : def != NULL ? def->default_f : 0;
+}
+
+const char *wefti_node_text(const wefti_node_t *node, const char *name)
+{
+    const weft_attr_t *attr = wefti_node_attr(node, name);
+    return attr != NULL && attr->type == WEFT_ATTR_STRING && attr->s != NULL ? attr->s : "";
+}
+
+weft_range_role_t wefti_node_range(const wefti_node_t *node)
+{
+    return wefti_op_facts(node->def).range;
+}
+
+static bool is_flat(const wefti_node_t *node, weft_collective_t op)
+{
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
+    return facts.collective == (uint32_t)op && facts.half == WEFT_HALF_NONE &&
+           wefti_node_int(node, "flat") > 0;
+}
+
+bool wefti_node_is_flat_scatter(const wefti_node_t *node)
+{
+    return is_flat(node, WEFT_OP_REDUCE_SCATTER);
+}
+
+bool wefti_node_is_flat_gather(const wefti_node_t *node)
+{
+    return is_flat(node, WEFT_OP_ALL_GATHER);
+}
+
+uint32_t wefti_node_overwrites(const wefti_node_t *node, uint32_t index)
+{
+    int64_t members = 0, input;
+    if (wefti_node_is_flat_gather(node)) {
+        input = (int64_t)index + 1;
+    } else if (wefti_node_range(node) >= WEFT_RANGE_UPDATE) {
+        members = wefti_node_int(node, "members");
+        input = index < members ? index : members + index; /* parameters; states after gradients */
+    } else {
+        input = index < sizeof(node->def->in_place) ? node->def->in_place[index] : -1;
+    }
+    return input >= 0 && input < node->input_count ? (uint32_t)input : WEFTI_NONE;
+}
+
+void wefti_graph_take_output(wefti_graph_t *graph, uint32_t node, uint32_t index, uint32_t value)
+{
+    graph->nodes[node].outputs[index] = value;
+    graph->values[value].producer = node;
+    graph->values[value].producer_output = index;
+}
+
+weft_status_t wefti_graph_readers(const wefti_graph_t *graph, const uint32_t *order, uint32_t count,
+                                  wefti_arena_t *arena, wefti_readers_t *out)
+{
+    size_t total = 0;
+    out->first = wefti_arena_array(arena, (size_t)graph->value_count + 2, sizeof(*out->first));
+    for (uint32_t i = 0; i < count; i++) {
+        total += graph->nodes[order[i]].input_count;
+    }
+    out->nodes = wefti_arena_array(arena, total, sizeof(*out->nodes));
+    if (!out->first || !out->nodes) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t pass = 0; pass < 2; pass++) { /* counts, then places */
+        for (uint32_t i = 0; i < count; i++) {
+            const wefti_node_t *node = &graph->nodes[order[i]];
+            for (uint32_t k = 0; k < node->input_count; k++) {
+                if (node->inputs[k] != WEFTI_NONE && pass == 0) {
+                    out->first[node->inputs[k] + 2]++;
+                } else if (node->inputs[k] != WEFTI_NONE) {
+                    out->nodes[out->first[node->inputs[k] + 1]++] = order[i];
+                }
+            }
+        }
+        for (uint32_t v = 2; pass == 0 && v < graph->value_count + 2; v++) {
+            out->first[v] += out->first[v - 1];
+        }
+    }
+    return WEFT_OK;
 }
 
 /* descs holds the inputs, then the outputs. */

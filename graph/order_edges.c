@@ -3,8 +3,6 @@
 #include "graph/ir.h"
 #include "runtime/base/error.h"
 
-#define IN_PLACE_RULES (sizeof(((weft_op_def_t *)0)->in_place) / sizeof(int8_t))
-
 typedef struct edge_list {
     const weft_allocator_t *allocator;
     wefti_constraint_t *edges;
@@ -40,6 +38,20 @@ weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, 
     return status;
 }
 
+/* A shard is a view: what overwrites it overwrites the tensors that it is a part of. */
+static void note_updater(const wefti_graph_t *graph, uint32_t *updater, uint32_t value,
+                         uint32_t node)
+{
+    uint32_t producer = graph->values[value].producer;
+    updater[value] = node;
+    if (producer != WEFTI_NONE && (wefti_node_range(&graph->nodes[producer]) == WEFT_RANGE_SHARD)) {
+        const wefti_node_t *shard = &graph->nodes[producer];
+        for (uint32_t i = 0; i < shard->input_count; i++) {
+            updater[shard->inputs[i]] = node;
+        }
+    }
+}
+
 /* updater[value]: the node that overwrites it, or WEFTI_NONE. Returns whether there is any. */
 static bool find_updaters(const wefti_graph_t *graph, uint32_t *updater)
 {
@@ -49,12 +61,11 @@ static bool find_updaters(const wefti_graph_t *graph, uint32_t *updater)
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; k < IN_PLACE_RULES && (node->def->effects & WEFT_EFFECT_UPDATES);
-             k++) {
-            int index = node->def->in_place[k];
-            if (index >= 0 && k < node->output_count && (uint32_t)index < node->input_count &&
-                node->inputs[index] != WEFTI_NONE) {
-                updater[node->inputs[index]] = graph->order[i];
+        for (uint32_t k = 0;
+             k < node->output_count && (node->def->effects & WEFT_EFFECT_UPDATES) != 0; k++) {
+            uint32_t index = wefti_node_overwrites(node, k);
+            if (index != WEFTI_NONE && node->inputs[index] != WEFTI_NONE) {
+                note_updater(graph, updater, node->inputs[index], graph->order[i]);
                 any = true;
             }
         }
@@ -76,7 +87,9 @@ static weft_status_t add_update_edges(const wefti_graph_t *graph, edge_list_t *l
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         const wefti_node_t *node = &graph->nodes[id];
-        for (uint32_t k = 0; k < node->input_count; k++) {
+        /* A gather of a shard completes its update: it comes after. */
+        uint32_t read = wefti_node_is_flat_gather(node) ? 1 : node->input_count;
+        for (uint32_t k = 0; k < read; k++) {
             uint32_t after = node->inputs[k] == WEFTI_NONE ? WEFTI_NONE : updater[node->inputs[k]];
             if (after != WEFTI_NONE && after != id) {
                 WEFT_TRY(status, add_edge(list, id, after), done);

@@ -77,12 +77,17 @@ static weft_status_t infer_scaled(weft_node_desc_t *node, bool grow)
 
 static weft_status_t infer_gathered(weft_node_desc_t *node)
 {
-    return infer_scaled(node, true);
+    return weft_node_attr(node, "flat") != NULL ? wefti_infer_flat_gather(node)
+                                                : infer_scaled(node, true);
 }
 
 static weft_status_t infer_scattered(weft_node_desc_t *node)
 {
-    return infer_scaled(node, false);
+    if (weft_node_attr(node, "flat") == NULL) {
+        return infer_scaled(node, false);
+    }
+    weft_status_t status = check_reduction(node);
+    return status < 0 ? status : wefti_infer_shard(node, 0, node->input_count, 0);
 }
 
 /* The first dimension depends on counts per rank; which count applies is known at run time. */
@@ -205,9 +210,12 @@ static void cost_reducing(const weft_node_desc_t *node, double *out_flops, doubl
         .doc = "first dimension of each rank"                                                      \
     }
 
-static const weft_attr_def_t reduce_attrs[] = {ALGORITHM, GROUP, REDUCTION};
-static const weft_attr_def_t scatter_reduce_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE, REDUCTION};
-static const weft_attr_def_t gather_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE};
+static const weft_attr_def_t reduce_attrs[] = {ALGORITHM, GROUP, WEFTI_ATTR_PARTS, REDUCTION};
+static const weft_attr_def_t scatter_reduce_attrs[] = {
+    ALGORITHM, WEFTI_ATTR_FLAT, GROUP, GROUP_SIZE, WEFTI_ATTR_PARTS, REDUCTION,
+};
+static const weft_attr_def_t gather_attrs[] = {ALGORITHM, WEFTI_ATTR_FLAT, GROUP, GROUP_SIZE,
+                                               WEFTI_ATTR_PARTS};
 static const weft_attr_def_t root_attrs[] = {ALGORITHM, GROUP, ROOT};
 static const weft_attr_def_t root_reduce_attrs[] = {ALGORITHM, GROUP, REDUCTION, ROOT};
 static const weft_attr_def_t root_size_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE, ROOT};
@@ -310,10 +318,14 @@ enum {
 static const weft_op_def_t defs[] = {
     PAIR("AllReduce", ALL_REDUCE, MANY, each, reduce_attrs,
          "every rank gets the reduction of all ranks' tensors; output i may overwrite input i"),
-    PAIR("ReduceScatter", REDUCE_SCATTER, MANY, none, scatter_reduce_attrs,
-         "rank r gets block r (of ceil(n / ranks) rows) of the reduction"),
-    PAIR("AllGather", ALL_GATHER, MANY, none, gather_attrs,
-         "every rank gets all blocks in rank order"),
+    PAIR(
+        "ReduceScatter", REDUCE_SCATTER, MANY, none, scatter_reduce_attrs,
+        "rank r gets block r (of ceil(n / ranks) rows) of the reduction; with flat, shard r of the "
+        "flat range of all inputs"),
+    PAIR(
+        "AllGather", ALL_GATHER, MANY, none, gather_attrs,
+        "every rank gets all blocks in rank order; with flat, output i is input i + 1, overwritten "
+        "by its part of the range of which input 0 is a shard"),
     PAIR("Broadcast", BROADCAST, MANY, each, root_attrs,
          "every rank gets root's tensors; output i may overwrite input i"),
     ROW("Reduce", REDUCE, first, root_reduce_attrs,

@@ -89,6 +89,27 @@ weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_outer,
                                  int64_t *out_length, int64_t *out_inner);
 
+/*
+ * op_defs_shard.c: tensors side by side as one flat range that divides into a shard for each rank.
+ * Attribute flat is the multiple of bytes at which every tensor begins; the range is padded to a
+ * multiple of flat times the number of ranks (attribute group_size).
+ */
+#define WEFTI_ATTR_FLAT                                                                            \
+    {                                                                                              \
+        .name = "flat", .type = WEFT_ATTR_INT,                                                     \
+        .doc = "tensors form one flat range, each aligned to this many bytes; 0: apart"            \
+    }
+#define WEFTI_ATTR_PARTS                                                                           \
+    {                                                                                              \
+        .name = "parts", .type = WEFT_ATTR_INT, .default_i = 1,                                    \
+        .doc = "pieces of the tensor that are transferred one after another"                       \
+    }
+/* Output index is a shard of inputs first up to first + count. */
+weft_status_t wefti_infer_shard(weft_node_desc_t *node, uint32_t first, uint32_t count,
+                                uint32_t index);
+/* Input 0 is a shard of the other inputs; output i is like input i + 1. */
+weft_status_t wefti_infer_flat_gather(weft_node_desc_t *node);
+
 /* op_rules.c: types of the outputs, by the definition's function or by its rules; what an execution
  * costs. */
 weft_status_t wefti_op_infer(const weft_op_def_t *def, weft_node_desc_t *node);
@@ -132,5 +153,6 @@ wefti_op_family_t wefti_op_defs_optimizer(void);
 wefti_op_family_t wefti_op_defs_accumulate(void);
 wefti_op_family_t wefti_op_defs_collective(void);
 wefti_op_family_t wefti_op_defs_microsoft(void);
+wefti_op_family_t wefti_op_defs_shard(void);
 
 #endif

@@ -222,7 +222,8 @@ static void assign_item(memory_t *m, uint32_t item)
     const wefti_node_t *node = &l->graph->nodes[l->items[item].node];
     for (uint32_t j = 0; j < node->output_count; j++) {
         uint32_t value = node->outputs[j], storage;
-        if (value == WEFTI_NONE || l->buffer_of[value] != WEFTI_NONE) {
+        if (value == WEFTI_NONE || l->buffer_of[value] != WEFTI_NONE ||
+            l->shard_of[value] != WEFTI_NONE) {
             continue;
         }
         storage = in_place_storage(m, node, j, item);
@@ -258,11 +259,12 @@ static weft_status_t alias_updates(memory_t *m)
         const wefti_node_t *node = &l->graph->nodes[l->order[n]];
         for (uint32_t j = 0;
              (node->def->effects & WEFT_EFFECT_UPDATES) != 0 && j < node->output_count; j++) {
-            int from = j < sizeof(node->def->in_place) ? node->def->in_place[j] : -1;
-            if (from < 0 || node->outputs[j] == WEFTI_NONE) {
+            uint32_t from = wefti_node_overwrites(node, j);
+            if (from == WEFTI_NONE || node->outputs[j] == WEFTI_NONE ||
+                l->shard_of[node->outputs[j]] != WEFTI_NONE) {
                 continue;
             }
-            if ((uint32_t)from >= node->input_count || node->inputs[from] == WEFTI_NONE ||
+            if (node->inputs[from] == WEFTI_NONE ||
                 l->buffer_of[node->inputs[from]] == WEFTI_NONE) {
                 return wefti_error(
                     WEFT_ERR_UNSUPPORTED,

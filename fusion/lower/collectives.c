@@ -111,7 +111,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     wefti_arena_t *arena = &l->plan->arena;
     const wefti_bucket_t *bucket = &l->buckets[index];
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    uint32_t first = l->buffer_of[bucket->members[0].reduced];
+    uint32_t first = l->buffer_of[bucket->members[0].sent];
     wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
     const wefti_plan_buffer_t *buffer;
     const weft_attr_t *group = wefti_node_attr(node, "group");
@@ -145,7 +145,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
-        collective->members[i] = l->buffer_of[bucket->members[i].reduced];
+        collective->members[i] = l->buffer_of[bucket->members[i].sent];
     }
     WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, buffer->size_bytes), fail);
     if (!bucket->sharded) { /* else another collective is made of it */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The all-gathers of the weights of buckets that are updated in shards. */
+/* The all-gathers of the weights of buckets that are updated in shards, with the pieces of their
+ * reduce-scatters. */
 #include "fusion/lower/lower.h"
 
 #include "runtime/base/error.h"
@@ -58,6 +59,9 @@ static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
     wefti_lower_predict(collective,
                         l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather,
                         wefti_lower_range_bytes(bucket));
+    WEFT_TRY(status,
+             wefti_lower_take_algorithms(l, &l->graph->nodes[bucket->gather_node], collective),
+             fail);
     count_gather(&l->plan->forecast, collective->algorithms[0].predicted_ps);
 fail:
     return status;
@@ -99,7 +103,7 @@ weft_status_t wefti_lower_gathers(wefti_lowering_t *l)
         WEFT_TRY(status, find_due(l), fail);
     }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].sharded && !l->buckets[b].sweep) {
+        if (l->buckets[b].sharded && !l->buckets[b].fused) {
             WEFT_TRY(status, add_gather(l, b), fail);
         }
     }

@@ -99,17 +99,45 @@ static uint32_t buffer_or_none(const wefti_lowering_t *l, uint32_t value)
     return value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffer_of[value];
 }
 
-static weft_status_t fill_inputs(const wefti_lowering_t *l, const wefti_node_t *node,
+/* Of a value in shards a kernel reads the shard of every piece. */
+static uint32_t count_buffers(const wefti_lowering_t *l, uint32_t value)
+{
+    uint32_t bucket = value == WEFTI_NONE ? WEFTI_NONE : l->shard_of[value];
+    return bucket == WEFTI_NONE ? 1 : l->buckets[bucket].parts;
+}
+
+static weft_status_t fill_inputs(wefti_lowering_t *l, const wefti_node_t *node,
                                  wefti_plan_kernel_t *kernel)
 {
+    weft_status_t status = WEFT_OK;
+    uint32_t count = 0;
     for (uint32_t j = 0; j < node->input_count; j++) {
-        kernel->inputs[j] = buffer_or_none(l, node->inputs[j]);
-        if (node->inputs[j] != WEFTI_NONE && kernel->inputs[j] == WEFTI_PLAN_NONE) {
+        count += count_buffers(l, node->inputs[j]);
+    }
+    kernel->input_count = 0;
+    kernel->inputs = wefti_arena_array(&l->plan->arena, count, sizeof(*kernel->inputs));
+    if (kernel->inputs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t j = 0; j < node->input_count; j++) {
+        uint32_t value = node->inputs[j], pieces = count_buffers(l, value);
+        uint32_t bucket = value == WEFTI_NONE ? WEFTI_NONE : l->shard_of[value];
+        for (uint32_t part = 0; bucket != WEFTI_NONE && part < pieces; part++) {
+            WEFT_TRY(
+                status,
+                wefti_lower_grad_shard(l, bucket + part, &kernel->inputs[kernel->input_count++]),
+                fail);
+        }
+        if (bucket == WEFTI_NONE) {
+            kernel->inputs[kernel->input_count++] = buffer_or_none(l, value);
+        }
+        if (value != WEFTI_NONE && kernel->inputs[kernel->input_count - 1] == WEFTI_PLAN_NONE) {
             return wefti_error(WEFT_ERR_INTERNAL, "node '%s': input %u has no buffer", node->name,
                                j);
         }
     }
-    return WEFT_OK;
+fail:
+    return status;
 }
 
 static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
@@ -117,11 +145,7 @@ static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
     weft_status_t status;
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
     WEFT_TRY(status, wefti_lower_describe_kernel(l, node, node->name, kernel), fail);
-    if (l->shards > 1 && wefti_lower_is_square_sum(node)) {
-        WEFT_TRY(status, wefti_lower_square_sum(l, node, kernel), fail);
-    } else {
-        WEFT_TRY(status, fill_inputs(l, node, kernel), fail);
-    }
+    WEFT_TRY(status, fill_inputs(l, node, kernel), fail);
     for (uint32_t j = 0; j < node->output_count; j++) {
         kernel->outputs[j] = buffer_or_none(l, node->outputs[j]);
     }
@@ -149,29 +173,27 @@ weft_status_t wefti_lower_add_range(wefti_lowering_t *l, const char *name, weft_
     return WEFT_OK;
 }
 
-/* The bucket's range in the region that value, an input of the first member's update, lies in. */
-static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32_t value,
+/* The range of the bucket in the region of operand slot: parameters, gradients or a state. */
+static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32_t slot,
                               uint32_t *out_buffer)
 {
     const wefti_bucket_t *bucket = &l->buckets[bucket_index];
-    const wefti_member_t *first = &bucket->members[0];
-    weft_dtype_t dtype = l->graph->values[first->param].type.dtype;
-    uint64_t begin, bytes = bucket->end_bytes - bucket->begin_bytes;
+    uint32_t value = bucket->operands[slot];
+    weft_dtype_t dtype = wefti_lower_param_dtype(l, bucket);
+    uint64_t begin, bytes = wefti_lower_range_bytes(bucket);
     const char *what;
     if (bucket->sharded) {
-        return wefti_lower_shard_operand(l, bucket_index, value, out_buffer);
+        return wefti_lower_shard_operand(l, bucket_index, slot, out_buffer);
     }
-    if (value == first->param) {
+    if (slot == 0) {
         begin = l->param_begin + bucket->begin_bytes;
         what = "parameters";
-    } else if (value == first->reduced) {
+    } else if (slot == 1) {
         begin = l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes);
         bytes = wefti_lower_grad_bytes(l, bytes);
         dtype = wefti_lower_grad_dtype(l, bucket);
         what = "gradients";
-    } else if (value != WEFTI_NONE && l->graph->values[value].kind == WEFTI_VALUE_STATE &&
-               l->graph->values[value].state_of == first->param &&
-               l->state_slot[value] != WEFTI_NONE) {
+    } else if (value != WEFTI_NONE && l->state_slot[value] != WEFTI_NONE) {
         begin = l->state_begin[l->state_slot[value]] + bucket->state_begin_bytes;
         what = wefti_arena_printf(&l->arena, "state %u", l->state_slot[value]);
     } else {
@@ -183,24 +205,53 @@ static weft_status_t range_of(wefti_lowering_t *l, uint32_t bucket_index, uint32
                         : wefti_lower_add_range(l, what, dtype, begin, bytes, out_buffer);
 }
 
-/* Element-wise updates may run over padding too: it is zero everywhere and stays zero. */
-static weft_status_t add_coalesced(wefti_lowering_t *l, uint32_t bucket)
+/* The update that a fused node stands for: its operator, with the attributes that belong to it. */
+static weft_status_t unfuse(wefti_lowering_t *l, const wefti_bucket_t *bucket,
+                            const wefti_node_t *fused, wefti_node_t *out)
+{
+    const weft_op_def_t *def = bucket->update_def;
+    *out = *fused;
+    out->def = def;
+    if (fused->def == def) {
+        return WEFT_OK;
+    }
+    out->version = (int32_t)wefti_node_int(fused, "update_version");
+    out->input_count = bucket->operand_count;
+    out->output_count = def->outputs_min;
+    out->attr_count = 0;
+    out->attrs = wefti_arena_array(&l->arena, fused->attr_count, sizeof(*out->attrs));
+    if (out->attrs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < fused->attr_count; i++) {
+        for (size_t k = 0; k < def->attr_count; k++) {
+            if (strcmp(fused->attrs[i].name, def->attrs[k].name) == 0) {
+                out->attrs[out->attr_count++] = fused->attrs[i];
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Element-wise updates may run over padding: it is zero everywhere and stays zero. */
+static weft_status_t add_range_update(wefti_lowering_t *l, uint32_t index)
 {
     weft_status_t status;
-    const wefti_node_t *node = &l->graph->nodes[l->buckets[bucket].members[0].update];
+    const wefti_bucket_t *bucket = &l->buckets[index];
+    wefti_node_t node;
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    char *name = wefti_arena_printf(&l->arena, "update of bucket %u", bucket);
+    char *name = wefti_arena_printf(&l->arena, "update of bucket %u", index);
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, wefti_lower_describe_kernel(l, node, name, kernel), fail);
-    for (uint32_t j = 0; j < node->input_count; j++) {
-        WEFT_TRY(status, range_of(l, bucket, node->inputs[j], &kernel->inputs[j]), fail);
+    uint32_t id = bucket->fused ? bucket->node : bucket->members[0].update;
+    WEFT_TRY(status, unfuse(l, bucket, &l->graph->nodes[id], &node), fail);
+    WEFT_TRY(status, wefti_lower_describe_kernel(l, &node, name, kernel), fail);
+    for (uint32_t j = 0; j < bucket->operand_count; j++) {
+        WEFT_TRY(status, range_of(l, index, j, &kernel->inputs[j]), fail);
     }
-    for (uint32_t j = 0; j < node->output_count; j++) {
-        int from = node->def->in_place[j];
-        kernel->outputs[j] =
-            node->outputs[j] == WEFTI_NONE ? WEFTI_PLAN_NONE : kernel->inputs[from];
+    for (uint32_t j = 0; j < kernel->output_count; j++) {
+        kernel->outputs[j] = kernel->inputs[node.def->in_place[j]];
     }
     l->plan->kernel_count++;
 fail:
@@ -237,13 +288,13 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l)
             WEFT_TRY(status, add_kernel(l, &l->graph->nodes[item->node]), fail);
             WEFT_TRY(status, add_variants(l, item->node), fail);
         } else {
-            WEFT_TRY(status, add_coalesced(l, item->bucket), fail);
+            WEFT_TRY(status, add_range_update(l, item->bucket), fail);
         }
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) { /* of sweeps: in no stream */
-        if (l->buckets[b].sweep) {
+    for (uint32_t b = 0; b < l->bucket_count; b++) { /* of fused buckets: in no stream */
+        if (l->buckets[b].fused) {
             l->buckets[b].kernel = l->plan->kernel_count;
-            WEFT_TRY(status, add_coalesced(l, b), fail);
+            WEFT_TRY(status, add_range_update(l, b), fail);
         }
     }
     WEFT_TRY(status, wefti_lower_folds(l), fail);

@@ -3,7 +3,7 @@
  * What the parts of lowering share. They run in this order:
  *
  *   order.c    items (what the compute stream runs), buckets (the comm stream), members;
- *                    updates.c has what comes last, shards.c which buckets are sharded
+ *                    updates.c has what comes last
  *   activations.c   plan buffers, lifetimes, offsets; regions.c lays out what lasts
  *   kernels.c  plan kernels; one update per bucket where its members agree;
  *                    folds.c what comes between gradients and their collective
@@ -14,6 +14,8 @@
 #define WEFT_FUSION_LOWER_H
 
 #include "fusion/fusion.h"
+#include "fusion/passes/gradient_sums.h"
+#include "fusion/passes/update_group.h"
 
 /* One kernel of the compute stream. */
 typedef struct wefti_item {
@@ -26,7 +28,7 @@ typedef struct wefti_item {
 typedef struct wefti_member {
     uint32_t value;   /* the gradient, or activation, of this rank */
     uint32_t sent;    /* what is reduced, in place: value, or a fold of it */
-    uint32_t reduced; /* the collective's output: the same memory afterwards */
+    uint32_t reduced; /* the collective's output: the same memory afterwards; WEFTI_NONE: sharded */
     uint32_t param;   /* whose gradient it is, or WEFTI_NONE */
     uint32_t update;  /* the node that updates param, or WEFTI_NONE */
 } wefti_member_t;
@@ -45,23 +47,26 @@ typedef struct wefti_bucket {
     uint64_t begin_bytes; /* of the bucket in each region: gradients, parameters, states */
     uint64_t end_bytes;
     bool gradients; /* all members are gradients: they have regions; else a single activation */
-    bool coalesced; /* one kernel updates all of the range */
 
-    /* shards.c. Sharded: the range divides into a shard for every rank, which that rank
-     * reduces, updates and gives to the others. Implies coalesced. */
+    /* updates.c: the operator that one kernel runs on all of the range, or NULL; its operands: of
+     * the members the first one's, or shards. */
+    const weft_op_def_t *update_def;
+    const uint32_t *operands;
+    uint32_t operand_count;
+
+    /* Sharded: the range divides into a shard for every rank, which that rank reduces, updates and
+     * sends to the others. Implies update_def. */
     bool sharded;
-    bool sweep;      /* all of that in one collective, whose update is in no stream */
-    uint32_t start;  /* as ready, but what is to be written is not read any more either */
-    uint32_t kernel; /* in the plan: the update of a sweep */
+    bool fused;           /* all of that in one collective, whose update is in no stream */
+    uint32_t update_node; /* sharded, not fused */
+    uint32_t gather_node;
+    uint32_t kernel;            /* in the plan: the update of a fused bucket */
     uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
     uint32_t due;    /* decoupled: the first item that reads its weights, or item_count */
     uint32_t gather; /* sharded: the plan collective that gives everybody the weights;
-                                   WEFTI_NONE: the sweep */
+                                   WEFTI_NONE: fused */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
-    const char *whole_why; /* of a plan that is sharded: why this bucket is not */
-    const char *sweep_why; /* what a sweep was predicted to cost, or NULL */
-    uint64_t sweep_ps;     /* likewise; 0: nothing */
 
     uint32_t *levels; /* folds.c: plan buffers of partial sums, by level */
     bool folded;      /* folds.c: weft::TreeFold makes what is reduced */
@@ -82,9 +87,11 @@ typedef struct wefti_lowering {
     uint32_t bucket_count;
     wefti_constraint_t *constraints; /* with a collective on one side: nodes */
     uint32_t constraint_count;
-    uint32_t *item_of;    /* node -> item, or WEFTI_NONE */
-    uint32_t *bucket_of;  /* node -> (first) bucket, or WEFTI_NONE */
-    uint32_t *buffer_of;  /* value -> plan buffer, or WEFTI_NONE */
+    uint32_t *item_of;       /* node -> item, or WEFTI_NONE */
+    uint32_t *bucket_of;     /* node -> (first) bucket, or WEFTI_NONE */
+    uint32_t *buffer_of;     /* value -> plan buffer, or WEFTI_NONE */
+    uint32_t *shard_of;      /* value -> the (first) bucket whose shards it is, or WEFTI_NONE */
+    wefti_readers_t readers; /* of a step */
     uint32_t *state_slot; /* STATE value -> which state of its parameter, or WEFTI_NONE outside the
                              regions */
     uint32_t state_count; /* state regions */
@@ -104,13 +111,6 @@ typedef struct wefti_lowering {
     uint64_t kept_bytes;             /* payload of what is there all the time */
 } wefti_lowering_t;
 
-/* For every value the nodes that read it: readers of v are nodes[first[v]] up to nodes[first[v +
- * 1]].
- */
-typedef struct wefti_readers {
-    uint32_t *first, *nodes;
-} wefti_readers_t;
-
 weft_status_t wefti_lower_order(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_memory(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_kernels(wefti_lowering_t *lowering);
@@ -120,21 +120,22 @@ weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
 /* order.c: WEFTI_NONE for every id below count; an item at the end. */
 uint32_t *wefti_lower_map(wefti_lowering_t *lowering, uint32_t count);
 void wefti_lower_add_item(wefti_lowering_t *lowering, uint32_t node, uint32_t bucket);
-/* updates.c: which updates buckets have, whether one kernel does; state_slot and state_count.
- * Then, once buckets are in order, their items, behind all others. */
-weft_status_t wefti_lower_find_updates(wefti_lowering_t *lowering, const wefti_readers_t *readers);
+/* updates.c: which updates buckets have, and which operands; state_slot and state_count. Then, once
+ * buckets are in order, their items, after all others. */
+weft_status_t wefti_lower_find_updates(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_updates(wefti_lowering_t *lowering);
-/* shards.c: is the bucket, whose updates are known, sharded? Is it a sweep? Then it may
- * have to wait for more items. */
-weft_status_t wefti_lower_choose_shards(wefti_lowering_t *lowering, const wefti_readers_t *readers,
-                                        wefti_bucket_t *bucket);
+/* A node that only names a part of memory. */
+bool wefti_lower_is_view(const wefti_node_t *node);
 /* Of how many bytes a bucket's range is a multiple. */
 uint64_t wefti_lower_unit_bytes(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
 /* A rank's share of the states of a sharded bucket. */
 weft_status_t wefti_lower_add_shard_states(wefti_lowering_t *lowering, uint32_t bucket);
-/* What a sharded update reads in place of value, an input of the first member's update. */
-weft_status_t wefti_lower_shard_operand(wefti_lowering_t *lowering, uint32_t bucket, uint32_t value,
+/* Plan buffer of operand slot of a sharded bucket's update. */
+weft_status_t wefti_lower_shard_operand(wefti_lowering_t *lowering, uint32_t bucket, uint32_t slot,
                                         uint32_t *out_buffer);
+/* Plan buffer of a rank's shard of a bucket's gradients. */
+weft_status_t wefti_lower_grad_shard(wefti_lowering_t *lowering, uint32_t bucket,
+                                     uint32_t *out_buffer);
 /* Plan buffers of a sharded bucket, made on first use: a rank's parameters, and all of them. */
 weft_status_t wefti_lower_param_shard(wefti_lowering_t *lowering, uint32_t bucket);
 weft_status_t wefti_lower_param_range(wefti_lowering_t *lowering, uint32_t bucket);
@@ -177,10 +178,6 @@ uint32_t wefti_lower_fold_parts(const wefti_lowering_t *lowering, uint32_t node)
 weft_status_t wefti_lower_find_folds(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);
-/* clip.c: of a sharded plan, what the kernel of a SquareSum reads. */
-bool wefti_lower_is_square_sum(const wefti_node_t *node);
-weft_status_t wefti_lower_square_sum(wefti_lowering_t *lowering, const wefti_node_t *node,
-                                     wefti_plan_kernel_t *kernel);
 /* regions.c: buffers of parameters, gradients, states and what is fed. */
 weft_status_t wefti_lower_regions(wefti_lowering_t *lowering);
 /* Hands out bytes of the arena, padded. */

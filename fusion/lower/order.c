@@ -28,43 +28,6 @@ uint32_t *wefti_lower_map(wefti_lowering_t *l, uint32_t count)
     return map;
 }
 
-static weft_status_t find_readers(wefti_lowering_t *l, wefti_readers_t *out)
-{
-    const wefti_graph_t *graph = l->graph;
-    uint32_t total = 0;
-    out->first = wefti_arena_array(&l->arena, (size_t)graph->value_count + 2, sizeof(*out->first));
-    if (out->first == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t pass = 0; pass < 2; pass++) {
-        for (uint32_t i = 0; i < l->order_count; i++) {
-            const wefti_node_t *node = &graph->nodes[l->order[i]];
-            for (uint32_t j = 0; j < node->input_count; j++) {
-                uint32_t value = node->inputs[j];
-                if (value == WEFTI_NONE) {
-                    continue;
-                }
-                if (pass == 0) {
-                    out->first[value + 2]++;
-                    total++;
-                } else {
-                    out->nodes[out->first[value + 1]++] = l->order[i];
-                }
-            }
-        }
-        if (pass == 0) {
-            for (uint32_t v = 2; v < graph->value_count + 2; v++) {
-                out->first[v] += out->first[v - 1];
-            }
-            out->nodes = wefti_arena_array(&l->arena, total, sizeof(*out->nodes));
-            if (out->nodes == NULL) {
-                return WEFT_ERR_NO_MEMORY;
-            }
-        }
-    }
-    return WEFT_OK;
-}
-
 void wefti_lower_add_item(wefti_lowering_t *l, uint32_t node, uint32_t bucket)
 {
     l->item_of[node] = l->item_count;
@@ -74,19 +37,35 @@ void wefti_lower_add_item(wefti_lowering_t *l, uint32_t node, uint32_t bucket)
     l->items[l->item_count++] = (wefti_item_t){.node = node, .bucket = bucket};
 }
 
-/* How many pieces a collective is carried out in; 1 for what does not communicate, too. */
+/* A gather that completes an update belongs to the bucket of its reduce-scatter. */
+static bool makes_buckets(const wefti_node_t *node)
+{
+    return communicates(node) && !wefti_node_is_flat_gather(node);
+}
+
+/* Tensors that the collective of a bucket reads; *out_first: the first one's input. */
+static uint32_t count_members(const wefti_node_t *node, uint32_t *out_first)
+{
+    uint32_t members = (wefti_node_range(node) == WEFT_RANGE_REDUCE_UPDATE)
+                           ? (uint32_t)wefti_node_int(node, "members")
+                           : 0;
+    *out_first = members;
+    return members > 0 ? members : node->input_count;
+}
+
+/* Number of pieces that a collective is split into; 1 for what does not communicate. */
 static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *node,
                               uint32_t *out_parts)
 {
-    const weft_attr_t *attr = communicates(node) ? wefti_node_attr(node, "parts") : NULL;
-    uint64_t bytes;
+    const weft_attr_t *attr = makes_buckets(node) ? wefti_node_attr(node, "parts") : NULL;
+    uint32_t first;
     *out_parts = 1;
     if (attr == NULL) {
         return WEFT_OK;
     }
-    bytes = node->input_count == 1 && node->inputs[0] != WEFTI_NONE
-                ? wefti_value_bytes(&l->graph->values[node->inputs[0]])
-                : 0;
+    uint64_t bytes = count_members(node, &first) == 1 && node->inputs[first] != WEFTI_NONE
+                         ? wefti_value_bytes(&l->graph->values[node->inputs[first]])
+                         : 0;
     uint64_t most = (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT;
     most = most < MAX_PARTS ? most : MAX_PARTS;
     if (attr->type != WEFT_ATTR_INT || attr->i < 1 || (uint64_t)attr->i > most) {
@@ -100,9 +79,10 @@ static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *nod
 }
 
 /* A gradient is reduced in place, so no other node may read the value before the reduction. */
-static weft_status_t check_member(const wefti_lowering_t *l, const wefti_readers_t *readers,
-                                  const wefti_node_t *node, uint32_t value)
+static weft_status_t check_member(const wefti_lowering_t *l, const wefti_node_t *node,
+                                  uint32_t value)
 {
+    const wefti_readers_t *readers = &l->readers;
     const wefti_value_t *v = value == WEFTI_NONE ? NULL : &l->graph->values[value];
     if (v == NULL || v->kind != WEFTI_VALUE_NODE) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -120,21 +100,35 @@ static weft_status_t check_member(const wefti_lowering_t *l, const wefti_readers
     return WEFT_OK;
 }
 
-/* An all-reduce of gradients alone: they have regions. */
-static bool reduces_gradients(const wefti_lowering_t *l, const wefti_node_t *node)
+/* The nodes that follow a reduce-scatter of gradients: the update of its shard and the gather. */
+static weft_status_t find_update(const wefti_lowering_t *l, wefti_bucket_t *bucket)
 {
-    weft_collective_t op;
-    if (!wefti_lower_collective_op(node, &op) || op != WEFT_OP_ALL_REDUCE ||
-        node->input_count != node->output_count || node->input_count == 0) {
-        return false;
-    }
-    for (uint32_t i = 0; i < node->output_count; i++) {
-        if (node->outputs[i] == WEFTI_NONE ||
-            l->graph->values[node->outputs[i]].grad_of == WEFTI_NONE) {
-            return false;
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    uint32_t shard = node->outputs[0];
+    bucket->update_node = bucket->gather_node = WEFTI_NONE;
+    for (uint32_t i = l->readers.first[shard]; i < l->readers.first[shard + 1]; i++) {
+        if (l->graph->nodes[l->readers.nodes[i]].phase == WEFTI_PHASE_UPDATE) {
+            bucket->update_node = l->readers.nodes[i];
         }
     }
-    return true;
+    uint32_t updated = bucket->update_node == WEFTI_NONE
+                           ? WEFTI_NONE
+                           : l->graph->nodes[bucket->update_node].outputs[0];
+    for (uint32_t i = updated == WEFTI_NONE ? 0 : l->readers.first[updated];
+         updated != WEFTI_NONE && i < l->readers.first[updated + 1]; i++) {
+        if (wefti_node_is_flat_gather(&l->graph->nodes[l->readers.nodes[i]])) {
+            bucket->gather_node = l->readers.nodes[i];
+        }
+    }
+    if (bucket->gather_node == WEFTI_NONE ||
+        l->graph->nodes[bucket->gather_node].output_count != node->input_count) {
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "node '%s' (%s): attribute 'flat' requires an update of the shard and an "
+            "AllGather of %u parameters",
+            node->name, node->def->name, node->input_count);
+    }
+    return WEFT_OK;
 }
 
 /* A piece is ready behind its own fold, not that of all pieces. */
@@ -150,33 +144,66 @@ static void ready_with_folds(wefti_lowering_t *l, uint32_t id)
     }
 }
 
-static weft_status_t make_bucket(wefti_lowering_t *l, const wefti_readers_t *readers, uint32_t id)
+/* Which parameter's gradient member i is. */
+static uint32_t param_of(const wefti_lowering_t *l, const wefti_bucket_t *bucket, uint32_t i)
+{
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    return bucket->fused     ? node->inputs[i]
+           : bucket->sharded ? l->graph->nodes[bucket->gather_node].inputs[i + 1]
+                             : l->graph->values[node->outputs[i]].grad_of;
+}
+
+static weft_status_t add_members(wefti_lowering_t *l, wefti_bucket_t *bucket, uint32_t first)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    bucket->members = wefti_arena_array(&l->arena, bucket->member_count, sizeof(*bucket->members));
+    if (bucket->members == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        uint32_t sent = node->inputs[first + i];
+        uint32_t value = sent == WEFTI_NONE ? WEFTI_NONE : wefti_lower_unfolded(l, sent);
+        WEFT_TRY(status, check_member(l, node, value), fail);
+        bucket->members[i] =
+            (wefti_member_t){.value = value,
+                             .sent = sent,
+                             .reduced = bucket->sharded ? WEFTI_NONE : node->outputs[i],
+                             .param = param_of(l, bucket, i),
+                             .update = WEFTI_NONE};
+    }
+fail:
+    return status;
+}
+
+static weft_status_t make_bucket(wefti_lowering_t *l, uint32_t id)
 {
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
     wefti_bucket_t *bucket = &l->buckets[l->bucket_count];
-    if (!reduces_gradients(l, node)) {
+    bool fused = (wefti_node_range(node) == WEFT_RANGE_REDUCE_UPDATE);
+    bool sharded = fused || wefti_node_is_flat_scatter(node);
+    uint32_t first;
+    if (!sharded && !wefti_reduces_gradients(l->graph, node)) {
         return wefti_lower_activations(l, id);
     }
     *bucket = (wefti_bucket_t){.node = id,
                                .op = WEFT_OP_ALL_REDUCE,
-                               .member_count = node->input_count,
+                               .sharded = sharded,
+                               .fused = fused,
                                .ready = l->item_count,
                                .parts = 1,
-                               .gradients = true};
-    bucket->members = wefti_arena_array(&l->arena, node->input_count, sizeof(*bucket->members));
-    if (bucket->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+                               .gradients = true,
+                               .gather = WEFTI_NONE,
+                               .kernel = WEFTI_NONE,
+                               .param_shard = WEFTI_NONE,
+                               .grad_shard = WEFTI_NONE,
+                               .param_range = WEFTI_NONE};
+    bucket->member_count = count_members(node, &first);
+    if (sharded && !fused) {
+        WEFT_TRY(status, find_update(l, bucket), fail);
     }
-    for (uint32_t i = 0; i < node->input_count; i++) {
-        wefti_member_t *member = &bucket->members[i];
-        uint32_t sent = node->inputs[i];
-        uint32_t value = sent == WEFTI_NONE ? WEFTI_NONE : wefti_lower_unfolded(l, sent);
-        WEFT_TRY(status, check_member(l, readers, node, value), fail);
-        *member = (wefti_member_t){
-            .value = value, .sent = sent, .reduced = node->outputs[i], .update = WEFTI_NONE};
-        member->param = l->graph->values[member->reduced].grad_of;
-    }
+    WEFT_TRY(status, add_members(l, bucket, first), fail);
     l->bucket_of[id] = l->bucket_count++;
     WEFT_TRY(status, parts_of(l, node, &bucket->parts), fail);
     for (uint32_t part = 1; part < bucket->parts; part++) {
@@ -206,7 +233,7 @@ static weft_status_t check_order(wefti_lowering_t *l)
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
             uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
-            if (producer != WEFTI_NONE &&
+            if (producer != WEFTI_NONE && !wefti_lower_is_view(&l->graph->nodes[producer]) &&
                 (l->bucket_of[producer] != WEFTI_NONE
                      ? l->buckets[l->bucket_of[producer]].ready > l->item_of[id]
                      : l->item_of[producer] >= l->item_of[id])) {
@@ -233,7 +260,6 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
 {
     weft_status_t status;
     const wefti_graph_t *graph = l->graph;
-    wefti_readers_t readers = {0};
     size_t pieces = 0;
     size_t most = 0; /* items, or buckets: a node may become as many as it is split into */
     for (uint32_t i = 0; i < l->order_count; i++) {
@@ -242,7 +268,7 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         WEFT_TRY(status, parts_of(l, node, &parts), fail);
         parts =
             wefti_lower_is_fold(l, l->order[i]) ? wefti_lower_fold_parts(l, l->order[i]) : parts;
-        most += communicates(node) && node->input_count > parts ? node->input_count : parts;
+        most += makes_buckets(node) && node->input_count > parts ? node->input_count : parts;
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -256,12 +282,13 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
     if (l->items == NULL || l->buckets == NULL || l->item_of == NULL || l->bucket_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, find_readers(l, &readers), fail);
+    WEFT_TRY(status, wefti_graph_readers(graph, l->order, l->order_count, &l->arena, &l->readers),
+             fail);
     WEFT_TRY(status, wefti_lower_constraints(l), fail);
     for (uint32_t i = 0; i < l->order_count; i++) {
         uint32_t id = l->order[i];
-        if (communicates(&graph->nodes[id])) {
-            WEFT_TRY(status, make_bucket(l, &readers, id), fail);
+        if (makes_buckets(&graph->nodes[id])) {
+            WEFT_TRY(status, make_bucket(l, id), fail);
         } else if (graph->nodes[id].phase != WEFTI_PHASE_UPDATE) {
             uint32_t parts = wefti_lower_is_fold(l, id) ? wefti_lower_fold_parts(l, id) : 1;
             wefti_lower_add_item(l, id, WEFTI_NONE);
@@ -271,7 +298,7 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         }
     }
     WEFT_TRY(status, wefti_lower_find_folds(l), fail);
-    WEFT_TRY(status, wefti_lower_find_updates(l, &readers), fail);
+    WEFT_TRY(status, wefti_lower_find_updates(l), fail);
     WEFT_TRY(status, wefti_lower_updates(l), fail);
     WEFT_TRY(status, check_order(l), fail);
 fail:

@@ -106,9 +106,9 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
     for (uint32_t c = 0; c < l->constraint_count; c++) {
         uint32_t bucket = l->bucket_of[l->constraints[c].before];
         uint32_t after = l->constraints[c].after, item = l->item_of[after];
-        /* A sweep may be put off until behind it: then its update is what waits. */
+        /* A fused bucket may be put off until after it: then its update waits. */
         if (bucket != WEFTI_NONE && item != WEFTI_NONE && is_needed(w, after) &&
-            item >= l->buckets[bucket].ready && item >= l->buckets[bucket].start) {
+            item >= l->buckets[bucket].ready) {
             note_reader(l, bucket, item, reader);
         }
     }
@@ -130,8 +130,7 @@ static weft_status_t add_bucket_sends(writer_t *w)
     WEFT_TRY(status, find_readers(w, &reader), fail);
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (is_needed(w, l->buckets[b].node)) {
-            uint32_t after = l->buckets[b].sweep ? l->buckets[b].start : l->buckets[b].ready;
-            add_send(w, b, after, reader[b], l->buckets[b].node);
+            add_send(w, b, l->buckets[b].ready, reader[b], l->buckets[b].node);
         }
     }
 fail:

@@ -172,6 +172,14 @@ fail:
     return status;
 }
 
+static void set_reduced(wefti_lowering_t *l, const wefti_member_t *member, uint32_t buffer)
+{
+    l->buffer_of[member->sent] = buffer;
+    if (member->reduced != WEFTI_NONE) {
+        l->buffer_of[member->reduced] = buffer;
+    }
+}
+
 /* What is reduced in place of a gradient, in another type and in another region. */
 static weft_status_t add_wire_gradient(wefti_lowering_t *l, const wefti_bucket_t *bucket,
                                        const wefti_member_t *member)
@@ -187,7 +195,7 @@ static weft_status_t add_wire_gradient(wefti_lowering_t *l, const wefti_bucket_t
     wire->dtype = wefti_lower_grad_dtype(l, bucket);
     wire->size_bytes = wefti_lower_grad_bytes(l, wire->size_bytes);
     l->kept_bytes += wire->size_bytes;
-    l->buffer_of[member->sent] = l->buffer_of[member->reduced] = l->buffer_of[member->value];
+    set_reduced(l, member, l->buffer_of[member->value]);
     l->buffer_of[member->value] = own;
     l->plan->buffers[own].name =
         wefti_arena_printf(&l->plan->arena, "%s, own", l->plan->buffers[own].name);
@@ -221,9 +229,7 @@ static weft_status_t add_gradients(wefti_lowering_t *l)
             uint32_t param = l->buffer_of[bucket->members[i].param];
             l->arena_cursor = l->plan->buffers[param].offset_bytes - l->param_begin + l->grad_begin;
             WEFT_TRY(status, add_kept(l, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
-            uint32_t buffer = l->buffer_of[bucket->members[i].value];
-            l->buffer_of[bucket->members[i].sent] = l->buffer_of[bucket->members[i].reduced] =
-                buffer;
+            set_reduced(l, &bucket->members[i], l->buffer_of[bucket->members[i].value]);
         }
     }
     l->arena_cursor = l->grad_begin + l->region_bytes;
@@ -289,7 +295,8 @@ static weft_status_t add_states(wefti_lowering_t *l)
         }
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffer_of[v] == WEFTI_NONE) {
+        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffer_of[v] == WEFTI_NONE &&
+            l->readers.first[v] < l->readers.first[v + 1]) {
             WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_STATE), fail);
         }
     }

@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Updates: all of them behind everything else, bucket by bucket. Members whose updates are the same
- * element-wise operator are updated by one kernel over the bucket's range; a piece of a tensor by
- * one over the piece's.
+ * Updates: all of them after everything else, bucket by bucket. A fused update is one kernel over the
+ * bucket's range, an update of shards one over a rank's shard; of a split tensor, one for each
+ * piece.
  */
 #include <string.h>
 
 #include "fusion/lower/lower.h"
-#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
+bool wefti_lower_is_view(const wefti_node_t *node)
+{
+    return wefti_node_range(node) == WEFT_RANGE_SHARD;
+}
+
 /* The one update node among the readers of a reduced gradient. */
-static uint32_t find_update(const wefti_lowering_t *l, const wefti_readers_t *readers,
-                            uint32_t value)
+static uint32_t find_update(const wefti_lowering_t *l, uint32_t value)
 {
     uint32_t found = WEFTI_NONE;
-    for (uint32_t i = readers->first[value]; i < readers->first[value + 1]; i++) {
-        uint32_t node = readers->nodes[i];
+    for (uint32_t i = l->readers.first[value]; i < l->readers.first[value + 1]; i++) {
+        uint32_t node = l->readers.nodes[i];
         if (l->graph->nodes[node].phase == WEFTI_PHASE_UPDATE) {
             if (found != WEFTI_NONE && found != node) {
                 return WEFTI_NONE;
@@ -27,127 +30,98 @@ static uint32_t find_update(const wefti_lowering_t *l, const wefti_readers_t *re
     return found;
 }
 
-static bool same_attr(const weft_attr_t *a, const weft_attr_t *b)
+/* The update that node fused, with the first of every operand that members have in turn. states:
+ * how many of each state there are. */
+static weft_status_t read_fused(wefti_lowering_t *l, const wefti_node_t *node, uint32_t states,
+                                wefti_bucket_t *bucket)
 {
-    return strcmp(a->name, b->name) == 0 && a->type == b->type &&
-           (a->type == WEFT_ATTR_INT     ? a->i == b->i
-            : a->type == WEFT_ATTR_FLOAT ? memcmp(&a->f, &b->f, sizeof(a->f)) == 0
-                                         : false);
-}
-
-/* Input slot of an update, as seen from its member: equal roles may be read as one range. */
-static bool same_role(const wefti_lowering_t *l, const wefti_member_t *a, uint32_t value_a,
-                      const wefti_member_t *b, uint32_t value_b)
-{
-    if (value_a == a->param || value_b == b->param) {
-        return value_a == a->param && value_b == b->param;
-    }
-    if (value_a == a->reduced || value_b == b->reduced) {
-        return value_a == a->reduced && value_b == b->reduced;
-    }
-    if (value_a == value_b) {
-        return true;
-    }
-    if (value_a == WEFTI_NONE || value_b == WEFTI_NONE ||
-        l->graph->values[value_a].kind != WEFTI_VALUE_STATE ||
-        l->graph->values[value_b].kind != WEFTI_VALUE_STATE) {
-        return false;
-    }
-    return l->graph->values[value_a].state_of == a->param &&
-           l->graph->values[value_b].state_of == b->param && l->state_slot[value_a] != WEFTI_NONE &&
-           l->state_slot[value_a] == l->state_slot[value_b];
-}
-
-/* Other updates may take norms over a whole tensor. */
-static bool is_elementwise_update(const weft_op_def_t *def)
-{
-    return (def->effects & WEFT_EFFECT_UPDATES) != 0 && wefti_op_has(def, WEFT_FACT_ELEMENTWISE);
-}
-
-static bool can_coalesce(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
-{
-    const wefti_member_t *first = &bucket->members[0];
-    const wefti_node_t *a = first->update == WEFTI_NONE ? NULL : &l->graph->nodes[first->update];
-    if (!bucket->gradients || a == NULL || !is_elementwise_update(a->def)) {
-        return false;
-    }
-    for (uint32_t i = 0; i < bucket->member_count; i++) {
-        const wefti_member_t *member = &bucket->members[i];
-        const wefti_node_t *b =
-            member->update == WEFTI_NONE ? NULL : &l->graph->nodes[member->update];
-        if (b == NULL || a->def != b->def || a->version != b->version ||
-            a->input_count != b->input_count || a->output_count != b->output_count ||
-            a->attr_count != b->attr_count ||
-            l->graph->values[first->param].type.dtype !=
-                l->graph->values[member->param].type.dtype) {
-            return false;
-        }
-        for (uint32_t j = 0; j < a->attr_count; j++) {
-            if (!same_attr(&a->attrs[j], &b->attrs[j])) {
-                return false;
-            }
-        }
-        for (uint32_t j = 0; j < a->input_count; j++) {
-            if (!same_role(l, first, a->inputs[j], member, b->inputs[j])) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-/* The k-th state of a parameter goes into region k if it mirrors the parameter. */
-static weft_status_t number_states(wefti_lowering_t *l)
-{
-    const wefti_graph_t *graph = l->graph;
-    uint32_t *next = wefti_arena_array(&l->arena, graph->value_count, sizeof(*next));
-    l->state_slot = wefti_lower_map(l, graph->value_count);
-    if (next == NULL || l->state_slot == NULL) {
+    uint32_t members = bucket->member_count, at = 0, count = 0;
+    const weft_op_def_t *def =
+        weft_registry_find_op(l->graph->registry, "weft", wefti_node_text(node, "update"),
+                              (int32_t)wefti_node_int(node, "update_version"));
+    uint32_t *operands = wefti_arena_array(&l->arena, node->input_count, sizeof(*operands));
+    if (operands == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        const wefti_value_t *state = &graph->values[v];
-        const wefti_value_t *param;
-        if (state->kind != WEFTI_VALUE_STATE || state->state_of == WEFTI_NONE) {
-            continue;
-        }
-        param = &graph->values[state->state_of];
-        if (state->type.dtype == param->type.dtype &&
-            wefti_value_bytes(state) == wefti_value_bytes(param)) {
-            l->state_slot[v] = next[state->state_of]++;
-            l->state_count =
-                l->state_slot[v] + 1 > l->state_count ? l->state_slot[v] + 1 : l->state_count;
-        }
+    for (uint32_t j = 0; at < node->input_count; j++, count++) {
+        bool state = node->inputs[at] != WEFTI_NONE &&
+                     l->graph->values[node->inputs[at]].kind == WEFTI_VALUE_STATE;
+        operands[j] = node->inputs[at];
+        at += j < 2 ? members : state ? states : 1;
     }
+    if (def == NULL || (def->effects & WEFT_EFFECT_UPDATES) == 0 ||
+        wefti_node_int(node, "members") != members || at != node->input_count ||
+        count < def->inputs_min || (def->inputs_max != WEFT_VARIADIC && count > def->inputs_max)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "node '%s' (%s): inputs do not match update '%.60s' of %u parameters",
+                           node->name, node->def->name, wefti_node_text(node, "update"), members);
+    }
+    bucket->update_def = def;
+    bucket->operands = operands;
+    bucket->operand_count = count;
     return WEFT_OK;
 }
 
-/* Updates of the members of one bucket. Of pieces the first gets the member's item if they cannot
- * be updated one by one; else their items follow one another. */
-static void add_bucket_updates(wefti_lowering_t *l, uint32_t index)
+/* State k of a sharded update lies in state region k. */
+static void number_shard_states(wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
-    wefti_bucket_t *bucket = &l->buckets[index];
-    if (bucket->part > 0) {
-        if (bucket->coalesced && !bucket->sweep) {
-            l->items[l->item_count++] =
-                (wefti_item_t){.node = bucket->members[0].update, .bucket = index};
-        }
-        return;
-    }
-    for (uint32_t j = 0; j < bucket->member_count && !bucket->sweep; j++) {
-        uint32_t update = bucket->members[j].update;
-        if (bucket->coalesced && j > 0) {
-            l->item_of[update] = l->item_count - 1;
-        } else if (update != WEFTI_NONE) {
-            wefti_lower_add_item(l, update, bucket->coalesced ? index : WEFTI_NONE);
+    uint32_t slot = 0;
+    for (uint32_t j = 0; j < bucket->operand_count; j++) {
+        uint32_t v = bucket->operands[j];
+        if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE) {
+            l->state_slot[v] = slot++;
         }
     }
+    l->state_count = slot > l->state_count ? slot : l->state_count;
 }
 
-weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_t *readers)
+static weft_status_t find_shard_update(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    if (bucket->fused) {
+        WEFT_TRY(status, read_fused(l, node, 1, bucket), fail);
+    } else {
+        const wefti_node_t *update = &l->graph->nodes[bucket->update_node];
+        bucket->update_def = update->def;
+        bucket->operands = update->inputs;
+        bucket->operand_count = update->input_count;
+        for (uint32_t i = 0; i < bucket->member_count; i++) {
+            bucket->members[i].update = bucket->update_node;
+        }
+        l->shard_of[node->outputs[0]] = index;
+        l->shard_of[update->inputs[0]] = index;
+        l->shard_of[update->outputs[0]] = index;
+    }
+    number_shard_states(l, bucket);
+fail:
+    return status;
+}
+
+static weft_status_t find_whole_update(wefti_lowering_t *l, wefti_bucket_t *bucket)
+{
+    for (uint32_t j = 0; j < bucket->member_count; j++) {
+        wefti_member_t *member = &bucket->members[j];
+        member->update =
+            member->reduced == WEFTI_NONE ? WEFTI_NONE : find_update(l, member->reduced);
+    }
+    const wefti_node_t *update = bucket->members[0].update == WEFTI_NONE
+                                     ? NULL
+                                     : &l->graph->nodes[bucket->members[0].update];
+    return bucket->gradients && update != NULL && (wefti_node_range(update) == WEFT_RANGE_UPDATE)
+               ? read_fused(l, update, bucket->member_count, bucket)
+               : WEFT_OK;
+}
+
+weft_status_t wefti_lower_find_updates(wefti_lowering_t *l)
 {
     weft_status_t status;
-    WEFT_TRY(status, number_states(l), fail);
+    WEFT_TRY(status, wefti_state_slots(l->graph, &l->arena, &l->state_slot, &l->state_count), fail);
+    l->shard_of = wefti_lower_map(l, l->graph->value_count);
+    if (l->shard_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     for (uint32_t i = 0; i < l->bucket_count; i++) {
         wefti_bucket_t *bucket = &l->buckets[i];
         if (bucket->gradients && bucket->part > 0) { /* pieces have the first one's member */
@@ -155,48 +129,48 @@ weft_status_t wefti_lower_find_updates(wefti_lowering_t *l, const wefti_readers_
             *bucket = l->buckets[i - 1];
             bucket->part = part;
             bucket->ready = ready;
-            bucket->start = bucket->start > ready ? bucket->start : ready;
             continue;
         }
-        for (uint32_t j = 0; j < bucket->member_count; j++) {
-            wefti_member_t *member = &bucket->members[j];
-            member->update = member->reduced == WEFTI_NONE
-                                 ? WEFTI_NONE
-                                 : find_update(l, readers, member->reduced);
-        }
-        bucket->coalesced = can_coalesce(l, bucket);
-        WEFT_TRY(status, wefti_lower_choose_shards(l, readers, bucket), fail);
+        status = bucket->sharded ? find_shard_update(l, i) : find_whole_update(l, bucket);
+        WEFT_TRY(status, status, fail);
     }
 fail:
     return status;
 }
 
-/* What a sweep runs is no item. */
-static void mark_swept(const wefti_lowering_t *l, bool *swept)
+/* Updates of the members of one bucket. Of pieces the first gets the member's item if they cannot
+ * be updated one by one; else their items follow one another. */
+static void add_bucket_updates(wefti_lowering_t *l, uint32_t index)
 {
-    for (uint32_t i = 0; i < l->bucket_count; i++) {
-        const wefti_bucket_t *bucket = &l->buckets[i];
-        for (uint32_t j = 0; bucket->sweep && j < bucket->member_count; j++) {
-            swept[bucket->members[j].update] = true;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    if (bucket->fused || (bucket->part > 0 && bucket->update_def == NULL)) {
+        return;
+    }
+    if (bucket->part > 0) {
+        l->items[l->item_count++] =
+            (wefti_item_t){.node = bucket->members[0].update, .bucket = index};
+    } else if (bucket->update_def != NULL) {
+        wefti_lower_add_item(l, bucket->members[0].update, index);
+    }
+    for (uint32_t j = 0; j < bucket->member_count && bucket->update_def == NULL; j++) {
+        if (bucket->members[j].update != WEFTI_NONE) {
+            wefti_lower_add_item(l, bucket->members[j].update, WEFTI_NONE);
         }
     }
 }
 
-/* All updates behind everything else, by bucket; what belongs to no bucket comes last. */
+/* All updates after everything else, by bucket; what belongs to no bucket comes last. */
 weft_status_t wefti_lower_updates(wefti_lowering_t *l)
 {
-    bool *swept = wefti_arena_array(&l->arena, l->graph->node_count, sizeof(*swept));
-    if (swept == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    mark_swept(l, swept);
     for (uint32_t i = 0; i < l->bucket_count; i++) {
         add_bucket_updates(l, i);
     }
     for (uint32_t i = 0; i < l->order_count; i++) {
         uint32_t id = l->order[i];
-        if (l->graph->nodes[id].phase == WEFTI_PHASE_UPDATE && l->item_of[id] == WEFTI_NONE &&
-            l->bucket_of[id] == WEFTI_NONE && !swept[id]) {
+        const wefti_node_t *node = &l->graph->nodes[id];
+        if (node->phase == WEFTI_PHASE_UPDATE && l->item_of[id] == WEFTI_NONE &&
+            l->bucket_of[id] == WEFTI_NONE && !wefti_lower_is_view(node) &&
+            !wefti_node_is_flat_gather(node)) {
             wefti_lower_add_item(l, id, WEFTI_NONE);
         }
     }

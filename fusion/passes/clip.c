@@ -6,10 +6,8 @@
  *
  *   collective -> SquareSum -> SquareSum of the next one ... -> ClipScale -> all updates
  *
- * Square sums are exact, so neither the order nor the cut of the gradients matters. With sharded
- * updates a rank has only its shards: the first chain is then meant for those, its sum is added up
- * over ranks, and one more SquareSum stands for what every rank has whole. Lowering decides which
- * is which.
+ * Square sums are exact, so neither the order nor the partition of the gradients matters; the pass
+ * that shards updates splits the chain.
  */
 #include "fusion/passes/passes.h"
 
@@ -53,44 +51,18 @@ static void collect(clipper_t *c, uint32_t id)
     }
 }
 
-/* A SquareSum behind each of the first count nodes that makes gradients, or one for all. */
-static weft_status_t add_square_sums(clipper_t *c, uint32_t count, bool together)
+/* A SquareSum after each of the first count nodes that produces gradients. */
+static weft_status_t add_square_sums(clipper_t *c, uint32_t count)
 {
     weft_status_t status = WEFT_OK;
     c->count = 1;
     for (uint32_t i = 0; i < count; i++) {
         collect(c, c->graph->order[i]);
-        if (c->count > 1 && !together) {
+        if (c->count > 1) {
             WEFT_TRY(status, add_square_sum(c), done);
         }
     }
-    if (c->count > 1) {
-        WEFT_TRY(status, add_square_sum(c), done);
-    }
 done:
-    return status;
-}
-
-static weft_status_t add_over_ranks(clipper_t *c)
-{
-    uint32_t node;
-    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"},
-                                 {.name = "reason",
-                                  .type = WEFT_ATTR_STRING,
-                                  .s = "sums the squares of all shards for the global norm"}};
-    const wefti_node_params_t params = {.domain = "weft",
-                                        .op = "AllReduce",
-                                        .name = "squares of all ranks",
-                                        .phase = WEFTI_PHASE_COMM,
-                                        .inputs = &c->sum,
-                                        .input_count = 1,
-                                        .output_count = 1,
-                                        .attrs = attrs,
-                                        .attr_count = 2};
-    weft_status_t status = wefti_graph_add_node(c->graph, &params, &node);
-    if (status >= 0) {
-        c->sum = c->graph->nodes[node].outputs[0];
-    }
     return status;
 }
 
@@ -129,13 +101,9 @@ weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params
     if (c.values == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, add_square_sums(&c, count, false), done);
+    WEFT_TRY(status, add_square_sums(&c, count), done);
     if (c.sum == WEFTI_NONE) {
         return wefti_error_no_gradients();
-    }
-    if (params->sharded) {
-        WEFT_TRY(status, add_over_ranks(&c), done);
-        WEFT_TRY(status, add_square_sums(&c, count, true), done);
     }
     WEFT_TRY(status, add_scale(&c, params, out_scale), done);
 done:

@@ -56,6 +56,7 @@ static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
 
 typedef struct order {
     uint32_t *done;                /* by node: how many kernels have run when it may be read */
+    uint32_t *read;                /* by value: how many kernels have run when all have read it */
     uint32_t *held, *next_held;    /* by node: the constraints in front of it, as a chain */
     uint32_t *first, *last, *next; /* by number of kernels: collectives issued then, as a chain */
     uint32_t *update_of;           /* by value: its only update, or WEFTI_NONE */
@@ -91,11 +92,24 @@ static uint32_t ready_after(const wefti_graph_t *graph, const order_t *o, uint32
         uint32_t producer = producer_of(graph, node->inputs[i]);
         ready = producer != WEFTI_NONE && o->done[producer] > ready ? o->done[producer] : ready;
     }
+    for (uint32_t k = 0; k < node->output_count && (node->def->effects & WEFT_EFFECT_UPDATES) != 0;
+         k++) {
+        uint32_t at = wefti_node_overwrites(node, k);
+        uint32_t value = at == WEFTI_NONE ? WEFTI_NONE : node->inputs[at];
+        ready = value != WEFTI_NONE && o->read[value] > ready ? o->read[value] : ready;
+    }
     for (uint32_t c = o->held[id]; c != WEFTI_NONE; c = o->next_held[c]) {
         uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
         ready = before != WEFTI_NONE && o->done[before] > ready ? o->done[before] : ready;
     }
     return ready;
+}
+
+/* An update that a collective runs is issued as the collective. */
+static bool comes_last(const wefti_node_t *node)
+{
+    return node->phase == WEFTI_PHASE_UPDATE &&
+           (!communicates(node) || wefti_node_is_flat_gather(node));
 }
 
 /* Nothing but updates may come after an update. */
@@ -129,24 +143,36 @@ static void issue_at(order_t *o, uint32_t kernel, uint32_t collective)
     o->last[kernel] = collective;
 }
 
+static void note_reads(const wefti_graph_t *graph, order_t *o, uint32_t id)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        uint32_t value = node->inputs[i];
+        if (value != WEFTI_NONE && o->done[id] > o->read[value]) {
+            o->read[value] = o->done[id];
+        }
+    }
+}
+
 /* Kernels in the order of the graph, collectives between them; updates are left out. */
 static weft_status_t place_collectives(maker_t *m, order_t *o)
 {
     weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = m->graph;
     o->done = wefti_arena_array(&m->arena, graph->node_count, sizeof(*o->done));
+    o->read = wefti_arena_array(&m->arena, graph->value_count, sizeof(*o->read));
     o->first = make_map(m, (size_t)graph->order_count + 1);
     o->last = make_map(m, (size_t)graph->order_count + 1);
     o->next = make_map(m, graph->node_count);
     uint32_t *kernels = make_map(m, graph->order_count);
-    if (o->done == NULL || o->first == NULL || o->last == NULL || o->next == NULL ||
-        kernels == NULL) {
+    if (o->done == NULL || o->read == NULL || o->first == NULL || o->last == NULL ||
+        o->next == NULL || kernels == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     WEFT_TRY(status, collect_constraints(m, o), fail);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
-        if (graph->nodes[id].phase == WEFTI_PHASE_UPDATE) {
+        if (comes_last(&graph->nodes[id])) {
             continue;
         }
         WEFT_TRY(status, check_reads(graph, id), fail);
@@ -157,6 +183,7 @@ static weft_status_t place_collectives(maker_t *m, order_t *o)
             kernels[o->kernel_count++] = id;
             o->done[id] = o->kernel_count;
         }
+        note_reads(graph, o, id);
     }
     for (uint32_t i = 0; i <= o->kernel_count; i++) {
         for (uint32_t id = o->first[i]; id != WEFTI_NONE; id = o->next[id]) {
@@ -195,6 +222,30 @@ static weft_status_t find_updates(maker_t *m, order_t *o)
     return WEFT_OK;
 }
 
+/* An update after the shard that it overwrites and before the gather of what it produces. */
+static void place_update(const wefti_graph_t *graph, order_t *o, bool *placed, uint32_t id)
+{
+    const wefti_node_t *node = &graph->nodes[id];
+    if (placed[id] || !comes_last(node)) {
+        return;
+    }
+    placed[id] = true;
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        uint32_t producer = producer_of(graph, node->inputs[k]);
+        if (producer != WEFTI_NONE) {
+            place_update(graph, o, placed, producer);
+        }
+    }
+    o->nodes[o->count++] = id;
+    for (uint32_t k = 0; k < node->output_count; k++) {
+        uint32_t reader =
+            node->outputs[k] == WEFTI_NONE ? WEFTI_NONE : o->update_of[node->outputs[k]];
+        if (reader != WEFTI_NONE) {
+            place_update(graph, o, placed, reader);
+        }
+    }
+}
+
 /* Updates of what a collective reduces, in the order of collectives; then the others. */
 static weft_status_t place_updates(maker_t *m, order_t *o)
 {
@@ -211,17 +262,13 @@ static weft_status_t place_updates(maker_t *m, order_t *o)
         for (uint32_t k = 0; communicates(node) && k < node->output_count; k++) {
             uint32_t update =
                 node->outputs[k] == WEFTI_NONE ? WEFTI_NONE : o->update_of[node->outputs[k]];
-            if (update != WEFTI_NONE && !placed[update]) {
-                placed[update] = true;
-                o->nodes[o->count++] = update;
+            if (update != WEFTI_NONE) {
+                place_update(graph, o, placed, update);
             }
         }
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
-        uint32_t id = graph->order[i];
-        if (graph->nodes[id].phase == WEFTI_PHASE_UPDATE && !placed[id]) {
-            o->nodes[o->count++] = id;
-        }
+        place_update(graph, o, placed, graph->order[i]);
     }
 fail:
     return status;

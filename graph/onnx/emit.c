@@ -494,20 +494,21 @@ static void bind(wefti_onnx_emit_t *emit, Onnx__TrainingInfoProto *info, const c
     }
 }
 
-/* Output k of an update replaces the input that its definition names. */
+/* Output k of an update replaces the initializer that it overwrites; a shard is none, its gather
+ * replaces the parameters. */
 static void bind_outputs(wefti_onnx_emit_t *emit, Onnx__TrainingInfoProto *info,
                          const wefti_node_t *node)
 {
     const wefti_graph_t *graph = emit->graph;
-    for (uint32_t k = 0; k < node->output_count && k < sizeof(node->def->in_place); k++) {
-        int at = node->def->in_place[k];
-        if (at >= 0 && (uint32_t)at < node->input_count && node->outputs[k] != WEFTI_NONE &&
-            node->inputs[at] != WEFTI_NONE) {
+    for (uint32_t k = 0; k < node->output_count; k++) {
+        uint32_t at = wefti_node_overwrites(node, k);
+        uint32_t value = at == WEFTI_NONE ? WEFTI_NONE : node->inputs[at];
+        if (value != WEFTI_NONE && graph->values[value].kind != WEFTI_VALUE_NODE &&
+            node->outputs[k] != WEFTI_NONE) {
             Onnx__GraphProto *algorithm = info->algorithm;
             algorithm->output[algorithm->n_output++] =
                 make_info(emit, &graph->values[node->outputs[k]]);
-            bind(emit, info, graph->values[node->inputs[at]].name,
-                 graph->values[node->outputs[k]].name);
+            bind(emit, info, graph->values[value].name, graph->values[node->outputs[k]].name);
         }
     }
 }
@@ -522,8 +523,12 @@ static weft_status_t add_states(wefti_onnx_emit_t *emit, Onnx__GraphProto *algor
         most = graph->values[v].kind == WEFTI_VALUE_STATE && bytes > most ? bytes : most;
     }
     const void *zeros = message(emit, most + 1);
+    const bool *used = find_used(emit);
+    if (emit->failed) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     for (uint32_t v = 0; v < graph->value_count && !emit->failed; v++) {
-        if (graph->values[v].kind == WEFTI_VALUE_STATE) {
+        if (graph->values[v].kind == WEFTI_VALUE_STATE && used[v]) {
             weft_tensor_desc_t desc = graph->values[v].type;
             desc.data = zeros;
             add_initializer(emit, algorithm, &desc, graph->values[v].name);
@@ -541,8 +546,7 @@ static weft_status_t add_training(wefti_onnx_emit_t *emit)
     }
     onnx__training_info_proto__init(info);
     info->algorithm = make_graph(emit, "update", emit->update_count);
-    info->update_binding =
-        (Onnx__StringStringEntryProto **)list(emit, 4 * (size_t)emit->update_count);
+    info->update_binding = (Onnx__StringStringEntryProto **)list(emit, graph->value_count);
     emit->model->training_info = (Onnx__TrainingInfoProto **)list(emit, 1);
     if (emit->failed) {
         return WEFT_ERR_NO_MEMORY;

@@ -151,6 +151,14 @@ typedef enum weft_half {
     WEFT_HALF_WAIT = 2,  /**< completes a collective */
 } weft_half_t;
 
+/** What an operator does with a flat range, which several tensors form side by side. */
+typedef enum weft_range_role {
+    WEFT_RANGE_NONE = 0,          /**< nothing */
+    WEFT_RANGE_SHARD = 1,         /**< a view of a rank's shard of it */
+    WEFT_RANGE_UPDATE = 2,        /**< updates parameters by gradients */
+    WEFT_RANGE_REDUCE_UPDATE = 3, /**< reduces gradients, updates and gathers parameters */
+} weft_range_role_t;
+
 /** An operator, by name. */
 typedef struct weft_op_ref {
     const char *domain; /**< "" is ai.onnx */
@@ -195,6 +203,7 @@ typedef struct weft_op_facts {
      * @return 1: done; 0: not possible; the node stays in the graph
      */
     int (*fold)(const weft_node_desc_t *node, void *out);
+    weft_range_role_t range; /**< see weft_range_role_t */
 } weft_op_facts_t;
 
 /** One operator: all facts that the importer, the passes, the documentation and another compiler

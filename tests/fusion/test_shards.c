@@ -311,8 +311,8 @@ static void test_decoupled_weights_come_under_the_first_micro_batch(void **state
     }
 }
 
-/* A sweep writes weights, so it waits for their last reader, which comes behind the gradient; and
- * the bucket behind it overtakes it. No memory moves. */
+/* A fused bucket writes weights, so it is issued after their last reader, which comes after the
+ * gradient; the next bucket is issued before it. */
 static void test_a_sweep_waits_for_the_last_reader(void **state)
 {
     fixture_t *f = *state;
@@ -324,14 +324,14 @@ static void test_a_sweep_waits_for_the_last_reader(void **state)
     add_training(f, "a", a, 32, 0.5f);
     add_training(f, "b", b, 32, 0.5f);
     relu(f, a, WEFTI_PHASE_BACKWARD);
-    f->params.sweep = true;
+    f->params.fuse = true;
     plan = lower(f);
     expect_steps(plan, "step", "kkrkr", "wuwu");
     comm = &wefti_plan_program(plan, "step")->streams[1];
-    assert_int_equal(comm->steps[1].index, 1);
-    assert_int_equal(comm->steps[3].index, 0);
-    assert_true(buffer_of(plan, "a")->offset_bytes < buffer_of(plan, "b")->offset_bytes);
-    sweep = &plan->collectives[0];
+    assert_int_equal(comm->steps[1].index, 0);
+    assert_int_equal(comm->steps[3].index, 1);
+    assert_true(buffer_of(plan, "b")->offset_bytes < buffer_of(plan, "a")->offset_bytes);
+    sweep = &plan->collectives[1];
     assert_int_equal(sweep->op, WEFT_OP_ALL_REDUCE);
     expect_range(plan, sweep->source, plan->buffers[sweep->members[0]].offset_bytes, 128, 0);
     expect_range(plan, sweep->buffer, buffer_of(plan, "a")->offset_bytes, 128, 0);
@@ -358,7 +358,7 @@ static void test_a_sweep_is_chosen_by_cost(void **state)
     };
     fixture_t *f = *state;
     add_trained(f, "a", 64, 0.5f);
-    f->params.sweep = true;
+    f->params.fuse = true;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const wefti_bucket_piece_t reduce = {rows[i].all_reduce_ps, 0}, part = {50000, 0};
         const wefti_bucket_cost_t all_reduce = {.pieces = &reduce, .piece_count = 1};
@@ -434,7 +434,7 @@ static void test_pieces_have_shards_of_their_own(void **state)
                          buffer_of(plan, "bucket 0 momentum")->offset_bytes + begins[i] / 2);
     }
     weft_plan_release(plan);
-    f->params.sweep = true;
+    f->params.fuse = true;
     plan = lower(f);
     expect_steps(plan, "step", "kr", "wuuu");
     weft_plan_release(plan);

@@ -372,7 +372,7 @@ class Emit(support.Case):
                 self.assertTrue(done.stderr.strip())
 
     def test_damaged_training_info_is_refused(self):
-        self.again(self.save(doors.forward()), "--optimizer", "adam")
+        self.again(self.save(doors.forward()), "--optimizer", "adam", "--bucket", "none")
         good = onnx.load(self.dir / "out.onnx")
 
         def damage(change, *words):

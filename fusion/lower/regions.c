@@ -242,11 +242,17 @@ fail:
 }
 
 /* The state that goes into region slot beside the member's parameter, or WEFTI_NONE. */
-static uint32_t find_state(const wefti_lowering_t *l, const wefti_member_t *member, uint32_t slot)
+static uint32_t find_state(const wefti_lowering_t *l, const wefti_bucket_t *bucket, uint32_t index,
+                           uint32_t slot)
 {
+    const wefti_member_t *member = &bucket->members[index];
     const wefti_node_t *node =
         member->update == WEFTI_NONE ? NULL : &l->graph->nodes[member->update];
-    for (uint32_t j = 0; node != NULL && j < node->input_count; j++) {
+    /* A fused update reads the states of one slot of all members in turn. */
+    bool fused = bucket->update_def != NULL;
+    uint32_t at = (2 + slot) * bucket->member_count + index;
+    uint32_t first = fused ? at : 0, end = node == NULL ? 0 : node->input_count;
+    for (uint32_t j = first; j < (fused && end > at ? at + 1 : end); j++) {
         uint32_t v = node->inputs[j];
         if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE &&
             l->graph->values[v].state_of == member->param && l->state_slot[v] == slot) {
@@ -264,7 +270,7 @@ static weft_status_t add_state_region(wefti_lowering_t *l, uint32_t slot)
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         const wefti_bucket_t *bucket = &l->buckets[b];
         for (uint32_t i = 0; i < own_members(bucket) && !bucket->sharded; i++) {
-            uint32_t v = find_state(l, &bucket->members[i], slot);
+            uint32_t v = find_state(l, bucket, i, slot);
             uint32_t param = l->buffer_of[bucket->members[i].param];
             uint64_t offset = l->plan->buffers[param].offset_bytes - l->param_begin -
                               bucket->begin_bytes + bucket->state_begin_bytes + l->arena_cursor;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model has, what of it is supported, and what compiling it says. */
+/* The report of weft_model_check: operators of a model, support for them, the result of
+ * compiling. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the table of costs to what the planner wants: time by bytes of one collective over a range.
- */
+/* From the table of costs to the planner's input: time by bytes of one collective over a range. */
 #include <math.h>
 
 #include "fusion/fusion.h"

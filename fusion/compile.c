@@ -8,7 +8,8 @@
 #include "runtime/base/settings.h"
 #include "runtime/base/sync.h"
 
-/* WEFT_VERIFY_EACH sets verify_each for every compilation of the process, such as those of a test. */
+/* WEFT_VERIFY_EACH sets verify_each for every compilation of the process, such as those of a
+ * test. */
 static weft_status_t read_verify_each(wefti_compiler_t *c)
 {
     wefti_settings_t settings = {0};

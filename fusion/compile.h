@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of a compilation, and the files of weft_compile: compile_params.c checks the parameters,
- * compile_import.c imports the models, pipeline.c runs the passes, compile_lower.c makes the plan.
+ * The state of a compilation, and the files of weft_compile: compile_params.c checks the
+ * parameters, compile_import.c imports the models, pipeline.c runs the passes, compile_lower.c
+ * produces the plan.
  */
 #ifndef WEFT_FUSION_COMPILE_H
 #define WEFT_FUSION_COMPILE_H
@@ -11,8 +12,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 
-/* A file that is compiled. Usually there is one; with rank_models one per rank, with split_batch the
- * share of a rank and then the whole batch. */
+/* A file that is compiled. Usually there is one; with rank_models one per rank, with split_batch
+ * the share of a rank and then the whole batch. */
 typedef struct wefti_model {
     const char *path;
     int64_t batch; /* 0: from the file */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives and buckets of a training graph, by what they are predicted to cost. */
+/* Costs and parameters of the buckets of a training graph. */
 #include "fusion/passes/passes.h"
 
 #include "runtime/base/error.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the graph that all passes have changed to a plan: lower, seal, verify. */
+/* From the graph after all passes to a plan: lower, seal, verify. */
 #include "fusion/compile.h"
 
 #include <string.h>

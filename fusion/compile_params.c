@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the parameters of a compile: the table of options (options.c), then what it cannot express. */
+/* Reads the parameters of a compile: the table of options (options.c), then checks beyond it. */
 #include "fusion/compile.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster that a plan is compiled for: who shares a host, next to which interface, what links
- * between hosts cost. */
+/* The cluster that a plan is compiled for: the ranks of each host, their interfaces, the cost of
+ * links between hosts. */
 #include "fusion/compile.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compiled graphs on their way to a file and back: the parameters of the compile are properties of
- * the file, and stand in for those of the next one.
+ * Parameters in compiled graphs: the parameters of the compile are properties of the file, and the
+ * defaults of the next compile.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 #define MAX_PROPERTIES 64u
 
-/* The text that the file has for a parameter, NULL: none. Files before 0.2 wrote "shards". */
+/* The text that the file has for a parameter, NULL: none. Older files have "shards". */
 static const char *stored_param(const wefti_compiled_t *compiled, const char *key)
 {
     const char *text = wefti_onnx_property(compiled->properties, compiled->count, key);

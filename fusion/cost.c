@@ -92,8 +92,8 @@ double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
 }
 
 /*
- * Updates find their operands in the cache that holds what a step touches in between: what all updates
- * read and write, or all values of the step, whichever is more.
+ * Updates find their operands in the cache that holds what a step touches in between: what all
+ * updates read and write, or all values of the step, whichever is more.
  */
 static weft_status_t touched_bytes(const wefti_graph_t *graph, wefti_arena_t *arena,
                                    double *out_bytes)

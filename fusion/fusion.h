@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The compiler passes. Each reads a weft_graph_view_t and returns an edit list, or turns the
- * finished graph into a part of the plan. weft_compile (compile.c) runs them in this order:
- *
- *   import -> bind shapes, infer, fold -> differentiate -> insert collectives
- *          -> fuse into buckets -> clipping, optimizer -> order -> layouts
- *          -> order and streams -> memory -> lower to a plan -> seal -> verify
+ * What the files of fusion share: policies, costs, views and edits of passes, lowering. The table
+ * in pipeline.c has the order of the passes.
  */
 #ifndef WEFT_FUSION_FUSION_H
 #define WEFT_FUSION_FUSION_H
@@ -65,8 +61,8 @@ typedef struct wefti_compiled {
 } wefti_compiled_t;
 weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t *arena,
                                     wefti_compiled_t *out);
-/* Writes what wefti_onnx_emit_begin took, with the choices of the plan and params as the caller gave
- * them. */
+/* Writes what wefti_onnx_emit_begin took, with the choices of the plan and params as the caller
+ * gave them. */
 weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const wefti_graph_t *graph,
                                    const weft_plan_t *plan, wefti_arena_t *arena,
                                    wefti_onnx_emit_t *emit);
@@ -124,7 +120,8 @@ typedef struct wefti_plan_place {
     const uint32_t *rail_of;      /* [world_size], or NULL: one */
     const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
 } wefti_plan_place_t;
-/* The cores of a host are divided among its ranks as the runtime divides them. place may be NULL. */
+/* The cores of a host are divided among its ranks as the runtime divides them. place may be
+ * NULL. */
 wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,
                              const struct wefti_plan_place *place);
 /* Where ranks are, as algorithms are told; place may be NULL, params->group_size is there. */
@@ -185,9 +182,11 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *params,
 weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double share,
                                        wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
-/* passes/accumulate.c: collectives sum micro-batches; programs of all but the last one of a step. */
+/* passes/accumulate.c: collectives sum micro-batches; programs of all but the last one of a
+ * step. */
 weft_status_t wefti_pass_accumulate(wefti_graph_t *graph, uint32_t accumulate);
-/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum t. */
+/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum
+ * t. */
 uint32_t wefti_level_count(uint32_t accumulate);
 /* passes/wire.c: gradients are rounded to bf16 before they are reduced. */
 weft_status_t wefti_pass_wire(wefti_graph_t *graph);

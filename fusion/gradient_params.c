@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How gradients get from micro-batches to updates: accumulate, global_micro_batches, wire and clip_norm. */
+/* Parameters of gradients: accumulate, global_micro_batches, wire and clip_norm. */
 #include <string.h>
 
 #include "fusion/fusion.h"

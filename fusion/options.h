@@ -16,8 +16,8 @@ weft_status_t wefti_option_format(const weft_compile_option_t *option,
                                   const weft_compile_params_t *params, wefti_arena_t *arena,
                                   const char **out_text);
 
-/* Checks ranges, choices, training and inference, needed and excluded fields. Then sets what is implied,
- * and the defaults that are one value (lr has two). */
+/* Checks ranges, choices, training and inference, needed and excluded fields. Then sets what is
+ * implied, and the defaults that are one value (lr has two). */
 weft_status_t wefti_options_complete(weft_compile_params_t *params);
 
 #endif

@@ -44,7 +44,7 @@ static bool limits_arena(const wefti_compiler_t *c)
     return c->params.arena_limit > 0;
 }
 
-/* A compiled graph has programs, unless Weft 0.2 or earlier wrote it. */
+/* A compiled graph has programs, unless an older Weft wrote it. */
 static bool lacks_programs(const wefti_compiler_t *c)
 {
     return !c->compiled.known ||

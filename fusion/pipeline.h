@@ -3,8 +3,9 @@
  * The passes of weft_compile, in order. A pass changes the graph of the compiler (c->graph); import
  * comes before the table, lowering after it, and neither decides anything about the graph.
  *
- * To add a pass: write fusion/passes/<name>.c with wefti_apply_<name>, whose head comment says what it
- * matches, what it produces and why; declare it in fusion/passes/passes.h; add its row in pipeline.c.
+ * To add a pass: write fusion/passes/<name>.c with wefti_apply_<name>, whose head comment says what
+ * it matches, what it produces and why; declare it in fusion/passes/passes.h; add its row in
+ * pipeline.c.
  */
 #ifndef WEFT_FUSION_PIPELINE_H
 #define WEFT_FUSION_PIPELINE_H

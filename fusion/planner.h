@@ -5,11 +5,11 @@
  *
  *     F(j) = min over i < j of max(F(i), r_j) + T(s_i+1 + ... + s_j)
  *
- * is when j gradients can be done at the earliest. F(n) is the optimum. It splits too much: it sends
- * whenever the channel is idle. Chosen are the fewest buckets that end within 0.1 % of it. No schedule
- * of the channel ends before the maximum over j of r_j + T(s_j + ... + s_n), the lower bound: bytes
- * that are ready from j on must be sent after r_j. All in integers, so every rank decides the same.
- * Optimum, choice and bound are part of every plan, not of its structure digest.
+ * is when j gradients can be done at the earliest. F(n) is the optimum. It splits too much: it
+ * sends whenever the channel is idle. Chosen are the fewest buckets that end within 0.1 % of it. No
+ * schedule of the channel ends before the maximum over j of r_j + T(s_j + ... + s_n), the lower
+ * bound: bytes that are ready from j on must be sent after r_j. All in integers, so every rank
+ * decides the same. Optimum, choice and bound are part of every plan, not of its structure digest.
  */
 #ifndef WEFT_FUSION_PLANNER_H
 #define WEFT_FUSION_PLANNER_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measured times of kernels and collectives: `weft run --write-profile` writes them, compile reads them.
+/* Measured times of kernels and collectives: `weft run --write-profile` writes them, compile reads
+ * them.
  */
 #ifndef WEFT_FUSION_PROFILE_H
 #define WEFT_FUSION_PROFILE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gives every dimension of inputs a number: shapes set by the user, then the batch. A batch that the
- * exporter fixed is replaced; fold.c names operators that still have the old one. */
+/* Gives every dimension of inputs a number: shapes set by the user, then the batch. A batch that
+ * the exporter fixed is replaced; fold.c names operators that still have the old one. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -98,8 +98,8 @@ done:
     return status;
 }
 
-/* After a fixed batch was replaced: a Reshape whose input has the new batch, but whose target shape is
- * a constant with the old one. */
+/* After a fixed batch was replaced: a Reshape whose input has the new batch, but whose target shape
+ * is a constant with the old one. */
 static weft_status_t check_baked_batch(const wefti_graph_t *graph, const wefti_node_t *node)
 {
     bool reshapes = wefti_op_facts(node->def).shape_inputs != 0 || wefti_node_attr(node, "shape");

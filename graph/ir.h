@@ -3,23 +3,25 @@
  * The graph IR: values and nodes with dense ids, in static single assignment form.
  *
  *   value  a tensor: graph input, parameter, constant, optimizer state, scalar, or output of a node
- *   node   one operator; inputs and outputs are value ids (WEFTI_NONE where an optional one is absent)
+ *   node   one operator; inputs and outputs are value ids (WEFTI_NONE: an absent optional one)
  *
- * Names, attributes and id lists live in the graph's arena; pointers into values[] and nodes[] are invalid after
- * adding, so keep ids. Removed nodes stay in the array with dead set, so ids never change. Nodes are kept in one
- * topological order (order[]), which is also the order of execution. A node that updates an input in place
- * (WEFT_EFFECT_UPDATES) runs after every other reader of that input.
+ * Names, attributes and id lists live in the graph's arena. Adding invalidates pointers into
+ * values[] and nodes[], so keep ids. Removed nodes stay in the array with dead set, so ids never
+ * change. order[] is one topological order, and the order of execution. A node that updates an
+ * input in place (WEFT_EFFECT_UPDATES) runs after every other reader of that input.
  *
- * Programs. A compiled graph has programs: the entry points of its plan. A program is a list of nodes in the order of
- * order[]; a node is in one or several programs. What a program leaves for the next one is in persistent values:
- * parameters, states, and outputs of nodes with the flag PERSISTENT (partial sums of micro-batches).
+ * Programs. A compiled graph has programs: the entry points of its plan. A program is a list of
+ * nodes in the order of order[]; a node is in one or several programs. Persistent values carry data
+ * from program to program: parameters, states, and outputs of nodes with the flag PERSISTENT
+ * (partial sums of micro-batches).
  *
- *   init: Broadcast(%w)        step:  %h = MaxPoolMask(%x)   %l = Loss(%h)   ..   %g.sum = TreeFold(%g, %s0)
- *                              eval:  %h.eval = MaxPool(%x)  %l = Loss(%h)         alias_of(%h.eval) is %h
- *                        micro_step:  ..  %s0 = MatMul(..)                         %s0 is persistent
+ *   init: Broadcast(%w)  step:       %h = MaxPoolMask(%x)   %l = Loss(%h)  %sum = TreeFold(%g, %s0)
+ *                        eval:       %h.eval = MaxPool(%x)  %l = Loss(%h)  alias_of(%h.eval) is %h
+ *                        micro_step: ..  %s0 = MatMul(..)                  %s0 is persistent
  *
- * Where a program runs another node in place of one of step, the output of that node is an alias: the readers of %h read
- * %h.eval in a program that has its producer and not the producer of %h. Both have one type and one place in memory.
+ * Where a program runs another node in place of a node of step, the output of that node is an
+ * alias: the readers of %h read %h.eval in a program that has the producer of %h.eval but not that
+ * of %h. Both have one type and one place in memory.
  */
 #ifndef WEFT_GRAPH_IR_H
 #define WEFT_GRAPH_IR_H
@@ -141,10 +143,12 @@ typedef struct wefti_graph {
 weft_status_t wefti_graph_create(const weft_allocator_t *allocator, const weft_registry_t *registry,
                                  size_t budget_bytes, wefti_graph_t **out_graph);
 void wefti_graph_destroy(wefti_graph_t *graph); /* accepts NULL */
-/* graph/clone.c: a copy with the same ids, which passes may change. It borrows names and contents from graph. */
+/* graph/clone.c: a copy with the same ids, which passes may change. It borrows names and contents
+ * from graph. */
 weft_status_t wefti_graph_clone(const wefti_graph_t *graph, wefti_graph_t **out_copy);
 
-/* Adds a value; its name is made unique by a suffix ".2", ".3" if taken. kind NODE is set by add_node. */
+/* Adds a value; its name is made unique by a suffix ".2", ".3" if taken. kind NODE is set by
+ * add_node. */
 weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
                                     const weft_tensor_desc_t *type, uint32_t *out_value);
 
@@ -169,27 +173,29 @@ typedef struct wefti_node_params {
     uint32_t attr_count;
 } wefti_node_params_t;
 
-/* Appends a node at the end of order[], creates its outputs and infers their types from the definition. */
+/* Appends a node at the end of order[], creates its outputs and infers their types from the
+ * definition. */
 weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,
                                    uint32_t *out_node);
-/* A definition for an operator that nobody declared: its outputs have the types of rules (borrowed as
- * long as the graph), and it may have any effect, so it is a fence for every pass. */
+/* A definition for an operator that nobody declared: its outputs have the types of rules (borrowed
+ * as long as the graph), and it may have any effect, so it is a fence for every pass. */
 weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain, const char *op,
                                         int32_t version, uint32_t input_count,
                                         const weft_output_rule_t *rules, uint32_t output_count,
                                         const weft_op_def_t **out_def);
 /* Takes nodes whose dead is set out of order[]. Outputs of these must have no users. */
 void wefti_graph_compact_order(wefti_graph_t *graph);
-/* Changes the operator of a node, keeping attributes, inputs and outputs; extra_outputs more are created,
- * named after the first output. Types are inferred again. */
+/* Changes the operator of a node, keeping attributes, inputs and outputs; extra_outputs more are
+ * created, named after the first output. Types are inferred again. */
 weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const char *domain,
                                     const char *op, uint32_t extra_outputs);
 /* Adds or replaces one attribute; copied like those of add_node. */
 weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const weft_attr_t *attr);
 /* Infers the types of a node's outputs. They stay unknown (dtype NONE) while an input's type is. */
 weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node);
-/* Every use of from (node inputs and graph outputs) becomes a use of to; except_node (or WEFTI_NONE) keeps its own.
- * Looks at the whole graph: passes with many replacements use an edit list. */
+/* Every use of from (node inputs and graph outputs) becomes a use of to; except_node (or
+ * WEFTI_NONE) keeps its own. Looks at the whole graph: passes with many replacements use an edit
+ * list. */
 void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
                               uint32_t except_node);
 /* Fills a description for shape rules and kernels; arrays come from arena. */
@@ -202,8 +208,8 @@ const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
 /* The value of an attribute, or the default of its definition, or 0. */
 int64_t wefti_node_int(const wefti_node_t *node, const char *name);
 float wefti_node_float(const wefti_node_t *node, const char *name);
-/* Marks by value spread from the inputs to the outputs of all nodes, in order. visit (or NULL) returns the mark of a
- * node's outputs; any: an input has a mark. */
+/* Marks by value spread from the inputs to the outputs of all nodes, in order. visit (or NULL)
+ * returns the mark of a node's outputs; any: an input has a mark. */
 typedef uint8_t (*wefti_spread_fn)(const wefti_node_t *node, uint8_t any);
 void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread_fn visit);
 bool wefti_dtype_is_floating(weft_dtype_t dtype);
@@ -228,41 +234,47 @@ void wefti_graph_take_output(wefti_graph_t *graph, uint32_t node, uint32_t index
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 
-/* Recomputes order[]: a topological order that keeps the present order where it can and honours constraints and
- * in-place updates. A cycle is an error naming nodes on it. */
+/* Recomputes order[]: a topological order that keeps the present order where it can and honours
+ * constraints and in-place updates. A cycle is an error naming nodes on it. */
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
-/* The same with a key per node (of graph->node_count) in place of the present position; small keys go first. */
+/* The same with a key per node (of graph->node_count) in place of the present position; small keys
+ * go first. */
 weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
 /* graph/order_edges.c: node before runs before node after. */
 weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, uint32_t after);
 /* The live node that replaces node, node itself if it is live, or WEFTI_NONE. */
 uint32_t wefti_graph_live_node(const wefti_graph_t *graph, uint32_t node);
-/* Every "before, after" that no value shows: constraints, then readers before in-place updates. Free with
- * the graph's allocator (graph->arena.allocator). */
+/* Every "before, after" that no value shows: constraints, then readers before in-place updates.
+ * Free with the graph's allocator (graph->arena.allocator). */
 weft_status_t wefti_graph_order_edges(const wefti_graph_t *graph, wefti_constraint_t **out_edges,
                                       size_t *out_count);
-/* graph/programs.c: adds a program; nodes in any order, copied and sorted. A second one of that name is an error. */
+/* graph/programs.c: adds a program; nodes in any order, copied and sorted. A second one of that
+ * name is an error. */
 weft_status_t wefti_graph_add_program(wefti_graph_t *graph, const char *name, const uint32_t *nodes,
                                       uint32_t count);
 const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph,
                                                 const char *name); /* or NULL */
-/* After nodes were replaced, removed or sorted: programs list live nodes, once each, in the order of order[]. */
+/* After nodes were replaced, removed or sorted: programs list live nodes, once each, in the order
+ * of order[]. */
 weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
 /* Adds a node to the programs that have a reader of its outputs. */
 weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node);
-/* Completes needed[], by node id, by what the needed nodes need. An update among them is an error. */
+/* Completes needed[], by node id, by what the needed nodes need. An update among them is an
+ * error. */
 weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed);
 /* Is it weft::TreeFold? */
 bool wefti_graph_is_fold(const wefti_graph_t *graph, uint32_t node);
 /* Does it only run in other programs than step: is an output an alias, or a partial sum? */
 bool wefti_graph_outside_step(const wefti_graph_t *graph, uint32_t node);
-/* The node whose work this node does in another program, by the aliases among its outputs, or WEFTI_NONE. */
+/* The node whose work this node does in another program, by the aliases among its outputs, or
+ * WEFTI_NONE. */
 uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node);
 
 /* Checks every invariant above; the message names the first node or value that breaks one. */
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph);
 /* graph/text: one line per value and node, "%out = Gemm(%a, %b) {transB=1} : f32[64,10]". Contents
- * with more elements than max_elements are shown as "..."; UINT32_MAX: the text is the whole graph. */
+ * with more elements than max_elements are shown as "..."; UINT32_MAX: the text is the whole
+ * graph. */
 void wefti_graph_to_text(const wefti_graph_t *graph, uint32_t max_elements, wefti_text_t *out);
 /* Reads the text form. Types of outputs are checked against inference, the graph is verified; an
  * error begins with "line N: ". Ids are new: live values and nodes in the order of the text. */
@@ -286,8 +298,8 @@ weft_status_t wefti_graph_prune(wefti_graph_t *graph);
 
 /* graph/shape_inference.c: infers all types anew in order; error names the node. */
 weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph);
-/* graph/fold.c: infers every node anew and evaluates shape arithmetic and small constant subgraphs on the way;
- * folded values become CONST. Parameters are not constants. */
+/* graph/fold.c: infers every node anew and evaluates shape arithmetic and small constant subgraphs
+ * on the way; folded values become CONST. Parameters are not constants. */
 weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
 /* The same for a graph whose inputs are bound: a type that stays unknown is an error. */
 weft_status_t wefti_graph_fold(wefti_graph_t *graph);
@@ -299,7 +311,8 @@ typedef struct wefti_shape_override {
     uint32_t rank;
     int64_t dims[WEFT_MAX_DIMS];
 } wefti_shape_override_t;
-/* Replaces dimensions of inputs by numbers. batch 0: keep what the file says; a symbolic batch is then open_batch, and
+/* Replaces dimensions of inputs by numbers. batch 0: keep what the file says; a symbolic batch is
+ * then open_batch, and
  * *out_opened is set to true, or, with open_batch 0, an error. */
 weft_status_t wefti_graph_bind_inputs(wefti_graph_t *graph, int64_t batch, int64_t open_batch,
                                       const wefti_shape_override_t *overrides,
@@ -309,8 +322,9 @@ weft_status_t wefti_graph_bind_shapes(wefti_graph_t *graph, int64_t batch,
                                       const wefti_shape_override_t *overrides,
                                       uint32_t override_count);
 
-/* graph/reachability.c: does any path (values and order edges) lead from op a to op b? An op reaches itself.
- * A row of bits per asked-for op is kept, within a fixed memory budget; needs ops listed topologically. */
+/* graph/reachability.c: does any path (values and order edges) lead from op a to op b? An op
+ * reaches itself. A row of bits per asked-for op is kept, within a fixed memory budget; needs ops
+ * listed topologically. */
 typedef struct wefti_reachability wefti_reachability_t;
 weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
                                         const weft_allocator_t *allocator,
@@ -321,25 +335,27 @@ void wefti_reachability_destroy(wefti_reachability_t *reachability);
 /* graph/graph.c: does a value have grad_of? */
 bool wefti_graph_has_gradients(const wefti_graph_t *graph);
 
-/* graph/collective_pairs.c: a start and its wait become one node. constrain: constraints keep their places in the
- * order. */
+/* graph/collective_pairs.c: a start and its wait become one node. constrain: constraints keep their
+ * places in the order. */
 weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain);
 
-/* graph/scalar.c: the scalar plan input of that name and type, made if the graph has it not. A tensor of the
- * model that has the name gets another one. */
+/* graph/scalar.c: the scalar plan input of that name and type, made if the graph has it not. A
+ * tensor of the model that has the name gets another one. */
 weft_status_t wefti_graph_need_scalar(wefti_graph_t *graph, const char *name, weft_dtype_t dtype,
                                       double default_value, uint32_t *out_value);
 
 /* The number in a tensor of one floating-point element whose contents are known; else false. */
 bool wefti_tensor_number(const weft_tensor_desc_t *type, double *out_number);
 
-/* graph/autodiff/differentiate.c: appends the backward pass of loss for every PARAM that reaches it; sets grad_of.
- * Parameters that do not reach the loss become CONST. An operator without a rule is named. */
+/* graph/autodiff/differentiate.c: appends the backward pass of loss for every PARAM that reaches
+ * it; sets grad_of. Parameters that do not reach the loss become CONST. An operator without a rule
+ * is named. */
 weft_status_t wefti_graph_differentiate(wefti_graph_t *graph);
 /* Whether its gradient is known at all; attributes may still be refused. */
 bool wefti_is_differentiable(const weft_op_def_t *def);
 
-/* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node ids. */
+/* graph/view.c: a flat view of the graph; arrays come from arena. Op ids of the view are node
+ * ids. */
 weft_status_t wefti_graph_view(const wefti_graph_t *graph, wefti_arena_t *arena,
                                weft_graph_view_t *out_view);
 /* graph/edit.c: applies an edit list; on error the graph is unusable and must be destroyed. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reachability by a search limited to the positions between the two ops. The first query of an op is
- * such a search. From the second query on, the op has a row of bits over all later ops, as long as
- * all rows fit the budget.
+ * Reachability by a search limited to the positions between the two ops. The first query of an op
+ * is such a search. From the second query on, the op has a row of bits over all later ops, as long
+ * as all rows fit the budget.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Successors by id, as one array: those of i are next[first[i] .. first[i + 1]). Built in two passes
- * over the same edges: add all, fill, add all again.
+ * Successors by id, as one array: those of i are next[first[i] .. first[i + 1]). Built in two
+ * passes over the same edges: add all, fill, add all again.
  */
 #ifndef WEFT_GRAPH_SUCCESSORS_H
 #define WEFT_GRAPH_SUCCESSORS_H

@@ -201,8 +201,8 @@ static weft_status_t check_edges(const wefti_graph_t *graph, const uint32_t *pla
     return status;
 }
 
-/* A node of a program: its inputs are persistent, or outputs of nodes before it. made[value]: the last
- * program, counted from 1, with its producer. */
+/* A node of a program: its inputs are persistent, or outputs of nodes before it. made[value]: the
+ * last program, counted from 1, with its producer. */
 static weft_status_t check_program_node(const wefti_graph_t *graph, uint32_t program, uint32_t id,
                                         uint32_t *made)
 {

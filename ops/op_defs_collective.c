@@ -283,7 +283,8 @@ enum {
      : SCATTERS_##op ? infer_scattered                                                             \
                      : infer_variadic)
 
-/* An operator without inputs or without outputs has a partner rank: its order is that of the pair. */
+/* An operator without inputs or without outputs has a partner rank: its order is that of the
+ * pair. */
 #define COLLECTIVE(op, id, part, in, out, types, places, list, rule, price, same, text, first,     \
                    second)                                                                         \
     {                                                                                              \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives as ONNX Runtime's exporters write them: domain com.microsoft, version 1. They are
- * known so that a graph can be read; the graph's collectives_in.c turns them into those of domain
+ * known so that a graph can be read; pass normalize-collectives turns them into those of domain
  * weft.
  */
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators on constants: mostly the shape arithmetic that exporters write. Every function reads and
- * writes single elements, so that one code serves all types.
+ * Operators on constants: mostly the shape arithmetic that exporters write. Every function reads
+ * and writes single elements, so that one code serves all types.
  */
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Types of the outputs and cost of an operator, by the function of its definition or by its rules. */
+/* Types of the outputs and cost of an operator, by the function of its definition or by its
+ * rules. */
 #include "ops/op_infer.h"
 
 #include "runtime/base/error.h"

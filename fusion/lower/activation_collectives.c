@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives on activations: every tensor of a node is a bucket, a plan collective of its own. The
- * result takes the input's memory where the operator allows it and the input dies there; else both
- * have memory of their own, and what is read may as well be an input, a weight or a constant.
+ * result takes the input's memory where the operator allows it and the input dies there. Otherwise
+ * both have memory of their own, and the input may also be a graph input, a weight or a constant.
  */
 #include <string.h>
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels make for kernels, behind the regions of regions.c:
+ * Results of kernels that other kernels read, after the regions of regions.c:
  *
  *   | outputs | activations |
  *
  * Activations share memory by lifetime. Time is counted in items of the compute stream: item i runs
- * at 2 i + 1, and a collective from 2 x (how many items have run when it may begin) to 2 x (the
- * item that waits for it or for one behind it). When that item waits, no other rank touches this
- * rank's memory for it any more, so both what it reads and what it writes live from its begin to
- * its end.
+ * at 2 i + 1. A collective runs from 2 x (number of items that have run when it may begin) to 2 x
+ * (the item that waits for it or for a later one). After that wait no other rank accesses this
+ * rank's memory for it, so its inputs and outputs live from its begin to its end.
  */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which algorithms a plan's collective may be carried out by, the best predicted one first: bind
- * takes the first that all ranks can run. Mesh, which any group in shared memory can run, is always
- * there. Predictions run the schedules of all ranks, so they are made once for every operator and
- * class of sizes; in between times are affine in bytes.
+ * The candidate algorithms of a plan's collective, the fastest predicted one first: bind takes the
+ * first that all ranks can run. Mesh is always in the list; any group in shared memory can run it.
+ * Predictions run the schedules of all ranks, so they are made once per operator and class of
+ * sizes; in between times are affine in bytes.
  */
 #include "fusion/lower/lower.h"
 

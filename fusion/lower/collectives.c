@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plan collectives: one for each bucket, in the order of the comm stream, then the broadcasts that
- * give everybody rank 0's weights, unless ranks have weights of their own. */
+/* Plan collectives: one per bucket, in the order of the comm stream, then the broadcasts of rank
+ * 0's weights, unless ranks have weights of their own. */
 #include "fusion/lower/lower.h"
 
 #include <string.h>

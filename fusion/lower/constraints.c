@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Orderings that no value shows, where one side is a collective: it is issued behind the kernel
- * that the graph puts in front of it, and the kernel that the graph puts behind it waits for it.
- * Between kernels the order of the compute stream is enough.
+ * Orderings that no value expresses, where one side is a collective. It is issued after the kernel
+ * that the graph orders before it; the kernel that the graph orders after it waits for it. Between
+ * kernels the order of the compute stream is enough.
  */
 #include "fusion/lower/lower.h"
 

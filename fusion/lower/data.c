@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The weights section, as the arena will hold it, and what goes into and comes out of a step by
- * name. */
+/* The weights section, in the layout of the arena, and the named inputs and outputs of a step. */
 #include <string.h>
 
 #include "fusion/lower/lower.h"

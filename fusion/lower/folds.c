@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels and memory of weft::TreeFold (fusion/passes/accumulate.c, wire.c). A fold of the gradients of a bucket
- * is one kernel over the flat range of the bucket; of a split gradient, one per piece.
+ * Kernels and memory of weft::TreeFold (fusion/passes/accumulate.c, wire.c). A fold of the
+ * gradients of a bucket is one kernel over the flat range of the bucket; of a split gradient, one
+ * per piece.
  *
  *   | gradients | bf16 | partial sum 0 | bucket 0: partial sums 1, 2 .. | bucket 1: .. |
  *
- * Partial sum 0 is laid out like gradients, because kernels write the gradients of a micro-batch there. What a
- * step folds is written where it is reduced: over the gradients, or to the region of bf16.
+ * Partial sum 0 is laid out like gradients, because kernels write the gradients of a micro-batch
+ * there. The fold of a step writes to the memory that the collective reduces: over the gradients,
+ * or to the region of bf16.
  */
 #include "fusion/lower/lower.h"
 

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The all-gathers of the weights of buckets that are updated in shards, with the pieces of their
- * reduce-scatters. */
+/*
+ * Plan collectives that gather the weights of sharded buckets, with the pieces of their
+ * reduce-scatters.
+ *
+ * With decouple they run at the start of the next step, in the order of first use in the forward
+ * pass (program.c), and a step ends without a barrier. This is safe for two reasons: a peer writes
+ * weights only after it has started its next step, when no kernel reads the old ones; and a shard
+ * is updated only after all peers have sent gradients, so after they have gathered it. Program
+ * flush gathers all weights for readers outside of a step. With 4 or more micro-batches, where
+ * micro_step runs several times, flush runs before the first.
+ */
 #include "fusion/lower/lower.h"
 
 #include "runtime/base/error.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the finished graph to a plan: the front of lower_*.c. */
+/* From the finished graph to a plan: runs the parts that lower.h lists. */
 #include "fusion/lower/lower.h"
 
 #include <string.h>

@@ -174,7 +174,8 @@ bool wefti_lower_is_fold(const wefti_lowering_t *lowering, uint32_t node);
 uint32_t wefti_lower_unfolded(const wefti_lowering_t *lowering, uint32_t value);
 /* How many kernels a fold is: one for each piece of the gradients. */
 uint32_t wefti_lower_fold_parts(const wefti_lowering_t *lowering, uint32_t node);
-/* Which folds there are, once buckets are known; buffers of partial sums, where buckets are placed; then kernels. */
+/* Which folds there are, once buckets are known; buffers of partial sums, where buckets are placed;
+ * then kernels. */
 weft_status_t wefti_lower_find_folds(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_levels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_folds(wefti_lowering_t *lowering);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What runs where and in which order. The compute stream runs forward, backward and then all
- * updates, so every reader of a parameter has run before it is updated; check_order proves it. The
- * comm stream runs the buckets as they become ready.
+ * Order of the two streams. The compute stream runs forward, backward and then all updates, so
+ * every reader of a parameter has run before its update; check_order proves it. The comm stream
+ * runs the buckets as they become ready.
  */
 #include "fusion/lower/lower.h"
 

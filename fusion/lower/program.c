@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events and programs. A bucket's collective waits on the comm stream for an event
- * recorded right behind the kernel that writes its last member; its first reader on the compute
- * stream waits for an event recorded right behind the collective.
+ * Events and programs. A bucket's collective waits on the comm stream for an event that follows the
+ * kernel that writes its last member. Its first reader on the compute stream waits for an event
+ * that follows the collective.
  */
 #include "fusion/lower/lower.h"
 
@@ -310,8 +310,8 @@ fail:
     return status;
 }
 
-/* Does a program of a decoupled plan gather weights: is it the first of a step, and of nothing else?
- * Where "micro_step" runs several times in a step, flush gathers before the first. */
+/* Does a program of a decoupled plan gather weights: is it the first of a step, and of nothing
+ * else? Where "micro_step" runs several times in a step, flush gathers before the first. */
 static bool gathers_first(const wefti_lowering_t *l, const char *name)
 {
     bool micro = wefti_graph_find_program(l->graph, "micro_step") != NULL;

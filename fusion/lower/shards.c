@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plan buffers and collectives of buckets that the graph shards (passes/shard.c): a rank's shards of
- * parameters, gradients and states. */
+/* Plan buffers and collectives of sharded buckets (passes/shard.c): a rank's shards of parameters,
+ * gradients and states. */
 #include "fusion/lower/lower.h"
 
 #include <string.h>

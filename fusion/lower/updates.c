@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Updates: all of them after everything else, bucket by bucket. A fused update is one kernel over the
- * bucket's range, an update of shards one over a rank's shard; of a split tensor, one for each
- * piece.
+ * Updates run after all other kernels, bucket by bucket. A fused update is one kernel over the
+ * bucket's range, an update of shards one over a rank's shard; of a split tensor, one per piece.
  */
 #include <string.h>
 

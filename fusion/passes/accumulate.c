@@ -3,16 +3,21 @@
  * Micro-batches: a step is K micro-batches per rank and one collective per bucket.
  *
  * Matches   collectives (avg) that reduce gradients g1..gn.
- * Produces  partial sums s(t), one persistent value per gradient and level: the sum of 2^t micro-batches,
- *           and a program per level:
+ * Produces  partial sums s(t), one persistent value per gradient and level, the sum of 2^t
+ *           micro-batches; and a program per level:
  *
- *   micro_step    the kernels that make gradients write s(0) instead: variants of the nodes of a step
+ *   micro_step    the kernels of gradients write s(0) instead: variants of the nodes of a step
  *   micro_step.t  s(t) = TreeFold(g, s(0) .. s(t-1))      micro-batch i has t trailing ones
  *   step          f = TreeFold(g, s(t) for each bit t of K-1); the collective sums f
  *
- * as a binary counter is counted up: the sum is that of the in-order tree of the micro-batches,
- * split at the largest power of two. Updates divide once, by the number of all micro-batches, so collectives sum. A
- * gradient that a collective makes is copied to s(0) by a TreeFold of its own.
+ * Levels count up like the digits of a binary counter. The result is the sum of the in-order tree
+ * of micro-batches, split at the largest power of two. For K = 4:
+ *
+ *   i   0        1             2        3
+ *       s0 = g   s1 = s0 + g   s0 = g   s1 + (s0 + g) -> collective
+ *
+ * Collectives sum in place of averaging, because updates divide once, by the number of all
+ * micro-batches. A gradient that is the output of a collective is copied to s(0) by a TreeFold.
  *
  * A gradient that no collective reduces is refused: its update would see one micro-batch only.
  */
@@ -95,7 +100,8 @@ static weft_status_t name_sum(accumulator_t *a, uint32_t gradient, uint32_t leve
     return *out == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
-/* The variant of a kernel that makes gradients: those go to s(0), other outputs stay what they are. */
+/* The variant of a kernel that makes gradients: those go to s(0), other outputs stay what they
+ * are. */
 static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_local)
 {
     weft_status_t status = WEFT_OK;

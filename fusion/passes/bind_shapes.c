@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bind-shapes and fold: every dimension becomes a number, because memory is planned at compile time.
+ * bind-shapes and fold: every dimension becomes a number, because memory is planned at compile
+ * time.
  *
  * bind-shapes matches symbolic dimensions of inputs, and a batch that the exporter fixed. Produces
  * the numbers of shapes and batch. fold matches operators in order: it infers the types of their
- * results and, where all inputs are constants, produces a constant (graph/fold.c). One walk does both,
- * because exporters compute shapes with operators.
+ * results and, where all inputs are constants, produces a constant (graph/fold.c). One walk does
+ * both, because exporters compute shapes with operators.
  */
 #include "fusion/passes/passes.h"
 

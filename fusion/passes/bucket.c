@@ -2,16 +2,17 @@
 /*
  * bucket: fuses collectives of gradients, because many small ones cost more than a few large ones.
  *
- * Matches all-reduces of one gradient, in order of readiness: the position of the producer, then its
- * output. A bucket starts with the first free candidate and takes later ones until its policy ends it.
- * A candidate stays out of a bucket, and gets a later one, if
+ * Matches all-reduces of one gradient, in order of readiness: the position of the producer, then
+ * its output. A bucket starts with the first free candidate and takes later ones until its policy
+ * ends it. A candidate is left for a later bucket if
  *   - its group, collective, reduction or element type differs;
- *   - it runs after an operator of unknown effect (a fence), and the bucket's first member before it;
+ *   - it runs after an operator of unknown effect (a fence), and the bucket's first member before
+ *     the fence;
  *   - it would close a cycle (dependence.c): with a1 -> b1 and b2 -> a2, {a1, a2} and {b1, b2} are
  *     each valid, but not both.
  *
  *   policy              a bucket ends
- *   auto[:25M]          where the planner decides (planner.h), with a cap never above it
+ *   auto[:25M]          where the planner decides (planner.h), never above the cap
  *   mgwfbp              if the next gradient is not ready within one startup cost of its start
  *   bytes:25M           before the gradient that exceeds the cap (at least 64 bytes)
  *   bytes:25M,time:5ms  also before a gradient that is ready later than this
@@ -21,7 +22,7 @@
  *
  * Bytes are counted as sent: padded to 64. Produces one collective per bucket (FUSE edits) with the
  * reason for its end. A gradient of U units of 64 bytes above a cap of C units becomes ceil(U / C)
- * pieces (SPLIT), at most 65,536: a piece is a range of the gradient's memory, so no byte is copied
+ * pieces (SPLIT), at most 65,536. A piece is a range of the gradient's memory, so no byte is copied
  * and no bit changes. An element-wise update also runs per piece, while the next one is sent; other
  * readers wait for the last piece.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets from the planner, and what any buckets are predicted to come to. */
+/* Ends of buckets from the planner (planner.h), and predictions for any list of buckets. */
 #include "fusion/passes/bucket.h"
 
 #include <stdlib.h>

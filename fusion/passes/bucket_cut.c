@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets that the user cut: by position or by share of the bytes. */
+/* Ends of buckets set by the user: positions, or shares of the bytes. */
 #include "fusion/passes/bucket.h"
 
 #include "runtime/base/error.h"

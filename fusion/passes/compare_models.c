@@ -2,10 +2,10 @@
 /*
  * compare-models: the models of all ranks become one graph.
  *
- * Matches the graphs of rank_models, with shapes bound and constants folded, so that what is compared
- * is what runs. Changes nothing: an error names both sides of the first difference other than
- * contents of initializers. Ids follow the order of the files and must agree, because lowering finds
- * the contents of each rank by them. Later passes change the graph of rank 0 only.
+ * Matches the graphs of rank_models after shapes are bound and constants folded, so that it
+ * compares what runs. Changes nothing: an error names both sides of the first difference other than
+ * contents of initializers. Ids follow the order of the files and must agree, because lowering
+ * finds the contents of each rank by them. Later passes change the graph of rank 0 only.
  */
 #include "fusion/passes/passes.h"
 

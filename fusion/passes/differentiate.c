@@ -2,10 +2,10 @@
 /*
  * differentiate: appends the backward pass (graph/autodiff/differentiate.c).
  *
- * Matches the forward operators that the loss depends on, unless the model contains gradients. Produces
- * the operators of the backward pass, those of a parameter's gradient first, so that communication can
- * start early; grad_of on the complete gradient of every parameter. Parameters that the loss does not
- * depend on become constants.
+ * Matches the forward operators that the loss depends on, unless the model contains gradients.
+ * Produces the operators of the backward pass, those of a parameter's gradient first, so that
+ * communication can start early; and grad_of on the complete gradient of every parameter.
+ * Parameters that the loss does not depend on become constants.
  */
 #include "fusion/passes/passes.h"
 

@@ -2,8 +2,9 @@
 /*
  * emit-onnx: keeps the graph for emit_path.
  *
- * Matches the whole graph, and changes nothing: it takes a copy, which is written when the plan has
- * chosen algorithms (wefti_compiled_write). It runs before layout, because ONNX has no layouts.
+ * Matches the whole graph and changes nothing. It copies the graph; weft_compile writes the copy
+ * after the plan has its algorithms (wefti_compiled_write). It runs before layout, because ONNX has
+ * no layouts.
  */
 #include "fusion/passes/passes.h"
 

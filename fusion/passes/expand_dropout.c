@@ -7,8 +7,8 @@
  * Identity in inference before opset 12, and elsewhere a Dropout with its first input only.
  *
  * The salt is the number of the node among those that drop, in the order of execution: the same in
- * every run and on every rank, whatever the names are. "rank" is an input only where data of a rank
- * reaches the node: equal data must be dropped equally on all ranks.
+ * every run and on every rank, and independent of names. "rank" is an input only where data of a
+ * rank reaches the node, because equal data must be dropped equally on all ranks.
  */
 #include "fusion/passes/passes.h"
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuses updates, after sharding. Two rewrites:
+ * fuse-updates: fuses updates, after sharding. Two rewrites:
  *
- * 1. The updates of a bucket that every rank has whole, if they are one element-wise operator with
- *    the same settings, become one FusedUpdate: one kernel over a flat range instead of one per
+ * 1. If every rank has all updates of a bucket, and they are one element-wise operator with the
+ *    same settings, they become one FusedUpdate: one kernel over a flat range instead of one per
  *    parameter.
  *
  * 2. ReduceScatter -> update of shards -> AllGather becomes one ReduceUpdateGather where that is
  *    predicted to cost less. For one cache-sized block after the other, a rank reduces its shard,
- *    updates it and writes the new weights to all ranks. It saves a second pass over the shard: the
- *    reduced gradients, written and read again, the new weights, read again to be sent, and one of
- *    two calls. It starts only after the last reader of the weights. With R bytes in the bucket,
- *    S = R / ranks, k states, and u for one byte of an update:
+ *    updates it and writes the new weights to all ranks. That saves a call and a second pass over
+ *    the shard: reduced gradients are not written and read again, nor new weights read to be sent.
+ *    On the other hand it starts only after the last reader of the weights. With R bytes in the
+ *    bucket, S = R / ranks, k states, and u for one byte of an update:
  *
  *      fused         T_all-reduce(R) + (1 + 2k) S u
  *      three passes  T_reduce-scatter(R) + T_all-gather(R) + (3 + 2k) S u

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * given-gradients: finds gradients that the model contains, so that they are trained with in place of
- * derived ones.
+ * given-gradients: finds gradients that the model contains. Training uses them, and the pass
+ * differentiate does not run.
  *
  * Matches tensors by the map of grads_path, or by name: "<param>_grad", "grad.<param>". Produces
- * grad_of on each complete gradient: on the result, where the model all-reduces it itself. Operators
- * that only gradients need are in the backward phase; weights without a gradient become constants;
- * gradients stop being outputs. Runs before shapes are bound, because the batch of the backward pass
- * is fixed with that of the loss. A model without gradients and without a loss is an error here.
+ * grad_of on each complete gradient; if the model all-reduces it, on the result. Operators that
+ * only gradients need move to the backward phase; weights without a gradient become constants;
+ * gradients are no longer outputs.
+ *
+ * Runs before shapes are bound, because the batch of the backward pass is fixed with that of the
+ * loss. A model without gradients and without a loss is an error here.
  */
 #include "fusion/passes/passes.h"
 

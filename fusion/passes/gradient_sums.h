@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What accumulate.c and wire.c share: collectives that reduce gradients, and folds in front of them. */
+/* What accumulate.c and wire.c share: collectives that reduce gradients, and folds in front of
+ * them. */
 #ifndef WEFT_FUSION_GRADIENT_SUMS_H
 #define WEFT_FUSION_GRADIENT_SUMS_H
 
@@ -20,7 +21,8 @@ typedef struct wefti_fold_params {
     const char *what; /* for the name of the node */
     bool bf16;        /* rounds to bf16 */
 } wefti_fold_params_t;
-/* Appends weft::TreeFold of all gradients of a collective: output i is the sum of value i of each group. */
+/* Appends weft::TreeFold of all gradients of a collective: output i is the sum of value i of each
+ * group. */
 weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
                              const wefti_fold_params_t *params, uint32_t *out_node);
 

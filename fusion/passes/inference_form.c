@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inference-form: the graph runs as it is.
+ * inference-form: the graph that inference runs.
  *
  * Matches the marks of loss, logits and label, operators and weights that no output needs, and
  * outputs that no operator produces. Produces a graph in which the loss is an operator like others,
- * unused operators are gone, unused weights take no memory (they become constants), and every output
- * is the result of an operator (Identity), because only those have memory of their own.
+ * unused operators are gone, and unused weights are constants, which take no memory. Every output
+ * is the result of an operator (an Identity if need be), because only those have memory of their
+ * own.
  */
 #include "fusion/passes/passes.h"
 

@@ -2,9 +2,9 @@
 /*
  * insert-collectives: makes gradients global.
  *
- * Matches every complete local gradient (grad_of) that no collective produced: graphs may have
- * collectives of their own. Produces an AllReduce with average after it (INSERT_COLLECTIVE edits), one
- * per gradient, because buckets are the next pass's decision.
+ * Matches every complete local gradient (grad_of) that is not the output of a collective: graphs
+ * may have collectives of their own. Produces an AllReduce with average after it (INSERT_COLLECTIVE
+ * edits), one per gradient; the next pass forms the buckets.
  */
 #include "fusion/passes/passes.h"
 

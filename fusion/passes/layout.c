@@ -2,15 +2,17 @@
 /*
  * layout: channels-last activations where they are faster.
  *
- * Matches sets of tensors that share a layout. Definitions state which tensors of an operator may be
- * channels-last, whether they share one layout, and the time per element (weft_op_facts_t.layout).
- * Produces type.layout: a set becomes channels-last if nothing in it must be plain and its operators
- * are faster that way. Weights, their gradients and graph outputs are always plain. Convolutions accept any layout on either side, and Flatten
- * and Reshape permute while they copy, so sets end there. A graph input with several channels is
- * converted by a Reshape to its own shape.
+ * Matches sets of tensors that share a layout. Definitions state which tensors of an operator may
+ * be channels-last, which of them share one layout, and the time per element
+ * (weft_op_facts_t.layout). Produces type.layout: a set becomes channels-last if no tensor in it
+ * must be plain and its operators are faster that way.
  *
- * Channels-last kernels work on vectors of channels: with few channels they do less per instruction.
- * The times were measured on one AVX-512 core with the built-in kernels.
+ * Weights, their gradients and graph outputs are always plain. Convolutions accept any layout on
+ * either side, and Flatten and Reshape permute while they copy, so sets end there. A graph input
+ * with several channels is converted by a Reshape to its own shape.
+ *
+ * Channels-last kernels work on vectors of channels: with few channels they do less per
+ * instruction. The times were measured on one AVX-512 core with the built-in kernels.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * normalize-collectives: collectives of a model take one form, so that later passes compare and fuse
- * them without cases.
+ * normalize-collectives: collectives of a model take one form, so that later passes compare and
+ * fuse them without special cases.
  *
  * Matches collectives of ONNX Runtime (weft_op_facts_t.imported_as) and of domain weft; start and
  * wait pairs. Produces domain weft with explicit attributes and group_size; one node per pair.

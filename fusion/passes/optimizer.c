@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * optimizer: the update step as operators of the graph.
+ * optimizer: the updates of parameters as operators of the graph.
  *
- * Matches values with grad_of. Produces one SGD, Momentum or Adam (phase UPDATE) per gradient, in the
- * order in which gradients become ready, with states as values and scalars "lr" and "step". The
+ * Matches values with grad_of. Produces one SGD, Momentum or Adam (phase UPDATE) per gradient, in
+ * the order in which gradients become ready, with states as values and scalars "lr" and "step". The
  * gradient input is the value that has grad_of at this point: the result of a collective.
  */
 #include "fusion/passes/passes.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of the rows of fusion/pipeline.c, in its order; each changes compiler->graph. Passes
- * that need little of the compiler also are functions of a graph, for tests.
+ * The functions of the rows of fusion/pipeline.c, in its order; each changes compiler->graph.
+ * Passes that need little of the compiler are also functions of a graph, for tests.
  */
 #ifndef WEFT_FUSION_PASSES_H
 #define WEFT_FUSION_PASSES_H

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs: what a plan runs, from the graph of a step.
+ * programs: the programs of a plan, from the graph of a step.
  *
  * Matches   the finished graph of a step: forward, backward, collectives, updates.
  * Produces  the order in which a step runs, and the programs
  *   init        a Broadcast of all weights from rank 0, unless ranks have weights of their own
- *   step        everything but what micro_step runs alone (accumulate.c)
- *   eval        what loss and logits need, without what only training needs:
+ *   step        all nodes except those that only micro_step runs (accumulate.c)
+ *   eval        the nodes that loss and logits need, in their form for evaluation:
  *               MaxPool in place of MaxPoolMask, Identity in place of DropoutMask
  *
- * Order of a step. A collective is issued as soon as what it reads is there, so that as much as possible runs during
- * its transfers. Updates run last, collective by collective: no kernel reads a parameter after its
- * update.
+ * Order of a step. A collective is issued as soon as its inputs are ready, so that as many kernels
+ * as possible run during its transfers. Updates run last, collective by collective: no kernel reads
+ * a parameter after its update.
  *
- * eval is what a rank runs alone: a forward pass that communicates has none.
+ * A rank runs eval alone. If the forward pass communicates, there is no eval.
  */
 #include <string.h>
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * List scheduling (Graham 1969) over one stream of compute and one channel of communication, so that
- * transfers are hidden and activations fit. Of the operators that could run, the one with the longest
- * path to the end runs whose outputs fit the memory bound; if none fits, the one that needs least. The
- * new order replaces the given one if it ends more than 0.1 % earlier and needs no more memory.
- * schedule_state.c keeps the clock and the memory.
+ * List scheduling (Graham 1969) over one stream of compute and one channel of communication, so
+ * that transfers are hidden and activations fit. Candidates are the operators that could run and
+ * whose outputs fit the memory bound; the one with the longest path to the end runs. If no outputs
+ * fit, the operator that needs least memory runs. The new order replaces the given one if it ends
+ * more than 0.1 % earlier and needs no more memory. schedule_state.c keeps the clock and the
+ * memory.
  */
 #include "fusion/passes/schedule.h"
 

@@ -2,14 +2,14 @@
 /*
  * schedule and fit-arena: the order of execution.
  *
- * schedule matches the whole graph; in training only where in_flight bounds the collectives that are
- * not waited for. Produces another order where list scheduling ends earlier and needs no more memory
- * (schedule.c).
+ * schedule matches the whole graph; in training it runs only if in_flight bounds the collectives
+ * that are issued and not yet waited for. Produces another order where list scheduling ends earlier
+ * and needs no more memory (schedule.c).
  *
- * fit-arena does the same with arena_limit, in a loop around the passes after it and lowering: they
- * make a plan of a copy of the graph, and if it is too large, the graph is scheduled again with less
- * memory for activations, up to 6 times. Only lowering knows the size of the arena. It is an error if
- * no order fits.
+ * fit-arena does the same for arena_limit. Only lowering knows the size of the arena, so fit-arena
+ * runs the passes after it and lowering on a copy of the graph. If the plan is too large, it
+ * schedules again with less memory for activations, up to 6 times. It is an error if no order
+ * fits.
  */
 #include "fusion/passes/schedule_graph.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The clock and the memory of a step, operator by operator. Memory follows the rules of
- * lower/activations.c: a result is handed the memory of an input that dies where the operator allows it,
- * and what a collective reads and writes is alive until compute has waited for it or a later one.
+ * lower/activations.c: a result takes the memory of an input that dies where the operator allows
+ * it. Inputs and outputs of a collective are alive until compute has waited for it or a later one.
  */
 #include "fusion/passes/schedule_state.h"
 

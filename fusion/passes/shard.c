@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shards optimizer states (ZeRO-1) and the work of updates over all ranks. Matches an all-reduce of
- * gradients (a bucket) whose parameters have the same element-wise update:
+ * shard: shards optimizer states (ZeRO-1) and the work of updates over all ranks.
+ *
+ * Matches an all-reduce of gradients (a bucket) whose parameters have the same element-wise update:
  *
  *   AllReduce g1..gn -> r1..rn         r1 -> update w1    ...    rn -> update wn
  *
- * and produces, with the members side by side as one flat range that divides into a shard for
- * every rank:
+ * Produces, with the members side by side as one flat range that divides into a shard per rank:
  *
  *   ReduceScatter g1..gn -> shard of the gradients  \
  *                 Shard w1..wn -> shard of the weights > update of shards -> AllGather w1..wn
  *                              states of the shard /
  *
  * Every element goes through the same operations as before, so no bit changes, and a rank has only
- * the states of its shard. A bucket that cannot be sharded stays as it is and gets attribute
- * shard_reason. Sums of squares for clipping are taken of the shards, reduced over all ranks, and
- * continued with the gradients that every rank has whole:
+ * the states of its shard. A bucket stays as it is, and gets attribute shard_reason, if the updates
+ * of its members differ, if another node reads a reduced gradient, or if a piece is too small.
+ *
+ * Sums of squares for clipping are taken of the shards, reduced over all ranks, and continued with
+ * the gradients that every rank has whole:
  *
  *   SquareSum of shards -> AllReduce -> SquareSum of whole gradients -> ClipScale
  */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * May a batch be split over ranks? Only where samples are independent: the results of a rank's share
+ * Can a batch be split over ranks? Only if samples are independent: the results of a rank's share
  * must be a share of the results of the whole batch.
  *
- *   - The sample dimension of a value is found by comparing two bindings of the model, to a share and
- *     to the whole batch: it is the dimension that grows by the number of ranks.
+ *   - The sample dimension of a value is found by comparing two bindings of the model, to a share
+ *     and to the whole batch: it is the dimension that grows by the number of ranks.
  *   - A value that depends on the batch and has no such dimension, or several, combines samples.
  *   - Operators that mix samples and keep the dimension: weft_op_facts_t.mixing. Others are assumed
- *     not to.
+ *     not to mix them.
  *   - Collectives of the graph itself are not checked.
  */
 #include "fusion/passes/passes.h"
@@ -90,7 +90,8 @@ static bool mixes(const check_t *check, const wefti_node_t *node, uint32_t dim)
     }
 }
 
-/* A constant computed from the batch size differs on a rank, unless it is the shape of the output. */
+/* A constant computed from the batch size differs on a rank, unless it is the shape of the
+ * output. */
 static bool takes_size(const check_t *check, const wefti_node_t *node, uint32_t input)
 {
     const wefti_value_t *part = &check->part->values[node->inputs[input]];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tidy-collectives: what normalize-collectives could not do before shapes were known.
+ * tidy-collectives: rewrites of collectives that need shapes.
  *
- * Matches an AllGather of ONNX Runtime along another dimension than the first, and a sum over ranks
+ * Matches an AllGather of ONNX Runtime along a dimension other than the first, and a sum over ranks
  * whose only reader divides it by their number. Produces an AllGather along the first dimension
  * between two Transposes, because blocks of ranks are contiguous only there; and an average, which
  * has the same bits and can share a bucket with other averages.

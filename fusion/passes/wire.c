@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The type of gradients on the wire: bf16, half the bytes.
+ * wire: gradients travel as bf16, half the bytes.
  *
  * Matches   collectives that reduce gradients.
- * Produces  a rounding to bf16 in front of each: attribute type of the TreeFold that sums
- *           micro-batches, or a TreeFold of the gradients alone. The collective then reduces bf16;
- *           updates and square sums read bf16.
+ * Produces  a rounding to bf16 before each: attribute type of the TreeFold that sums micro-batches,
+ *           or a TreeFold of the gradients alone. The collective then reduces bf16; updates and
+ *           square sums read bf16.
  *
- * A rank rounds its sum once. Weights, states and partial sums stay f32. Nothing else may read the
+ * A rank rounds its sum once. Weights, states and partial sums stay f32. No other node may read the
  * reduced gradient.
  */
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For each collective the algorithms that can carry it out, the quickest for its bytes first. */
+/* The algorithms that can run each collective, the fastest for its bytes first. */
 #include <weft/passes.h>
 
 #include <string.h>

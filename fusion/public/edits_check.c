@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks a list of edits against a view. Shares no code with the passes that produce edits, nor with
+/* Checks a list of edits against a view. Shares no code with the passes that produce edits or with
  * the graph that applies them. */
 #include <weft/passes.h>
 

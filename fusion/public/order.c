@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a host compiler has to know to issue collectives: the one order that all ranks keep, and
- * where each may begin and must have ended. Weft's own lowering puts all of them on one stream in
+ * What a host compiler needs to issue collectives: one order for all ranks, and where each
+ * collective may begin and must have ended. Weft's own lowering puts all of them on one stream in
  * that order.
  */
 #include <weft/passes.h>

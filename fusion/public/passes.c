@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The passes of weft_compile as a host compiler calls them: what it gives is checked, then the same
- * code runs. */
+/* The passes of weft_compile for a host compiler: its view and parameters are checked, then the
+ * same code runs. */
 #include <weft/passes.h>
 
 #include "fusion/fusion.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* List scheduling for another compiler's graph: what it gives is checked, then schedule.c runs. */
+/* List scheduling for another compiler's graph: checks its view, then runs passes/schedule.c. */
 #include <weft/passes.h>
 
 #include <string.h>

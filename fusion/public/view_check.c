@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Views that a host compiler made are checked once, so that passes need not doubt them. */
+/* Views of a host compiler are checked once, so passes can rely on them. */
 #include "fusion/fusion.h"
 
 #include <string.h>

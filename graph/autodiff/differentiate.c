@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reverse differentiation: forward nodes are visited backwards, and the rule of each appends nodes of
- * the backward pass. So nodes are in the order in which gradients become ready.
+ * Reverse differentiation: forward nodes are visited backwards, and the rule of each appends nodes
+ * of the backward pass. So nodes are in the order in which gradients become ready.
  */
 #include "graph/autodiff/differentiate.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradient rules. A rule is called for one forward node of which an output has a gradient. It appends
- * backward nodes and gives each input that needs a gradient a contribution; contributions of several
- * readers are added. Parameters come before other inputs, so that communication can start early.
+ * Gradient rules. A rule is called for one forward node of which an output has a gradient. It
+ * appends backward nodes and gives each input that needs a gradient a contribution; contributions
+ * of several readers are added. Parameters come before other inputs, so that communication can
+ * start early.
  */
 #ifndef WEFT_GRAPH_DIFFERENTIATE_H
 #define WEFT_GRAPH_DIFFERENTIATE_H

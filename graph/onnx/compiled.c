@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a compiled graph back: the two graphs of the file as one, as ONNX says that training is
- * carried out, and what metadata_props say of it. Nothing in a file is believed: what does not fit
- * is an error, and the graph is verified as a whole before anything is made of it.
+ * Reads a compiled graph: joins the two graphs of the file, as ONNX defines training, and applies
+ * its metadata_props. Contents of the file are not trusted: a contradiction is an error, and the
+ * whole graph is verified before it is used.
  */
 #include "graph/onnx/internal.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opaque operators: of other domains, without a definition. A node is compiled if the file has the
- * types of all its outputs. It may have any effect, so it is a fence for every pass; running it needs
- * a kernel. Otherwise one error names all such operators and shows a declaration.
+ * types of all its outputs. It may have any effect, so it is a fence for every pass; running it
+ * needs a kernel. Otherwise one error names all such operators and shows a declaration.
  */
 #include "graph/onnx/internal.h"
 

@@ -116,8 +116,8 @@ fail:
     return status;
 }
 
-/* Indexes the producer of every value before nodes are converted: an input that a later node produces
- * gets its own message. */
+/* Indexes the producer of every value before nodes are converted: an input that a later node
+ * produces gets its own message. */
 static weft_status_t index_producers(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;

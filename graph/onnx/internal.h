@@ -5,8 +5,9 @@
  *   file --walk (wire.c)--> reduced bytes --protobuf-c--> ModelProto (file.c)
  *        --convert (import.c)--> graph
  *
- * The walk bounds protobuf-c's recursion and allocation, and leaves large contents out: in the unpacked
- * message, raw_data never holds bytes of the file but one wefti_onnx_ref_t, their place in the file.
+ * The walk bounds protobuf-c's recursion and allocation, and leaves large contents out: in the
+ * unpacked message, raw_data never holds bytes of the file but one wefti_onnx_ref_t, their place in
+ * the file.
  */
 #ifndef WEFT_GRAPH_ONNX_INTERNAL_H
 #define WEFT_GRAPH_ONNX_INTERNAL_H

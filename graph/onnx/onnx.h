@@ -30,17 +30,19 @@ typedef struct wefti_onnx_import_params {
 } wefti_onnx_import_params_t;
 
 /*
- * Reads a model into a graph: values, nodes, parameters pointing into the mapped file (large tensors are never
- * copied). Finds loss, logits and label. Shapes are not yet bound: call wefti_graph_bind_shapes.
- * Errors name the file and the node or tensor. Hostile files are refused, never followed.
+ * Reads a model into a graph: values, nodes, parameters pointing into the mapped file (large
+ * tensors are never copied). Finds loss, logits and label. Shapes are not yet bound: call
+ * wefti_graph_bind_shapes. Errors name the file and the node or tensor. Hostile files are refused,
+ * never followed.
  */
 weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,
                                 const weft_allocator_t *allocator, const weft_registry_t *registry,
                                 wefti_graph_t **out_graph);
 
 /*
- * The evaluation model as one serialized ModelProto without the trained weights: the label and the loss
- * are dropped, the logits are the output, the batch is symbolic ("batch"). *out_bytes is from allocator.
+ * The evaluation model as one serialized ModelProto without the trained weights: the label and the
+ * loss are dropped, the logits are the output, the batch is symbolic ("batch"). *out_bytes is from
+ * allocator.
  */
 weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params,
                                     const weft_allocator_t *allocator,
@@ -65,14 +67,14 @@ weft_status_t wefti_onnx_emit_write(wefti_onnx_emit_t *emit,
                                     const char *path);
 void wefti_onnx_emit_destroy(wefti_onnx_emit_t *emit); /* accepts NULL */
 
-/* weft_model_save with entries of metadata_props: properties that the model has already are kept. At
- * most 118 characters of key and value. */
+/* weft_model_save with entries of metadata_props: properties that the model has already are kept.
+ * At most 118 characters of key and value. */
 weft_status_t wefti_model_save(const weft_plan_t *plan, const weft_named_tensor_t *tensors,
                                size_t tensor_count, const wefti_onnx_property_t *properties,
                                uint32_t property_count, const char *path);
 
-/* The properties of a file whose key begins with "weft.", without it; none: *out_count is 0. Looks at the
- * top level of the file only. In arena. */
+/* The properties of a file whose key begins with "weft.", without it; none: *out_count is 0. Looks
+ * at the top level of the file only. In arena. */
 weft_status_t wefti_onnx_properties(const char *path, wefti_arena_t *arena,
                                     wefti_onnx_property_t **out_properties, uint32_t *out_count);
 weft_status_t wefti_onnx_read_properties(const void *data, size_t size_bytes, wefti_arena_t *arena,

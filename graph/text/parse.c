@@ -325,7 +325,8 @@ static void define_opaque(parser_t *p, statement_t *node)
                                      rules, params->output_count, &params->def));
 }
 
-/* Where both sides know a dimension, they agree. The text's type holds, for it may be less known. */
+/* Where both sides know a dimension, they agree. The text's type holds, for it may be less
+ * known. */
 static void take_type(parser_t *p, wefti_value_t *value, const weft_tensor_desc_t *type)
 {
     char texts[2][WEFTI_TYPE_TEXT_BYTES];

@@ -13,13 +13,14 @@
 
 extern const char *const wefti_text_kinds[];  /* by wefti_value_kind_t; ends with NULL */
 extern const char *const wefti_text_phases[]; /* by wefti_phase_t; ends with NULL */
-/* By bit of wefti_value_flags_t from WEFTI_VALUE_LOSS on, then "grad" and "alias"; ends with NULL. */
+/* By bit of wefti_value_flags_t from WEFTI_VALUE_LOSS on, then "grad" and "alias"; ends with
+ * NULL. */
 #define WEFTI_TEXT_FLAG_COUNT 5
 #define WEFTI_TEXT_FLAG(i) ((wefti_value_flags_t)WEFTI_VALUE_LOSS << (i))
 extern const char *const wefti_text_marks[];
 
-/* scan.c: reads one line. Spaces are skipped. A failure sticks: the rest of the line is gone, further
- * calls accept nothing and return 0 or "", and the first message stays. */
+/* scan.c: reads one line. Spaces are skipped. A failure sticks: the rest of the line is gone,
+ * further calls accept nothing and return 0 or "", and the first message stays. */
 typedef struct wefti_scan {
     const char *at, *end;
     wefti_arena_t words;   /* names and lists of the line */

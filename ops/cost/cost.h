@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost table. Communication: alpha (latency), beta (time per byte) and gamma (time per byte that
- * is reduced) per link level, and measured times of algorithms. Kernels: measured times by kind and
- * size. To choose an algorithm, the schedule of every eligible one is simulated on a clock and the
- * fastest is taken. Equal tables give equal choices on all ranks.
+ * The cost table. Communication: alpha (latency), beta (time per byte) and gamma (time per byte
+ * that is reduced) per link level, and measured times of algorithms. Kernels: measured times by
+ * kind and size. To choose an algorithm, the schedule of every eligible one is simulated on a clock
+ * and the fastest is taken. Equal tables give equal choices on all ranks.
  */
 #ifndef WEFT_OPS_COST_COST_H
 #define WEFT_OPS_COST_COST_H
@@ -39,8 +39,9 @@ typedef struct wefti_measured_cost {
     double alpha_ns, beta_ns_per_byte;
 } wefti_measured_cost_t;
 
-/* What a kernel computes, as far as its time is concerned. The size of a call is counted in floating
- * point operations for the first four kinds, and in bytes read and written for the others. */
+/* What a kernel computes, as far as its time is concerned. The size of a call is counted in
+ * floating point operations for the first four kinds, and in bytes read and written for the
+ * others. */
 typedef enum wefti_kernel_kind {
     WEFTI_KERNEL_PRODUCT = 0, /* Gemm, MatMul */
     WEFTI_KERNEL_CONV,
@@ -142,8 +143,8 @@ typedef struct wefti_choice {
 /* NULL: nothing that needs few is eligible. */
 const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params);
 /*
- * How long blocks may be that go with the postings of a call: these go from every rank to every rank
- * of other hosts, so what a host's card sends in all is to take no longer than a message.
+ * How long blocks may be that go with the postings of a call: these go from every rank to every
+ * rank of other hosts, so what a host's card sends in all is to take no longer than a message.
  * UINT64_MAX: on one host, as long as fit.
  */
 uint64_t wefti_cost_posting_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params);

@@ -12,7 +12,8 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
  * finish_ps and comm_ps belong to. */
 uint64_t wefti_plan_step_ps(const wefti_plan_forecast_t *forecast, uint64_t finish_ps);
 uint64_t wefti_plan_inline_step_ps(const wefti_plan_forecast_t *forecast, uint64_t comm_ps);
-/* The step in the way in which communication is predicted to run; overlapped if that is not known. */
+/* The step in the way in which communication is predicted to run; overlapped if that is not
+ * known. */
 uint64_t wefti_plan_expected_step_ps(const wefti_plan_forecast_t *forecast);
 /* Name of the cost table, or "default". */
 const char *wefti_plan_costs(const wefti_plan_forecast_t *forecast);

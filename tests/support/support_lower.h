@@ -4,7 +4,8 @@
 
 #include "fusion/fusion.h"
 
-/* The plan of a copy of a graph that has no programs: runs the passes after scheduling, then lowers. */
+/* The plan of a copy of a graph that has no programs: runs the passes after scheduling, then
+ * lowers. */
 weft_status_t test_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                          weft_plan_t **out_plan);
 

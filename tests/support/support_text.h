@@ -26,7 +26,8 @@ test_graph_t test_graph_parse(const char *text);
 void test_graph_close(test_graph_t *test);
 /* The text of the whole graph; free it. */
 char *test_graph_print(const wefti_graph_t *graph);
-/* Verifies graph, compares it with text, and reads back what it prints. Shows the lines that differ. */
+/* Verifies graph, compares it with text, and reads back what it prints. Shows the lines that
+ * differ. */
 void test_expect_graph(const wefti_graph_t *graph, const char *text);
 
 typedef weft_status_t (*test_pass_fn)(wefti_graph_t *graph, void *user);

@@ -153,13 +153,12 @@ weft_status_t wefti_graph_add_program(wefti_graph_t *graph, const char *name, co
              fail);
     wefti_program_t *program = &graph->programs[graph->program_count];
     program->name = wefti_arena_strdup(&graph->arena, name);
-    program->nodes = wefti_arena_array(&graph->arena, count, sizeof(*nodes));
+    program->nodes = wefti_arena_memdup(&graph->arena, nodes, count * sizeof(*nodes));
     program->node_count = count;
     bool *has = wefti_alloc(graph->arena.allocator, (size_t)graph->node_count + 1);
     status = program->name == NULL || program->nodes == NULL || has == NULL ? WEFT_ERR_NO_MEMORY
                                                                             : WEFT_OK;
     if (status == WEFT_OK) {
-        memcpy(program->nodes, nodes, count * sizeof(*nodes));
         sort_program(graph, program, has);
         graph->program_count++;
     }

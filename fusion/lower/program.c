@@ -337,20 +337,40 @@ fail:
     return status;
 }
 
-/* All programs of the graph that have this name, or this name and a number: "micro_step.1". */
+/* Is it this name, or this name and a number: "micro_step.1"? */
+static bool is_named(const wefti_program_t *program, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(program->name, name, length) == 0 &&
+           (program->name[length] == '\0' || program->name[length] == '.');
+}
+
+/* All programs of the graph of that name. */
 static weft_status_t add_programs(wefti_lowering_t *l, const char *name)
 {
     weft_status_t status = WEFT_OK;
-    size_t length = strlen(name);
     for (uint32_t i = 0; i < l->graph->program_count; i++) {
-        const wefti_program_t *program = &l->graph->programs[i];
-        if (strncmp(program->name, name, length) == 0 &&
-            (program->name[length] == '\0' || program->name[length] == '.')) {
-            WEFT_TRY(status, add_program(l, program), fail);
+        if (is_named(&l->graph->programs[i], name)) {
+            WEFT_TRY(status, add_program(l, &l->graph->programs[i]), fail);
         }
     }
 fail:
     return status;
+}
+
+/* A program that nothing runs is refused. */
+static weft_status_t check_names(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->program_count; i++) {
+        const wefti_program_t *program = &graph->programs[i];
+        if (strcmp(program->name, "init") != 0 && !is_named(program, "micro_step") &&
+            !is_named(program, "step") && !is_named(program, "eval")) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "unknown program '%s': expected init, micro_step, step or eval",
+                               program->name);
+        }
+    }
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_programs(wefti_lowering_t *l)
@@ -367,6 +387,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     if (wefti_graph_find_program(l->graph, "step") == NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has no program 'step'");
     }
+    WEFT_TRY(status, check_names(l->graph), fail);
     for (uint32_t s = 0; s < STREAM_COUNT; s++) {
         l->plan->streams[s] = (wefti_plan_stream_t){wefti_arena_strdup(arena, names[s]), s == COMM};
         if (l->plan->streams[s].name == NULL) {

@@ -407,10 +407,12 @@ static weft_status_t set_links(const wefti_onnx_import_params_t *params, wefti_g
     }
     at = property(params, "states");
     while (next_numbers(&at, n, 2)) {
-        if (n[0] >= proto->n_initializer || n[1] >= proto->n_initializer) {
+        uint32_t state = n[0] < proto->n_initializer && n[1] < proto->n_initializer
+                             ? wefti_graph_find_value(graph, proto->initializer[n[0]]->name)
+                             : WEFTI_NONE;
+        if (state == WEFTI_NONE || graph->values[state].kind != WEFTI_VALUE_STATE) {
             return bad_list("states", property(params, "states"));
         }
-        uint32_t state = wefti_graph_find_value(graph, proto->initializer[n[0]]->name);
         graph->values[state].state_of =
             wefti_graph_find_value(graph, proto->initializer[n[1]]->name);
     }

@@ -219,7 +219,8 @@ static void add_order(props_t *p, const uint32_t *position)
     }
 }
 
-/* Positions of initializers, those of updates after those of the graph, by value. */
+/* By value: its position among the initializers, those of updates after those of the graph, or
+ * WEFTI_NONE: states that the shard pass replaced are not in the file. */
 static uint32_t *find_initializers(wefti_onnx_emit_t *emit)
 {
     const wefti_graph_t *graph = emit->graph;
@@ -229,8 +230,12 @@ static uint32_t *find_initializers(wefti_onnx_emit_t *emit)
     uint32_t at = 0;
     uint32_t *initializer =
         wefti_arena_array(&emit->arena, (size_t)graph->value_count + 1, sizeof(*initializer));
-    emit->failed = emit->failed || initializer == NULL;
-    for (int g = 0; g < 2 && initializer != NULL && graphs[g] != NULL; g++) {
+    if (initializer == NULL) {
+        emit->failed = true;
+        return NULL;
+    }
+    memset(initializer, 0xff, ((size_t)graph->value_count + 1) * sizeof(*initializer));
+    for (int g = 0; g < 2 && graphs[g] != NULL; g++) {
         for (size_t i = 0; i < graphs[g]->n_initializer; i++, at++) {
             uint32_t v = wefti_graph_find_value(graph, graphs[g]->initializer[i]->name);
             if (v != WEFTI_NONE) {
@@ -263,7 +268,7 @@ static void add_links(props_t *p)
     flush(p, "gradients");
     for (uint32_t v = 0; v < graph->value_count && initializer != NULL; v++) {
         const wefti_value_t *value = &graph->values[v];
-        if (value->kind == WEFTI_VALUE_STATE && value->state_of != WEFTI_NONE) {
+        if (value->kind == WEFTI_VALUE_STATE && initializer[v] != WEFTI_NONE) {
             add_pair(p, initializer[v], initializer[value->state_of]);
         }
     }

@@ -43,13 +43,15 @@ static void the_parser_knows_the_rest(void **state)
                                          "input %x :f32[4 , 6]  # another\n\n"
                                          "\tparam %w : f32[3,6]\r\n"
                                          "%y = Gemm(%x,%w){transB=1,alpha=2}\n"
-                                         "%z = Relu(%y) : logits reduced");
+                                         "%z = Relu(%y) : logits reduced\n"
+                                         "program none:");
     char *text = test_graph_print(test.graph);
     assert_string_equal(text, "graph graph opset 0 batch 0\n"
                               "input %x : f32[4,6]\n"
                               "param %w : f32[3,6]\n"
                               "%y = Gemm(%x, %w) {transB=1, alpha=2.0} : f32[4,3]\n"
-                              "%z = Relu(%y) : f32[4,3] logits reduced\n");
+                              "%z = Relu(%y) : f32[4,3] logits reduced\n"
+                              "program none:\n");
     free(text);
     test_graph_close(&test);
 }

@@ -348,6 +348,13 @@ class Emit(support.Case):
                   "/nonexistent/out.onnx", code=2)
         self.assertFalse((self.dir / "a.weft").exists())
 
+    def test_states_that_the_file_has_are_listed(self):
+        proto = self.again(self.save(doors.forward()), "--shard-optimizer", "--optimizer", "adam")
+        states = next(p.value for p in proto.metadata_props if p.key == "weft.states").split()
+        first = len(proto.graph.initializer)
+        count = len(proto.training_info[0].algorithm.initializer)
+        self.assertEqual([int(s.split(":")[0]) for s in states], list(range(first, first + count)))
+
     def test_damaged_metadata_is_refused(self):
         self.again(self.save(doors.forward()))
         proto = onnx.load(self.dir / "out.onnx")
@@ -363,7 +370,8 @@ class Emit(support.Case):
                    ("program.eval", "0:99"), ("program.eval", "3:3"), ("program.init", "1:1"), ("program.init", "0:1"),
                    ("variants", "0:1"), ("variants", "0"), ("variants", "0:9999"), ("persistent", "0:99"),
                    ("persistent", "0"), ("order", "0:1"), ("order", "9:1"), ("order", "0:99999"), ("gradients", "0:0:9999"),
-                   ("gradients", "0:9:0"), ("gradients", "0:0"), ("states", "0:9999"), ("states", "x")]
+                   ("gradients", "0:9:0"), ("gradients", "0:0"), ("states", "0:9999"), ("states", "x"),
+                   ("states", good["states"] + " 0:1"), ("program.other", "0:1")]
         for key, value in changes:
             with self.subTest(key=key, value=value):
                 helper.set_model_props(proto, {"weft." + k: v for k, v in {**good, key: value}.items()})

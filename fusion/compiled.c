@@ -84,8 +84,8 @@ static uint32_t *find_collectives(const wefti_graph_t *graph, wefti_arena_t *are
     }
     for (uint32_t i = graph->order_count; reader != NULL && i-- > 0;) { /* through folds */
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; wefti_graph_is_fold(graph, graph->order[i]) && k < node->output_count;
-             k++) {
+        bool folds = wefti_graph_is_fold(graph, graph->order[i]);
+        for (uint32_t k = 0; folds && k < node->output_count; k++) {
             reader[node->inputs[k]] = reader[node->outputs[k]] != WEFTI_NONE
                                           ? reader[node->outputs[k]]
                                           : reader[node->inputs[k]];

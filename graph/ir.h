@@ -257,6 +257,9 @@ const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph,
 /* After nodes were replaced, removed or sorted: programs list live nodes, once each, in the order
  * of order[]. */
 weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
+/* The end of a pass that replaced nodes: takes dead ones out of order[], sorts the others by keys
+ * (wefti_graph_sort_by), refreshes programs. */
+weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys);
 /* Adds a node to the programs that have a reader of its outputs. */
 weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node);
 /* Completes needed[], by node id, by what the needed nodes need. An update among them is an

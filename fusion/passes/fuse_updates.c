@@ -330,9 +330,7 @@ static weft_status_t fuse_updates(fuser_t *f)
             WEFT_TRY(status, fuse_group(f, &group), done);
         }
     }
-    wefti_graph_compact_order(graph);
-    WEFT_TRY(status, wefti_graph_sort_by(graph, f->keys), done);
-    status = wefti_graph_refresh_programs(graph);
+    status = wefti_graph_reorder(graph, f->keys);
 done:
     return status;
 }

@@ -514,9 +514,7 @@ static weft_status_t shard(sharder_t *s)
             WEFT_TRY(status, shard_squares(s, id), done);
         }
     }
-    wefti_graph_compact_order(graph);
-    WEFT_TRY(status, wefti_graph_sort_by(graph, s->keys), done);
-    status = wefti_graph_refresh_programs(graph);
+    status = wefti_graph_reorder(graph, s->keys);
 done:
     return status;
 }

@@ -247,8 +247,7 @@ weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_s
         }
     }
     if (t.changed) {
-        wefti_graph_compact_order(graph);
-        WEFT_TRY(status, wefti_graph_sort_by(graph, t.keys), done);
+        status = wefti_graph_reorder(graph, t.keys);
     }
 done:
     wefti_free(graph->arena.allocator, t.keys);
